@@ -1,0 +1,1 @@
+"""CDI specs and the directory they live in. A library: knows nothing of Neuron."""

@@ -1,0 +1,155 @@
+"""The Kubernetes objects this driver reads and writes, in the shape of ``resource.k8s.io/v1``.
+
+Structs of what is used only: decoding a list of 500 slices takes 20 ms this way against 1 s with the client's own
+models. Unknown fields are ignored on reading; nothing read here is ever written back whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class _Object(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Camel-case on the wire, defaults left out (subclasses inherit that)."""
+
+
+class OwnerReference(_Object, frozen=True):
+    """``metadata.ownerReferences[]``."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+
+
+class ObjectMeta(_Object, frozen=True):
+    """``metadata``, the parts in use."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    owner_references: tuple[OwnerReference, ...] = ()
+    deletion_timestamp: str | None = None
+    creation_timestamp: str | None = None
+
+
+class Node(_Object, frozen=True):
+    """A cluster node."""
+
+    metadata: ObjectMeta
+
+
+class DeviceAttribute(_Object, frozen=True):
+    """Exactly one of the fields is set."""
+
+    int_: int | None = msgspec.field(name="int", default=None)
+    bool_: bool | None = msgspec.field(name="bool", default=None)
+    string: str | None = None
+    version: str | None = None
+
+
+class DeviceCapacity(_Object, frozen=True):
+    """``value`` is a Kubernetes quantity such as ``96Gi``."""
+
+    value: str
+
+
+class Device(_Object, frozen=True):
+    """One device of a slice."""
+
+    name: str
+    attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
+    capacity: dict[str, DeviceCapacity] = msgspec.field(default_factory=dict)
+
+
+class ResourcePool(_Object, frozen=True):
+    """Pool identity of a slice. Only slices of the highest generation count."""
+
+    name: str
+    generation: int
+    resource_slice_count: int
+
+
+class ResourceSliceSpec(_Object, frozen=True):
+    """``spec`` of a node-local slice."""
+
+    driver: str
+    pool: ResourcePool
+    node_name: str = ""
+    devices: tuple[Device, ...] = ()
+
+
+class ResourceSlice(_Object, frozen=True):
+    """A ResourceSlice."""
+
+    metadata: ObjectMeta
+    spec: ResourceSliceSpec
+
+
+class OpaqueDeviceConfiguration(_Object, frozen=True):
+    """Parameters for one driver; ``parameters`` is any JSON object of at most 10 KiB, checked by nobody before us."""
+
+    driver: str
+    parameters: Any = None
+
+
+class DeviceAllocationConfiguration(_Object, frozen=True):
+    """An entry of ``status.allocation.devices.config``; empty ``requests`` means all requests of the claim."""
+
+    source: str = "FromClaim"
+    requests: tuple[str, ...] = ()
+    opaque: OpaqueDeviceConfiguration | None = None
+
+
+class DeviceRequestAllocationResult(_Object, frozen=True):
+    """One allocated device; ``request`` is ``name`` or ``name/subrequest``."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+
+
+class DeviceAllocationResult(_Object, frozen=True):
+    """``status.allocation.devices``."""
+
+    results: tuple[DeviceRequestAllocationResult, ...] = ()
+    config: tuple[DeviceAllocationConfiguration, ...] = ()
+
+
+class AllocationResult(_Object, frozen=True):
+    """``status.allocation``."""
+
+    devices: DeviceAllocationResult = DeviceAllocationResult()
+
+
+class ResourceClaimConsumerReference(_Object, frozen=True):
+    """Who may use the claim."""
+
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+    api_group: str = ""
+
+
+class ResourceClaimStatus(_Object, frozen=True):
+    """``status``; ``allocation`` is None until the scheduler has allocated."""
+
+    allocation: AllocationResult | None = None
+    reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
+
+
+class ResourceClaim(_Object, frozen=True):
+    """A ResourceClaim, read only."""
+
+    metadata: ObjectMeta
+    status: ResourceClaimStatus = ResourceClaimStatus()

@@ -1,0 +1,18 @@
+"""Names that users, manifests and other components rely on.
+
+Sources: aws-neuron-sdk ``deploy/eks/dra.rst`` and ``deploy/files/manifests``; Kubernetes ``resource.k8s.io``.
+"""
+
+DRIVER_NAME = "neuron.aws.com"
+"""DRA driver name: ``spec.driver`` of slices, ``driver`` of opaque configuration, domain of our bare attributes."""
+
+GROUP_ATTRIBUTE_DOMAIN = "resource.aws.com"
+"""Domain of the ``devicegroupN_id`` attributes, shared with AWS's EFA driver so that one claim can match both."""
+
+CDI_KIND = "k8s.neuron.aws.com/claim"
+"""CDI kind of the claim specs. Device names below it carry the claim UID, so a name is never used again."""
+
+
+def device_name(index: int) -> str:
+    """Name of chip ``index`` in ResourceSlices, as the vendor's driver publishes it."""
+    return f"neuron-device-{index}"
