@@ -1,0 +1,63 @@
+"""Entry point of ``dra-driver``: finds the command, runs it, and turns errors into text and an exit status.
+
+Exit statuses of every command: 0 done, 1 refused or not possible (the text says why), 2 bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from dra_driver.cli.errors import UsageError
+from dra_driver.errors import DriverError
+from dra_driver.version import VERSION
+
+COMMANDS = ("kubelet_plugin", "topology", "emulate_host", "slices", "plan")
+"""Modules of this package with ``register(subparsers)``, in the order of the help text."""
+
+EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="dra-driver",
+        description="Kubernetes Dynamic Resource Allocation for AWS Trainium and Inferentia.",
+        epilog="example: dra-driver topology trn2.48xlarge --devices 4,5,6,7",
+    )
+    parser.add_argument("--version", action="version", version=f"dra-driver {VERSION}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        import_module(f"dra_driver.cli.{name}").register(subparsers)
+    args = parser.parse_args(argv)
+    return guarded(lambda: args.run(args))
+
+
+def kubelet_plugin_main() -> int:
+    """Entry point of ``k8s-neuron-dra-driver``, the vendor image's command: ``dra-driver kubelet-plugin``."""
+    return main(["kubelet-plugin", *sys.argv[1:]])
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Run a command; no input ends in a traceback."""
+    try:
+        return run()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except DriverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except BrokenPipeError:
+        # The reader of our output (`| head`) went away; a second error at interpreter exit would only confuse.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""``dra-driver slices``: what would be published for a host or an instance type, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dra_driver.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from dra_driver.host.inventory import NodeInventory
+
+EXAMPLE_NODE_UID = "00000000-0000-0000-0000-000000000000"
+"""Stands for the Node object's UID, which only the API server knows."""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "slices",
+        help="print the ResourceSlices that would be published",
+        description="Print the ResourceSlices that a node of this type, or this host, would publish.",
+        epilog="example: dra-driver slices --instance-type trn2.48xlarge -o yaml",
+    )
+    add_host_arguments(parser)
+    parser.add_argument("--node-name", default="example-node", help="node and pool name (default: %(default)s)")
+    parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml", help="default: %(default)s")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one List of slices."""
+    from dra_driver.slices.devices import devices
+    from dra_driver.slices.pool import pool
+
+    inventory = read_host(args)
+    slices = pool(devices(inventory), args.node_name, EXAMPLE_NODE_UID)
+    print_object({"apiVersion": "v1", "kind": "List", "items": [manifest(item) for item in slices]}, args.output)
+    return 0
+
+
+def manifest(item: Any) -> dict[str, Any]:
+    """A slice as a Kubernetes object."""
+    import msgspec
+
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **msgspec.to_builtins(item)}
+
+
+def add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    """Let a command take its host from a type or from a directory."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--instance-type", metavar="TYPE", help="a fully populated host of this EC2 type")
+    source.add_argument("--host-root", metavar="DIR", type=Path, help="a host's root, or one made by emulate-host")
+
+
+def read_host(args: argparse.Namespace) -> NodeInventory:
+    """The inventory that the arguments of ``add_host_arguments`` name; UsageError when they name none."""
+    from dra_driver.host.discover import discover
+
+    if args.host_root is not None:
+        if not args.host_root.is_dir():
+            raise UsageError(
+                f"--host-root {args.host_root} is no directory",
+                remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
+            )
+        return discover(args.host_root)
+
+    from dra_driver.errors import DriverError
+    from dra_driver.host.emulator import EmulationOptions, write_host
+    from dra_driver.topology.instance_types import resolve_emulation
+
+    try:
+        instance_type = resolve_emulation(args.instance_type)
+    except DriverError as error:
+        raise UsageError(str(error)) from error
+    with tempfile.TemporaryDirectory(prefix="dra-driver-") as directory:
+        root = Path(directory) / "host"
+        write_host(root, instance_type, EmulationOptions())
+        return discover(root)
+
+
+def print_object(document: Any, output: str) -> None:
+    """Print a plain object as YAML or JSON."""
+    if output == "json":
+        import json
+
+        print(json.dumps(document, indent=2))
+    else:
+        import yaml
+
+        print(yaml.safe_dump(document, sort_keys=False), end="")
