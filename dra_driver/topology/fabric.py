@@ -1,0 +1,291 @@
+"""How the chips of one instance are linked to each other, and which sets of them belong together.
+
+A fabric is a value: a shape and a number of chips, indexed 0 to ``size - 1`` in the order of ``/dev/neuronN``. Three
+questions are kept apart:
+
+* ``neighbours``: which chips have a direct link;
+* ``connected_sets``: which sets of one size are offered as connected (on a torus only the aligned sets that the vendor
+  documents, although other sets are linked too);
+* ``usable_sets``: those of them that are one unbroken run of host indexes. The kernel driver reserves cores relative to
+  the first chip that a process opens and assumes that the following host indexes are its own, so a run is what a
+  container can use safely. A wrap-around set of a ring, such as 11 and 0 of 12, is connected but is not a run.
+
+Sources: aws-neuron-sdk ``deploy/eks/dra.rst`` and ``tools/neuron-sys-tools/neuron-ls.rst``; the neighbour tables that
+the Neuron kernel driver prints in ``connected_devices``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dra_driver.errors import DriverError
+
+IndexSet = tuple[int, ...]
+"""Chip indexes, ascending, each once."""
+
+GROUP_SIZES = (1, 4, 8, 16)
+"""Sizes of the vendor's aligned sets: ``devicegroupN_id`` exists for these N."""
+
+
+class Fabric(ABC):
+    """What every fabric answers. All results are ascending, so equal hardware gives equal output."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    """Stable name of the shape: torus2d, ring, chain, switched, single or unknown."""
+    adjacency_promised: ClassVar[bool] = True
+    """Whether ``neighbours`` tells the whole truth about links; False for a switch and where no source says."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of chips; 0 when not even that is known."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The shape in a few words, such as ``4x4 2D torus``."""
+
+    @abstractmethod
+    def _linked(self, index: int) -> Iterable[int]:
+        """Indexes that ``index`` has a link to; may repeat and may name ``index`` itself."""
+
+    @abstractmethod
+    def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
+        """The sets of ``size`` chips that are offered as connected; empty when that size is not offered."""
+
+    def neighbours(self, index: int) -> IndexSet:
+        """Chips with a direct link to ``index``, ascending. DriverError when there is no such chip."""
+        self._check(index)
+        return tuple(sorted(set(self._linked(index)) - {index}))
+
+    def usable_sets(self, size: int) -> tuple[IndexSet, ...]:
+        """The connected sets of ``size`` chips that are one run of host indexes."""
+        return tuple(members for members in self.connected_sets(size) if is_run(members))
+
+    def set_sizes(self) -> tuple[int, ...]:
+        """The sizes for which there are connected sets, ascending."""
+        return tuple(size for size in range(1, self.size + 1) if self.connected_sets(size))
+
+    def is_connected(self, indexes: Collection[int]) -> bool:
+        """Whether the chips reach each other over links among themselves only. One chip does; no chip does not.
+
+        DriverError when one of them does not exist.
+        """
+        for index in indexes:
+            self._check(index)
+        if not indexes:
+            return False
+        wanted = set(indexes)
+        reached = {min(wanted)}
+        frontier = set(reached)
+        while frontier:
+            frontier = {other for index in frontier for other in self.neighbours(index)} & wanted - reached
+            reached |= frontier
+        return reached == wanted
+
+    def _check(self, index: int) -> None:
+        if not 0 <= index < self.size:
+            legal = f"indexes go from 0 to {self.size - 1}" if self.size else "no index of this fabric is known"
+            raise DriverError(f"no chip has index {index} on this {self.describe()}", remedy=legal)
+
+
+def is_run(indexes: Collection[int]) -> bool:
+    """Whether the indexes are one unbroken ascending run, such as 4, 5, 6."""
+    return bool(indexes) and max(indexes) - min(indexes) + 1 == len(set(indexes)) == len(indexes)
+
+
+def aligned_blocks(count: int, size: int) -> tuple[IndexSet, ...]:
+    """Chips 0 to ``count - 1`` cut into blocks of ``size``; empty when ``size`` does not divide ``count``."""
+    if size < 1 or count % size:
+        return ()
+    return tuple(tuple(range(start, start + size)) for start in range(0, count, size))
+
+
+@dataclass(frozen=True, slots=True)
+class Torus2D(Fabric):
+    """Rows and columns, each closed to a ring. Chip index = row * columns + column."""
+
+    rows: int
+    columns: int
+    kind: ClassVar[str] = "torus2d"
+
+    def __post_init__(self) -> None:
+        _require_chips(self.rows, "rows")
+        _require_chips(self.columns, "columns")
+
+    @property
+    def size(self) -> int:
+        """Rows times columns."""
+        return self.rows * self.columns
+
+    def describe(self) -> str:
+        """Such as ``4x4 2D torus``."""
+        return f"{self.rows}x{self.columns} 2D torus"
+
+    def position(self, index: int) -> tuple[int, int]:
+        """Row and column of a chip, as the attributes ``topology_x`` and ``topology_y`` give them."""
+        self._check(index)
+        return divmod(index, self.columns)
+
+    def _linked(self, index: int) -> Iterable[int]:
+        row, column = divmod(index, self.columns)
+        for step in (-1, 1):
+            yield (row + step) % self.rows * self.columns + column
+            yield row * self.columns + (column + step) % self.columns
+
+    def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
+        """Single chips, rows, aligned pairs of rows, and the whole torus: 1, 4, 8 and 16 chips on a 4x4 torus."""
+        offered = (1, self.columns, 2 * self.columns, self.size)
+        return aligned_blocks(self.size, size) if size in offered else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ring(Fabric):
+    """Each chip is linked to the one before and the one after it, the last to the first."""
+
+    count: int
+    kind: ClassVar[str] = "ring"
+
+    def __post_init__(self) -> None:
+        _require_chips(self.count, "count")
+
+    @property
+    def size(self) -> int:
+        """Number of chips."""
+        return self.count
+
+    def describe(self) -> str:
+        """Such as ``ring of 12``."""
+        return f"ring of {self.count}"
+
+    def _linked(self, index: int) -> Iterable[int]:
+        return ((index - 1) % self.count, (index + 1) % self.count)
+
+    def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
+        """All arcs of the ring, those across its end included (``usable_sets`` leaves them out)."""
+        if not 1 <= size <= self.count:
+            return ()
+        arcs = {tuple(sorted((start + step) % self.count for step in range(size))) for start in range(self.count)}
+        return tuple(sorted(arcs))
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(Fabric):
+    """A ring that is open between its last and its first chip."""
+
+    count: int
+    kind: ClassVar[str] = "chain"
+
+    def __post_init__(self) -> None:
+        _require_chips(self.count, "count")
+
+    @property
+    def size(self) -> int:
+        """Number of chips."""
+        return self.count
+
+    def describe(self) -> str:
+        """Such as ``open chain of 6``."""
+        return f"open chain of {self.count}"
+
+    def _linked(self, index: int) -> Iterable[int]:
+        return range(max(index - 1, 0), min(index + 2, self.count))
+
+    def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
+        """All runs of ``size`` chips."""
+        if size < 1:
+            return ()
+        return tuple(tuple(range(start, start + size)) for start in range(self.count - size + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Switched(Fabric):
+    """Every chip is on a switch. No chip is nearer to one than to another, so there are no neighbours to promise.
+
+    The aligned sets that are offered follow the pairing with EFA devices, not links.
+    """
+
+    count: int
+    kind: ClassVar[str] = "switched"
+    adjacency_promised: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _require_chips(self.count, "count")
+
+    @property
+    def size(self) -> int:
+        """Number of chips."""
+        return self.count
+
+    def describe(self) -> str:
+        """Such as ``switch with 16 devices``."""
+        return f"switch with {self.count} devices"
+
+    def _linked(self, index: int) -> Iterable[int]:  # noqa: ARG002 - the same for every chip
+        return ()
+
+    def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
+        """Aligned blocks of 1, 4, 8 and 16 chips."""
+        return aligned_blocks(self.count, size) if size in GROUP_SIZES else ()
+
+    def is_connected(self, indexes: Collection[int]) -> bool:
+        """Any set is: the switch carries the traffic."""
+        for index in indexes:
+            self._check(index)
+        return bool(indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class Single(Fabric):
+    """One chip, linked to none."""
+
+    kind: ClassVar[str] = "single"
+
+    @property
+    def size(self) -> int:
+        """Always 1."""
+        return 1
+
+    def describe(self) -> str:
+        """``single device``."""
+        return "single device"
+
+    def _linked(self, index: int) -> Iterable[int]:  # noqa: ARG002 - there is only one chip
+        return ()
+
+    def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
+        """The one chip."""
+        return ((0,),) if size == 1 else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(Fabric):
+    """No public source says how the chips are linked, or (``count`` 0) how many there are."""
+
+    count: int = 0
+    kind: ClassVar[str] = "unknown"
+    adjacency_promised: ClassVar[bool] = False
+
+    @property
+    def size(self) -> int:
+        """Number of chips, or 0."""
+        return self.count
+
+    def describe(self) -> str:
+        """Says that it is unknown."""
+        return f"unknown fabric of {self.count} devices" if self.count else "unknown fabric"
+
+    def _linked(self, index: int) -> Iterable[int]:  # noqa: ARG002 - nothing is known
+        return ()
+
+    def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
+        """Single chips only."""
+        return aligned_blocks(self.count, size) if size == 1 else ()
+
+
+def _require_chips(value: int, name: str) -> None:
+    if value < 1:
+        raise DriverError(f"a fabric needs at least one chip: {name} is {value}")
