@@ -36,6 +36,7 @@ class ObjectMeta(_Object, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
     owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
     deletion_timestamp: str | None = None
     creation_timestamp: str | None = None
 
@@ -87,10 +88,15 @@ class ResourceSliceSpec(_Object, frozen=True):
 
 
 class ResourceSlice(_Object, frozen=True):
-    """A ResourceSlice."""
+    """A ResourceSlice.
+
+    ``unrecognised`` is no field of the API: it names the ``spec`` fields that a stored slice has and these structs do
+    not know, so that a slice with such fields never counts as equal to one without. It is empty in what is sent.
+    """
 
     metadata: ObjectMeta
     spec: ResourceSliceSpec
+    unrecognised: tuple[str, ...] = ()
 
 
 class OpaqueDeviceConfiguration(_Object, frozen=True):

@@ -1,0 +1,122 @@
+"""What can go wrong when talking to the API server, with texts that a person can act on."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dra_driver.errors import DriverError
+
+
+class ApiError(DriverError):
+    """The API server refused a request, or could not be asked.
+
+    Attributes:
+        status: HTTP status; 0 when there was no usable answer.
+        reason: Kubernetes' machine-readable reason such as ``NotFound``, or "".
+        message: the server's own text, or "".
+        retry_after: seconds the server asks to wait, or None.
+        object_missing: a 404 that is about an object, not about a path that this server does not serve.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        message: str = "",
+        retry_after: float | None = None,
+        object_missing: bool = False,
+        consequence: str = "",
+        remedy: str = "",
+    ) -> None:
+        super().__init__(what, consequence=consequence, remedy=remedy)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+        self.object_missing = object_missing
+
+
+class Unreachable(ApiError):  # noqa: N818 # reads as what it says: `except Unreachable`
+    """No answer: refused or lost connection, TLS trouble, a timeout, or credentials that cannot be read."""
+
+
+class DecodeError(ApiError):
+    """The answer has a field of the wrong type; the text names the field's path."""
+
+
+_REMEDIES = {
+    401: "check that the service account token is mounted and not expired",
+    403: "grant the permission to the service account, or check the admission policy that the text names",
+    413: "the object is too large for the API server",
+    422: "this is a defect of the driver or a limit of this Kubernetes version; please report it with this text",
+    429: "the API server is overloaded or limits this client; it is asked again later",
+}
+_SERVER_TROUBLE = "the API server has trouble; it is asked again later"
+_LONGEST_RETRY_AFTER = 300.0
+"""A server that asks for more is asked again after this many seconds all the same."""
+
+
+class _StatusDetails(msgspec.Struct):
+    name: str = ""
+    uid: str = ""
+    retry_after_seconds: float | None = msgspec.field(name="retryAfterSeconds", default=None)
+
+
+class Status(msgspec.Struct):
+    """``v1.Status``, the body of refusals and of watch errors."""
+
+    kind: str = ""
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: _StatusDetails | None = None
+
+
+_STATUS = msgspec.json.Decoder(Status)
+
+
+def decode_status(body: bytes) -> Status:
+    """The Status in a body; an empty one when the body is something else."""
+    try:
+        status = _STATUS.decode(body)
+    except msgspec.MsgspecError:
+        return Status()
+    return status if status.kind == "Status" else Status()
+
+
+def refusal(method: str, path: str, http_status: int, body: bytes, retry_after: str | None = None) -> ApiError:
+    """The error for an answer that is not a success.
+
+    Args:
+        method: HTTP method of the request.
+        path: path of the request, without query.
+        http_status: HTTP status of the answer.
+        body: body of the answer: a Status, or any text.
+        retry_after: the header ``Retry-After``.
+    """
+    status = decode_status(body)
+    message = status.message or body[:200].decode(errors="replace").strip()
+    what = f"the API server answered {method} {path} with {http_status}"
+    if status.reason:
+        what += f" {status.reason}"
+    if message:
+        what += f": {message}"
+    details = status.details
+    return ApiError(
+        what,
+        status=http_status,
+        reason=status.reason,
+        message=message,
+        retry_after=_seconds(retry_after, details.retry_after_seconds if details else None),
+        object_missing=http_status == 404 and details is not None and bool(details.name),
+        remedy=_REMEDIES.get(http_status, _SERVER_TROUBLE if http_status >= 500 else ""),
+    )
+
+
+def _seconds(header: str | None, from_body: float | None) -> float | None:
+    """Seconds to wait; the HTTP date form is not used by API servers and counts as absent."""
+    if header is not None and header.strip().isdecimal():
+        return min(float(header), _LONGEST_RETRY_AFTER)
+    return None if from_body is None or from_body < 0 else min(from_body, _LONGEST_RETRY_AFTER)

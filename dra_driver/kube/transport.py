@@ -1,0 +1,252 @@
+"""Requests to the API server through the official client's low-level ``ApiClient``.
+
+The client brings credentials (in-cluster and kubeconfig), TLS, proxies and pooled connections. Its models are not used:
+loading them costs 25 MB and half a second. Nothing is retried here but what is certain to be harmless: a request that a
+server-closed idle connection swallowed (reads only), and one 401 after the token was read again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import urllib3
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.client.exceptions import OpenApiException
+from kubernetes.config import ConfigException
+from kubernetes.config.incluster_config import load_incluster_config
+from kubernetes.config.kube_config import load_kube_config
+
+from dra_driver.errors import DriverError
+from dra_driver.kube.errors import ApiError, Unreachable, refusal
+
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to open a connection."""
+READ_TIMEOUT: Final = 15.0
+"""Seconds without a byte before a request is given up."""
+POOL_SIZE: Final = 32
+"""Idle connections kept. More may be open at once; those are closed after use."""
+JSON: Final = "application/json"
+
+Query = Sequence[tuple[str, str]]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A success: HTTP status (2xx) and body."""
+
+    status: int
+    body: bytes
+
+
+class Stream:
+    """Lines of an answer that the server keeps open. Iterate in one thread; ``abort`` from any."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._aborted = False
+
+    def abort(self) -> None:
+        """End the iteration at once, even one that waits for bytes. May be called more than once."""
+        self._aborted = True
+        try:
+            self._response.shutdown()
+        except (OSError, RuntimeError, ValueError):
+            log.debug("the stream had ended already")  # nothing is left to wake
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Complete lines without their end; raises Unreachable when the connection is lost."""
+        pending = bytearray()
+        try:
+            for chunk in self._response.stream(65536, decode_content=True):
+                pending += chunk
+                *lines, rest = pending.split(b"\n")
+                pending = rest
+                for line in lines:
+                    if line:
+                        yield bytes(line)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            if not self._aborted:
+                raise Unreachable(f"the watch was lost: {_cause(error)}") from error
+
+
+class Transport:
+    """One API server and the credentials for it. Thread-safe.
+
+    Args:
+        configuration: the client's configuration: host, TLS, credentials.
+        reload: reads the credentials into the configuration again; called once when the server answers 401.
+        user_agent: ``User-Agent`` of every request.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        reload: Callable[[Configuration], None] | None = None,
+        user_agent: str = "dra-driver",
+    ) -> None:
+        configuration.retries = False
+        configuration.keep_alive = True
+        configuration.connection_pool_maxsize = POOL_SIZE
+        self._reload = reload
+        self._client = ApiClient(configuration)
+        self._client.user_agent = user_agent
+        self.server = str(configuration.host)
+
+    @classmethod
+    def in_cluster(cls, user_agent: str = "dra-driver") -> Transport:
+        """With the service account of the pod; DriverError outside a pod."""
+        return cls._load(load_incluster_config, user_agent, "run inside a pod, or give a kubeconfig")
+
+    @classmethod
+    def from_kubeconfig(cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver") -> Transport:
+        """With a kubeconfig file; None is ``$KUBECONFIG`` or ``~/.kube/config``. DriverError when it cannot be used."""
+
+        def load(configuration: Configuration) -> None:
+            # The client ships no types for this function.
+            load_kube_config(path, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+
+        return cls._load(load, user_agent, "check the kubeconfig file and its current context")
+
+    @classmethod
+    def _load(cls, load: Callable[[Configuration], None], user_agent: str, remedy: str) -> Transport:
+        configuration = Configuration()
+        try:
+            load(configuration)
+        except (ConfigException, OSError, ValueError) as error:
+            raise DriverError(f"no access to the API server is configured: {error}", remedy=remedy) from error
+        return cls(configuration, load, user_agent)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()  # type: ignore[no-untyped-call] # the client ships no types for it
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query = (),
+        body: object = None,
+        content_type: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> Response:
+        """Send a request and read its answer.
+
+        Args:
+            method: HTTP method.
+            path: absolute path.
+            query: query parameters.
+            body: plain JSON value (what ``msgspec.to_builtins`` gives), or None.
+            content_type: of the body.
+            timeout: seconds without a byte before it is given up.
+
+        Raises:
+            ApiError: any status but 2xx.
+            Unreachable: no answer.
+        """
+        answer = self._open(method, path, query, body, content_type, timeout)
+        try:
+            data = answer.read()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable(method, path, error) from error
+        if not 200 <= answer.status < 300:
+            raise refusal(method, path, answer.status, data, answer.headers.get("Retry-After"))
+        return Response(answer.status, data)
+
+    @contextmanager
+    def stream(self, path: str, *, query: Query = (), timeout: float) -> Iterator[Stream]:
+        """GET an answer that stays open, line by line.
+
+        Args:
+            path: absolute path.
+            query: query parameters.
+            timeout: seconds without a byte before it counts as lost.
+
+        Raises:
+            ApiError: any status but 2xx.
+            Unreachable: no answer.
+        """
+        answer = self._open("GET", path, query, None, JSON, timeout)
+        response = answer.response
+        try:
+            if not 200 <= answer.status < 300:
+                raise refusal("GET", path, answer.status, response.read(4096), answer.headers.get("Retry-After"))
+            yield Stream(response)
+        finally:
+            response.close()
+
+    def _open(self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float) -> Any:
+        """The answer with its body unread, after a second try where that is harmless."""
+        try:
+            answer = self._send(method, path, query, body, content_type, timeout)
+        except Unreachable as error:
+            if method != "GET" or not _swallowed_by_idle_connection(error.__cause__):
+                raise
+            answer = self._send(method, path, query, body, content_type, timeout)
+        if answer.status != 401 or self._reload is None:
+            return answer
+        answer.read()
+        try:
+            self._reload(self._client.configuration)
+        except (ConfigException, OSError, ValueError) as error:
+            raise self._unreachable(method, path, error) from error
+        return self._send(method, path, query, body, content_type, timeout)
+
+    def _send(self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float) -> Any:
+        headers = {"Accept": JSON}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            request = self._client.param_serialize(
+                method, path, query_params=list(query), header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            return self._client.call_api(*request, _request_timeout=(CONNECT_TIMEOUT, timeout))
+        except (urllib3.exceptions.HTTPError, OpenApiException, ConfigException, OSError) as error:
+            raise self._unreachable(method, path, error) from error
+        except ValueError as error:
+            # http.client repeats the header in its text, and the header may be the token.
+            del error
+            raise Unreachable(
+                f"{method} {path} was not sent: the credentials cannot be put into an HTTP header",
+                remedy="check the token file or kubeconfig for line breaks and control characters",
+            ) from None
+
+    def _unreachable(self, method: str, path: str, error: BaseException) -> Unreachable:
+        proxy = self._client.configuration.proxy
+        via = f" through proxy {urlsplit(proxy).hostname}" if proxy else ""
+        return Unreachable(
+            f"the API server {self.server} gave no answer to {method} {path}{via}: {_cause(error)}",
+            remedy="check that the API server is up and reachable from this node; it is asked again later",
+        )
+
+
+def _swallowed_by_idle_connection(error: BaseException | None) -> bool:
+    """Whether the connection was closed before any byte of an answer (an idle one that the server had closed)."""
+    while error is not None:
+        if isinstance(error, (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _cause(error: BaseException) -> str:
+    """A short text for an error; the client's own texts hold object addresses and repeat themselves."""
+    if isinstance(error, urllib3.exceptions.ConnectTimeoutError):
+        return f"no connection within {CONNECT_TIMEOUT:g} s"
+    if isinstance(error, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
+        return "no answer in time"
+    if isinstance(error, urllib3.exceptions.ProtocolError) and len(error.args) > 1:
+        return str(error.args[1])
+    text = str(error)
+    return text.rpartition(": ")[2] if "object at 0x" in text else text or type(error).__name__
+
+
+__all__ = ["JSON", "ApiError", "Query", "Response", "Stream", "Transport", "Unreachable"]
