@@ -1,0 +1,1 @@
+"""Generated protobuf messages; ``scripts/generate-stubs`` makes them from ``proto/``."""
