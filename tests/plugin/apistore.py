@@ -1,0 +1,121 @@
+"""Objects of the test API server: storage with resource versions and a change log."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+
+
+class Refused(Exception):  # noqa: N818 # a refusal is the answer of the server, not its error
+    """A refusal with HTTP status and Kubernetes reason."""
+
+    def __init__(self, status: int, reason: str, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message, self.name = status, reason, message, name
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    version: int
+    kind: str
+    type: str
+    object: Object
+
+
+def key_of(item: Object) -> str:
+    meta = item["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+class Store:
+    """All objects by kind (``resourceslices``, ``resourceclaims``, ``nodes``) and key; ``changed`` guards them."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.version = 1000
+        self.oldest = 0
+        """Watches from before this version get 410."""
+        self.events: list[Event] = []
+        self._objects: dict[str, dict[str, Object]] = {"resourceslices": {}, "resourceclaims": {}, "nodes": {}}
+        self._random = random.Random(7)
+
+    def get(self, kind: str, key: str) -> Object:
+        with self.changed:
+            try:
+                return copy.deepcopy(self._objects[kind][key])
+            except KeyError:
+                raise Refused(404, "NotFound", f'{kind} "{key}" not found', key) from None
+
+    def list(self, kind: str, wanted: Callable[[Object], bool] = lambda item: True) -> tuple[list[Object], int]:
+        with self.changed:
+            return [copy.deepcopy(item) for item in self._objects[kind].values() if wanted(item)], self.version
+
+    def create(self, kind: str, item: Object) -> Object:
+        with self.changed:
+            item = copy.deepcopy(item)
+            meta = item.setdefault("metadata", {})
+            if not meta.get("name"):
+                meta["name"] = meta["generateName"] + "".join(self._random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
+            if len(meta["name"]) > 253:
+                raise Refused(422, "Invalid", "metadata.name: must be no more than 253 characters", meta["name"])
+            if key_of(item) in self._objects[kind]:
+                raise Refused(409, "AlreadyExists", f'{kind} "{meta["name"]}" already exists', meta["name"])
+            meta.setdefault("uid", str(uuid.uuid4()))
+            meta.setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
+            return self._put(kind, "ADDED", item)
+
+    def update(self, kind: str, key: str, item: Object) -> Object:
+        """Replace; an update that changes nothing keeps the resource version, as the real server does."""
+        with self.changed:
+            stored = self.get(kind, key)
+            item = copy.deepcopy(item)
+            check_precondition(stored, item["metadata"])
+            item["metadata"] = {
+                "creationTimestamp": stored["metadata"]["creationTimestamp"],
+                **item["metadata"],
+                "uid": stored["metadata"]["uid"],
+                "resourceVersion": stored["metadata"]["resourceVersion"],
+            }
+            return stored if item == stored else self._put(kind, "MODIFIED", item)
+
+    def delete(self, kind: str, key: str, preconditions: Object | None = None) -> Object:
+        with self.changed:
+            check_precondition(self.get(kind, key), preconditions or {})
+            item = self._objects[kind].pop(key)
+            return self._log(kind, "DELETED", item)
+
+    def expire(self) -> None:
+        """Forget the change log, as compaction does."""
+        with self.changed:
+            self.version += 1
+            self.oldest = self.version
+            self.changed.notify_all()
+
+    def since(self, version: int) -> Iterator[Event]:
+        """Events after a version; call with ``changed`` held."""
+        return (event for event in self.events if event.version > version)
+
+    def _put(self, kind: str, type_: str, item: Object) -> Object:
+        self._objects[kind][key_of(item)] = item
+        return self._log(kind, type_, item)
+
+    def _log(self, kind: str, type_: str, item: Object) -> Object:
+        self.version += 1
+        item["metadata"]["resourceVersion"] = str(self.version)
+        self.events.append(Event(self.version, kind, type_, copy.deepcopy(item)))
+        self.changed.notify_all()
+        return copy.deepcopy(item)
+
+
+def check_precondition(stored: Object, wanted: Object) -> None:
+    meta = stored["metadata"]
+    for field in ("uid", "resourceVersion"):
+        if wanted.get(field) and wanted[field] != meta[field]:
+            raise Refused(409, "Conflict", f"{field} is {meta[field]}, not {wanted[field]}", meta["name"])
