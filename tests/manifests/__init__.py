@@ -1,0 +1,1 @@
+"""Examples, manifests, scripts: schema, lint, round trip, and the installer against a stand-in for kubectl."""

@@ -1,0 +1,406 @@
+"""The installer's ways through a cluster: what it asks, waits for, refuses and says."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.manifests.support import IMAGE, INSTALLER, ROOT, documents, install, of_kind, pod_spec
+
+Reply = tuple[str, str, int]
+
+GROUPS = '{"groups":[{"name":"resource.k8s.io","versions":[%s]}]}'
+
+
+def served(*versions: str) -> str:
+    listed = ",".join(f'{{"groupVersion":"resource.k8s.io/{version}"}}' for version in versions)
+    return GROUPS % listed
+
+
+class Cluster:
+    """A kubectl of our own: replies can be set for what occurs in its arguments."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.command = directory / "kubectl"
+        fake = Path(__file__).with_name("fake_kubectl.py")
+        self.command.write_text(f'#!/bin/sh\nexec {sys.executable} -S {fake} {directory} "$@"\n')
+        self.command.chmod(0o755)
+        self.rules: dict[str, list[Reply]] = {}
+        # A healthy cluster of two nodes; the slices have 16 devices each.
+        self.reply("config current-context", "prod-west\n")
+        self.reply("config view", "https://api.example:6443")
+        self.reply("get --raw /apis/admissionregistration", '{"resources":[{"name":"validatingadmissionpolicies"}]}')
+        self.reply("get --raw /apis", served("v1"))
+        self.reply("get nodes -L", "NAME STATUS INSTANCE-TYPE\nnode-a Ready m5.large\n")
+        self.reply(
+            "get nodes", "node-a  v1.37.1  trn2.48xlarge  <none>\nnode-b  v1.37.1-eks-1  trn2.48xlarge  <none>\n"
+        )
+        self.reply("get daemonsets --all-namespaces", "kube-system kube-proxy\n")
+        self.reply("apply -f -", "daemonset.apps/neuron-dra-driver-kubelet-plugin created\n")
+        self.reply("get daemonset ", "1|1|2|2|2\n")
+        self.reply("get pods", "node-a \nnode-b \n")
+        chips = " ".join(f"neuron-device-{index}" for index in range(16))
+        self.reply("get resourceslices", f"node-b trn2.48xlarge {chips}\nnode-a trn2.48xlarge {chips}\n")
+        self.reply("get resourceclaims", "")
+        self.reply("delete ", "deleted\n")
+        self.reply("rollout restart", "restarted\n")
+
+    def reply(self, text: str, output: str = "", errors: str = "", status: int = 0) -> None:
+        """Answer every call with `text` among its arguments like this."""
+        self.sequence(text, [(output, errors, status)])
+
+    def sequence(self, text: str, replies: Sequence[Reply]) -> None:
+        """Answer the calls with `text` one after the other; the last answer stays."""
+        self.rules[text] = list(replies)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the installer against this cluster."""
+        return install(*arguments, environment=self.environment())
+
+    def environment(self) -> dict[str, str]:
+        """Write the rules; the environment that finds this kubectl."""
+        (self.directory / "rules.json").write_text(json.dumps(list(self.rules.items())))
+        return {"PATH": f"{self.directory}:{os.environ['PATH']}"}
+
+    @property
+    def calls(self) -> list[str]:
+        """The arguments of all calls so far."""
+        return [call["line"] for call in self._log()]
+
+    @property
+    def applied(self) -> str:
+        """The YAML given to `kubectl apply`."""
+        (text,) = [call["stdin"] for call in self._log() if "apply" in call["line"]]
+        return str(text)
+
+    @property
+    def changes(self) -> list[str]:
+        """Calls that change something."""
+        return [line for line in self.calls if {"apply", "delete", "restart"} & set(line.split())]
+
+    def _log(self) -> list[dict[str, str]]:
+        log = self.directory / "calls.jsonl"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def test_a_healthy_cluster_gets_the_driver_and_shows_what_is_published(cluster: Cluster) -> None:
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0, result.stderr
+    assert (
+        of_kind(documents(cluster.applied), "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
+    )
+    assert "warning" not in result.stderr
+    assert "prod-west" in result.stderr
+    assert "https://api.example:6443" in result.stderr
+    published = [line.split() for line in result.stderr.splitlines() if "devices in" in line]
+    assert published == [
+        ["node-a", "trn2.48xlarge", "16", "devices", "in", "1", "slices"],
+        ["node-b", "trn2.48xlarge", "16", "devices", "in", "1", "slices"],
+    ]
+    assert "apply -f examples/specs/1x4-connected-devices.yaml" in result.stderr
+
+
+def test_what_is_applied_is_what_a_dry_run_prints(cluster: Cluster) -> None:
+    cluster.run(IMAGE)
+    assert cluster.applied == install("--dry-run", IMAGE).stdout
+
+
+def test_the_second_run_changes_nothing_but_what_apply_finds_to_differ(cluster: Cluster) -> None:
+    assert cluster.run(IMAGE).returncode == 0
+    assert cluster.changes == ["apply -f -"]
+
+
+def test_a_restart_is_done_only_when_asked_for(cluster: Cluster) -> None:
+    assert cluster.run("--restart", IMAGE).returncode == 0
+    assert cluster.changes == [
+        "apply -f -",
+        "-n neuron-dra-driver rollout restart daemonset/neuron-dra-driver-kubelet-plugin",
+    ]
+
+
+def test_without_an_image_nothing_is_asked_of_the_cluster(cluster: Cluster) -> None:
+    assert cluster.run().returncode == 2
+    assert cluster.calls == []
+
+
+def test_a_dry_run_asks_nothing_of_the_cluster(cluster: Cluster) -> None:
+    assert cluster.run("--dry-run", IMAGE).returncode == 0
+    assert cluster.run("--dry-run", "--uninstall").returncode == 0
+    assert cluster.calls == []
+
+
+def test_kubectl_may_be_a_command_with_arguments(cluster: Cluster) -> None:
+    result = cluster.run("--kubectl", "kubectl --context staging", IMAGE)
+    assert result.returncode == 0
+    assert cluster.calls
+    assert all(line.startswith("--context staging ") for line in cluster.calls)
+    assert "kubectl --context staging apply -f examples" in result.stderr
+
+
+def test_a_missing_kubectl_is_named(cluster: Cluster) -> None:
+    result = cluster.run("--kubectl", "oc-missing", IMAGE)
+    assert result.returncode == 1
+    assert "there is no 'oc-missing' here" in result.stderr
+
+
+def answer_on_a_terminal(cluster: Cluster, answer: str, *arguments: str) -> tuple[int, str]:
+    """Run the installer with a terminal as its standard input, and type `answer` once it asks."""
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(
+        [str(INSTALLER), *arguments], env=cluster.environment(), stdin=terminal, stdout=terminal, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        said = b""
+        while select.select([controller], [], [], 20)[0]:
+            try:
+                more = os.read(controller, 4096)
+            except OSError:  # the terminal's other end is closed
+                break
+            asked_before = b"[y/N]" in said
+            said += more
+            if b"[y/N]" in said and not asked_before:
+                os.write(controller, answer.encode())
+        status = process.wait(20)
+    os.close(controller)
+    return status, said.decode()
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
+def test_on_a_terminal_the_context_is_confirmed(cluster: Cluster, answer: str, status: int) -> None:
+    found, said = answer_on_a_terminal(cluster, answer, IMAGE)
+    assert (found, bool(cluster.changes)) == (status, status == 0), said
+    assert said.index("prod-west") < said.index("[y/N]")
+
+
+def test_yes_skips_the_question_on_a_terminal(cluster: Cluster) -> None:
+    status, said = answer_on_a_terminal(cluster, "", "--yes", IMAGE)
+    assert status == 0
+    assert "[y/N]" not in said
+
+
+def test_an_unreachable_api_server_ends_it_before_any_change(cluster: Cluster) -> None:
+    cluster.reply("get --raw /apis", "", "connection refused\n", 1)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert "connection refused" in result.stderr
+    assert "nothing was changed" in result.stderr
+    assert cluster.changes == []
+
+
+@pytest.mark.parametrize("groups", ['{"groups":[{"name":"apps"}]}', served("v1alpha3")])
+def test_a_cluster_without_dra_is_refused(cluster: Cluster, groups: str) -> None:
+    cluster.reply("get --raw /apis", groups)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert "1.34" in result.stderr
+    assert cluster.changes == []
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen", "folder"),
+    [
+        (("v1", "v1beta2", "v1beta1"), "v1", "specs/1x4"),
+        (("v1beta1", "v1beta2"), "v1beta2", "specs/v1beta1/1x4"),
+        (("v1alpha3", "v1beta1"), "v1beta1", "specs/v1beta1/1x4"),
+    ],
+)
+def test_the_best_served_api_version_is_used(
+    cluster: Cluster, versions: tuple[str, ...], chosen: str, folder: str
+) -> None:
+    cluster.reply("get --raw /apis", served(*versions))
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0
+    assert of_kind(documents(cluster.applied), "DeviceClass")["apiVersion"] == f"resource.k8s.io/{chosen}"
+    assert folder in result.stderr
+    assert ("warning" in result.stderr) == (chosen != "v1")
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        ("node-a v1.34.0 trn2.48xlarge <none>", "133920"),
+        ("node-a v1.34.1-eks-113cf36 trn2.48xlarge <none>", "133920"),
+        ("node-a v1.32.9 trn2.48xlarge <none>", "1.33 is the oldest"),
+        ("node-a v1.37.1 trn1.2xlarge 1", "device plugin"),
+    ],
+)
+def test_nodes_that_will_make_trouble_are_named(cluster: Cluster, node: str, said: str) -> None:
+    cluster.reply("get nodes", node + "\n")
+    result = cluster.run(IMAGE)
+    (warning,) = [line for line in result.stderr.splitlines() if line.startswith("warning")]
+    assert "node node-a" in warning
+    assert said in warning
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize("version", ["v1.34.2", "v1.34.10", "v1.33.5", "v1.36.3+k3s1"])
+def test_good_kubelets_are_not_warned_of(cluster: Cluster, version: str) -> None:
+    cluster.reply("get nodes", f"node-a {version} trn2.48xlarge 0\n")
+    assert "warning" not in cluster.run(IMAGE).stderr
+
+
+def test_the_device_plugin_of_the_vendor_is_named(cluster: Cluster) -> None:
+    cluster.reply("get daemonsets --all-namespaces", "kube-system neuron-device-plugin-daemonset\nx kube-proxy\n")
+    (warning,) = [line for line in cluster.run(IMAGE).stderr.splitlines() if line.startswith("warning")]
+    assert "(kube-system/neuron-device-plugin-daemonset)" in warning
+
+
+def test_without_admission_policies_the_rest_is_installed_and_it_is_said(cluster: Cluster) -> None:
+    cluster.reply("get --raw /apis/admissionregistration", '{"resources":[]}')
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0
+    assert "ValidatingAdmissionPolicy" not in {item["kind"] for item in documents(cluster.applied)}
+    assert "has no ValidatingAdmissionPolicy" in result.stderr
+
+
+def test_a_failed_apply_ends_it(cluster: Cluster) -> None:
+    cluster.reply("apply -f -", "", "Error from server (Forbidden)\n", 1)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert "not everything could be applied" in result.stderr
+    assert not [line for line in cluster.calls if "get daemonset " in line]
+
+
+def test_the_wait_ends_when_every_node_runs_this_version(cluster: Cluster) -> None:
+    cluster.sequence(
+        "get daemonset ",
+        [
+            ("2|1|2|2|2\n", "", 0),  # the controller has not seen the change yet: its figures are old
+            ("2|2|2|0|2\n", "", 0),  # the old pods are available
+            ("2|2|2|1|2\n", "", 0),
+            ("2|2|2|2|2\n", "", 0),
+        ],
+    )
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0
+    progress = [line for line in result.stderr.splitlines() if line.startswith("  ready on")]
+    assert [line[-1] for line in progress] == ["0", "1", "2"]
+
+
+def test_what_a_pod_waits_for_is_shown_while_waiting(cluster: Cluster) -> None:
+    cluster.sequence("get daemonset ", [("1|1|2|2|\n", "", 0), ("1|1|2|2|2\n", "", 0)])
+    cluster.sequence("get pods", [("node-a ImagePullBackOff\nnode-b \n", "", 0), ("node-a \nnode-b \n", "", 0)])
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0
+    assert "ready on 0 of 2 nodes, updated 2; node-a: ImagePullBackOff" in result.stderr
+
+
+def test_a_failed_start_shows_pods_events_log_and_what_to_do(cluster: Cluster) -> None:
+    cluster.reply("get daemonset ", "1|1|2|2|1\n")
+    ready = "custom-columns=NAME:.metadata.name,READY"
+    cluster.rules = {
+        f"get pods -l app=neuron-dra-driver-kubelet-plugin --no-headers -o {ready}": [
+            ("plugin-1 true\nplugin-2 false\n", "", 0)
+        ],
+        "-o wide": [("NAME READY NODE\nplugin-2 0/1 node-b\n", "", 0)],
+        **cluster.rules,
+        "get events": [("BackOff   restarting failed container\n", "", 0)],
+        "logs plugin-2": [("error: cannot reach the API server\n", "", 0)],
+    }
+    result = cluster.run("--timeout", "1", IMAGE)
+    assert result.returncode == 1
+    for text in ("not ready everywhere after 1 s", "node-b", "BackOff", "cannot reach the API server", "--uninstall"):
+        assert text in result.stderr
+    assert "logs plugin-1" not in " ".join(cluster.calls)
+    assert "Published" not in result.stderr
+
+
+def test_no_matching_node_is_no_failure_and_is_explained(cluster: Cluster) -> None:
+    cluster.reply("get daemonset ", "1|1|0||\n")
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0
+    assert "no node of the cluster matches" in result.stderr
+    assert "m5.large" in result.stderr
+
+
+def test_ready_nodes_without_devices_are_not_called_a_success(cluster: Cluster) -> None:
+    cluster.reply("get resourceslices", "")
+    result = cluster.run(IMAGE)
+    assert "warning: no devices" in result.stderr
+    assert "logs daemonset/neuron-dra-driver-kubelet-plugin" in result.stderr
+
+
+CLAIMS = (
+    "default/pod0-neurons-x|neuron.aws.com neuron.aws.com|pod0\n"
+    "default/gpu|gpu.nvidia.com|pod1\n"
+    "default/waiting||\n"
+    "default/lookalike|neuron.aws.com.example|pod2\n"
+    "default/left-over|neuron.aws.com|\n"
+)
+
+
+def test_uninstall_refuses_while_pods_use_devices(cluster: Cluster) -> None:
+    cluster.reply("get resourceclaims", CLAIMS)
+    result = cluster.run("--uninstall")
+    assert result.returncode == 1
+    assert [line for line in result.stderr.splitlines() if "used by" in line] == [
+        "  default/pod0-neurons-x, used by pod0"
+    ]
+    assert "--force" in result.stderr
+    assert cluster.changes == []
+
+
+def test_forced_uninstall_says_what_becomes_of_the_pods(cluster: Cluster) -> None:
+    cluster.reply("get resourceclaims", CLAIMS)
+    result = cluster.run("--uninstall", "--force")
+    assert result.returncode == 0
+    assert "Terminating" in result.stderr
+    assert cluster.changes
+
+
+def test_uninstall_stops_when_it_cannot_tell_whether_devices_are_in_use(cluster: Cluster) -> None:
+    cluster.reply("get resourceclaims", "", "Forbidden\n", 1)
+    result = cluster.run("--uninstall")
+    assert result.returncode == 1
+    assert cluster.changes == []
+
+
+def test_uninstall_removes_all_that_was_applied_and_the_pods_first(cluster: Cluster) -> None:
+    assert cluster.run("--uninstall").returncode == 0
+    removed = [line.removeprefix("delete --ignore-not-found ") for line in cluster.changes]
+    assert removed[0].startswith("-n neuron-dra-driver daemonset neuron-dra-driver-kubelet-plugin --cascade=foreground")
+    text = " ".join(removed)
+    for item in documents(install("--dry-run", IMAGE).stdout):
+        if item["kind"] != "ServiceAccount":  # goes with the namespace
+            assert item["kind"].lower() in text
+            assert item["metadata"]["name"] in text
+    assert removed[-1] == "namespace neuron-dra-driver"
+    assert "resourceslices --field-selector spec.driver=neuron.aws.com" in removed
+
+
+def test_uninstall_works_where_there_are_no_admission_policies(cluster: Cluster) -> None:
+    cluster.reply("get --raw /apis/admissionregistration", "", "not found\n", 1)
+    assert cluster.run("--uninstall").returncode == 0
+    assert not [line for line in cluster.changes if "validatingadmissionpolicy" in line]
+
+
+def test_a_dry_run_of_uninstall_prints_the_same_deletions(cluster: Cluster) -> None:
+    printed = install("--uninstall", "--dry-run").stdout.splitlines()
+    cluster.run("--uninstall")
+    assert printed == [f"kubectl {line}" for line in cluster.changes]
+
+
+def test_the_path_of_the_vendors_documentation_works_from_any_directory(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [ROOT / "examples/scripts/install-dra-driver.sh", "--dry-run", IMAGE],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert result.stdout == install("--dry-run", IMAGE).stdout

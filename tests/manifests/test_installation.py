@@ -1,0 +1,308 @@
+"""What the installer applies: valid, least rights, unprivileged, and with the vendor's contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+
+from tests.manifests.support import IMAGE, MANIFESTS, Object, documents, install, name_of, of_kind, rendered
+
+VARIANTS = {
+    "plain": (),
+    "emulated": ("--emulate", "trn2.48xlarge"),
+    "chosen nodes": ("--node-selector", "feature.node.kubernetes.io/aws-neuron=true"),
+    "other kubelet root": ("--kubelet-root", "/var/lib/k0s/kubelet"),
+    "everything": ("--emulate=trn2u", "--node-selector=neuron=", "--kubelet-root=/srv/kubelet"),
+}
+variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+
+
+def daemonset(*options: str) -> Object:
+    return of_kind(rendered(*options, IMAGE), "DaemonSet")
+
+
+def pod(*options: str) -> Object:
+    spec: Object = daemonset(*options)["spec"]["template"]["spec"]
+    return spec
+
+
+def container(*options: str) -> Object:
+    (only,) = pod(*options)["containers"]
+    found: Object = only
+    return found
+
+
+def environment(*options: str) -> dict[str, object]:
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container(*options)["env"]}
+
+
+def host_paths(*options: str) -> dict[str, str]:
+    return {
+        item["hostPath"]["path"]: item["hostPath"]["type"] for item in pod(*options)["volumes"] if "hostPath" in item
+    }
+
+
+def match_expressions(*options: str) -> dict[str, Object]:
+    required = pod(*options)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+    return {item["key"]: item for item in term["matchExpressions"]}
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=name_of)
+def test_each_manifest_parses_by_itself(path: Path) -> None:
+    assert documents(path.read_text())
+
+
+@variants
+@pytest.mark.parametrize("version", ["1.34", "1.36", "1.37"])
+def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> None:
+    objects = rendered(*options, IMAGE)
+    assert [item["kind"] for item in objects] == [
+        "Namespace",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "DeviceClass",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "DaemonSet",
+    ]
+    for item in objects:
+        kubernetes_validate.validate(item, version, strict=True)
+
+
+@pytest.mark.parametrize(("api", "version"), [("v1", "1.37"), ("v1beta2", "1.33"), ("v1beta1", "1.33")])
+def test_the_class_is_written_for_the_served_api_version(api: str, version: str) -> None:
+    found = of_kind(rendered("--resource-api", api, IMAGE), "DeviceClass")
+    kubernetes_validate.validate(found, version, strict=True)
+    assert found == {
+        "apiVersion": f"resource.k8s.io/{api}",
+        "kind": "DeviceClass",
+        "metadata": {"name": "neuron.aws.com"},
+        "spec": {"selectors": [{"cel": {"expression": 'device.driver == "neuron.aws.com"'}}]},
+    }
+
+
+@variants
+def test_nothing_of_the_template_is_left(options: tuple[str, ...]) -> None:
+    text = install("--dry-run", *options, IMAGE).stdout
+    for mark in ("NEURON_DRA_IMAGE", "EMULATED_INSTANCE_TYPE", "NODE_SELECTOR_", ">>>", "<<<"):
+        assert mark not in text
+
+
+def test_the_same_options_give_the_same_bytes() -> None:
+    assert install("--dry-run", IMAGE).stdout == install("--dry-run", IMAGE).stdout
+
+
+def test_the_driver_may_do_exactly_this() -> None:
+    role = of_kind(rendered(IMAGE), "ClusterRole")
+    assert {(rule["apiGroups"][0], rule["resources"][0]): rule["verbs"] for rule in role["rules"]} == {
+        ("resource.k8s.io", "resourceclaims"): ["get", "list"],
+        ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "delete"],
+        ("", "nodes"): ["get", "list", "watch"],
+    }
+    assert all(set(rule) == {"apiGroups", "resources", "verbs"} for rule in role["rules"])
+    assert all(len(rule["apiGroups"]) == len(rule["resources"]) == 1 for rule in role["rules"])
+
+
+def test_only_the_drivers_service_account_is_bound() -> None:
+    objects = rendered(IMAGE)
+    binding = of_kind(objects, "ClusterRoleBinding")
+    subject = {"kind": "ServiceAccount", "name": "neuron-dra-driver-sa", "namespace": "neuron-dra-driver"}
+    assert binding["subjects"] == [subject]
+    assert binding["roleRef"]["name"] == "neuron-dra-driver-clusterrole"
+    assert of_kind(objects, "ServiceAccount")["metadata"] == {key: subject[key] for key in ("name", "namespace")}
+    assert pod()["serviceAccountName"] == subject["name"]
+
+
+@variants
+def test_the_pod_has_no_privilege_but_the_root_user(options: tuple[str, ...]) -> None:
+    assert container(*options)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+    }
+    spec = pod(*options)
+    assert spec["securityContext"] == {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(spec)
+
+
+def test_the_pod_reaches_only_its_own_directories_of_the_host() -> None:
+    assert host_paths() == {
+        "/var/lib/kubelet/plugins/neuron.aws.com": "DirectoryOrCreate",
+        "/var/lib/kubelet/plugins_registry": "Directory",
+        "/var/run/cdi": "DirectoryOrCreate",
+        "/opt/aws/neuron": "DirectoryOrCreate",
+    }
+
+
+@variants
+def test_host_paths_are_mounted_where_kubelet_knows_them(options: tuple[str, ...]) -> None:
+    """The endpoint that the driver registers is a path that kubelet opens on the host."""
+    volumes = {item["name"]: item for item in pod(*options)["volumes"]}
+    mounts = {item["name"]: item for item in container(*options)["volumeMounts"]}
+    assert set(mounts) == set(volumes)
+    for name, volume in volumes.items():
+        if "hostPath" in volume:
+            assert mounts[name]["mountPath"] == volume["hostPath"]["path"]
+        assert mounts[name].get("readOnly", False) == (name == "neuron-settings")
+
+
+def test_environment_probe_and_update_keep_the_vendors_contract() -> None:
+    found = environment()
+    assert found == {
+        "NODE_NAME": {"fieldRef": {"fieldPath": "spec.nodeName"}},
+        "POD_UID": {"fieldRef": {"fieldPath": "metadata.uid"}},
+        "CDI_ROOT": "/var/run/cdi",
+        "KUBELET_REGISTRAR_DIRECTORY_PATH": "/var/lib/kubelet/plugins_registry",
+        "KUBELET_PLUGINS_DIRECTORY_PATH": "/var/lib/kubelet/plugins",
+        "HEALTHCHECK_PORT": "51515",
+        "HEALTHCHECK_ADDRESS": {"fieldRef": {"fieldPath": "status.podIP"}},
+    }
+    assert container()["command"] == ["k8s-neuron-dra-driver"]
+    assert container()["livenessProbe"] == {
+        "grpc": {"port": 51515, "service": "liveness"},
+        "initialDelaySeconds": 30,
+        "periodSeconds": 10,
+        "timeoutSeconds": 5,
+        "failureThreshold": 3,
+    }
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert daemonset()["spec"]["updateStrategy"] == strategy
+    assert pod()["priorityClassName"] == "system-node-critical"
+
+
+def test_names_and_labels_are_the_vendors() -> None:
+    found = daemonset()
+    assert found["metadata"]["name"] == "neuron-dra-driver-kubelet-plugin"
+    assert found["metadata"]["namespace"] == "neuron-dra-driver"
+    label = {"app": "neuron-dra-driver-kubelet-plugin"}
+    assert found["spec"]["selector"]["matchLabels"] == found["spec"]["template"]["metadata"]["labels"] == label
+    assert of_kind(rendered(IMAGE), "Namespace")["metadata"]["labels"]["name"] == "neuron-dra-driver"
+    assert container()["name"] == "neuron-dra-driver"
+
+
+def test_neuron_taints_are_tolerated() -> None:
+    assert pod()["tolerations"] == [
+        {"key": "CriticalAddonsOnly", "operator": "Exists"},
+        {"key": "aws.amazon.com/neuron", "operator": "Exists", "effect": "NoSchedule"},
+        {
+            "key": "sagemaker.amazonaws.com/node-health-status",
+            "operator": "Equal",
+            "value": "Unschedulable",
+            "effect": "NoSchedule",
+        },
+    ]
+
+
+def test_the_driver_has_memory_bounds_and_no_cpu_limit() -> None:
+    assert container()["resources"] == {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}}
+
+
+def test_the_driver_runs_on_every_instance_type_it_knows_and_on_hyperpod() -> None:
+    from dra_driver.topology.instance_types import INSTANCE_TYPES
+
+    values = match_expressions()["node.kubernetes.io/instance-type"]["values"]
+    assert values == [*INSTANCE_TYPES, *(f"ml.{name}" for name in INSTANCE_TYPES)]
+
+
+@pytest.mark.parametrize("options", [(), ("--emulate", "trn2.48xlarge")])
+def test_the_driver_stays_off_nodes_without_its_directories(options: tuple[str, ...]) -> None:
+    assert match_expressions(*options)["eks.amazonaws.com/compute-type"] == {
+        "key": "eks.amazonaws.com/compute-type",
+        "operator": "NotIn",
+        "values": ["fargate", "hybrid", "auto"],
+    }
+
+
+def test_emulation_runs_on_any_node_and_touches_nothing_of_its_hardware_settings() -> None:
+    options = ("--emulate", "trn2.48xlarge")
+    assert environment(*options)["NEURON_DRA_DRIVER_EMULATION_MODE"] == "trn2.48xlarge"
+    assert "node.kubernetes.io/instance-type" not in match_expressions(*options)
+    assert "/opt/aws/neuron" not in host_paths(*options)
+    assert "nodeSelector" not in pod(*options)
+
+
+def test_a_node_selector_stands_in_for_the_instance_types() -> None:
+    options = ("--node-selector", "example.com/neuron=yes")
+    assert pod(*options)["nodeSelector"] == {"example.com/neuron": "yes"}
+    assert "node.kubernetes.io/instance-type" not in match_expressions(*options)
+    assert "NEURON_DRA_DRIVER_EMULATION_MODE" not in environment(*options)
+
+
+def test_another_kubelet_root_is_used_throughout() -> None:
+    options = ("--kubelet-root", "/srv/kubelet")
+    assert environment(*options)["KUBELET_PLUGINS_DIRECTORY_PATH"] == "/srv/kubelet/plugins"
+    assert environment(*options)["KUBELET_REGISTRAR_DIRECTORY_PATH"] == "/srv/kubelet/plugins_registry"
+    assert {"/srv/kubelet/plugins/neuron.aws.com", "/srv/kubelet/plugins_registry"} < set(host_paths(*options))
+
+
+def test_the_admission_policy_concerns_the_driver_and_all_its_slice_writes() -> None:
+    objects = rendered(IMAGE)
+    spec = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]
+    assert spec["failurePolicy"] == "Fail"
+    assert spec["matchConstraints"]["resourceRules"] == [
+        {
+            "apiGroups": ["resource.k8s.io"],
+            "apiVersions": ["v1", "v1beta2", "v1beta1"],
+            "resources": ["resourceslices"],
+            "operations": ["CREATE", "UPDATE", "DELETE"],
+        }
+    ]
+    (condition,) = spec["matchConditions"]
+    account = "system:serviceaccount:neuron-dra-driver:neuron-dra-driver-sa"
+    assert condition["expression"] == f'request.userInfo.username == "{account}"'
+    binding = of_kind(objects, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"] == {
+        "policyName": of_kind(objects, "ValidatingAdmissionPolicy")["metadata"]["name"],
+        "validationActions": ["Deny"],
+    }
+
+
+def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> None:
+    labels = of_kind(rendered(IMAGE), "Namespace")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "which image?"),
+        (("a:1", "b:1"), "one image expected"),
+        (("--frobnicate", IMAGE), "there is no option --frobnicate"),
+        (("--yes=1", IMAGE), "there is no option --yes"),
+        (("--emulate",), "--emulate needs a value"),
+        (("--emulate", "trn2\nx: y", IMAGE), "--emulate"),
+        (("image with spaces",), "IMAGE"),
+        (("img|e s/x",), "IMAGE"),
+        (("img&",), "IMAGE"),
+        (("--kubelet-root", "relative", IMAGE), "--kubelet-root"),
+        (("--kubelet-root", "/a|b", IMAGE), "--kubelet-root"),
+        (("--node-selector", "nolabel", IMAGE), "--node-selector"),
+        (("--node-selector", 'a=b"', IMAGE), "--node-selector"),
+        (("--resource-api", "v1alpha3", IMAGE), "--resource-api"),
+        (("--timeout", "0", IMAGE), "--timeout"),
+        (("--timeout", "soon", IMAGE), "--timeout"),
+        (("--kubectl", "", IMAGE), "kubectl command is empty"),
+        (("--uninstall", IMAGE), "--uninstall takes no image"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_happens(arguments: tuple[str, ...], said: str) -> None:
+    result = install("--dry-run", *arguments)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_help_lists_every_option() -> None:
+    result = install("--help")
+    assert result.returncode == 0
+    for option in ("--emulate", "--uninstall", "--dry-run", "--kubelet-root", "--kubectl", "--node-selector", "--yes"):
+        assert option in result.stdout
