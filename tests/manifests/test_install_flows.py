@@ -100,9 +100,8 @@ def cluster(tmp_path: Path) -> Cluster:
 def test_a_healthy_cluster_gets_the_driver_and_shows_what_is_published(cluster: Cluster) -> None:
     result = cluster.run(IMAGE)
     assert result.returncode == 0, result.stderr
-    assert (
-        of_kind(documents(cluster.applied), "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
-    )
+    (container,) = pod_spec(of_kind(documents(cluster.applied), "DaemonSet"))["containers"]
+    assert container["image"] == IMAGE
     assert "warning" not in result.stderr
     assert "prod-west" in result.stderr
     assert "https://api.example:6443" in result.stderr

@@ -19,8 +19,7 @@ def shell_scripts() -> list[Path]:
     first_lines = {b"#!/usr/bin/env bash", b"#!/bin/sh"}
     folders = (ROOT / "scripts", ROOT / "examples/scripts", ROOT / ".ci")
     files = sorted(path for folder in folders for path in folder.iterdir() if path.is_file())
-    return [path for path in files if path.read_bytes().split(b"
-", 1)[0] in first_lines]
+    return [path for path in files if path.read_bytes().split(b"\n", 1)[0] in first_lines]
 
 
 def run(tool: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
