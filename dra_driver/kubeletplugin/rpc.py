@@ -1,0 +1,127 @@
+"""A gRPC service as a table of methods, and what every call gets whatever its method.
+
+Every call has an operation id in the log. A request that is no message of its type ends as INVALID_ARGUMENT, an
+exception as INTERNAL with one line of text; gRPC's own treatment of both would put tracebacks into the log for what
+anybody can send.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from dra_driver.kubeletplugin.logcontext import operation
+
+log = logging.getLogger(__name__)
+
+ERROR_BYTES_MOST = 1024
+"""Error texts end up in events (limit 1 KiB) and in kubelet's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of a service.
+
+    Attributes:
+        path: ``/package.Service/Method``.
+        request: type of the request message.
+        handle: gives the reply (an iterator of replies for a streaming method).
+        streaming: whether the reply is a stream.
+    """
+
+    path: str
+    request: type[Message]
+    handle: Callable[[Any, grpc.ServicerContext], Any]
+    streaming: bool = False
+
+
+class Activity:
+    """How many calls run, and when the last one ended."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running = 0
+        self._last = clock()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Count the body as a running call."""
+        with self._lock:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._last = self._clock()
+
+    def touch(self) -> None:
+        """Begin to count idle seconds anew."""
+        with self._lock:
+            self._last = self._clock()
+
+    def idle_seconds(self) -> float:
+        """Seconds since the last call ended; 0 while one runs."""
+        with self._lock:
+            return 0.0 if self._running else self._clock() - self._last
+
+
+class ServiceTable(grpc.GenericRpcHandler):
+    """Serves exactly the methods given; gRPC answers UNIMPLEMENTED for the rest."""
+
+    def __init__(self, methods: Sequence[Method], activity: Activity) -> None:
+        self._handlers = {method.path: _handler(method, activity) for method in methods}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Find the method (gRPC calls this)."""
+        return self._handlers.get(handler_call_details.method)
+
+
+def _handler(method: Method, activity: Activity) -> grpc.RpcMethodHandler[Any, Any]:
+    def decode(data: bytes) -> Message | None:
+        try:
+            return method.request.FromString(data)
+        except DecodeError:
+            return None
+
+    def unary(request: Message | None, context: grpc.ServicerContext) -> Any:
+        code, text = grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {method.request.DESCRIPTOR.full_name}"
+        if request is not None:
+            with operation(), activity.call():
+                try:
+                    return method.handle(request, context)
+                except Exception as error:
+                    log.exception("%s failed", method.path)
+                    code, text = grpc.StatusCode.INTERNAL, one_line(f"{type(error).__name__}: {error}")
+        return context.abort(code, text)
+
+    def stream(request: Message | None, context: grpc.ServicerContext) -> Iterator[Any]:
+        # Only the first step is guarded: afterwards the stream belongs to its handler, which ends it itself.
+        yield from unary(request, context)
+
+    if method.streaming:
+        return grpc.unary_stream_rpc_method_handler(stream, decode, _encode)
+    return grpc.unary_unary_rpc_method_handler(unary, decode, _encode)
+
+
+def _encode(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def one_line(text: str, most: int = ERROR_BYTES_MOST) -> str:
+    """``text`` as one printable line of at most ``most`` bytes of UTF-8; what was cut off is marked with ``...``."""
+    # Cut first: nobody joins and splits a megabyte to show a kilobyte of it.
+    head = "".join(c if c.isprintable() else " " for c in text[: most + 1])
+    line = " ".join(head.split()).encode("utf-8", "replace")
+    if len(line) <= most and len(text) <= most + 1:
+        return line.decode()
+    return line[: most - 3].decode("utf-8", "ignore") + "..."
