@@ -114,7 +114,7 @@ def _flatten(document: JsonObject) -> JsonObject:
 def missing_fields(wanted: object, present: object, path: str = "") -> tuple[str, ...]:
     """Paths of what ``wanted`` says and ``present`` does not say equally, such as ``devices[].taints``.
 
-    Both are plain JSON values. Null, empty lists and empty objects count as absent. List positions are left out of the
+    Both are plain JSON values (tuples count as lists). Null, empty lists and empty objects count as absent. List positions are left out of the
     paths, so each path is named once however many devices it concerns.
     """
     if _empty(wanted):
@@ -124,7 +124,7 @@ def missing_fields(wanted: object, present: object, path: str = "") -> tuple[str
             missing_fields(value, present.get(key), f"{path}.{key}" if path else str(key))
             for key, value in wanted.items()
         ]
-    elif isinstance(wanted, list) and isinstance(present, list) and len(wanted) == len(present):
+    elif isinstance(wanted, (list, tuple)) and isinstance(present, (list, tuple)) and len(wanted) == len(present):
         found = [missing_fields(value, other, f"{path}[]") for value, other in zip(wanted, present, strict=True)]
     else:
         found = [] if wanted == present else [(path,)]

@@ -168,17 +168,20 @@ class Transport:
         Args:
             path: absolute path.
             query: query parameters.
-            timeout: seconds without a byte before it counts as lost.
+            timeout: seconds without a byte, once the answer has begun, before it counts as lost.
 
         Raises:
             ApiError: any status but 2xx.
             Unreachable: no answer.
         """
-        answer = self._open("GET", path, query, None, JSON, timeout)
+        answer = self._open("GET", path, query, None, JSON, READ_TIMEOUT)
         response = answer.response
         try:
             if not 200 <= answer.status < 300:
                 raise refusal("GET", path, answer.status, response.read(4096), answer.headers.get("Retry-After"))
+            connection = response.connection
+            if connection is not None and connection.sock is not None:
+                connection.sock.settimeout(timeout)
             yield Stream(response)
         finally:
             response.close()

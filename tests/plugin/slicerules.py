@@ -1,4 +1,4 @@
-"""What a real API server refuses of a ResourceSlice (``resource.k8s.io/v1`` of Kubernetes 1.37), for the test server."""
+"""What a real API server refuses of a ResourceSlice (``resource.k8s.io/v1``, Kubernetes 1.37), for the test server."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _odd(name: str) -> bool:
 def _value_problems(value: Object) -> Iterator[str]:
     if len(value) != 1:
         yield "exactly one value must be set"
-    if any(len(text) > 64 for text in (value.get("string"), value.get("version")) if text is not None):
-        yield "at most 64 characters"
+    if any(len(text.encode()) > 64 for text in (value.get("string"), value.get("version")) if text is not None):
+        yield "at most 64 bytes"
     if "version" in value and not _SEMVER.fullmatch(value["version"]):
         yield "no semantic version"

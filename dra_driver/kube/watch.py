@@ -1,0 +1,151 @@
+"""List and watch that lasts: one thread that follows a collection and never asks in a tight loop.
+
+A watch is agreed to last about ten minutes, with jitter so that nodes started together drift apart: an idle collection
+costs about six requests an hour. A lost or ended watch goes on from the last resource version seen (bookmarks keep it
+fresh); 410 makes it list again. Errors, 410 and watches that end at once are followed by growing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
+
+from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.resources import Watch, WatchEvent
+
+T = TypeVar("T")
+
+WATCH_SECONDS = 600.0
+STABLE_SECONDS = 10.0
+"""A watch that lasted so long was a good one: the next error starts from the shortest wait."""
+
+log = logging.getLogger(__name__)
+
+
+class Reflector(Generic[T]):
+    """Follows one collection in a thread of its own.
+
+    Args:
+        name: what is followed, for the log and the thread's name.
+        list_: gives all objects and the resource version to watch from.
+        watch: opens a watch from a resource version for so many seconds.
+        on_list: called with all objects after each list, first of all.
+        on_event: called with each ADDED, MODIFIED and DELETED.
+        watch_seconds: how long one watch lasts on average; it varies by a tenth.
+        backoff: waits after trouble.
+
+    The callbacks run in the reflector's thread; what they raise is logged and does not end it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        list_: Callable[[], tuple[list[T], str]],
+        watch: Callable[[str, float], AbstractContextManager[Watch[T]]],
+        on_list: Callable[[list[T]], None],
+        on_event: Callable[[WatchEvent[T]], None],
+        *,
+        watch_seconds: float = WATCH_SECONDS,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._name = name
+        self._list = list_
+        self._watch = watch
+        self._on_list = on_list
+        self._on_event = on_event
+        self._watch_seconds = watch_seconds
+        self._backoff = backoff or Backoff()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._open: Watch[T] | None = None
+        self._thread: threading.Thread | None = None
+        self.last_error = ""
+        """Why the collection is not followed right now, or ""."""
+
+    def start(self) -> None:
+        """Begin; errors are retried until ``stop``."""
+        self._thread = threading.Thread(target=self._run, name=f"watch {self._name}", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End, also out of a blocked read; returns when the thread has ended or after ``timeout`` seconds."""
+        self._stopping.set()
+        with self._lock:
+            if self._open is not None:
+                self._open.abort()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        resource_version = ""
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            trouble: ApiError | None = None
+            try:
+                if not resource_version:
+                    objects, resource_version = self._list()
+                    self._call(self._on_list, objects)
+                    self.last_error = ""
+                resource_version = self._follow(resource_version)
+            except ApiError as error:
+                trouble = error
+                if error.status == 410:
+                    resource_version = ""
+            except _Moved as moved:
+                trouble, resource_version = moved.error, moved.resource_version
+            self._pause(time.monotonic() - started, trouble)
+
+    def _follow(self, resource_version: str) -> str:
+        """One watch; the resource version it ended at. Raises what ended it, with that version where it moved."""
+        seconds = self._watch_seconds * random.uniform(0.9, 1.1)  # noqa: S311 # jitter is no secret
+        try:
+            with self._watch(resource_version, seconds) as watch:
+                with self._lock:
+                    if self._stopping.is_set():
+                        return resource_version
+                    self._open = watch
+                self.last_error = ""
+                for event in watch:
+                    resource_version = event.resource_version or resource_version
+                    if event.object is not None:
+                        self._call(self._on_event, event)
+        except ApiError as error:
+            raise _Moved("" if error.status == 410 else resource_version, error) from error
+        finally:
+            with self._lock:
+                self._open = None
+        return resource_version
+
+    def _pause(self, lasted: float, trouble: ApiError | None) -> None:
+        if lasted >= STABLE_SECONDS:
+            self._backoff.reset()
+            if trouble is None:
+                return
+        if self._stopping.is_set():
+            return
+        wait = self._backoff.next(trouble.retry_after if trouble else None)
+        if trouble is not None:
+            self.last_error = str(trouble)
+            log.warning("watching %s: %s (next try in %.1f s)", self._name, trouble, wait)
+        self._stopping.wait(wait)
+
+    def _call(self, callback: Callable[..., None], argument: object) -> None:
+        try:
+            callback(argument)
+        except Exception:
+            log.exception("watching %s: a callback failed; the watch goes on", self._name)
+
+
+class _Moved(Exception):  # noqa: N818 # carries an error, is none
+    """The watch ended with an error after it had moved on to ``resource_version`` ("": list again)."""
+
+    def __init__(self, resource_version: str, error: ApiError) -> None:
+        super().__init__()
+        self.resource_version = resource_version
+        self.error = error

@@ -1,0 +1,61 @@
+"""From what a node has to what it offers."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.objects import Device, DeviceAttribute, DeviceCapacity
+from dra_driver.names import device_name
+from dra_driver.slices.attributes import ATTRIBUTES, Attribute, Subject, Value
+from dra_driver.topology.instance_types import lookup
+
+LONGEST_TEXT = 64
+"""Bytes of an attribute's text (Kubernetes limit)."""
+MOST_ATTRIBUTES = 32
+"""Attributes and capacities of one device (Kubernetes limit)."""
+
+log = logging.getLogger(__name__)
+
+
+def devices(inventory: NodeInventory) -> tuple[Device, ...]:
+    """The devices that a node offers, by ascending chip index; equal inventories give equal devices.
+
+    A chip whose device numbers cannot be read is not offered: no container could be given it. All devices have the same
+    set of attributes. Texts that Kubernetes would refuse are left out.
+    """
+    kind = lookup(inventory.instance_type) if inventory.instance_type else None
+    offered = [chip for chip in inventory.devices if chip.major is not None and chip.minor is not None]
+    subjects = [Subject(inventory, chip, kind) for chip in sorted(offered, key=lambda chip: chip.index)]
+    columns = [(row, [_legal(row, row.value(subject)) for subject in subjects]) for row in ATTRIBUTES]
+    known = [(row, values) for row, values in columns if None not in values][:MOST_ATTRIBUTES]
+    return tuple(
+        Device(
+            name=device_name(subject.device.index),
+            attributes={row.name: _attribute(row, v[place]) for row, v in known if row.kind != "capacity"},
+            capacity={row.name: DeviceCapacity(str(v[place])) for row, v in known if row.kind == "capacity"},
+        )
+        for place, subject in enumerate(subjects)
+    )
+
+
+def _attribute(row: Attribute, value: Value) -> DeviceAttribute:
+    if isinstance(value, int):
+        return DeviceAttribute(int_=value)
+    return DeviceAttribute(version=value) if row.kind == "version" else DeviceAttribute(string=value)
+
+
+def _legal(row: Attribute, value: Value) -> Value:
+    """The value, or None for a text that the API server would refuse together with the whole slice."""
+    if not isinstance(value, str) or (value and value.isprintable() and len(value.encode()) <= LONGEST_TEXT):
+        return value
+    if value:
+        _report(row.name, value[:80])
+    return None
+
+
+@lru_cache(maxsize=64)
+def _report(name: str, value: str) -> None:
+    """Log once, not at each reading of the host."""
+    log.warning("attribute %s is left out: %r is longer than %d bytes or not printable", name, value, LONGEST_TEXT)

@@ -1,0 +1,357 @@
+"""Keeps the API server's slices of this node equal to what the host offers.
+
+One worker thread does everything that asks or writes; a watch only tells it when to look. Before it decides, the worker
+lists the slices anew (field-selected: one small answer), so no write ever rests on a stale cache. It looks
+
+* when the desired devices change or somebody calls ``poke`` (kubelet deletes slices around registrations): at once,
+* when the watch shows slices that it did not write itself: at once, slower if that happens again and again,
+* every half hour or so in any case, which also finds what a watch has missed.
+
+An unchanged node is written once in its life. ``stop`` leaves the slices in place. What a newer instance of the driver
+has written is left alone (``dra_driver.slices.instance``).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from dra_driver.errors import DriverError
+from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.objects import Device, Node, ResourceSlice
+from dra_driver.kube.resources import ResourceApi, Stored, WatchEvent
+from dra_driver.kube.watch import WATCH_SECONDS, Reflector
+from dra_driver.slices.instance import YIELD_SECONDS, Instance, Precedence
+from dra_driver.slices.pool import pool
+from dra_driver.slices.reconcile import Accepted, Actions, decide
+from dra_driver.slices.status import PublisherStatus
+
+RESYNC_SECONDS: Final = 2100.0
+"""Mean time between looks without a reason; varies by a seventh, so at most two an hour."""
+CALM_SECONDS: Final = 60.0
+"""Without repairs for so long, the next one is done at once again."""
+TOLERATED_CONFLICTS: Final = 3
+"""Conflicts in a row that are no trouble: two instances meet during an update."""
+REFUSALS: Final = frozenset({400, 403, 413, 422})
+"""HTTP statuses that seldom heal by themselves: asked again ever more slowly."""
+
+log = logging.getLogger(__name__)
+
+Versions = dict[str, str]
+"""Slice name to resource version."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Desired:
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Poke:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The watch saw these slices: all there are (``complete``), or one that exists or (version None) is gone."""
+
+    versions: dict[str, str | None]
+    complete: bool
+
+
+class _Stopped(Exception):  # noqa: N818 # no error: ends the work in progress
+    pass
+
+
+class Publisher:
+    """Publishes one node's pool.
+
+    Args:
+        api: the API server.
+        driver: DRA driver name.
+        node: name of the Node object; it owns the slices and names the pool.
+        instance: this run of the driver.
+        resync_seconds: mean time between looks without a reason.
+        watch_seconds: how long one watch lasts.
+        yield_seconds: how long a newer instance's content is left alone at first.
+        backoff: waits after errors.
+    """
+
+    def __init__(
+        self,
+        api: ResourceApi,
+        driver: str,
+        node: str,
+        *,
+        instance: Instance | None = None,
+        resync_seconds: float = RESYNC_SECONDS,
+        watch_seconds: float = WATCH_SECONDS,
+        yield_seconds: float = YIELD_SECONDS,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._api = api
+        self._driver = driver
+        self._node = node
+        self._instance = instance or Instance.here()
+        self._annotation = f"{driver}/published-by"
+        self._resync_seconds = resync_seconds
+        self._precedence = Precedence(self._instance, yield_seconds)
+        self._backoff = backoff or Backoff(free=1)
+        self._refusal_backoff = Backoff(cap=300.0)
+        self._repair_backoff = Backoff(first=1.0, free=3)
+        self._last_repair = 0.0
+
+        self._inbox: queue.SimpleQueue[_Desired | _Poke | _Seen | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._published = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="publish slices", daemon=True)
+        self._reflector: Reflector[ResourceSlice] = Reflector(
+            "own slices",
+            lambda: api.list_slices(driver, node),
+            lambda version, seconds: api.watch_slices(driver, node, version, seconds),
+            self._on_list,
+            self._on_event,
+            watch_seconds=watch_seconds,
+        )
+        self._following = False
+
+        # Of the worker only:
+        self._desired: tuple[Device, ...] | None = None
+        self._known: Versions | None = None
+        self._accepted: dict[str, Accepted] = {}
+        self._due = float("inf")
+        self._not_before = 0.0
+        self._repairing = False
+        self.status = PublisherStatus()
+        """Replaced as a whole by the worker: read it once, use that."""
+
+    def start(self) -> None:
+        """Begin to publish as soon as there are desired devices."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Write nothing any more, and end; the slices stay."""
+        self._stopping.set()
+        self._inbox.put(None)
+        self._reflector.stop(timeout)
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def set_desired(self, devices: Sequence[Device]) -> None:
+        """Publish these devices from now on. The same as before is no reason to look."""
+        self._inbox.put(_Desired(tuple(devices)))
+
+    def poke(self, reason: str) -> None:
+        """Look at once: something happened that may have removed slices, such as a registration with kubelet."""
+        self._inbox.put(_Poke(reason))
+
+    def wait_published(self, timeout: float) -> bool:
+        """Whether the slices were published within ``timeout`` seconds."""
+        return self._published.wait(timeout)
+
+    # Watch thread
+
+    def _on_list(self, slices: list[ResourceSlice]) -> None:
+        self._inbox.put(_Seen(dict(_versions(slices)), complete=True))
+
+    def _on_event(self, event: WatchEvent[ResourceSlice]) -> None:
+        if event.object is not None:
+            version = None if event.type == "DELETED" else event.object.metadata.resource_version
+            self._inbox.put(_Seen({event.object.metadata.name: version}, complete=False))
+
+    # Worker thread
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._receive()
+            if self._desired is None or time.monotonic() < self._due or self._stopping.is_set():
+                continue
+            try:
+                self._look(self._desired)
+            except _Stopped:
+                return
+            except DriverError as error:
+                self._failed(error)
+            except Exception as error:
+                log.exception("publishing slices failed in a way that nobody foresaw; it is tried again")
+                self._failed(DriverError(f"internal error: {error!r}", remedy="please report this with the log"))
+
+    def _receive(self) -> None:
+        """Wait for a message or until something is due, then take all messages there are."""
+        timeout = max(0.0, self._due - time.monotonic())
+        try:
+            message = self._inbox.get(timeout=min(timeout, 3600.0))
+            while True:
+                self._take(message)
+                message = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _take(self, message: _Desired | _Poke | _Seen | None) -> None:
+        now = time.monotonic()
+        match message:
+            case _Desired(devices) if devices != self._desired:
+                self._desired = devices
+                self._due = max(now, self._not_before)
+            case _Poke(reason):
+                log.info("looking after the slices: %s", reason)
+                self._due = min(self._due, max(now, self._not_before))
+            case _Seen() if self._known is not None and self._differs(message) and not self.status.last_error:
+                self._repairing = True
+                self._update(published=False)
+                if now - self._last_repair > CALM_SECONDS:
+                    self._repair_backoff.reset()
+                self._due = min(self._due, now + self._repair_backoff.next())
+                self._last_repair = now
+
+    def _differs(self, seen: _Seen) -> bool:
+        known: Versions = self._known or {}
+        if seen.complete:
+            return seen.versions != known
+        return any(known.get(name) != version for name, version in seen.versions.items())
+
+    def _look(self, devices: tuple[Device, ...]) -> None:
+        """Compare with the server, write what is needed, and say when to look again."""
+        node = self._get_node()
+        existing, _ = self._api.list_slices(self._driver, self._node)
+        desired = pool(devices, self._node, node.metadata.uid, self._driver)
+        actions = decide(existing, desired, self._accepted)
+        stamps = [item.metadata.annotations.get(self._annotation, "") for item in existing]
+        found = dict(_versions(existing))
+        now = time.monotonic()
+        if not actions.nothing and self._precedence.yields(stamps, now, as_before=found == self._known):
+            self._known = found
+            self._succeeded(actions, superseded=True)
+            return
+        stored = self._apply(actions)
+        self._known = dict(_versions([*actions.keep, *stored]))
+        self._succeeded(actions, superseded=False)
+
+    def _get_node(self) -> Node:
+        try:
+            return self._api.get_node(self._node)
+        except ApiError as error:
+            if not error.object_missing:
+                raise
+            raise ApiError(
+                f"there is no Node object named {self._node!r}",
+                status=404,
+                consequence="its devices are not published, because the Node owns the slices",
+                remedy="check NODE_NAME; if kubelet has yet to register the node, this heals by itself",
+            ) from error
+
+    def _apply(self, actions: Actions) -> list[ResourceSlice]:
+        """Write; gives the slices as stored. What has changed meanwhile is a conflict, and the next look sees it."""
+        for item in actions.delete:
+            self._check_stop()
+            try:
+                self._api.delete_slice(item)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            self._count(deletes=1)
+        stored = [self._write(self._api.update_slice, item, updates=1) for item in actions.update]
+        stored += [self._write(self._api.create_slice, item, creates=1) for item in actions.create]
+        if self._repairing and not actions.nothing:
+            self._count(repairs=1)
+        return stored
+
+    def _write(
+        self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice, **count: int
+    ) -> ResourceSlice:
+        self._check_stop()
+        annotations = {**item.metadata.annotations, self._annotation: self._instance.stamp}
+        metadata = msgspec.structs.replace(item.metadata, annotations=annotations)
+        answer = send(msgspec.structs.replace(item, metadata=metadata))
+        self._count(**count)
+        stored = answer.object
+        if stored.spec != item.spec or stored.unrecognised:
+            # Sending it again would not help: the server does not have the feature, or has one of its own.
+            self._accepted[stored.metadata.name] = Accepted(item.spec, stored.spec, stored.unrecognised)
+        if answer.dropped:
+            log.warning(
+                "the API server did not keep %s of slice %s; a feature gate is off or the version is too old",
+                ", ".join(answer.dropped),
+                stored.metadata.name,
+            )
+            self._update(dropped_fields=tuple(sorted({*self.status.dropped_fields, *answer.dropped})))
+        return stored
+
+    def _check_stop(self) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+
+    def _succeeded(self, actions: Actions, *, superseded: bool) -> None:
+        now = time.monotonic()
+        if self.status.last_error:
+            log.info("publishing slices works again")
+        if not actions.nothing and not superseded:
+            log.info(
+                "published generation %d: %d deleted, %d updated, %d created",
+                actions.generation,
+                len(actions.delete),
+                len(actions.update),
+                len(actions.create),
+            )
+        self._backoff.reset()
+        self._refusal_backoff.reset()
+        self._not_before = 0.0
+        self._repairing = False
+        self._due = now + self._resync_seconds * random.uniform(6 / 7, 8 / 7)  # noqa: S311 # jitter is no secret
+        if superseded:
+            self._due = min(self._due, self._precedence.until)
+            if not self.status.superseded:
+                log.info("a newer instance of the driver publishes for this node; this one leaves it to that")
+        names = self._known or {}
+        self._accepted = {name: value for name, value in self._accepted.items() if name in names}
+        self._update(
+            published=True,
+            superseded=superseded,
+            slices=len(names),
+            missing=len(actions.create) if superseded else 0,
+            generation=actions.generation,
+            last_error="",
+            failing_since=None,
+            last_success=time.time(),
+        )
+        self._published.set()
+        if not self._following:
+            self._following = True
+            self._reflector.start()
+
+    def _failed(self, error: DriverError) -> None:
+        status = error.status if isinstance(error, ApiError) else 0
+        retry_after = error.retry_after if isinstance(error, ApiError) else None
+        wait = (self._refusal_backoff if status in REFUSALS else self._backoff).next(retry_after)
+        now = time.monotonic()
+        self._due = now + wait
+        self._not_before = now + (retry_after or 0.0)
+        if status == 409 and self._backoff.tries <= TOLERATED_CONFLICTS:
+            log.info("somebody else changed the slices at the same time; looking again")
+            return
+        log.warning("slices are not up to date: %s (next try in %.1f s)", error, wait)
+        self._update(
+            published=False,
+            errors=self.status.errors + 1,
+            last_error=str(error),
+            failing_since=self.status.failing_since or time.time(),
+        )
+
+    def _count(self, **counts: int) -> None:
+        self._update(**{name: getattr(self.status, name) + more for name, more in counts.items()})
+
+    def _update(self, **changes: object) -> None:
+        self.status = replace(self.status, **changes)  # type: ignore[arg-type] # names and types are those of the class
+
+
+def _versions(slices: Sequence[ResourceSlice]) -> list[tuple[str, str]]:
+    return [(item.metadata.name, item.metadata.resource_version) for item in slices]
