@@ -271,8 +271,9 @@ explain_failure() {
     exit 1
 }
 
-slice_columns='{range .items[*]}{.spec.nodeName}{" "}{.spec.devices[0].attributes.instanceType.string}'
-slice_columns+='{.spec.devices[0].basic.attributes.instanceType.string}{" "}{.spec.devices[*].name}{"\n"}{end}'
+# v1beta1 has the attributes below `basic`.
+slice_columns='{range .items[*]}{.spec.nodeName}|{.spec.devices[0].attributes.instanceType.string}'
+slice_columns+='{.spec.devices[0].basic.attributes.instanceType.string}|{.spec.devices[*].name}{"\n"}{end}'
 
 show_published() {
     local table example=examples/specs command=${KUBE[*]}
@@ -283,8 +284,11 @@ show_published() {
         return
     fi
     table=$(kube get resourceslices --field-selector "spec.driver=$DRIVER" -o "jsonpath=$slice_columns" |
-        awk 'NF > 2 {type[$1] = $2; slices[$1]++; devices[$1] += NF - 2}
-             END {for (node in type) printf "  %-48s %-16s %3d devices in %d slices\n", node, type[node], devices[node], slices[node]}' |
+        awk -F'|' '$1 != "" {type[$1] = $2; slices[$1]++; devices[$1] += split($3, names, " ")}
+             END {
+                 for (node in type)
+                     printf "  %-48s %-16s %3d devices in %d slice(s)\n", node, type[node], devices[node], slices[node]
+             }' |
         sort)
     lines "" "Published:"
     if [[ -z $table ]]; then

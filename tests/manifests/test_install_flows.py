@@ -49,7 +49,7 @@ class Cluster:
         self.reply("get daemonset ", "1|1|2|2|2\n")
         self.reply("get pods", "node-a \nnode-b \n")
         chips = " ".join(f"neuron-device-{index}" for index in range(16))
-        self.reply("get resourceslices", f"node-b trn2.48xlarge {chips}\nnode-a trn2.48xlarge {chips}\n")
+        self.reply("get resourceslices", f"node-b|trn2.48xlarge|{chips}\nnode-a|trn2.48xlarge|{chips}\n")
         self.reply("get resourceclaims", "")
         self.reply("delete ", "deleted\n")
         self.reply("rollout restart", "restarted\n")
@@ -107,8 +107,8 @@ def test_a_healthy_cluster_gets_the_driver_and_shows_what_is_published(cluster: 
     assert "https://api.example:6443" in result.stderr
     published = [line.split() for line in result.stderr.splitlines() if "devices in" in line]
     assert published == [
-        ["node-a", "trn2.48xlarge", "16", "devices", "in", "1", "slices"],
-        ["node-b", "trn2.48xlarge", "16", "devices", "in", "1", "slices"],
+        ["node-a", "trn2.48xlarge", "16", "devices", "in", "1", "slice(s)"],
+        ["node-b", "trn2.48xlarge", "16", "devices", "in", "1", "slice(s)"],
     ]
     assert "apply -f examples/specs/1x4-connected-devices.yaml" in result.stderr
 
