@@ -1,0 +1,220 @@
+"""The Neuron devices of a host, as sysfs and /dev show them."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dra_driver.host.findings import Findings, shown
+from dra_driver.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.host.reading import HostFiles
+from dra_driver.topology.instance_types import InstanceType
+
+DEVICE_DIRECTORIES = ("sys/devices/virtual/neuron_device", "sys/class/neuron_device")
+"""Where the kernel driver's devices are; the class holds links to the first and is read when that is not visible."""
+
+PROC_DEVICES = "proc/devices"
+
+_ENTRY = re.compile(r"neuron(0|[1-9][0-9]{0,2})")
+_NUMBERS = re.compile(r"([1-9][0-9]{0,3}):([0-9]{1,7})")
+_COUNT = re.compile(r"[1-9][0-9]?")
+_INDEX = re.compile(r"[0-9]{1,3}")
+_SERIAL = re.compile(r"[0-9a-f]{16}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
+_NEURON_MAJOR = re.compile(r"^\s*([0-9]{1,4}) neuron$", re.MULTILINE)
+
+_STATE_RESETTING, _STATE_INVALID = "0", "2"
+
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class Scan:
+    """One reading of one host: where from, what is expected, and what is noticed on the way."""
+
+    files: HostFiles
+    kind: InstanceType | None
+    known: NodeInventory | None
+    findings: Findings
+    settling: bool = False
+
+
+def device_entries(files: HostFiles, findings: Findings) -> dict[int, str]:
+    """Index to sysfs directory of every device, ascending."""
+    for directory in DEVICE_DIRECTORIES:
+        entries = _indexes(files, directory)
+        if entries:
+            break
+    else:
+        return {}
+    found = {}
+    for index in entries:
+        path = f"{directory}/neuron{index}"
+        if files.is_directory(path):
+            found[index] = path
+        else:
+            findings.add_device("device-entry-odd", index)
+    return found
+
+
+def read_devices(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...]:
+    """All devices, ascending.
+
+    PCI address and NUMA node are taken from the table only when exactly the devices of the instance type are there:
+    sysfs does not tell them (the class devices have no parent), and after a failure of one chip nothing guarantees that
+    the kernel driver numbers the rest as the table does.
+    """
+    kind = scan.kind
+    full = kind is not None and kind.devices is not None and set(entries) == set(range(kind.devices))
+    if kind is not None:
+        _compare_with_type(scan, entries, kind)
+    nodes = _indexes(scan.files, "dev")
+    devices = tuple(_read_device(scan, index, path, nodes, full) for index, path in entries.items())
+    _check_major(scan, devices)
+    if kind is not None and full:
+        _check_connected(scan, devices, kind)
+    return devices
+
+
+def _read_device(scan: Scan, index: int, path: str, nodes: Collection[int], full: bool) -> NeuronDevice:
+    kind = scan.kind
+    numbers = _parsed(scan, index, f"{path}/dev", _numbers, "device-numbers-unreadable")
+    cores = _parsed(scan, index, f"{path}/core_count", _count, "core-count-unreadable")
+    if kind is not None and cores not in {None, kind.cores_per_device}:
+        scan.findings.add_device("core-count-mismatch", index, f"{cores} instead of {kind.cores_per_device}")
+    _note_state(scan, index, path)
+    major, minor = numbers or (None, None)
+    return NeuronDevice(
+        index=index,
+        major=major,
+        minor=minor,
+        node_present=_node_present(scan, index, numbers) if nodes else None,
+        core_count=kind.cores_per_device if cores is None and kind is not None else cores,
+        connected=_parsed(scan, index, f"{path}/connected_devices", _connected, "connected-unreadable"),
+        serial_number=_serial_number(scan, index, path, numbers),
+        architecture=_architecture(scan, index, path),
+        pci_bus_id=kind.pci_bus_ids[index] if full and kind is not None and kind.pci_bus_ids else None,
+        numa_node=kind.numa_nodes[index] if full and kind is not None and kind.numa_nodes else None,
+    )
+
+
+def _parsed(scan: Scan, index: int, path: str, parse: Callable[[str], Value | None], code: str) -> Value | None:
+    """Value of one file; None, and a finding, when it is busy, unreadable or no such value."""
+    said = scan.files.read(path)
+    if said.busy:
+        scan.settling = True
+        scan.findings.add_device("value-busy", index, path.rpartition("/")[2])
+        return None
+    if said.text is None:
+        scan.findings.add_device(code, index, said.problem)
+        return None
+    value = parse(said.text)
+    if value is None:
+        scan.findings.add_device(code, index, shown(said.text))
+    return value
+
+
+def _numbers(text: str) -> tuple[int, int] | None:
+    found = _NUMBERS.fullmatch(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _count(text: str) -> int | None:
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
+def _connected(text: str) -> tuple[int, ...] | None:
+    if not text:
+        return ()
+    items = [item.strip() for item in text.split(",")]
+    return tuple(sorted({int(item) for item in items})) if all(map(_INDEX.fullmatch, items)) else None
+
+
+def _serial_number(scan: Scan, index: int, path: str, numbers: tuple[int, int] | None) -> str | None:
+    """Serial number, read at most once in the life of a device.
+
+    Each read that the firmware does not answer makes the kernel driver log an error, so a device known from the scan
+    before keeps what was found then, an empty answer included. Other device numbers mean a reloaded driver.
+    """
+    known = scan.known.device(index) if scan.known is not None else None
+    if known is not None and (known.major, known.minor) == (numbers or (None, None)):
+        return known.serial_number
+    text = (scan.files.read(f"{path}/info/serial_number").text or "").lower()
+    return text if _SERIAL.fullmatch(text) else None
+
+
+def _architecture(scan: Scan, index: int, path: str) -> str | None:
+    name = scan.files.read(f"{path}/info/architecture/device_name").text or ""
+    if not _NAME.fullmatch(name):
+        return None
+    kind = scan.kind
+    if kind is not None and name != kind.sysfs.device_name:
+        scan.findings.add_device("architecture-mismatch", index, f"{name} instead of {kind.sysfs.device_name}")
+    return name
+
+
+def _note_state(scan: Scan, index: int, path: str) -> None:
+    """The file ``reset`` tells the device's state to root; it is read here and never written, which would reset it."""
+    said = scan.files.read(f"{path}/reset")
+    if said.text == _STATE_RESETTING:
+        scan.findings.add_device("device-resetting", index)
+    elif said.text == _STATE_INVALID:
+        scan.findings.add_device("device-invalid", index)
+    scan.settling = scan.settling or said.busy or said.text == _STATE_RESETTING
+
+
+def _node_present(scan: Scan, index: int, numbers: tuple[int, int] | None) -> bool:
+    """Whether the host's /dev has the device's node (a plain file on a host emulated without root).
+
+    Asked only when /dev has the node of some Neuron device and so is the host's: a container's own /dev, which is all
+    that the vendor's DaemonSet gives the driver, has none.
+    """
+    status = scan.files.status(f"dev/neuron{index}")
+    if status is None or not (stat.S_ISCHR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+        scan.findings.add_device("device-node-missing", index)
+        return False
+    actual = (os.major(status.st_rdev), os.minor(status.st_rdev))
+    if stat.S_ISCHR(status.st_mode) and numbers not in {None, actual}:
+        scan.findings.add_device("device-node-stale", index, "{}:{}".format(*actual))
+    return True
+
+
+def _compare_with_type(scan: Scan, entries: Collection[int], kind: InstanceType) -> None:
+    if kind.devices is None:
+        return
+    for index in set(range(kind.devices)) - set(entries):
+        scan.findings.add_device("devices-missing", index, kind.name)
+    for index in set(entries) - set(range(kind.devices)):
+        scan.findings.add_device("devices-unexpected", index, kind.name)
+
+
+def _check_major(scan: Scan, devices: Collection[NeuronDevice]) -> None:
+    """Compare with the kernel's list of drivers, which may give one driver several major numbers."""
+    listed = {int(major) for major in _NEURON_MAJOR.findall(scan.files.read(PROC_DEVICES).text or "")}
+    if not listed:
+        return
+    for device in devices:
+        if device.major is not None and device.major not in listed:
+            majors = ", ".join(map(str, sorted(listed)))
+            scan.findings.add_device("major-mismatch", device.index, f"{device.major} instead of {majors}")
+
+
+def _check_connected(scan: Scan, devices: Collection[NeuronDevice], kind: InstanceType) -> None:
+    """Compare the links with the table's, where the table is sure of them.
+
+    Not so behind a switch, where the kernel driver prints the torus of Trainium2, and only on a full node: the driver
+    prints no links at all otherwise.
+    """
+    if not kind.fabric.adjacency_promised or "fabric" in kind.inferred:
+        return
+    for device in devices:
+        if device.connected not in {None, kind.fabric.neighbours(device.index)}:
+            scan.findings.add_device("connected-mismatch", device.index, kind.name)
+
+
+def _indexes(files: HostFiles, directory: str) -> list[int]:
+    return sorted(int(found[1]) for name in files.names(directory) if (found := _ENTRY.fullmatch(name)))

@@ -1,0 +1,62 @@
+"""What this node has, read once. The entry point of the room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from dra_driver.host.devices import Scan, device_entries, read_devices
+from dra_driver.host.findings import Findings
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.node import (
+    capacity_block_id,
+    default_lnc,
+    driver_version,
+    instance_type,
+    network_layers,
+)
+from dra_driver.host.reading import HostFiles
+from dra_driver.topology.instance_types import lookup
+
+EMULATION_MARKER = ".dra-driver-emulated-host.json"
+"""File at the root of every host that ``dra-driver emulate-host`` wrote."""
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInventory | None = None) -> NodeInventory:
+    """Read the host whose file system begins at ``root``; writes nothing and opens nothing outside of it.
+
+    Args:
+        root: ``/`` on the node itself, a mount of it, or a directory made by ``emulate-host``.
+        labels: of the Node object; its instance type, EC2 network layers and capacity block are used.
+        known: the inventory of the scan before, if any. Serial numbers of devices in it are not read again.
+
+    Returns:
+        An inventory for every state of the host, with what is odd among its ``findings``. Never raises for what is, or
+        is not, on the host.
+    """
+    files, findings = HostFiles(root), Findings()
+    if not files.is_directory(""):
+        findings.add("host-root-missing", str(root))
+        return NodeInventory(instance_type=None, driver_version=None, devices=(), findings=findings.all())
+    name = instance_type(files, labels, findings)
+    kind = lookup(name) if name is not None else None
+    entries = device_entries(files, findings)
+    version, loaded = driver_version(files, bool(entries), findings)
+    if loaded and not entries:
+        findings.add("no-devices", "sys/devices/virtual/neuron_device", version or "of unknown version")
+    scan = Scan(files, kind, known, findings)
+    devices = read_devices(scan, entries) if loaded and entries else ()
+    return NodeInventory(
+        instance_type=name,
+        driver_version=version,
+        devices=devices,
+        default_lnc=default_lnc(files, kind, findings),
+        network_layers=network_layers(labels),
+        capacity_block_id=capacity_block_id(labels),
+        emulated=files.status(EMULATION_MARKER) is not None,
+        settling=scan.settling,
+        findings=findings.all(),
+    )
