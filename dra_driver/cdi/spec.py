@@ -50,3 +50,35 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     kind: str
     devices: tuple[Device, ...]
     container_edits: ContainerEdits | None = None
+
+
+def encode(spec: Spec) -> bytes:
+    """The JSON file of a spec. Equal specs give equal bytes."""
+    return msgspec.json.encode(spec) + b"\n"
+
+
+def decode(data: bytes) -> Spec:
+    """A spec from its JSON file. Raises ValueError (RecursionError for absurd nesting) for anything else."""
+    return _DECODER.decode(data)
+
+
+def minimum_version(spec: Spec) -> str:
+    """The lowest CDI version that has everything the spec uses; a runtime refuses a spec that declares less.
+
+    Source: SPEC.md of cncf-tags/container-device-interface, table of versions. Of what the structs here can say, 0.4.0
+    brought ``mounts[].type``, 0.5.0 ``hostPath`` of device nodes and device names that start with a digit, and 0.6.0
+    dots in the class.
+    """
+    edits = [device.container_edits for device in spec.devices]
+    if spec.container_edits is not None:
+        edits.append(spec.container_edits)
+    needs = (
+        ("0.6.0", "." in spec.kind.partition("/")[2]),
+        ("0.5.0", any(device.name[:1].isdigit() for device in spec.devices)),
+        ("0.5.0", any(node.host_path is not None for edit in edits for node in edit.device_nodes)),
+        ("0.4.0", any(mount.type is not None for edit in edits for mount in edit.mounts)),
+    )
+    return next((version for version, needed in needs if needed), "0.3.0")
+
+
+_DECODER = msgspec.json.Decoder(Spec)

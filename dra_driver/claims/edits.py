@@ -1,0 +1,80 @@
+"""From a plan to the CDI spec that shows its chips to containers.
+
+Each allocated device is a CDI device with its nodes and the claim's variables. The same variables stand in each, and
+nodes and variables replace what has the same path or name, so it does no harm when a runtime is handed a device twice,
+as some kubelet versions do after a restart.
+
+The name of a CDI device is ``<claim UID>-<device>-<digest>``, the digest being over what a container sees of it. So a
+name is never used again with other content: not by another claim, and not by the same claim object when it is allocated
+anew. The numbers that the kernel gives a chip are not part of the digest: they change in a reboot, when kubelet still
+passes the old names, and then the old content would be wrong.
+
+Nodes carry type, major and minor, hence a runtime neither needs nor looks at a node on the host
+(cncf-tags/container-device-interface, ``pkg/cdi/container-edits_unix.go``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from msgspec.structs import replace
+
+from dra_driver.cdi.spec import ContainerEdits, Device, DeviceNode, Spec, minimum_version
+from dra_driver.claims.values import ChipNode, Plan, PlannedDevice
+from dra_driver.names import CDI_KIND
+from dra_driver.slices.chips import chips_of
+
+_ANYBODY_READS_AND_WRITES = 0o666
+_DIGEST_LENGTH = 10
+
+
+def edits(plan: Plan) -> Spec:
+    """The CDI spec of a plan, with the lowest CDI version that suffices."""
+    # One device may stand in several results (a request with admin access beside an ordinary one).
+    devices = {cdi_device_name(plan, device): _container_edits(plan, device) for device in plan.devices}
+    spec = Spec(
+        cdi_version="",
+        kind=CDI_KIND,
+        devices=tuple(Device(name, content) for name, content in sorted(devices.items())),
+    )
+    return replace(spec, cdi_version=minimum_version(spec))
+
+
+def cdi_device_name(plan: Plan, device: PlannedDevice) -> str:
+    """Name of the CDI device for an allocated device."""
+    seen = [f"{node.container_path}={node.host_path}" for node in device.nodes]
+    seen += (f"{name}={value}" for name, value in sorted(plan.env.items()))
+    digest = hashlib.sha256("\n".join(seen).encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{plan.uid}-{device.device}-{digest}"
+
+
+def chips_in(spec: Spec, uid: str) -> frozenset[int] | None:
+    """Chips that the spec of claim ``uid`` shows; None when something in it was not written by this driver."""
+    chips: set[int] = set()
+    for device in spec.devices:
+        name = device.name.removeprefix(f"{uid}-").rpartition("-")[0]
+        found = chips_of(name)
+        if found is None or not device.name.startswith(f"{uid}-"):
+            return None
+        chips.update(found)
+    return frozenset(chips)
+
+
+def _container_edits(plan: Plan, device: PlannedDevice) -> ContainerEdits:
+    return ContainerEdits(
+        env=tuple(f"{name}={value}" for name, value in sorted(plan.env.items())),
+        device_nodes=tuple(map(_device_node, device.nodes)),
+    )
+
+
+def _device_node(node: ChipNode) -> DeviceNode:
+    return DeviceNode(
+        path=node.container_path,
+        host_path=None if node.host_path == node.container_path else node.host_path,
+        type="c",
+        major=node.major,
+        minor=node.minor,
+        # The kernel driver's udev rule opens the host's node to everybody; a host without the rule must not differ.
+        file_mode=_ANYBODY_READS_AND_WRITES,
+        permissions="rw",
+    )

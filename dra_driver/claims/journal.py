@@ -1,0 +1,289 @@
+"""The one truth about prepared claims: a directory with one small file for each, and an index of it in memory.
+
+``claims/<uid>.json`` holds version, checksum and the entry. A file is written under another name, flushed, renamed, and
+the directory flushed: after a loss of power it is there whole or not at all. The checksum is over the bytes of the
+entry as they stand in the file, so fields that another version of the driver added do not spoil it; they are ignored
+on reading. A file says which version a reader must have at least (``minimumReader``), so a format may grow for as long
+as older drivers can still use it, and an older driver sets aside, not misreads, what it cannot.
+
+A file that cannot be read is moved to ``quarantine/`` under its name and reported; the others are not affected. What it
+held stays held (see ``held.Quarantined``) until the claim is prepared again or unprepared, or the API server settles
+it. If it can be read later (by a newer driver, say), it comes back by itself.
+
+The index is valid as long as the counter in the lock file is the one that was left there; so a call costs the same with
+one claim as with a hundred, and a second instance of the driver may write in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from dra_driver.claims.held import Held, Quarantined
+from dra_driver.claims.lock import StateLock
+from dra_driver.claims.values import Entry, Plan
+from dra_driver.errors import DriverError
+from dra_driver.files import read_file, remove_file, replace_file
+
+VERSION = 1
+"""Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
+
+_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
+
+log = logging.getLogger(__name__)
+
+
+class _File(msgspec.Struct, frozen=True, rename="camel"):
+    version: int
+    minimum_reader: int
+    checksum: str
+    entry: msgspec.Raw
+
+
+_FILE = msgspec.json.Decoder(_File)
+_ENTRY = msgspec.json.Decoder(Entry)
+
+
+class Journal:
+    """Prepared claims below ``directory``. Thread-safe; several processes may use one directory.
+
+    Args:
+        directory: state directory, made when missing.
+        boot_id: identity of this boot of the node.
+        recover: chips of a claim whose file cannot be read, as far as something else (its CDI spec) tells.
+        lock_timeout: seconds to wait for the directory's lock.
+
+    Methods raise DriverError when the directory cannot be read or written. All but ``locked`` and ``close`` are for use
+    inside ``locked``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        boot_id: str = "",
+        recover: Callable[[str], frozenset[int] | None] = lambda uid: None,  # noqa: ARG005 - nothing else tells
+        lock_timeout: float = 30.0,
+    ) -> None:
+        self.boot_id = boot_id
+        self.problem: str | None = None
+        """Why the last change failed; None when it did not. For health checks."""
+        self._claims = directory / "claims"
+        self._quarantine = directory / "quarantine"
+        self._recover = recover
+        self._lock = StateLock(directory / "journal.lock", lock_timeout)
+        self._held = Held()
+        self._valid_at: int | None = None
+
+    @contextmanager
+    def locked(self) -> Iterator[Held]:
+        """Hold the state lock and see what is held. Nothing slow (no API call) belongs into the body."""
+        with self._lock.held():
+            if self._valid_at != self._lock.counter():
+                self._load(trusted=None)
+            yield self._held
+
+    def put(self, plan: Plan) -> bool:
+        """Keep a plan, lastingly. False when exactly this is kept already."""
+        entry = Entry(plan, self.boot_id)
+        if self._held.entries.get(plan.uid) == entry:
+            return False
+        with self._change("keep", plan.uid):
+            self._store(entry)
+            self._held.add(entry)
+            if plan.uid in self._held.quarantined:
+                self._drop_quarantined(plan.uid)
+        return True
+
+    def remove(self, uid: str) -> bool:
+        """Forget a claim, lastingly; also what of it was unreadable. False when nothing was known of it."""
+        known, doubtful = uid in self._held.entries, uid in self._held.quarantined
+        if not known and not doubtful:
+            return False
+        with self._change("forget", uid):
+            if known:
+                remove_file(self._path(uid), durable=True)
+                self._held.discard(uid)
+            if doubtful:
+                self._drop_quarantined(uid)
+        return True
+
+    def learn(self, uid: str, chips: frozenset[int]) -> None:
+        """Note what an unreadable file held, as the API server tells. A restart forgets it and asks again."""
+        item = self._held.quarantined[uid]
+        self._held.quarantine(Quarantined(uid, item.path, item.reason, chips))
+
+    def verify(self) -> None:
+        """Compare the directory with the index, file by file.
+
+        A file that has become unreadable is written again from memory. One that somebody removed is taken as an
+        administrator's word that the claim is done with.
+        """
+        self._load(trusted=self._held)
+
+    def close(self) -> None:
+        """Let go of the lock file."""
+        self._lock.close()
+
+    @contextmanager
+    def _change(self, verb: str, uid: str) -> Iterator[None]:
+        self._valid_at = None
+        try:
+            counter = self._lock.raise_counter()
+            yield
+        except OSError as error:
+            self.problem = f"cannot {verb} claim {uid} in {self._claims}: {error.strerror or error}"
+            raise DriverError(
+                self.problem,
+                consequence="the call fails and kubelet tries again",
+                remedy="check free space and errors of the disk with the state directory",
+            ) from error
+        self._valid_at = counter
+        self.problem = None
+
+    def _store(self, entry: Entry) -> None:
+        uid = entry.plan.uid
+        if not _UID.fullmatch(uid):
+            raise DriverError(f"{uid[:64]!r} is not a UID", consequence="the claim is not prepared")
+        raw = msgspec.json.encode(entry)
+        data = msgspec.json.encode(_File(VERSION, 1, _checksum(raw), msgspec.Raw(raw))) + b"\n"
+        try:
+            replace_file(self._path(uid), data, temporary=f"{uid}.tmp", mode=0o600, durable=True)
+        except FileNotFoundError:
+            self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self._path(uid), data, temporary=f"{uid}.tmp", mode=0o600, durable=True)
+
+    def _load(self, trusted: Held | None) -> None:
+        """Read the directory into a new index; ``trusted`` is an index that is known to be up to date."""
+        self._valid_at = None
+        try:
+            counter = self._lock.counter()
+            learned = {} if trusted is None else dict(trusted.quarantined)
+            held = Held()
+            self._restore_quarantined()
+            names = self._names(self._claims, clean=True)
+            for uid in sorted(set(trusted.entries).difference(names)) if trusted is not None else ():
+                log.warning(
+                    "somebody removed %s; the claim counts as unprepared and its devices as free", self._path(uid)
+                )
+            for uid in names:
+                entry = self._read(uid, None if trusted is None else trusted.entries.get(uid))
+                if entry is not None:
+                    held.add(entry)
+            for uid in self._names(self._quarantine):
+                self._add_quarantined(held, uid, self._quarantine / f"{uid}.json", learned.get(uid))
+            for uid in self._names(self._claims):
+                if uid not in held.entries:
+                    self._add_quarantined(held, uid, self._path(uid), learned.get(uid))
+        except OSError as error:
+            raise DriverError(
+                f"cannot read the journal in {self._claims}: {error.strerror or error}",
+                consequence="no claim can be prepared or unprepared",
+                remedy="check the disk and the mount of the state directory",
+            ) from error
+        self._held = held
+        self._valid_at = counter
+
+    def _read(self, uid: str, trusted: Entry | None) -> Entry | None:
+        """The entry of a file; None when it cannot be read: then it is moved aside."""
+        try:
+            return _decoded(read_file(self._path(uid)), uid)
+        except (ValueError, OSError) as error:
+            if trusted is not None:
+                log.warning("journal file %s could not be read (%s); written again from memory", self._path(uid), error)
+                self._store(trusted)
+                return trusted
+            self._move_aside(uid, error)
+            return None
+
+    def _move_aside(self, uid: str, problem: Exception) -> None:
+        log.error(
+            "journal file %s cannot be read (%s); it is moved to %s, and the devices of claim %s are held back until "
+            "the claim is prepared again, unprepared, or gone from the API server",
+            self._path(uid),
+            problem,
+            self._quarantine,
+            uid,
+        )
+        try:
+            self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path(uid).replace(self._quarantine / f"{uid}.json")
+        except OSError as error:
+            log.error("it cannot be moved (%s) and counts as moved where it is", error)  # noqa: TRY400 - no defect
+
+    def _restore_quarantined(self) -> None:
+        """Bring back files that can be read after all, unless the claim has a newer file."""
+        for uid in self._names(self._quarantine):
+            path = self._quarantine / f"{uid}.json"
+            if self._path(uid).exists():
+                continue
+            try:
+                _decoded(read_file(path), uid)
+            except (ValueError, OSError):
+                continue
+            log.info("journal file %s can be read again", path)
+            self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.replace(self._path(uid))
+
+    def _add_quarantined(self, held: Held, uid: str, path: Path, learned: Quarantined | None) -> None:
+        if uid in held.entries:  # prepared again, then killed before the old file was removed
+            remove_file(path, durable=False)
+            return
+        try:
+            _decoded(read_file(path), uid)
+            reason = "not readable when the driver started"
+        except (ValueError, OSError) as error:
+            reason = str(error)
+        chips = learned.chips if learned is not None and learned.chips is not None else self._recover(uid)
+        held.quarantine(Quarantined(uid, str(path), reason, chips))
+
+    def _drop_quarantined(self, uid: str) -> None:
+        remove_file(Path(self._held.quarantined[uid].path), durable=False)
+        self._held.settle(uid)
+
+    def _names(self, directory: Path, *, clean: bool = False) -> list[str]:
+        """Claim UIDs of the files in a directory; ``clean`` removes what killed writers left."""
+        found = []
+        try:
+            names = sorted(path.name for path in directory.iterdir())
+        except FileNotFoundError:
+            return []
+        for name in names:
+            if clean and name.endswith(".tmp"):
+                remove_file(directory / name, durable=False)
+            uid = name.removesuffix(".json")
+            if uid != name and _UID.fullmatch(uid):
+                found.append(uid)
+        return found
+
+    def _path(self, uid: str) -> Path:
+        return self._claims / f"{uid}.json"
+
+
+def _checksum(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _decoded(data: bytes | None, uid: str) -> Entry:
+    """The entry in a file. ValueError says why it is none."""
+    try:
+        file = _FILE.decode(data or b"")
+        if file.minimum_reader > VERSION:
+            raise ValueError(
+                f"it was written by a newer version of the driver (format {file.version}, for readers of format "
+                f"{file.minimum_reader} and later; this one has {VERSION})"
+            )
+        if file.checksum != _checksum(bytes(file.entry)):
+            raise ValueError("its checksum is wrong")
+        entry = _ENTRY.decode(file.entry)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if entry.plan.uid != uid:
+        raise ValueError("it is about another claim than its name says")
+    return entry

@@ -1,0 +1,111 @@
+"""One lock on the state directory, for the threads of this process and for a second instance during an update.
+
+The lock file also holds a counter. Who changes state raises it first, so whoever finds the counter as he left it knows
+that nobody has changed anything since, and need not read the directory again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dra_driver.errors import DriverError
+
+_COUNTER_BYTES = 8
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+
+
+class StateLock:
+    """A mutex across processes. Not reentrant."""
+
+    def __init__(self, path: Path, timeout: float = 30.0) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._threads = threading.Lock()
+        self._descriptor: int | None = None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock during the body. DriverError when it cannot be had in time, or the file not be opened."""
+        deadline = time.monotonic() + self._timeout
+        if not self._threads.acquire(timeout=self._timeout):
+            raise self._busy("another thread of this process")
+        try:
+            descriptor = self._locked_file(deadline)
+            try:
+                yield
+            finally:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def counter(self) -> int:
+        """The counter. Only with the lock held."""
+        return int.from_bytes(os.pread(self._file(), _COUNTER_BYTES, 0), "little")
+
+    def raise_counter(self) -> int:
+        """Announce a change; the new value. Only with the lock held."""
+        value = self.counter() + 1
+        os.pwrite(self._file(), value.to_bytes(_COUNTER_BYTES, "little"), 0)
+        return value
+
+    def close(self) -> None:
+        """Let go of the file; the next use opens it again."""
+        with self._threads:
+            self._close()
+
+    def _locked_file(self, deadline: float) -> int:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                descriptor = self._open()
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Somebody may have removed the file meanwhile: a lock on a file without a name excludes nobody.
+                if self._is_current(descriptor):
+                    return descriptor
+                self._close()
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise self._busy("another instance of the driver") from None
+                time.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            except OSError as error:
+                raise DriverError(
+                    f"cannot lock {self._path}: {error.strerror or error}",
+                    consequence="no claim can be prepared or unprepared",
+                    remedy="check that the state directory is mounted and writable for the driver",
+                ) from error
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return self._descriptor
+
+    def _file(self) -> int:
+        if self._descriptor is None:
+            raise RuntimeError("the state lock is not held")
+        return self._descriptor
+
+    def _is_current(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _busy(self, who: str) -> DriverError:
+        return DriverError(
+            f"{who} has held {self._path} for {self._timeout:.0f} s",
+            consequence="this call is given up",
+            remedy="kubelet tries again; if it stays, look at the disk of the state directory and restart the driver",
+        )

@@ -1,0 +1,282 @@
+"""From an allocated claim to what its containers get: values in, values out, for kubelet and command line alike.
+
+Checks come in the order in which a reader would look: is there an allocation, is it ours, is it this node's, do the
+devices exist, are they free, does their set make sense, is the configuration legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from dra_driver.claims.held import Held
+from dra_driver.claims.logical_cores import VARIABLES, environment
+from dra_driver.claims.numbering import ConsumersUnknown, meeting_claims, numbers
+from dra_driver.claims.values import ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.names import DRIVER_NAME
+from dra_driver.slices.chips import chips_of
+
+__all__ = [
+    "ConsumersUnknown",
+    "Plan",
+    "PlanSettings",
+    "Refusal",
+    "own_pod",
+    "own_results",
+    "plan",
+    "refreshed",
+    "users",
+]
+
+_NOT_PREPARED = "the claim is not prepared"
+
+
+def plan(
+    claim: ResourceClaim,
+    inventory: NodeInventory,
+    held: Held,
+    settings: PlanSettings,
+    consumers: Consumers | None = None,
+) -> Plan:
+    """What the claim gets on this node.
+
+    Args:
+        claim: the claim as the API server has it.
+        inventory: the node's chips.
+        held: claims that are prepared; the claim itself may be among them and does not stand in its own way.
+        settings: the administrator's choices.
+        consumers: who uses other prepared claims now, as far as ``ConsumersUnknown`` asked for it.
+
+    Raises:
+        Refusal: why the claim cannot be prepared. ConsumersUnknown: more has to be known first.
+    """
+    results = own_results(claim)
+    meta = claim.metadata
+    pairs = [(result, _chips(result, settings)) for result in results]
+    present = {chip: _present(inventory, chip, result.device) for result, chips in pairs for chip in chips}
+    exclusive: dict[int, str] = {}
+    for result, chips in pairs:
+        for chip in () if result.admin_access else chips:
+            _check_free(chip, result.device, claim.metadata.uid, held)
+            _check_once(chip, result, exclusive)
+            exclusive[chip] = result.request
+    warnings = _contiguity(sorted(exclusive), settings)
+    env = _environment(claim, results, inventory)
+    pods = users(claim)
+    others = meeting_claims(meta.namespace, meta.uid, held)
+    number_of = numbers(
+        sorted(present),
+        host=settings.device_numbering == "host" or any(result.admin_access for result in results),
+        pods=pods,
+        others=others,
+        consumers=consumers or {},
+    )
+    nodes = {chip: replace(node, number=number_of[chip]) for chip, node in present.items()}
+    return Plan(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        devices=tuple(
+            PlannedDevice(
+                request=result.request,
+                pool=result.pool,
+                device=result.device,
+                nodes=tuple(nodes[chip] for chip in chips),
+                admin=bool(result.admin_access),
+            )
+            for result, chips in pairs
+        ),
+        env=env,
+        pods=None if pods is None else tuple(sorted(pods)),
+        own_pod=own_pod(claim),
+        warnings=(*warnings, *_company(env, pods, others)),
+    )
+
+
+def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
+    """The same plan with the device numbers that the kernel gives the chips now.
+
+    Everything else stays: containers may be using it. The kernel hands out the major number anew whenever its driver is
+    loaded, so after a reboot the old one may belong to other hardware.
+
+    Raises:
+        Refusal: a chip of the plan is no longer there.
+    """
+    devices = tuple(
+        replace(
+            device,
+            nodes=tuple(
+                replace(_present(inventory, node.chip, device.device), number=node.number) for node in device.nodes
+            ),
+        )
+        for device in prepared.devices
+    )
+    return replace(prepared, devices=devices)
+
+
+def own_results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+    """The claim's allocation results of this driver. Refusal when there are none."""
+    allocation = claim.status.allocation
+    if allocation is None:
+        raise Refusal(
+            "the claim is not allocated",
+            consequence=_NOT_PREPARED,
+            remedy="kubelet tries again; if this stays, look at the events of the pod and at the scheduler",
+        )
+    results = [result for result in allocation.devices.results if result.driver == DRIVER_NAME]
+    if not results:
+        raise Refusal(
+            f"the claim's allocation has no device of {DRIVER_NAME}",
+            consequence="there is nothing to prepare",
+            remedy="select the DeviceClass of the Neuron driver in the claim if Neuron devices are wanted",
+        )
+    return results
+
+
+def users(claim: ResourceClaim) -> frozenset[str] | None:
+    """UIDs of the pods that the claim is reserved for; None when it is reserved for something else than pods too."""
+    reserved = claim.status.reserved_for
+    if any(consumer.resource != "pods" or consumer.api_group for consumer in reserved):
+        return None
+    return frozenset(consumer.uid for consumer in reserved)
+
+
+def own_pod(claim: ResourceClaim) -> str:
+    """UID of the pod that a claim from a template was made for, when no other uses it; else ""."""
+    owners = {owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod" and owner.controller}
+    pods = users(claim)
+    return next(iter(owners)) if len(owners) == 1 and pods is not None and pods <= owners else ""
+
+
+def _chips(result: DeviceRequestAllocationResult, settings: PlanSettings) -> tuple[int, ...]:
+    if result.pool != settings.node_name:
+        raise Refusal(
+            f"device {_named(result.device)} is allocated from pool {_named(result.pool)}, not from this node's pool "
+            f"{settings.node_name}",
+            consequence=_NOT_PREPARED,
+            remedy="delete the pod so that it is scheduled again",
+        )
+    if result.share_id is not None:
+        raise Refusal(
+            f"device {_named(result.device)} is allocated as a share, but Neuron devices cannot be shared that way",
+            consequence=_NOT_PREPARED,
+            remedy="remove capacity requests from the claim; pods can share a whole claim instead",
+        )
+    chips = chips_of(result.device)
+    if chips is None:
+        raise Refusal(
+            f"device {_named(result.device)} is not one that this driver publishes",
+            consequence=_NOT_PREPARED,
+            remedy="delete the pod so that it is scheduled again; check that one version of the driver runs",
+        )
+    return chips
+
+
+def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
+    """The chip under its host number. Refusal when a container could not open it."""
+    device = inventory.device(chip)
+    if device is None:
+        problem = f"there is no chip {chip} on this host now"
+    elif not device.major or device.minor is None:
+        # A runtime takes major 0 as "not given" and would look for a node on the host.
+        problem = f"the kernel driver does not tell the device number of chip {chip}"
+    elif device.node_present is False:
+        problem = f"/dev/neuron{chip} is missing on the host"
+    else:
+        return ChipNode(chip=chip, number=chip, major=device.major, minor=device.minor)
+    raise Refusal(
+        f"device {_named(name)} cannot be used: {problem}",
+        consequence="the pod cannot start on this node with this claim",
+        remedy="check the Neuron kernel driver (dmesg, lsmod) and the instance; delete the pod to get other devices",
+    )
+
+
+def _check_free(chip: int, device: str, uid: str, held: Held) -> None:
+    holder = held.holder(chip)
+    if holder is not None and holder.uid != uid:
+        raise Refusal(
+            f"device {device} is still prepared for claim {holder.reference} ({holder.uid})",
+            consequence="it is not given to a second claim",
+            remedy="kubelet tries again; the device is free once the pods of that claim have ended on this node",
+        )
+    doubt = held.doubtful(chip, but=uid)
+    if doubt is None:
+        return
+    if doubt.chips is None:
+        what = f"what claim {doubt.uid} holds is not known, since its journal file cannot be read ({doubt.reason})"
+    else:
+        what = f"device {device} is held by claim {doubt.uid}, whose journal file cannot be read ({doubt.reason})"
+    raise Refusal(
+        what,
+        consequence=f"device {device} is held back",
+        remedy="this ends when kubelet unprepares that claim or the API server says that it is gone, which the driver "
+        f"asks every few minutes; the file is kept as {doubt.path}",
+    )
+
+
+def _check_once(chip: int, result: DeviceRequestAllocationResult, seen: Mapping[int, str]) -> None:
+    if chip in seen:
+        raise Refusal(
+            f"device {result.device} is allocated twice in this claim, for requests {_named(seen[chip])} and "
+            f"{_named(result.request)}",
+            consequence=_NOT_PREPARED,
+            remedy="delete the pod so that the claim is allocated again",
+        )
+
+
+def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
+    if settings.contiguity == "allow" or not chips or chips[-1] - chips[0] + 1 == len(chips):
+        return ()
+    what = f"chips {', '.join(map(str, chips))} are not one contiguous run of host ids"
+    consequence = 'the Neuron runtime may fail in this container ("Neuron cores are not contiguous")'
+    remedy = (
+        "ask for 1, 4, 8 or 16 devices with a matchAttribute constraint on resource.aws.com/devicegroup4_id, "
+        "devicegroup8_id or devicegroup16_id"
+    )
+    if settings.contiguity == "refuse":
+        raise Refusal(what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy)
+    return (f"{what}; {consequence}; {remedy}",)
+
+
+def _environment(
+    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult], inventory: NodeInventory
+) -> dict[str, str]:
+    requests = list(dict.fromkeys(result.request for result in results))
+    requested: dict[str, int | None] = dict.fromkeys(requests)
+    allocation = claim.status.allocation
+    config = allocation.devices.config if allocation is not None else ()
+    if any(entry.opaque is not None and entry.opaque.driver == DRIVER_NAME for entry in config):
+        from dra_driver.config import effective  # pydantic: most claims do not need it
+
+        for request, value in effective(config, requests, DRIVER_NAME).items():
+            if value.ultraserver_mode is not None:
+                raise Refusal(
+                    f"UltraServerConfig (ultraserverMode {value.ultraserver_mode}) is set for request "
+                    f"{_named(request)}, but UltraServers are not supported by this version of the driver",
+                    consequence=_NOT_PREPARED,
+                    remedy="remove the UltraServerConfig to use the node's chips without the links to other nodes",
+                )
+            requested[request] = value.logical_neuron_core
+    return environment(inventory, requested)
+
+
+def _company(env: Mapping[str, str], pods: frozenset[str] | None, others: Sequence[Plan]) -> tuple[str, ...]:
+    """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
+    if not env or not pods:
+        return ()
+    return tuple(
+        f"claim {other.reference} of the same pod has {VARIABLES[0]}={other.env[VARIABLES[0]]}, this one "
+        f"{env[VARIABLES[0]]}; a container that uses both gets only one of the values; use them in different containers"
+        for other in others
+        if other.pods is not None
+        and not pods.isdisjoint(other.pods)
+        and other.env.get(VARIABLES[0], env[VARIABLES[0]]) != env[VARIABLES[0]]
+    )
+
+
+def _named(name: str) -> str:
+    """A name from an API object, short enough for an event."""
+    return name if len(name) <= 63 else f"{name[:60]}..."

@@ -1,0 +1,88 @@
+"""Small files replaced whole: never half-written under their name, never through somebody else's symbolic link."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+READ_LIMIT = 1 << 20
+"""Bytes; no file of this driver comes near it."""
+
+
+def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, durable: bool) -> None:
+    """Put ``data`` under ``path`` at once: readers see the old file or the new one, whole.
+
+    Args:
+        path: the file.
+        data: its content.
+        temporary: name, in the same directory, to write under first; what is there is taken as left by a killed
+            writer, so two writers must not use one name at a time.
+        mode: permission bits, whatever the umask.
+        durable: wait until content and name have reached the disk, so that they survive a loss of power.
+
+    Raises:
+        OSError: nothing changed under ``path`` (with ``durable``: or it changed and may not survive a loss of power).
+    """
+    staged = path.with_name(temporary)
+    with contextlib.suppress(FileNotFoundError):
+        staged.unlink()
+    try:
+        _write_new(staged, data, mode, durable=durable)
+        staged.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            staged.unlink()
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def _write_new(path: Path, data: bytes, mode: int, *, durable: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(descriptor, remaining) :]
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_file(path: Path, *, durable: bool) -> bool:
+    """Remove a file (of a symbolic link: the link). False when there was none. Raises OSError."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    if durable:
+        sync_directory(path.parent)
+    return True
+
+
+def read_file(path: Path) -> bytes | None:
+    """Content of a regular file, None when there is none under that name.
+
+    Raises:
+        OSError: unreadable, a symbolic link, not a regular file, or larger than ``READ_LIMIT``.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - opened above without following links
+        data = file.read(READ_LIMIT + 1)
+    if data is None or len(data) > READ_LIMIT:
+        raise OSError(f"{path} is larger than {READ_LIMIT} bytes, so it is none of ours")
+    return data
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory have reached the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
