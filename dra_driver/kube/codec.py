@@ -114,8 +114,8 @@ def _flatten(document: JsonObject) -> JsonObject:
 def missing_fields(wanted: object, present: object, path: str = "") -> tuple[str, ...]:
     """Paths of what ``wanted`` says and ``present`` does not say equally, such as ``devices[].taints``.
 
-    Both are plain JSON values (tuples count as lists). Null, empty lists and empty objects count as absent. List positions are left out of the
-    paths, so each path is named once however many devices it concerns.
+    Both are plain JSON values (tuples count as lists). Null, empty lists and empty objects count as absent. List
+    positions are left out of the paths, so each path is named once however many devices it concerns.
     """
     if _empty(wanted):
         return ()

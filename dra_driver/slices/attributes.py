@@ -95,6 +95,11 @@ def _connected(subject: Subject) -> Value:
     return ",".join(map(str, from_hardware or kind.fabric.neighbours(device.index)))
 
 
+def _cores(subject: Subject) -> Value:
+    """From the type's table while the host does not tell (a chip in reset): the attribute must not come and go."""
+    return subject.device.core_count or (subject.type.cores_per_device if subject.type else None)
+
+
 def _memory(subject: Subject) -> Value:
     return f"{subject.type.device_memory_bytes >> 30}Gi" if subject.type else None
 
@@ -194,9 +199,9 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "coreCount",
         "int",
         "this driver",
-        "the host tells",
+        "the host tells, or known instance type",
         "physical NeuronCores of the chip",
-        lambda s: s.device.core_count,
+        _cores,
     ),
     Attribute(
         "connectedDevices",

@@ -62,7 +62,9 @@ class Store:
             item = copy.deepcopy(item)
             meta = item.setdefault("metadata", {})
             if not meta.get("name"):
-                meta["name"] = meta["generateName"][:58] + "".join(self._random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
+                meta["name"] = meta["generateName"][:58] + "".join(
+                    self._random.choices("bcdfghjklmnpqrstvwxz2456789", k=5)
+                )
             if len(meta["name"]) > 253:
                 raise Refused(422, "Invalid", "metadata.name: must be no more than 253 characters", meta["name"])
             if key_of(item) in self._objects[kind]:
