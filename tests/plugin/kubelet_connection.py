@@ -1,0 +1,108 @@
+"""What the test kubelet knows the world by: a directory watch, and one gRPC connection an instance of a driver."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+
+from dra_driver.kubeletplugin.api import dra_v1_pb2, dra_v1beta1_pb2
+
+MESSAGES = {"v1.DRAPlugin": dra_v1_pb2, "v1beta1.DRAPlugin": dra_v1beta1_pb2}
+OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+
+IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x80, 0x100, 0x200
+EVENT = struct.Struct("iIII")
+
+
+class KubeletError(Exception):
+    """What kubelet would put into the pod's event."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An allocated claim of a pod; ``drivers`` are those named in its allocation."""
+
+    namespace: str
+    name: str
+    uid: str
+    drivers: tuple[str, ...]
+
+
+def unary(channel: grpc.Channel, path: str, reply: type[Any]) -> Callable[..., Any]:
+    return channel.unary_unary(path, lambda m: m.SerializeToString(), reply.FromString)
+
+
+class Instance:
+    """One registered instance of a driver, with kubelet's one connection to it."""
+
+    def __init__(self, driver: str, socket: str, endpoint: str, version: str, idle_deadlock: float | None) -> None:
+        self.driver, self.socket, self.endpoint, self.version = driver, socket, endpoint, version
+        self.connected = threading.Event()
+        self.channel = grpc.insecure_channel(f"unix:{endpoint}", options=OPTIONS)
+        self.channel.subscribe(self._on_state, try_to_connect=True)
+        self._idle_deadlock = idle_deadlock
+        self._last_call = time.monotonic()
+        self._dead = False
+
+    def _on_state(self, state: grpc.ChannelConnectivity) -> None:
+        (self.connected.set if state is grpc.ChannelConnectivity.READY else self.connected.clear)()
+
+    def call(self, method: str, claims: Sequence[Claim], seconds: float) -> Any:
+        """One DRA call; a gRPC error is kubelet's overall error."""
+        idle, self._last_call = time.monotonic() - self._last_call, time.monotonic()
+        if self._idle_deadlock is not None and idle > self._idle_deadlock:
+            self._dead = True  # kubelet 1.34.0 and 1.34.1: the connection never works again
+        if self._dead:
+            time.sleep(seconds)
+            raise KubeletError("DeadlineExceeded: the connection is deadlocked")
+        messages = MESSAGES[self.version]
+        service = messages.DESCRIPTOR.services_by_name["DRAPlugin"].full_name
+        request = getattr(messages, f"{method}Request")(
+            claims=[messages.Claim(namespace=c.namespace, uid=c.uid, name=c.name) for c in claims]
+        )
+        stub = unary(self.channel, f"/{service}/{method}", getattr(messages, f"{method}Response"))
+        try:
+            return stub(request, timeout=seconds)
+        except grpc.RpcError as error:
+            call = cast("grpc.Call", error)  # the stubs do not know that the client's errors are calls
+            raise KubeletError(f"{call.code()}: {call.details()}") from error
+
+    def close(self) -> None:
+        self.channel.unsubscribe(self._on_state)
+        self.channel.close()
+
+
+class DirectoryWatch:
+    """What fsnotify tells kubelet: names created (or moved in) and names removed; a name moved away is no removal."""
+
+    def __init__(self, directory: Path) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        mask = IN_MOVED_TO | IN_CREATE | IN_DELETE
+        if self._fd < 0 or self._libc.inotify_add_watch(self._fd, os.fsencode(directory), mask) < 0:
+            raise OSError(ctypes.get_errno(), "inotify")
+
+    def events(self, timeout: float) -> list[tuple[str, bool]]:
+        """(name, whether created) in order, after at most ``timeout`` seconds."""
+        if not select.select([self._fd], [], [], timeout)[0]:
+            return []
+        data, found = os.read(self._fd, 65536), []
+        while data:
+            _, mask, _, size = EVENT.unpack_from(data)
+            name = data[EVENT.size : EVENT.size + size].rstrip(b"\0").decode()
+            found.append((name, not mask & IN_DELETE))
+            data = data[EVENT.size + size :]
+        return found
+
+    def close(self) -> None:
+        os.close(self._fd)
