@@ -58,7 +58,7 @@ class Fabric(ABC):
 
     def neighbours(self, index: int) -> IndexSet:
         """Chips with a direct link to ``index``, ascending. DriverError when there is no such chip."""
-        self._check(index)
+        self.require(index)
         return tuple(sorted(set(self._linked(index)) - {index}))
 
     def usable_sets(self, size: int) -> tuple[IndexSet, ...]:
@@ -75,7 +75,7 @@ class Fabric(ABC):
         DriverError when one of them does not exist.
         """
         for index in indexes:
-            self._check(index)
+            self.require(index)
         if not indexes:
             return False
         wanted = set(indexes)
@@ -86,10 +86,11 @@ class Fabric(ABC):
             reached |= frontier
         return reached == wanted
 
-    def _check(self, index: int) -> None:
+    def require(self, index: int) -> None:
+        """Raise a DriverError that gives the legal range unless chip ``index`` exists."""
         if not 0 <= index < self.size:
-            legal = f"indexes go from 0 to {self.size - 1}" if self.size else "no index of this fabric is known"
-            raise DriverError(f"no chip has index {index} on this {self.describe()}", remedy=legal)
+            legal = f"device indexes go from 0 to {self.size - 1}" if self.size else "how many it has is not public"
+            raise DriverError(f"there is no device {index} on this {self.describe()}", remedy=legal)
 
 
 def is_run(indexes: Collection[int]) -> bool:
@@ -127,7 +128,7 @@ class Torus2D(Fabric):
 
     def position(self, index: int) -> tuple[int, int]:
         """Row and column of a chip, as the attributes ``topology_x`` and ``topology_y`` give them."""
-        self._check(index)
+        self.require(index)
         return divmod(index, self.columns)
 
     def _linked(self, index: int) -> Iterable[int]:
@@ -234,7 +235,7 @@ class Switched(Fabric):
     def is_connected(self, indexes: Collection[int]) -> bool:
         """Any set is: the switch carries the traffic."""
         for index in indexes:
-            self._check(index)
+            self.require(index)
         return bool(indexes)
 
 

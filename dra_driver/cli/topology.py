@@ -1,0 +1,273 @@
+"""``dra-driver topology``: what an instance type is made of, with a picture and facts about a set of its devices."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dra_driver.cli.errors import UsageError
+from dra_driver.errors import DriverError
+from dra_driver.names import GROUP_ATTRIBUTE_DOMAIN
+
+if TYPE_CHECKING:
+    from dra_driver.topology.instance_types import InstanceType
+    from dra_driver.topology.selection import Selection
+
+MAX_DEVICE_LIST = 256
+"""Characters of ``--devices``; far more than all devices of any host need."""
+
+VALUE_WIDTH = 84
+"""Characters of a value in a table before it is folded."""
+
+_ITEM = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
+_GIB = 1 << 30
+
+EXAMPLES = """\
+examples:
+  dra-driver topology trn2.48xlarge
+  dra-driver topology trn2.48xlarge --devices 4,5,6,7 --svg row.svg
+  dra-driver topology inf2.48xlarge --devices 10-11,0 -o json
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "topology",
+        help="show an instance type's devices and how they are linked",
+        description="Show the devices of an EC2 instance type, how they are linked, and what a set of them is.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("type", metavar="TYPE", help="EC2 instance type such as trn2.48xlarge, or ml.trn2.48xlarge")
+    parser.add_argument(
+        "--devices", metavar="LIST", help="mark and judge these devices: indexes and ranges, 4,5 or 4-7"
+    )
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="also write the picture as SVG")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the facts, the picture, and what the chosen devices are."""
+    from dra_driver.topology.drawing import text
+    from dra_driver.topology.instance_types import resolve
+    from dra_driver.topology.selection import select
+
+    devices = None if args.devices is None else parse_devices(args.devices)
+    try:
+        instance_type = resolve(args.type)
+        selection = None if devices is None else select(instance_type, devices)
+    except DriverError as error:
+        raise UsageError(str(error)) from error
+    marked = selection.devices if selection else ()
+    if args.svg is not None:
+        write_svg(args.svg, instance_type, marked)
+    if args.output == "json":
+        import json
+
+        print(json.dumps(document(instance_type, selection), indent=2))
+        return 0
+    print(instance_type.name)
+    print_table(facts(instance_type))
+    print(f"\n{text(instance_type, marked)}")
+    if selection:
+        print(f"\n{'device' if len(marked) == 1 else 'devices'} {listed(marked)}")
+        print_table(judgement(instance_type, selection))
+    if args.svg is not None:
+        print(f"\nwritten: {args.svg}")
+    return 0
+
+
+def parse_devices(text: str) -> tuple[int, ...]:
+    """Read ``4,5`` or ``4-7``, in the order given; UsageError on anything else."""
+    indexes: list[int] = []
+    for item in text.split(",") if len(text) <= MAX_DEVICE_LIST else [text[:20] + "..."]:
+        match = _ITEM.fullmatch(item.strip())
+        if match is None:
+            raise UsageError(
+                f"--devices cannot be read at {item.strip()[:24]!r}", remedy="give indexes and ranges: 4,5,6,7 or 4-7"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise UsageError(f"--devices has a range that goes down: {item.strip()}", remedy=f"write {last}-{first}")
+        indexes.extend(range(first, last + 1))
+    return tuple(indexes)
+
+
+def write_svg(path: Path, instance_type: InstanceType, marked: tuple[int, ...]) -> None:
+    """Write the picture; UsageError when the file cannot be written."""
+    from dra_driver.topology.drawing import svg
+
+    try:
+        path.write_text(svg(instance_type, marked), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot write the picture to {str(path)!r}: {reason}") from error
+
+
+def print_table(rows: Iterator[tuple[str, str]]) -> None:
+    """Print names and values in two columns, long values folded."""
+    import textwrap
+
+    for name, value in rows:
+        lines = textwrap.wrap(value, VALUE_WIDTH, break_long_words=False, break_on_hyphens=False)
+        for first, line in zip([name, *[""] * len(lines)], lines, strict=False):
+            print(f"  {first:16}{line}")
+
+
+def facts(instance_type: InstanceType) -> Iterator[tuple[str, str]]:
+    """The rows about a type that hold without looking at any device in particular."""
+    chip, fabric, devices = instance_type.chip, instance_type.fabric, instance_type.devices
+    count, inferred = devices or 0, instance_type.inferred
+    each = " each" if count != 1 else ""
+    total_cores, total_memory = count * chip.cores, count * chip.memory_bytes // _GIB
+    yield "devices", f"{devices or 'number not public'}{_hedge('devices', inferred)}, {chip.sysfs.device_name}"
+    yield "cores", f"{chip.cores} physical{each}" + (f", {total_cores} in all" if count > 1 else "")
+    yield "logical cores", _logical_cores(instance_type)
+    yield "memory", f"{chip.memory_bytes // _GIB} GiB{each}" + (f", {total_memory} GiB in all" if count > 1 else "")
+    yield "fabric", fabric.describe() + _hedge("fabric", inferred)
+    if count > 1:
+        yield "connected sets", _connected_sets(instance_type)
+    yield from _groups(instance_type)
+    if instance_type.pci_bus_ids:
+        yield "PCI", ", ".join(instance_type.pci_bus_ids)
+    if instance_type.numa_nodes:
+        yield "NUMA node", listed(instance_type.numa_nodes)
+    shape = instance_type.ultraserver
+    if shape:
+        nodes = f"{shape.nodes} nodes{_hedge('ultraserver', inferred)}" if shape.nodes else "number of nodes not public"
+        yield "UltraServer", f"{nodes}, usable in sets of {listed(shape.usable_nodes)}"
+
+
+def _hedge(field: str, inferred: tuple[str, ...]) -> str:
+    return " (concluded, not documented)" if field in inferred else ""
+
+
+def _logical_cores(instance_type: InstanceType) -> str:
+    chip = instance_type.chip
+    if len(chip.lnc_values) == 1:
+        return f"same as physical (logical core size {chip.default_lnc} only)"
+    sizes = " or ".join(str(size) for size in chip.lnc_values)
+    return f"{chip.cores // chip.default_lnc} a device (logical core size {sizes}, default {chip.default_lnc})"
+
+
+def _connected_sets(instance_type: InstanceType) -> str:
+    fabric = instance_type.fabric
+    sizes = fabric.set_sizes()
+    if fabric.kind == "unknown":
+        return "not known"
+    if fabric.kind in ("ring", "chain"):
+        return f"runs of 1 to {sizes[-1]} devices" + (", the ends being linked too" if fabric.kind == "ring" else "")
+    words = f"blocks of {listed(sizes)} devices with consecutive indexes"
+    return words if fabric.adjacency_promised else f"{words} (not by links)"
+
+
+def _groups(instance_type: InstanceType) -> Iterator[tuple[str, str]]:
+    from dra_driver.topology.selection import groups
+
+    found = groups(instance_type)
+    if not found:
+        yield "device groups", "none: no EFA pairing is known for this type"
+    for size in sorted({group.size for group in found}):
+        members = [f"{_span(group.devices)}={group.id}" for group in found if group.size == size]
+        yield f"groups of {size}", ", ".join(members)
+
+
+def _span(devices: tuple[int, ...]) -> str:
+    return f"{devices[0]}-{devices[-1]}" if len(devices) > 1 else str(devices[0])
+
+
+def judgement(instance_type: InstanceType, selection: Selection) -> Iterator[tuple[str, str]]:
+    """The rows about a set of devices."""
+    yield "connected", _connected(instance_type, selection)
+    yield "device group", _group(selection)
+    if selection.run:
+        yield "host indexes", "one run, as the runtime expects of a container's devices"
+    else:
+        yield "host indexes", "not one run: the runtime may reserve cores of devices that lie between"
+
+
+def _connected(instance_type: InstanceType, selection: Selection) -> str:
+    if selection.connected is None:
+        return "not known"
+    if not selection.connected:
+        return "no: links among these devices alone do not join them all"
+    if len(selection.devices) == 1:
+        return "yes, being one device"
+    if instance_type.fabric.kind == "switched":
+        return "yes, through the switch"
+    return "yes" if selection.offered else "yes, but not a set that the vendor offers"
+
+
+def _group(selection: Selection) -> str:
+    group = selection.group
+    if group is None:
+        return "none holds them all"
+    attribute = f"{GROUP_ATTRIBUTE_DOMAIN}/{group.attribute} {group.id}"
+    if selection.is_group:
+        return attribute
+    return f"{attribute}, which also holds {listed(tuple(sorted({*group.devices} - {*selection.devices})))}"
+
+
+def listed(indexes: tuple[int, ...]) -> str:
+    """Indexes separated by commas."""
+    return ", ".join(str(index) for index in indexes)
+
+
+def document(instance_type: InstanceType, selection: Selection | None) -> dict[str, Any]:
+    """Everything as one JSON object; what is not publicly known is null."""
+    from dra_driver.topology.selection import groups
+
+    fabric, shape = instance_type.fabric, instance_type.ultraserver
+    return {
+        "instanceType": instance_type.name,
+        "family": instance_type.family,
+        "devices": instance_type.devices,
+        "coresPerDevice": instance_type.cores_per_device,
+        "deviceMemoryBytes": instance_type.device_memory_bytes,
+        "logicalCoreSizes": list(instance_type.lnc_values),
+        "defaultLogicalCoreSize": instance_type.default_lnc,
+        "fabric": {
+            "kind": fabric.kind,
+            "description": fabric.describe(),
+            "neighbours": [list(fabric.neighbours(index)) for index in range(fabric.size)]
+            if fabric.adjacency_promised
+            else None,
+            "connectedSets": {
+                str(size): [list(members) for members in fabric.connected_sets(size)] for size in fabric.set_sizes()
+            },
+        },
+        "deviceGroups": [
+            {"attribute": f"{GROUP_ATTRIBUTE_DOMAIN}/{group.attribute}", "id": group.id, "devices": list(group.devices)}
+            for group in groups(instance_type)
+        ],
+        "pciBusIds": _list_or_none(instance_type.pci_bus_ids),
+        "numaNodes": _list_or_none(instance_type.numa_nodes),
+        "ultraServer": shape and {"nodes": shape.nodes, "usableNodes": list(shape.usable_nodes), "links": shape.links},
+        "concluded": list(instance_type.inferred),
+        "selection": selection and _selection(selection),
+    }
+
+
+def _list_or_none(values: tuple[Any, ...] | None) -> list[Any] | None:
+    return None if values is None else list(values)
+
+
+def _selection(selection: Selection) -> dict[str, Any]:
+    group = selection.group
+    return {
+        "devices": list(selection.devices),
+        "connected": selection.connected,
+        "offered": selection.offered,
+        "run": selection.run,
+        "group": group
+        and {
+            "attribute": f"{GROUP_ATTRIBUTE_DOMAIN}/{group.attribute}",
+            "id": group.id,
+            "complete": selection.is_group,
+        },
+    }

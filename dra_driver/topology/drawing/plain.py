@@ -1,0 +1,147 @@
+"""The picture for a terminal: ASCII only, so that it survives any locale, log and pager.
+
+Marked chips differ by their brackets, marked links by their strokes; no colour is needed to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import pairwise
+
+from dra_driver.topology.drawing.layout import FOLD
+from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D
+from dra_driver.topology.instance_types import InstanceType
+
+BLOCK = 4
+"""Chips a line where no links give the arrangement."""
+
+_INDENT = "  "
+_LINK, _MARKED_LINK, _GAP = "---", "===", "   "
+
+
+def text(instance_type: InstanceType, marked: Collection[int] = ()) -> str:
+    """Draw the chips of a host of this type, the ``marked`` ones highlighted, with a legend.
+
+    Several lines without a final newline; every chip appears once. DriverError when a marked chip does not exist.
+    """
+    fabric = instance_type.fabric
+    for index in marked:
+        fabric.require(index)
+    if not fabric.size:
+        return f"{_INDENT}(how many devices {instance_type.name} has is not public)"
+    chosen = frozenset(marked)
+    return "\n".join(line.rstrip() for line in (*_picture(fabric, chosen), "", *_legend(fabric, chosen)))
+
+
+def _picture(fabric: Fabric, chosen: frozenset[int]) -> list[str]:
+    match fabric:
+        case Torus2D():
+            return _torus(fabric, chosen)
+        case Ring() | Chain():
+            return _line(fabric, chosen)
+        case Switched():
+            return _switch(fabric, chosen)
+        case _:
+            return [_INDENT + _GAP.join(_cells(row, chosen)) for row in _rows(fabric.size)]
+
+
+def _cell(index: int, chosen: frozenset[int]) -> str:
+    """Six characters, such as ``(  4 )`` or, marked, ``[* 4*]``."""
+    return f"[*{index:2}*]" if index in chosen else f"( {index:2} )"
+
+
+def _cells(indexes: Collection[int], chosen: frozenset[int]) -> list[str]:
+    return [_cell(index, chosen) for index in indexes]
+
+
+def _rows(count: int) -> list[range]:
+    return [range(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
+
+
+def _across(indexes: list[int], chosen: frozenset[int]) -> str:
+    """Linked chips from left to right."""
+    line = _cell(indexes[0], chosen)
+    for left, right in pairwise(indexes):
+        line += (_MARKED_LINK if {left, right} <= chosen else _LINK) + _cell(right, chosen)
+    return line
+
+
+def _torus(torus: Torus2D, chosen: frozenset[int]) -> list[str]:
+    margin = f"{_INDENT}{'':5}  "
+    top, bottom = range(torus.columns), range(torus.size - torus.columns, torus.size)
+    # Between the centres of two cells lie the width of a cell and of a link.
+    heads = margin + _GAP.join(f"{f'y={column}':^6}" for column in range(torus.columns))
+    around = margin + _GAP.join(
+        f"{_wrap({first, last} <= chosen, torus.rows, ':', '||'):^6}" for first, last in zip(top, bottom, strict=True)
+    )
+    lines = [heads, around]
+    for row in range(torus.rows):
+        members = [row * torus.columns + column for column in range(torus.columns)]
+        end = _wrap({members[0], members[-1]} <= chosen, torus.columns, "..", "==")
+        lines.append(f"{_INDENT}{f'x={row}':5}{end:2}{_across(members, chosen)}{end}")
+        if row + 1 < torus.rows:
+            below = [{index, index + torus.columns} <= chosen for index in members]
+            lines.append(margin + _GAP.join(f"{'||' if both else '|':^6}" for both in below))
+    return [*lines, around]
+
+
+def _wrap(both: bool, length: int, plain: str, strong: str) -> str:
+    """The stub of a link around the end of a row or column; none where it would only repeat the direct link."""
+    if length <= 2:
+        return ""
+    return strong if both else plain
+
+
+def _line(fabric: Ring | Chain, chosen: frozenset[int]) -> list[str]:
+    """A ring in two lines closed at both ends; a chain in one, or, if long, in two joined at the right."""
+    count = fabric.size
+    closed = isinstance(fabric, Ring) and count > 2
+    if not closed and count <= FOLD:
+        return [_INDENT + _across(list(range(count)), chosen)]
+    half = (count + 1) // 2
+    upper, lower = list(range(half)), list(range(count - 1, half - 1, -1))
+    # An odd ring has one chip less below: a longer link takes its place.
+    tops, bottoms = _across(upper, chosen), _across(lower, chosen)
+    turn_left = {0, count - 1} <= chosen
+    turn_right = {half - 1, half} <= chosen
+    bottoms += ("=" if turn_right else "-") * (len(tops) - len(bottoms))
+    left = [_corner(turn_left), _upright(turn_left)] if closed else ["   ", " "]
+    right = [_corner(turn_right), _upright(turn_right)]
+    return [
+        f"{_INDENT}{left[0]}{tops}{right[0][::-1]}",
+        f"{_INDENT}{left[1]:3}{'':{len(tops)}}{right[1]:>3}",
+        f"{_INDENT}{left[0]}{bottoms}{right[0][::-1]}",
+    ]
+
+
+def _corner(both: bool) -> str:
+    return "+==" if both else "+--"
+
+
+def _upright(both: bool) -> str:
+    return "#" if both else "|"
+
+
+def _switch(fabric: Switched, chosen: frozenset[int]) -> list[str]:
+    rows = [_GAP.join(_cells(row, chosen)) for row in _rows(fabric.size)]
+    width = max(len(row) for row in rows) + 4
+    lid = f"{_INDENT}+{' NeuronSwitch ':-^{width}}+"
+    return [lid, *(f"{_INDENT}|  {row:{width - 2}}|" for row in rows), f"{_INDENT}+{'':-^{width}}+"]
+
+
+def _legend(fabric: Fabric, chosen: frozenset[int]) -> list[str]:
+    match fabric:
+        case Torus2D():
+            links = ["--- |  link", ".. :   link around to the other end of the row or column"]
+        case Ring() | Chain():
+            links = ["--- |  link"]
+        case Switched():
+            links = ["every device reaches every other through the switch; no pair is nearer than another"]
+        case Single():
+            links = ["no links on this host"]
+        case _:
+            links = ["how the devices are linked is not public"]
+    chips = ["( n )  device n", *(["[*n*]  marked device"] if chosen else [])]
+    if any(chosen & set(fabric.neighbours(index)) for index in chosen):
+        links.append(f"{'== ||' if isinstance(fabric, Torus2D) else '== #'}".ljust(7) + "link between marked devices")
+    return [_INDENT + line for line in (*chips, *links)]

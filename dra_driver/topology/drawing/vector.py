@@ -1,0 +1,177 @@
+"""The picture as SVG: one self-contained file that needs no font, script or style from elsewhere.
+
+Marked chips are dark with a light number and an outer ring, others light with a dark number, so that the picture reads
+in print and for any eye; ``<title>`` and ``<desc>`` say in words what is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from html import escape
+
+from dra_driver.topology.chips import GIB
+from dra_driver.topology.drawing.layout import CHIP, Box, Layout, Point, lay_out
+from dra_driver.topology.instance_types import InstanceType
+
+_STYLE = """
+text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#16202e}
+.head{font-size:22px;font-weight:650}.sub{font-size:13.5px;fill:#5b6778}
+.caption{font-size:12.5px;fill:#7b8798;text-anchor:middle}
+.page{fill:#fff}.card{fill:#f7f9fc;stroke:#e1e7ef}.band{fill:#edf1f7}
+.chip{fill:#fff;stroke:#8795a8;stroke-width:1.6}
+.number{font-size:19px;font-weight:600;text-anchor:middle}
+.link{fill:none;stroke:#8795a8;stroke-width:2.4;stroke-linecap:round}
+.around{stroke:#a3afbf;stroke-width:1.7;stroke-linecap:butt;stroke-dasharray:5 5}
+.switch{fill:#dfe6f0;stroke:#8795a8;stroke-width:1.6}
+.marked .chip{fill:#0b3d91;stroke:#0b3d91}.marked .ring{fill:none;stroke:#f08c00;stroke-width:3.2}
+.marked .number{fill:#fff}.link.marked{stroke:#f08c00;stroke-width:5.5}
+.around.marked{stroke-width:4;stroke-dasharray:6 7}
+""".strip().replace("\n", "")
+
+_EDGE, _HEAD, _LEGEND = 24.0, 76.0, 30.0
+_MIN_WIDTH = 520.0
+
+
+def svg(instance_type: InstanceType, marked: Collection[int] = ()) -> str:
+    """Draw the chips of a host of this type, the ``marked`` ones highlighted: an SVG document with a final newline.
+
+    Equal arguments give equal bytes. DriverError when a marked chip does not exist.
+    """
+    fabric = instance_type.fabric
+    for index in marked:
+        fabric.require(index)
+    chosen = frozenset(marked)
+    layout = lay_out(fabric)
+    legend = _legend_entries(layout, chosen)
+    card_width = max(layout.width, _MIN_WIDTH - 2 * _EDGE)
+    width = card_width + 2 * _EDGE
+    height = _HEAD + layout.height + _LEGEND * len(legend) + _EDGE
+    shift = f"translate({_EDGE + (card_width - layout.width) / 2:.1f} {_HEAD:.1f})"
+    below = _HEAD + layout.height + 14
+    size = f'width="{width:.0f}" height="{height:.0f}"'
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" {size}'
+    parts = [
+        f'{opening} role="img" aria-labelledby="title description">',
+        f'<title id="title">{escape(_title(instance_type, chosen))}</title>',
+        f'<desc id="description">{escape(_description(instance_type, chosen))}</desc>',
+        f"<style>{_STYLE}</style>",
+        f'<rect class="page" {size}/>',
+        _words("head", _EDGE, 36, instance_type.name),
+        _words("sub", _EDGE, 58, _subtitle(instance_type)),
+        _rectangle("card", Box(Point(_EDGE, _HEAD), card_width, layout.height), 14),
+        f'<g transform="{shift}">',
+        *_scene(layout, chosen),
+        "</g>",
+        *(_legend_line(swatch, words, below + _LEGEND * line) for line, (swatch, words) in enumerate(legend)),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _rectangle(style: str, box: Box, corner: float) -> str:
+    place = f'x="{box.corner.x:.1f}" y="{box.corner.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
+    return f'<rect class="{style}" {place} rx="{corner}"/>'
+
+
+def _square(style: str, centre: Point, edge: float, corner: float) -> str:
+    return _rectangle(style, Box(Point(centre.x - edge / 2, centre.y - edge / 2), edge, edge), corner)
+
+
+def _words(style: str, x: float, y: float, words: str) -> str:
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
+
+
+def _centred(style: str, at: Point, words: str) -> str:
+    return f'<text class="{style}" x="{at.x:.1f}" y="{at.y:.1f}" dy=".35em">{escape(words)}</text>'
+
+
+def _title(instance_type: InstanceType, chosen: frozenset[int]) -> str:
+    if not chosen:
+        return f"Neuron devices of {instance_type.name}"
+    return f"Neuron devices of {instance_type.name} with {_listed(chosen)} marked"
+
+
+def _subtitle(instance_type: InstanceType) -> str:
+    chip = instance_type.chip
+    count = f"{instance_type.devices} x " if instance_type.devices else ""
+    return (
+        f"{count}{chip.sysfs.device_name} · {instance_type.fabric.describe()} · "
+        f"{chip.cores} cores and {chip.memory_bytes // GIB} GiB each"
+    )
+
+
+def _description(instance_type: InstanceType, chosen: frozenset[int]) -> str:
+    fabric = instance_type.fabric
+    sentences = [f"The devices are arranged as: {fabric.describe()}."]
+    if fabric.adjacency_promised and fabric.size > 1:
+        sentences += [
+            f"Device {index} is linked to {_listed(fabric.neighbours(index))}." for index in range(fabric.size)
+        ]
+    if chosen:
+        sentences.append(f"Marked: {_listed(chosen)}.")
+    return " ".join(sentences)
+
+
+def _listed(indexes: Collection[int]) -> str:
+    return ", ".join(str(index) for index in sorted(indexes))
+
+
+def _scene(layout: Layout, chosen: frozenset[int]) -> list[str]:
+    """Back to front: bands, links, switch, captions, chips. Marked links lie over the others."""
+    by_mark = sorted(layout.links, key=lambda link: set(link.ends) <= chosen)
+    return [
+        *(_rectangle("band", band, 16) for band in layout.bands),
+        *(_path(link.path, link.around, set(link.ends) <= chosen) for link in by_mark),
+        *(_path(path, False, index in chosen) for index, path in enumerate(layout.switch_lines)),
+        *_switch(layout.switch),
+        *(_centred("caption", caption.at, caption.text) for caption in layout.captions),
+        *(_chip(index, at, index in chosen) for index, at in enumerate(layout.chips)),
+    ]
+
+
+def _path(path: str, around: bool, marked: bool) -> str:
+    return f'<path class="link{" around" if around else ""}{" marked" if marked else ""}" d="{path}"/>'
+
+
+def _switch(bar: Box | None) -> list[str]:
+    if bar is None:
+        return []
+    middle = Point(bar.corner.x + bar.width / 2, bar.corner.y + bar.height / 2)
+    return [_rectangle("switch", bar, 12), _centred("number", middle, "NeuronSwitch")]
+
+
+def _chip(index: int, at: Point, marked: bool) -> str:
+    ring = _square("ring", at, CHIP + 10, 15) if marked else ""
+    return (
+        f'<g class="device{" marked" if marked else ""}" data-device="{index}">'
+        f"<title>device {index}{' (marked)' if marked else ''}</title>"
+        f"{ring}{_square('chip', at, CHIP, 11)}{_centred('number', at, str(index))}</g>"
+    )
+
+
+def _legend_entries(layout: Layout, chosen: frozenset[int]) -> list[tuple[str, str]]:
+    """Swatch and words, one entry a line, only for what is drawn."""
+    entries = []
+    if chosen:
+        entries.append(("marked", f"marked: {_listed(chosen)}"))
+    if any(link.around for link in layout.links):
+        entries.append(("around", "link around to the other end"))
+    if layout.switch is not None:
+        entries.append(("", "The switch joins every device with every other."))
+    elif not layout.chips:
+        entries.append(("", "The number of devices is not public."))
+    elif len(layout.chips) > 1 and not layout.links:
+        entries.append(("", "How the devices are linked is not public."))
+    return entries
+
+
+def _legend_line(swatch: str, words: str, y: float) -> str:
+    """One line of the legend with its small sample."""
+    middle = Point(_EDGE + 12, y + 9)
+    if not swatch:
+        return _words("sub", _EDGE, middle.y + 4.5, words)
+    samples = {
+        "around": f'<path class="link around" d="M{_EDGE:.1f} {middle.y:.1f}h28"/>',
+        "marked": f'<g class="marked">{_square("ring", middle, 18, 5)}{_square("chip", middle, 10, 2)}</g>',
+    }
+    return samples[swatch] + _words("sub", _EDGE + 40, middle.y + 4.5, words)

@@ -1,0 +1,85 @@
+"""What a set of chips is: connected or not, one run of host indexes or not, and which device group it lies in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from dra_driver.errors import DriverError
+from dra_driver.topology.fabric import IndexSet, is_run
+from dra_driver.topology.groups import device_group_ids
+from dra_driver.topology.instance_types import InstanceType
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One device group: the chips for which ``resource.aws.com/devicegroup<size>_id`` is ``id``."""
+
+    size: int
+    id: str
+    devices: IndexSet
+
+    @property
+    def attribute(self) -> str:
+        """Name of the attribute without its domain."""
+        return f"devicegroup{self.size}_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A set of chips of one type."""
+
+    devices: IndexSet
+    connected: bool | None
+    """Whether they reach each other over links among themselves; None where the fabric is not known."""
+    offered: bool
+    """Whether the set is one of the fabric's ``connected_sets``."""
+    run: bool
+    """Whether they are one unbroken run of host indexes, as the runtime expects of a container's chips."""
+    group: Group | None
+    """The smallest device group that holds them all, or None."""
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the set is a whole device group."""
+        return self.group is not None and self.group.devices == self.devices
+
+
+def select(instance_type: InstanceType, devices: Collection[int]) -> Selection:
+    """Say what the chips ``devices`` of one host of this type are.
+
+    DriverError when there are none, one is named twice, or one does not exist.
+    """
+    fabric = instance_type.fabric
+    for index in devices:
+        fabric.require(index)
+    members = tuple(sorted(set(devices)))
+    if not members:
+        raise DriverError("no device is named", remedy=f"name some of 0 to {fabric.size - 1}")
+    if len(members) != len(devices):
+        repeated = sorted(index for index in members if list(devices).count(index) > 1)
+        raise DriverError(f"device {repeated[0]} is named more than once", remedy="name each device once")
+    known = fabric.kind != "unknown" or len(members) == 1
+    return Selection(
+        devices=members,
+        connected=fabric.is_connected(members) if known else None,
+        offered=members in fabric.connected_sets(len(members)),
+        run=is_run(members),
+        group=_smallest_group(instance_type, members),
+    )
+
+
+def groups(instance_type: InstanceType) -> tuple[Group, ...]:
+    """Every device group of a type by size, then by its first chip; empty where there is no EFA pairing."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for index in range(instance_type.devices or 0):
+        for size, group_id in device_group_ids(instance_type, index).items():
+            found.setdefault((size, group_id), []).append(index)
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[1]))
+    return tuple(Group(size, group_id, tuple(members)) for (size, group_id), members in ordered)
+
+
+def _smallest_group(instance_type: InstanceType, members: IndexSet) -> Group | None:
+    # On trn1 a group of size 1 holds two chips, which share an EFA device; still it is no group of two.
+    candidates = (group for group in groups(instance_type) if group.size >= len(members))
+    return next((group for group in candidates if set(members) <= set(group.devices)), None)
