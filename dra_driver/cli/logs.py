@@ -1,0 +1,60 @@
+"""Logging set-up of the agent: one line a record, as text or JSON, with the operation id of the RPC it belongs to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Literal
+
+from dra_driver.kubeletplugin.logcontext import operation_id
+
+LEVELS = (logging.INFO, logging.INFO, logging.INFO, logging.INFO, logging.DEBUG)
+"""Python's level for klog's ``--v``; 4 and above is debug."""
+
+
+def configure(form: Literal["text", "json"], verbosity: int) -> None:
+    """Send all records to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(LEVELS[min(max(verbosity, 0), len(LEVELS) - 1)])
+    # The client libraries log whole requests, headers included, at debug level: never, since those hold tokens.
+    for library in ("urllib3", "kubernetes", "grpc"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-02T03:04:05.678Z INFO claims [op 1a2b3c4d] text``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one record on one line; a traceback follows on lines of its own."""
+        operation = operation_id()
+        room = record.name.removeprefix("dra_driver.")
+        text = f"{_timestamp(record)} {record.levelname} {room}{f' [op {operation}]' if operation else ''} "
+        text += record.getMessage().replace("\n", "\\n")
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, op, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one record."""
+        line = {
+            "time": _timestamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if operation := operation_id():
+            line["op"] = operation
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)

@@ -1,0 +1,121 @@
+"""``dra-driver plan``: what would be prepared for an allocated claim, without touching anything."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dra_driver.cli.errors import UsageError
+from dra_driver.cli.slices import add_host_arguments, print_object, read_host
+
+if TYPE_CHECKING:
+    from dra_driver.kube.objects import ResourceClaim
+
+MOST_BYTES = 1 << 20
+"""An API object may have 1.5 MiB in etcd; a claim within its own limits stays far below this."""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="show what a container of an allocated claim would get",
+        description="Show what the driver would prepare for an allocated ResourceClaim. Nothing is touched.",
+        epilog="example: kubectl get resourceclaim NAME -o yaml | "
+        "dra-driver plan --instance-type trn2.48xlarge -f - -o json",
+    )
+    add_host_arguments(parser)
+    parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="the claim, YAML or JSON; - is stdin")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s")
+    parser.add_argument(
+        "--node-name", help="this node's name (default: the pool of the claim's first device of this driver)"
+    )
+    parser.add_argument("--device-numbering", choices=("renumber", "host"), default="renumber")
+    parser.add_argument("--contiguity", choices=("refuse", "warn", "allow"), default="warn")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; a Refusal becomes exit status 1 with the text that kubelet would get."""
+    from dra_driver.claims.document import plan_document
+    from dra_driver.claims.edits import edits
+    from dra_driver.claims.held import Held
+    from dra_driver.claims.plan import PlanSettings, plan
+
+    claim = read_claim(args.filename)
+    settings = PlanSettings(
+        node_name=args.node_name or _pool_of(claim),
+        device_numbering=args.device_numbering,
+        contiguity=args.contiguity,
+    )
+    planned = plan(claim, read_host(args), Held(), settings)
+    document = plan_document(planned, edits(planned))
+    for warning in planned.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if args.output == "json":
+        print_object(document, "json")
+    else:
+        print(text(document))
+    return 0
+
+
+def text(document: dict[str, Any]) -> str:
+    """The plan as a person reads it."""
+    claim = document["claim"]
+    lines = [f"claim        {claim['namespace']}/{claim['name']} ({claim['uid']})", "devices"]
+    lines += [
+        f"  {row['containerPath']:<14} is {row['hostPath']} of the host ({row['device']}, request {row['request']})"
+        for row in document["devices"]
+    ]
+    lines.append("environment")
+    lines += [f"  {name}={value}" for name, value in document["environment"].items()] or ["  (none)"]
+    lines.append("CDI devices")
+    lines += [f"  {document['cdi']['kind']}={device['name']}" for device in document["cdi"]["devices"]]
+    return "\n".join(lines)
+
+
+def read_claim(filename: str) -> ResourceClaim:
+    """One ResourceClaim from a file; UsageError says what is wrong with it and where."""
+    import msgspec
+    import yaml
+
+    from dra_driver.kube.objects import ResourceClaim
+
+    try:
+        documents = list(yaml.load_all(_content(filename), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506 - both are safe loaders
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{filename}: not YAML or JSON: {' '.join(str(error).split())[:300]}") from error
+    claims = [item for item in documents if isinstance(item, dict) and item.get("kind") == "ResourceClaim"]
+    if len(claims) != 1:
+        raise UsageError(
+            f"{filename}: one ResourceClaim expected, {len(claims)} found",
+            remedy="give what `kubectl get resourceclaim NAME -o yaml` prints",
+        )
+    if not str(claims[0].get("apiVersion", "")).startswith("resource.k8s.io/"):
+        raise UsageError(f"{filename}: apiVersion {claims[0].get('apiVersion')!r} is not resource.k8s.io/...")
+    try:
+        return msgspec.convert(claims[0], ResourceClaim)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UsageError(f"{filename}: not a ResourceClaim: {error}") from error
+
+
+def _content(filename: str) -> bytes:
+    try:
+        if filename == "-":
+            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        else:
+            with Path(filename).open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{filename}: {error.strerror}") from error
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{filename}: larger than {MOST_BYTES} bytes, so it is no ResourceClaim")
+    return data
+
+
+def _pool_of(claim: ResourceClaim) -> str:
+    from dra_driver.claims.plan import own_results
+
+    return own_results(claim)[0].pool
