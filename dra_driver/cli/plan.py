@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli.errors import UsageError
@@ -12,9 +11,6 @@ from dra_driver.cli.slices import add_host_arguments, print_object, read_host
 
 if TYPE_CHECKING:
     from dra_driver.kube.objects import ResourceClaim
-
-MOST_BYTES = 1 << 20
-"""An API object may have 1.5 MiB in etcd; a claim within its own limits stays far below this."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -79,15 +75,11 @@ def text(document: dict[str, Any]) -> str:
 def read_claim(filename: str) -> ResourceClaim:
     """One ResourceClaim from a file; UsageError says what is wrong with it and where."""
     import msgspec
-    import yaml
 
+    from dra_driver.cli.objectfile import read_objects
     from dra_driver.kube.objects import ResourceClaim
 
-    try:
-        documents = list(yaml.load_all(_content(filename), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506 - both are safe loaders
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"{filename}: not YAML or JSON: {' '.join(str(error).split())[:300]}") from error
-    claims = [item for item in documents if isinstance(item, dict) and item.get("kind") == "ResourceClaim"]
+    claims = [item for item in read_objects(filename) if item.get("kind") == "ResourceClaim"]
     if len(claims) != 1:
         raise UsageError(
             f"{filename}: one ResourceClaim expected, {len(claims)} found",
@@ -99,20 +91,6 @@ def read_claim(filename: str) -> ResourceClaim:
         return msgspec.convert(claims[0], ResourceClaim)
     except (msgspec.ValidationError, RecursionError) as error:
         raise UsageError(f"{filename}: not a ResourceClaim: {error}") from error
-
-
-def _content(filename: str) -> bytes:
-    try:
-        if filename == "-":
-            data = sys.stdin.buffer.read(MOST_BYTES + 1)
-        else:
-            with Path(filename).open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{filename}: {error.strerror}") from error
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"{filename}: larger than {MOST_BYTES} bytes, so it is no ResourceClaim")
-    return data
 
 
 def _pool_of(claim: ResourceClaim) -> str:
