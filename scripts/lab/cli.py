@@ -1,0 +1,244 @@
+"""The command `scripts/cluster`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from lab import components, machine
+from lab.build import Builder, available_modules
+from lab.cluster import Cluster
+from lab.errors import LabError
+from lab.progress import Progress
+from lab.settings import Settings
+from lab.spec import DEFAULT_KUBERNETES, ClusterSpec, parse_labels, parse_labels_file
+
+_INTERRUPTED = 130
+_FAILED = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0 done, 1 failed with a text, 2 wrong usage, 130 interrupted."""
+    parsed = _parser().parse_args(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    run: Callable[[argparse.Namespace], int] = parsed.run
+    try:
+        return run(parsed)
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _FAILED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        return _FAILED
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    # A termination is handled like Ctrl-C, so that `up` takes down what it had started.
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _up(options: argparse.Namespace) -> int:
+    texts = list(options.node_label)
+    if options.node_labels_file:
+        texts = parse_labels_file(_read(options.node_labels_file)) + texts
+    spec = ClusterSpec(
+        name=options.name,
+        nodes=options.nodes,
+        kubernetes=options.kubernetes,
+        kubelet=options.kubelet,
+        runtime_config=_split(options.runtime_config),
+        feature_gates=_split(options.feature_gates),
+        kubelet_feature_gates=_split(options.kubelet_feature_gates),
+        labels=parse_labels(texts),
+        node_directories=tuple(options.node_dir),
+    )
+    cluster = Cluster(spec)
+    cluster.up()
+    own = "" if options.name == "default" else f" --name {options.name}"
+    print(
+        f"""
+Kubernetes {spec.kubernetes} with {spec.nodes} node(s) is up. To use it:
+  export KUBECONFIG={cluster.kubeconfig} PATH={cluster.layout.directory}/bin:$PATH
+  scripts/cluster kubectl{own} get nodes
+  scripts/cluster load{own} IMAGE.tar      (from scripts/build-image; pods then use imagePullPolicy: IfNotPresent)
+  scripts/cluster status{own}
+  scripts/cluster down{own}
+A node's /run/cdi, /var/lib/kubelet and logs are in {cluster.layout.directory}/n1 (cdi, kubelet, log) and so on."""
+    )
+    return 0
+
+
+def _down(options: argparse.Namespace) -> int:
+    Cluster(ClusterSpec(name=options.name)).down()
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    cluster = Cluster.attach(options.name)
+    spec = cluster.spec
+    kubelet = "" if spec.kubelet_version == spec.kubernetes else f", kubelet {spec.kubelet_version}"
+    print(f"cluster {spec.name}: Kubernetes {spec.kubernetes}{kubelet}, in {cluster.layout.directory}")
+    rows = [(entry.name, "-" if entry.pid is None else str(entry.pid), entry.state) for entry in cluster.status()]
+    width = max(len(name) for name, _, _ in rows)
+    for name, pid, text in [("NAME", "PID", "STATE"), *rows]:
+        print(f"{name:<{width}}  {pid:>8}  {text}")
+    return 0 if all(text in {"running", "Ready"} for _, _, text in rows) else _FAILED
+
+
+def _load(options: argparse.Namespace) -> int:
+    cluster = Cluster.attach(options.name)
+    for archive in options.archive:
+        cluster.load(Path(archive))
+    return 0
+
+
+def _load_test_image(options: argparse.Namespace) -> int:
+    Cluster.attach(options.name).load_test_image(*options.image)
+    return 0
+
+
+def _kubectl(options: argparse.Namespace) -> int:
+    command = Cluster.attach(options.name).kubectl_command(*options.arguments)
+    os.execv(command[0], command)  # noqa: S606 - the user's own arguments to kubectl, no shell
+    return 0
+
+
+def _exec(options: argparse.Namespace) -> int:
+    command = Cluster.attach(options.name).node(options.node).enter_command(options.arguments)
+    os.execvp(command[0], command)  # noqa: S606 - the user's own command, no shell
+    return 0
+
+
+def _build(options: argparse.Namespace) -> int:
+    wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
+    if options.test_driver:
+        wanted = (*wanted, components.dra_test_driver(options.kubernetes))
+    programs = Builder(Settings.from_environment(os.environ), Progress()).build(wanted)
+    for name, path in sorted(programs.items()):
+        print(f"{name}\t{path}")
+    return 0
+
+
+def _node_action(action: str) -> Callable[[argparse.Namespace], int]:
+    def run(options: argparse.Namespace) -> int:
+        machine.require_root()
+        node = Cluster.attach(options.name).node(options.node)
+        getattr(node, action)()
+        return 0
+
+    return run
+
+
+def _cluster_action(action: str) -> Callable[[argparse.Namespace], int]:
+    def run(options: argparse.Namespace) -> int:
+        machine.require_root()
+        getattr(Cluster.attach(options.name), action)()
+        return 0
+
+    return run
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/cluster",
+        description="A real Kubernetes on this machine, built from source, without a container registry or engine.",
+        epilog="Example: scripts/cluster up --nodes 2 && scripts/cluster kubectl get nodes && scripts/cluster down",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(
+        name: str, text: str, example: str, run: Callable[[argparse.Namespace], int], *, named: bool = True
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=text, description=text, epilog=f"Example: scripts/cluster {example}"
+        )
+        if named:
+            command.add_argument("--name", default="default", help="name of the cluster (default: %(default)s)")
+        command.set_defaults(run=run)
+        return command
+
+    _add_up(add("up", "Build what is missing and start a cluster.", "up --nodes 2 --node-label node-1:a=b", _up))
+    add("down", "End a cluster and remove all its traces.", "down", _down)
+    add("status", "Show processes and nodes.", "status", _status)
+    load = add("load", "Import image archives into every node.", "load out/driver.tar", _load)
+    load.add_argument("archive", nargs="+", metavar="IMAGE.tar", help="OCI or docker archive")
+    test_image = add(
+        "load-test-image",
+        "Import a 4 MB image with bash and busybox's tools into every node, under any names.",
+        "load-test-image public.ecr.aws/ubuntu/ubuntu:22.04",
+        _load_test_image,
+    )
+    test_image.add_argument("image", nargs="*", help="names (default: localhost/ndl-tools:1)")
+    kubectl = add("kubectl", "Run the cluster's own kubectl.", "kubectl get resourceslices -o wide", _kubectl)
+    kubectl.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of kubectl")
+    run = add("exec", "Run a command in a node's mount namespace.", "exec node-1 ls /run/cdi", _exec)
+    run.add_argument("node", help="such as node-1")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command")
+    _add_build(add("build", "Only build the programs; print where they are.", "build --test-driver", _build, named=False))
+    for name, action, text in (
+        ("stop-kubelet", "stop_kubelet", "Stop a node's kubelet; pods go on."),
+        ("start-kubelet", "start_kubelet", "Start a node's kubelet."),
+        ("restart-kubelet", "restart_kubelet", "Stop and start a node's kubelet."),
+        ("restart-containerd", "restart_containerd", "Stop and start a node's containerd; pods go on."),
+        ("reboot-node", "reboot", "Kill all that runs on a node, empty /run/cdi, and start the node again."),
+    ):
+        add(name, text, f"{name} node-1", _node_action(action)).add_argument("node", help="such as node-1")
+    for name, action, text in (
+        ("stop-apiserver", "stop_apiserver", "Stop the API server; nodes and pods go on."),
+        ("start-apiserver", "start_apiserver", "Start the API server again."),
+    ):
+        add(name, text, name, _cluster_action(action))
+    return parser
+
+
+def _add_up(up: argparse.ArgumentParser) -> None:
+    _add_versions(up)
+    up.add_argument("--nodes", type=int, default=1, help="number of nodes (default: %(default)s)")
+    up.add_argument("--runtime-config", action="append", default=[], metavar="GROUP/VERSION=true", help="APIs to serve")
+    up.add_argument("--feature-gates", action="append", default=[], metavar="NAME=true", help="for all components")
+    up.add_argument(
+        "--kubelet-feature-gates", action="append", default=[], metavar="NAME=true", help="for kubelet instead of those"
+    )
+    up.add_argument(
+        *("--node-label", "--label"),
+        action="append",
+        default=[],
+        metavar="[NODE:]KEY=VALUE",
+        help="label of all nodes or of one; may be repeated",
+    )
+    up.add_argument("--node-labels-file", metavar="FILE", help="such labels, one a line")
+    up.add_argument(
+        "--node-dir", action="append", default=[], metavar="PATH", help="a path at which every node has its own directory"
+    )
+
+
+def _add_build(build: argparse.ArgumentParser) -> None:
+    _add_versions(build)
+    build.add_argument("--test-driver", action="store_true", help="Kubernetes' own DRA test driver too")
+
+
+def _add_versions(command: argparse.ArgumentParser) -> None:
+    known = ", ".join(name.partition("-")[2] for name in available_modules() if name.startswith("kube"))
+    command.add_argument(
+        "--kubernetes", default=DEFAULT_KUBERNETES, metavar="VERSION", help=f"one of {known} (default: %(default)s)"
+    )
+    command.add_argument("--kubelet", default="", metavar="VERSION", help="another version for kubelet")
+
+
+def _split(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part for value in values for part in value.split(",") if part)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LabError(f"{path} cannot be read: {error}. Nothing was done.") from error

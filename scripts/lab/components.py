@@ -1,0 +1,151 @@
+"""Which programs the lab builds, from which Go module, and under which key a build is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lab.errors import LabError
+
+ETCD_VERSION = "3.6.16"
+CONTAINERD_VERSION = "2.3.7"
+
+_CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+# Go names a program after its package's directory (a last element such as v3 is left out).
+_PROGRAM_NAMES = {"go.etcd.io/etcd/server/v3": "etcd", "k8s.io/kubernetes/test/e2e/dra/test-driver": "dra-test-driver"}
+_BUILT_NAMES = {"go.etcd.io/etcd/server/v3": "server"}
+
+
+@dataclass(frozen=True)
+class Component:
+    """Programs that are built together.
+
+    Attributes:
+        name: Name with version, such as `kubernetes-1.37.1`; also the name of its directory in the cache.
+        module: Directory below `gomodules` with go.mod, go.sum and tools.go.
+        packages: Import paths of the programs.
+        link_flags: What the linker puts into the programs, their version above all.
+    """
+
+    name: str
+    module: str
+    packages: tuple[str, ...]
+    link_flags: str
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Names of the programs, as they are in the cache."""
+        return tuple(_PROGRAM_NAMES.get(package, package.rpartition("/")[2]) for package in self.packages)
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Programs that Go names otherwise: Go's name to ours."""
+        names = {package: _BUILT_NAMES.get(package, package.rpartition("/")[2]) for package in self.packages}
+        return {names[package]: ours for package, ours in zip(self.packages, self.programs, strict=True)}
+
+
+def kubernetes(version: str) -> Component:
+    """Return Kubernetes' own five programs."""
+    return Component(
+        name=f"kubernetes-{version}",
+        module=f"kubernetes-{version}",
+        packages=tuple(f"k8s.io/kubernetes/cmd/{program}" for program in _CONTROL_PLANE),
+        link_flags=_kubernetes_link_flags(version),
+    )
+
+
+def kubelet(version: str, modules: Iterable[str]) -> Component:
+    """Return the component that holds kubelet: the whole of Kubernetes, or a module with kubelet alone."""
+    if f"kubernetes-{version}" in modules:
+        return kubernetes(version)
+    return Component(
+        name=f"kubelet-{version}",
+        module=f"kubelet-{version}",
+        packages=("k8s.io/kubernetes/cmd/kubelet",),
+        link_flags=_kubernetes_link_flags(version),
+    )
+
+
+def dra_test_driver(version: str) -> Component:
+    """Return Kubernetes' own DRA test driver, a peer to measure against."""
+    return Component(
+        name=f"dra-test-driver-{version}",
+        module=f"kubernetes-{version}",
+        packages=("k8s.io/kubernetes/test/e2e/dra/test-driver",),
+        link_flags=_kubernetes_link_flags(version),
+    )
+
+
+def etcd() -> Component:
+    """Return etcd."""
+    return Component(
+        name=f"etcd-{ETCD_VERSION}",
+        module=f"etcd-{ETCD_VERSION}",
+        packages=("go.etcd.io/etcd/server/v3",),
+        link_flags="-s -w",
+    )
+
+
+def containerd() -> Component:
+    """Return containerd with its shim and its client."""
+    base = "github.com/containerd/containerd/v2"
+    return Component(
+        name=f"containerd-{CONTAINERD_VERSION}",
+        module=f"containerd-{CONTAINERD_VERSION}",
+        packages=tuple(f"{base}/cmd/{program}" for program in ("containerd", "containerd-shim-runc-v2", "ctr")),
+        link_flags=f"-s -w -X {base}/version.Version=v{CONTAINERD_VERSION}",
+    )
+
+
+def of_cluster(kubernetes_version: str, kubelet_version: str, modules: Iterable[str]) -> tuple[Component, ...]:
+    """Return what a cluster needs, without duplicates.
+
+    Raises:
+        LabError: There is no module for one of the versions.
+    """
+    modules = tuple(modules)
+    wanted = [etcd(), containerd(), kubernetes(kubernetes_version), kubelet(kubelet_version, modules)]
+    for component in wanted:
+        if component.module not in modules:
+            raise LabError(
+                f"No Go module for {component.name} in scripts/lab/gomodules (there are: {', '.join(sorted(modules))}); "
+                f"nothing was built. Add it with: scripts/cluster add-version {component.name.rpartition('-')[2]}"
+            )
+    return tuple(dict.fromkeys(wanted))
+
+
+def key(component: Component, module_files: Mapping[str, bytes], go_version: str, architecture: str) -> str:
+    """Return the name of a build's directory: component and a hash of everything that the build depends on."""
+    digest = hashlib.sha256()
+    parts = [component.link_flags, *component.packages, go_version, architecture]
+    for name, content in sorted(module_files.items()):
+        parts += [name, hashlib.sha256(content).hexdigest()]
+    digest.update("\0".join(parts).encode())
+    return f"{component.name}-{digest.hexdigest()[:12]}"
+
+
+def go_directive(go_mod: str) -> tuple[int, ...]:
+    """Return the Go version that a go.mod file asks for.
+
+    Raises:
+        LabError: It names none.
+    """
+    found = re.search(r"^go (\d+(?:\.\d+)*)\s*$", go_mod, re.MULTILINE)
+    if found is None:
+        raise LabError("A go.mod of the lab has no 'go' line; nothing was built. Restore the file from the repository.")
+    return parse_go_version(found.group(1))
+
+
+def parse_go_version(text: str) -> tuple[int, ...]:
+    """Return the numbers of a Go version such as `1.26.8` or `go1.26.8`; empty when it is none."""
+    found = re.match(r"(?:go)?(\d+(?:\.\d+)*)", text)
+    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
+
+
+def _kubernetes_link_flags(version: str) -> str:
+    major, minor, _ = version.split(".", 2)
+    base = "k8s.io/component-base/version"
+    values = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return "-s -w " + " ".join(f"-X {base}.{name}={value}" for name, value in values.items())

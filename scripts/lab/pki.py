@@ -1,0 +1,134 @@
+"""Certificates and kubeconfigs of a cluster, made with openssl; they end with the cluster's directory."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import files
+from lab.errors import LabError
+from lab.layout import API_ADDRESS, API_PORT, ClusterLayout
+
+_DAYS = "365"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whom a certificate names.
+
+    Attributes:
+        file: Name of the certificate's files, without an ending.
+        subject: Distinguished name in openssl's form.
+        names: Subject alternative names in openssl's form, such as `IP:127.0.0.1`.
+    """
+
+    file: str
+    subject: str
+    names: tuple[str, ...] = ()
+
+
+_SERVER_NAMES = (
+    "IP:127.0.0.1",
+    f"IP:{API_ADDRESS}",
+    "DNS:localhost",
+    "DNS:kubernetes",
+    "DNS:kubernetes.default",
+    "DNS:kubernetes.default.svc",
+    "DNS:kubernetes.default.svc.cluster.local",
+)
+_CONTROL_PLANE = (
+    Identity("apiserver", "/CN=kube-apiserver", _SERVER_NAMES),
+    Identity("kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client"),
+    Identity("admin", "/O=system:masters/CN=kubernetes-admin"),
+    Identity("controller-manager", "/CN=system:kube-controller-manager"),
+    Identity("scheduler", "/CN=system:kube-scheduler"),
+)
+
+
+def make(layout: ClusterLayout, nodes: int) -> None:
+    """Make everything: authorities, certificates, the service accounts' key, and a kubeconfig for each client."""
+    pki = layout.pki
+    pki.mkdir(parents=True, exist_ok=True)
+    _authority(pki, "ca")
+    _authority(pki, "front-proxy-ca")
+    for identity in _CONTROL_PLANE:
+        _certificate(pki, "ca", identity)
+    _certificate(pki, "front-proxy-ca", Identity("front-proxy-client", "/CN=front-proxy-client"))
+    _openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", str(pki / "service-account.key"))
+    _openssl("pkey", "-in", str(pki / "service-account.key"), "-pubout", "-out", str(pki / "service-account.pub"))
+    for client in ("controller-manager", "scheduler"):
+        write_kubeconfig(pki / f"{client}.kubeconfig", pki, client)
+    write_kubeconfig(layout.kubeconfig, pki, "admin")
+    for index in range(1, nodes + 1):
+        node = layout.node(index)
+        subject = f"/O=system:nodes/CN=system:node:{node.name}"
+        _certificate(pki, "ca", Identity(node.name, subject, (f"IP:{node.address}", f"DNS:{node.name}")))
+        write_kubeconfig(pki / f"{node.name}.kubeconfig", pki, node.name)
+
+
+def write_kubeconfig(path: Path, pki: Path, client: str) -> None:
+    """Write a kubeconfig that needs no other file, so that it can be copied."""
+    embedded = {name: _base64(pki / name) for name in ("ca.crt", f"{client}.crt", f"{client}.key")}
+    files.write(
+        path,
+        f"""apiVersion: v1
+kind: Config
+current-context: lab
+clusters:
+- name: lab
+  cluster:
+    server: https://{API_ADDRESS}:{API_PORT}
+    certificate-authority-data: {embedded["ca.crt"]}
+contexts:
+- name: lab
+  context:
+    cluster: lab
+    user: {client}
+users:
+- name: {client}
+  user:
+    client-certificate-data: {embedded[f"{client}.crt"]}
+    client-key-data: {embedded[f"{client}.key"]}
+""",
+    )
+
+
+def _authority(pki: Path, name: str) -> None:
+    extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,digitalSignature,keyCertSign,cRLSign")
+    _request(pki, Identity(name, f"/CN={name}"), extensions)
+
+
+def _certificate(pki: Path, authority: str, identity: Identity) -> None:
+    extensions = (
+        "basicConstraints=critical,CA:FALSE",
+        "keyUsage=critical,digitalSignature",
+        "extendedKeyUsage=serverAuth,clientAuth",
+        "authorityKeyIdentifier=keyid",
+        *((f"subjectAltName={','.join(identity.names)}",) if identity.names else ()),
+    )
+    signer = ("-CA", str(pki / f"{authority}.crt"), "-CAkey", str(pki / f"{authority}.key"))
+    _request(pki, identity, extensions, signer)
+
+
+def _request(pki: Path, identity: Identity, extensions: Sequence[str], signer: Sequence[str] = ()) -> None:
+    config = pki / f"{identity.file}.cnf"
+    lines = ["[req]", "distinguished_name=name", "x509_extensions=extensions", "[name]", "[extensions]"]
+    files.write(config, "\n".join([*lines, "subjectKeyIdentifier=hash", *extensions, ""]))
+    _openssl(
+        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", _DAYS),
+        *("-config", str(config), "-subj", identity.subject, *signer),
+        *("-keyout", str(pki / f"{identity.file}.key"), "-out", str(pki / f"{identity.file}.crt")),
+    )
+
+
+def _base64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def _openssl(*arguments: str) -> None:
+    done = subprocess.run(["openssl", *arguments], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise LabError(f"openssl {arguments[0]} failed, so the cluster has no certificates: {done.stderr.strip()}")
