@@ -108,7 +108,7 @@ class Journal:
             return False
         with self._change("forget", uid):
             if known:
-                remove_file(self._path(uid), durable=True)
+                remove_file(self.path(uid), durable=True)
                 self._held.discard(uid)
             if doubtful:
                 self._drop_quarantined(uid)
@@ -119,13 +119,14 @@ class Journal:
         item = self._held.quarantined[uid]
         self._held.quarantine(Quarantined(uid, item.path, item.reason, chips))
 
-    def verify(self) -> None:
-        """Compare the directory with the index, file by file.
+    def verify(self) -> Held:
+        """Compare the directory with the index, file by file; what is held then.
 
         A file that has become unreadable is written again from memory. One that somebody removed is taken as an
         administrator's word that the claim is done with.
         """
         self._load(trusted=self._held)
+        return self._held
 
     def close(self) -> None:
         """Let go of the lock file."""
@@ -154,10 +155,10 @@ class Journal:
         raw = msgspec.json.encode(entry)
         data = msgspec.json.encode(_File(VERSION, 1, _checksum(raw), msgspec.Raw(raw))) + b"\n"
         try:
-            replace_file(self._path(uid), data, temporary=f"{uid}.tmp", mode=0o600, durable=True)
+            replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, durable=True)
         except FileNotFoundError:
             self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._path(uid), data, temporary=f"{uid}.tmp", mode=0o600, durable=True)
+            replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, durable=True)
 
     def _load(self, trusted: Held | None) -> None:
         """Read the directory into a new index; ``trusted`` is an index that is known to be up to date."""
@@ -170,7 +171,7 @@ class Journal:
             names = self._names(self._claims, clean=True)
             for uid in sorted(set(trusted.entries).difference(names)) if trusted is not None else ():
                 log.warning(
-                    "somebody removed %s; the claim counts as unprepared and its devices as free", self._path(uid)
+                    "somebody removed %s; the claim counts as unprepared and its devices as free", self.path(uid)
                 )
             for uid in names:
                 entry = self._read(uid, None if trusted is None else trusted.entries.get(uid))
@@ -180,7 +181,7 @@ class Journal:
                 self._add_quarantined(held, uid, self._quarantine / f"{uid}.json", learned.get(uid))
             for uid in self._names(self._claims):
                 if uid not in held.entries:
-                    self._add_quarantined(held, uid, self._path(uid), learned.get(uid))
+                    self._add_quarantined(held, uid, self.path(uid), learned.get(uid))
         except OSError as error:
             raise DriverError(
                 f"cannot read the journal in {self._claims}: {error.strerror or error}",
@@ -193,10 +194,10 @@ class Journal:
     def _read(self, uid: str, trusted: Entry | None) -> Entry | None:
         """The entry of a file; None when it cannot be read: then it is moved aside."""
         try:
-            return _decoded(read_file(self._path(uid)), uid)
+            return _decoded(read_file(self.path(uid)), uid)
         except (ValueError, OSError) as error:
             if trusted is not None:
-                log.warning("journal file %s could not be read (%s); written again from memory", self._path(uid), error)
+                log.warning("journal file %s could not be read (%s); written again from memory", self.path(uid), error)
                 self._store(trusted)
                 return trusted
             self._move_aside(uid, error)
@@ -206,14 +207,14 @@ class Journal:
         log.error(
             "journal file %s cannot be read (%s); it is moved to %s, and the devices of claim %s are held back until "
             "the claim is prepared again, unprepared, or gone from the API server",
-            self._path(uid),
+            self.path(uid),
             problem,
             self._quarantine,
             uid,
         )
         try:
             self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path(uid).replace(self._quarantine / f"{uid}.json")
+            self.path(uid).replace(self._quarantine / f"{uid}.json")
         except OSError as error:
             log.error("it cannot be moved (%s) and counts as moved where it is", error)  # noqa: TRY400 - no defect
 
@@ -221,7 +222,7 @@ class Journal:
         """Bring back files that can be read after all, unless the claim has a newer file."""
         for uid in self._names(self._quarantine):
             path = self._quarantine / f"{uid}.json"
-            if self._path(uid).exists():
+            if self.path(uid).exists():
                 continue
             try:
                 _decoded(read_file(path), uid)
@@ -229,7 +230,7 @@ class Journal:
                 continue
             log.info("journal file %s can be read again", path)
             self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.replace(self._path(uid))
+            path.replace(self.path(uid))
 
     def _add_quarantined(self, held: Held, uid: str, path: Path, learned: Quarantined | None) -> None:
         if uid in held.entries:  # prepared again, then killed before the old file was removed
@@ -262,7 +263,8 @@ class Journal:
                 found.append(uid)
         return found
 
-    def _path(self, uid: str) -> Path:
+    def path(self, uid: str) -> Path:
+        """Where a claim is kept."""
         return self._claims / f"{uid}.json"
 
 

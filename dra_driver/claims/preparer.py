@@ -1,0 +1,211 @@
+"""Prepare and unprepare: the claim is fetched, then, under the state lock, planned, journaled and made visible.
+
+The order of effects is journal, CDI spec, reply; backwards on unprepare. So a chip that a container can see is always
+journaled, and whatever a killed driver leaves half-way is finished by kubelet's retry or by repair. A retry walks the
+same way and ends in the same place:
+
+* a claim that is journaled keeps its numbers and variables for as long as its allocation is the same; the CDI spec is
+  compared and written again where it is missing or different (``/var/run/cdi`` is empty after a reboot), with the
+  device numbers that the kernel uses now;
+* if the API server cannot be asked, a journaled claim of that UID is served from the journal: an allocation does not
+  change while a claim is in use, and kubelet itself has just read the claim.
+
+No lock is held while the API server is asked. Calls for one claim UID come one after the other
+(``kubeletplugin.plugin.DRAPlugin``).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.claims.edits import cdi_device_name, chips_in, edits
+from dra_driver.claims.held import Held
+from dra_driver.claims.journal import Journal
+from dra_driver.claims.plan import ConsumersUnknown, own_results, plan, refreshed, users
+from dra_driver.claims.values import Consumers, Plan, PlanSettings, Refusal
+from dra_driver.errors import DriverError
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.errors import ApiError, Unreachable
+from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
+
+_PAUSES = (0.25, 1.0)
+"""Seconds before the second and the third try to get a claim."""
+_ENOUGH = 5.0
+"""Seconds of trying after which it is not tried again: kubelet gives a call 45 s and repeats it."""
+_ROUNDS = 5
+"""How often other claims' pods are asked for, while other calls keep preparing claims."""
+
+log = logging.getLogger(__name__)
+
+
+class ClaimSource(Protocol):
+    """Where claims are read: ``kube.resources.ResourceApi``, the parts in use. Calls raise ApiError."""
+
+    def get_claim(self, namespace: str, name: str) -> ResourceClaim:
+        """The claim as stored now."""
+        ...
+
+    def list_claims(self) -> Sequence[ResourceClaim]:
+        """All claims of the cluster."""
+        ...
+
+
+class Preparer:
+    """The driver as kubelet's library sees it (``kubeletplugin.plugin.DRAPlugin``).
+
+    Args:
+        source: the API server.
+        journal: what is prepared.
+        cdi: where runtimes look for it.
+        inventory: the node as it is now.
+        settings: the administrator's choices.
+        sleep: ``time.sleep``, for tests.
+    """
+
+    def __init__(
+        self,
+        source: ClaimSource,
+        journal: Journal,
+        cdi: SpecDirectory,
+        inventory: Callable[[], NodeInventory],
+        settings: PlanSettings,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._source = source
+        self._journal = journal
+        self._cdi = cdi
+        self._inventory = inventory
+        self._settings = settings
+        self._sleep = sleep
+
+    def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+        """Make the claim's devices visible to its containers. DriverError says why not."""
+        stored, trouble = self._fetch(claim)
+        if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
+            import dra_driver.config  # noqa: F401 - so that the first import does not happen under the lock
+        consumers: dict[str, frozenset[str] | None] = {}
+        for _ in range(_ROUNDS):
+            try:
+                with self._journal.locked() as held:
+                    if stored is None:
+                        wanted = self._from_journal(claim, held, trouble)
+                    else:
+                        wanted = self._planned(stored, held, consumers)
+                    self._journal.put(wanted)
+                    self._cdi.write(wanted.uid, edits(wanted))
+                return self._reply(wanted)
+            except ConsumersUnknown as unknown:
+                consumers.update((other.uid, self._users_now(other)) for other in unknown.claims)
+        raise Refusal(
+            "the device numbers depend on other claims that are being prepared at the same time",
+            consequence="the claim is not prepared",
+            remedy="kubelet tries again",
+        )
+
+    def unprepare(self, claim: ClaimRef) -> None:
+        """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
+        with self._journal.locked():
+            self._cdi.remove(claim.uid)
+            self._journal.remove(claim.uid)
+
+    def _planned(self, claim: ResourceClaim, held: Held, consumers: Consumers) -> Plan:
+        entry = held.entries.get(claim.metadata.uid)
+        inventory = self._inventory()
+        if entry is not None:
+            if same_allocation(entry.plan, claim):
+                return refreshed(entry.plan, inventory)
+            if not self._journal.boot_id or entry.boot_id == self._journal.boot_id:
+                raise Refusal(
+                    f"claim {entry.plan.reference} was allocated anew, but its former devices are still prepared here",
+                    consequence="containers may be using them, so it is not prepared",
+                    remedy="delete the pods that use the claim; kubelet then unprepares it",
+                )
+            log.info("claim %s was allocated anew since the node was booted", entry.plan.reference)
+        wanted = plan(claim, inventory, held, self._settings, consumers)
+        for warning in wanted.warnings:
+            log.warning("claim %s: %s", wanted.reference, warning)
+        return wanted
+
+    def _from_journal(self, ref: ClaimRef, held: Held, trouble: ApiError | None) -> Plan:
+        entry = held.entries.get(ref.uid)
+        if entry is None:
+            raise DriverError(
+                f"cannot get claim {ref.namespace}/{ref.name}: {trouble.what if trouble else 'no answer'}",
+                consequence="the claim is not prepared",
+                remedy=(trouble.remedy if trouble else "") or "kubelet tries again",
+            ) from trouble
+        log.warning("claim %s is prepared from the journal, since the API server fails: %s", ref, trouble)
+        return refreshed(entry.plan, self._inventory())
+
+    def _reply(self, prepared: Plan) -> list[PreparedDevice]:
+        return [
+            PreparedDevice(
+                requests=(device.request,),
+                pool=device.pool,
+                device=device.device,
+                cdi_device_ids=(self._cdi.qualified(cdi_device_name(prepared, device)),),
+            )
+            for device in prepared.devices
+        ]
+
+    def _fetch(self, ref: ClaimRef) -> tuple[ResourceClaim | None, ApiError | None]:
+        """The claim, or what keeps the API server from telling. Refusal when it says that there is no such claim."""
+        started = time.monotonic()
+        for pause in (*_PAUSES, None):
+            try:
+                claim = self._source.get_claim(ref.namespace, ref.name)
+            except ApiError as error:
+                if error.object_missing:
+                    raise Refusal(
+                        f"claim {ref.namespace}/{ref.name} does not exist any more",
+                        consequence="there is nothing to prepare",
+                        remedy="delete the pod, or create the claim",
+                    ) from error
+                if pause is None or not _passes(error) or time.monotonic() - started > _ENOUGH:
+                    return None, error
+                self._sleep(max(pause, min(error.retry_after or 0.0, 2.0)))
+                continue
+            if claim.metadata.uid != ref.uid:
+                raise Refusal(
+                    f"claim {ref.namespace}/{ref.name} was replaced: it now has UID {claim.metadata.uid}, not {ref.uid}",
+                    consequence="the claim that the pod was started for is gone",
+                    remedy="delete the pod so that it is started with the new claim",
+                )
+            return claim, None
+        raise AssertionError("the last try returns")
+
+    def _users_now(self, other: Plan) -> frozenset[str] | None:
+        """Pods that another prepared claim is reserved for now; None when that cannot be found out."""
+        try:
+            claim = self._source.get_claim(other.namespace, other.name)
+        except ApiError as error:
+            return frozenset() if error.object_missing else None
+        return users(claim) if claim.metadata.uid == other.uid else frozenset()
+
+
+def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
+    """Whether the claim has the devices that were prepared. Refusal when it has none of this driver."""
+    return [(device.request, device.pool, device.device, device.admin) for device in prepared.devices] == [
+        (result.request, result.pool, result.device, bool(result.admin_access)) for result in own_results(claim)
+    ]
+
+
+def chips_shown(cdi: SpecDirectory) -> Callable[[str], frozenset[int] | None]:
+    """For ``Journal``: what a claim's CDI spec tells of its chips."""
+
+    def chips(uid: str) -> frozenset[int] | None:
+        spec = cdi.read(uid)
+        return None if spec is None else chips_in(spec, uid)
+
+    return chips
+
+
+def _passes(error: ApiError) -> bool:
+    """Whether trying again soon can help."""
+    return isinstance(error, Unreachable) or error.status in {408, 429} or error.status >= 500

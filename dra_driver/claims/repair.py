@@ -1,0 +1,150 @@
+"""What differs between journal, CDI directory and API server, and what to do about it: a function of values.
+
+The journal says what should be. Its entries have their CDI specs, with the device numbers of now; a spec of ours that no
+entry explains goes. A spec whose chip is not there is withdrawn: after a reboot its device number may belong to other
+hardware. Prepare or repair writes it again when the chip is back.
+
+When does an entry end without kubelet's unprepare? The API server may say that its claim is gone (deleted, replaced, or
+no longer allocated to this node), but a pod that was deleted by force may be running all the same, so that alone never
+frees a chip. It does together with a reboot of the node since: then no container of before runs. Otherwise kubelet is
+waited for; it keeps its own list over restarts and unprepares once the containers have ended. A claim that is gone for
+long is reported.
+
+For an unreadable journal file, which has no boot in it, the API server's word counts: a claim that is allocated here
+tells its chips, and one that is gone at each check over ten minutes lets go of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dra_driver.cdi.spec import encode
+from dra_driver.claims.edits import edits
+from dra_driver.claims.held import Held
+from dra_driver.claims.numbering import clashing
+from dra_driver.claims.plan import refreshed
+from dra_driver.claims.values import Entry, Plan, Refusal
+from dra_driver.host.inventory import NodeInventory
+
+GONE_CHECKS = 3
+GONE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the API server says of a claim.
+
+    Attributes:
+        here: it exists under its UID and is allocated to this node.
+        pods: whom it is reserved for; None: cannot be told.
+        chips: what it holds alone, when ``here``.
+        since: clock reading of the first of the present run of equal answers.
+        checks: number of answers in that run.
+        checked: clock reading of the last answer.
+    """
+
+    here: bool
+    since: float
+    checked: float
+    checks: int = 1
+    pods: frozenset[str] | None = None
+    chips: frozenset[int] = frozenset()
+
+    @property
+    def surely_gone(self) -> bool:
+        """Gone at enough checks over enough time."""
+        return not self.here and self.checks >= GONE_CHECKS and self.checked - self.since >= GONE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One thing to do.
+
+    ``kind`` is stable (metrics use it): ``write-spec`` (``plan`` is what it shall show), ``withdraw-spec``,
+    ``remove-spec``, ``release`` (forget the claim) and ``learn`` (``chips`` is what an unreadable file held).
+    """
+
+    kind: Literal["write-spec", "withdraw-spec", "remove-spec", "release", "learn"]
+    uid: str
+    reason: str
+    plan: Plan | None = None
+    chips: frozenset[int] = field(default=frozenset())
+
+
+def repairs(
+    held: Held,
+    specs: Mapping[str, bytes | None],
+    inventory: NodeInventory,
+    boot_id: str,
+    standings: Mapping[str, Standing],
+) -> list[Repair]:
+    """What to do, in order of UIDs.
+
+    Args:
+        held: the journal.
+        specs: own CDI spec files by claim UID (None: unreadable).
+        inventory: the node as it is now.
+        boot_id: identity of this boot.
+        standings: what the API server said, for the claims that it was asked about.
+    """
+    found: list[Repair] = []
+    for uid, entry in sorted(held.entries.items()):
+        repair = _entry_repair(entry, specs, inventory, boot_id, standings.get(uid))
+        if repair is not None:
+            found.append(repair)
+    for uid, item in sorted(held.quarantined.items()):
+        standing = standings.get(uid)
+        if standing is None:
+            continue
+        if standing.here and item.chips is None:
+            found.append(
+                Repair("learn", uid, "the API server tells what the unreadable file held", None, standing.chips)
+            )
+        elif standing.surely_gone:
+            found.append(Repair("release", uid, "its journal file is unreadable and its claim is gone"))
+    for uid in sorted(set(specs).difference(held.entries, held.quarantined)):
+        found.append(Repair("remove-spec", uid, "no prepared claim explains it"))
+    return found
+
+
+def clashes(held: Held, standings: Mapping[str, Standing]) -> list[tuple[Plan, Plan]]:
+    """Pairs of claims that one pod uses and that show different chips under one number."""
+    users: dict[str, list[Plan]] = {}
+    for uid, entry in sorted(held.entries.items()):
+        standing = standings.get(uid)
+        pods = entry.plan.pods if standing is None or not standing.here else standing.pods
+        for pod in pods or ():
+            users.setdefault(pod, []).append(entry.plan)
+    pairs = {
+        (one.uid, other.uid): (one, other)
+        for plans in users.values()
+        for index, one in enumerate(plans)
+        for other in plans[index + 1 :]
+        if clashing(one, other)
+    }
+    return [pairs[key] for key in sorted(pairs)]
+
+
+def _entry_repair(
+    entry: Entry,
+    specs: Mapping[str, bytes | None],
+    inventory: NodeInventory,
+    boot_id: str,
+    standing: Standing | None,
+) -> Repair | None:
+    uid = entry.plan.uid
+    if standing is not None and not standing.here and boot_id and entry.boot_id and entry.boot_id != boot_id:
+        return Repair("release", uid, "its claim is gone and the node was booted since it was prepared")
+    try:
+        wanted = refreshed(entry.plan, inventory)
+    except Refusal as refusal:
+        return Repair("withdraw-spec", uid, refusal.what) if uid in specs else None
+    if wanted != entry.plan:
+        return Repair("write-spec", uid, "the kernel has given its chips other device numbers", wanted)
+    if uid not in specs:
+        return Repair("write-spec", uid, "it is missing", wanted)
+    if specs[uid] != encode(edits(wanted)):
+        return Repair("write-spec", uid, "it differs from the journal", wanted)
+    return None

@@ -1,0 +1,163 @@
+"""Carries out repairs, at start and on a timer. What it costs: a few small files read in a minute, and what
+``standings`` asks of the API server.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.claims.edits import edits
+from dra_driver.claims.held import Held
+from dra_driver.claims.journal import Journal
+from dra_driver.claims.preparer import ClaimSource
+from dra_driver.claims.repair import GONE_SECONDS, Repair, clashes, repairs
+from dra_driver.claims.standings import Standings
+from dra_driver.errors import DriverError
+from dra_driver.host.inventory import NodeInventory
+
+INTERVAL = 60.0
+"""Seconds between two passes."""
+
+log = logging.getLogger(__name__)
+
+
+class Repairer:
+    """Keeps CDI directory and journal equal to what should be.
+
+    Args:
+        journal: what is prepared.
+        cdi: where runtimes look for it.
+        source: the API server.
+        inventory: the node as it is now.
+        node_name: name of this node, which is also its pool's.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        cdi: SpecDirectory,
+        source: ClaimSource,
+        inventory: Callable[[], NodeInventory],
+        node_name: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal = journal
+        self._cdi = cdi
+        self._inventory = inventory
+        self._standings = Standings(source, node_name, journal.boot_id, clock)
+        self._pass = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.counts: Counter[str] = Counter()
+        """Repairs done by kind; ``failed`` counts those that could not be."""
+        self.findings: tuple[str, ...] = ()
+        """What an administrator should look at, as of the last pass."""
+
+    def start(self) -> None:
+        """Make a pass now and every minute, in a thread."""
+        self._thread = threading.Thread(target=self._run, name="repair", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; waits for a pass under way."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def tick(self) -> list[Repair]:
+        """Ask the API server what is due, then repair; the repairs done. DriverError when files cannot be read."""
+        try:
+            self._ask()
+        except DriverError as error:
+            log.info("repair goes on without the API server: %s", error)
+        return self.repair()
+
+    def repair(self) -> list[Repair]:
+        """Compare and repair the files, without asking the API server; the repairs done. DriverError as above."""
+        with self._pass, self._journal.locked():
+            held = self._journal.verify()
+            specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
+            wanted = repairs(held, specs, self._inventory(), self._journal.boot_id, self._standings.known)
+            done = [repair for repair in wanted if self._applied(repair)]
+            self.counts["remove-temporary"] += self._cdi.remove_temporary()
+            findings = self._look(held)
+        for text in findings:
+            if text not in self.findings:
+                log.warning("%s", text)
+        self.findings = findings
+        return done
+
+    def _ask(self) -> None:
+        with self._pass:
+            with self._journal.locked() as held:
+                due, unreadable = self._standings.due(held), list(held.quarantined)
+                list_due = self._standings.list_due(held)
+            self._standings.ask(due)
+            if list_due:
+                self._standings.ask_list(unreadable)
+
+    def _applied(self, repair: Repair) -> bool:
+        log.info("claim %s: %s: %s", repair.uid, repair.kind, repair.reason)
+        try:
+            self._apply(repair)
+        except DriverError as error:
+            self.counts["failed"] += 1
+            log.error("claim %s: %s failed: %s", repair.uid, repair.kind, error)  # noqa: TRY400 - it explains itself
+            return False
+        self.counts[repair.kind] += 1
+        return True
+
+    def _apply(self, repair: Repair) -> None:
+        if repair.plan is not None:
+            self._journal.put(repair.plan)
+            self._cdi.write(repair.uid, edits(repair.plan))
+        elif repair.kind == "learn":
+            self._journal.learn(repair.uid, repair.chips)
+        else:
+            self._cdi.remove(repair.uid)
+            if repair.kind == "release":
+                self._journal.remove(repair.uid)
+
+    def _look(self, held: Held) -> tuple[str, ...]:
+        unreadable = [
+            f"the journal file of claim {item.uid} cannot be read ({item.reason}) and is kept as {item.path}; "
+            f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back until "
+            "the claim is prepared again, unprepared, or gone from the API server"
+            for item in held.quarantined.values()
+        ]
+        gone = [
+            f"claim {entry.plan.reference} ({uid}) has been gone from the API server for more than "
+            f"{GONE_SECONDS / 60:.0f} minutes, but kubelet has not unprepared it; {_chips(entry.plan.held_chips)} stay "
+            "held, since containers may be using them; if none are, reboot the node, or remove "
+            f"{self._journal.path(uid)}"
+            for uid, entry in held.entries.items()
+            if (standing := self._standings.known.get(uid)) is not None and standing.surely_gone
+        ]
+        clashing = [
+            f"claims {one.reference} and {other.reference} are used by one pod and show different chips under the same "
+            "/dev/neuronN; a container that uses both sees the chips of only one; set --device-numbering host on nodes "
+            "where pods share claims like that"
+            for one, other in clashes(held, self._standings.known)
+        ]
+        return (*unreadable, *gone, *clashing)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.tick()
+            except DriverError as error:
+                self.counts["failed"] += 1
+                log.error("repair: %s", error)  # noqa: TRY400 - it explains itself, and is tried again in a minute
+            if self._stop.wait(INTERVAL):
+                return
+
+
+def _chips(chips: frozenset[int] | tuple[int, ...]) -> str:
+    return f"chips {', '.join(map(str, sorted(chips)))}" if chips else "no chips"

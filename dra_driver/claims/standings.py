@@ -1,0 +1,117 @@
+"""What the API server says of prepared claims, asked seldom and remembered.
+
+A claim is asked for once in half an hour, every five minutes while it seems gone; the first time at once when it was
+prepared before the node was booted. Unreadable journal files tell no name to ask for, so for those all claims are
+listed, at once and then every five minutes. A node without claims asks nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from dra_driver.claims.held import Held
+from dra_driver.claims.plan import users
+from dra_driver.claims.preparer import ClaimSource
+from dra_driver.claims.repair import Standing
+from dra_driver.claims.values import Plan
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.objects import ResourceClaim
+from dra_driver.names import DRIVER_NAME
+from dra_driver.slices.chips import chips_of
+
+CHECK_AGAIN = 1800.0
+"""Seconds between two questions about a claim that is here."""
+CHECK_DOUBTFUL = 300.0
+"""Seconds between two questions about a claim that seems gone, and between two lists for unreadable files."""
+
+
+class Standings:
+    """Answers by claim UID. For one thread.
+
+    Args:
+        source: the API server.
+        node_name: name of this node, which is also its pool's.
+        boot_id: identity of this boot.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, source: ClaimSource, node_name: str, boot_id: str, clock: Callable[[], float]) -> None:
+        self._source = source
+        self._node_name = node_name
+        self._boot_id = boot_id
+        self._clock = clock
+        self._known: dict[str, Standing] = {}
+        self._due: dict[str, float] = {}
+        self._list_due = clock()
+
+    @property
+    def known(self) -> Mapping[str, Standing]:
+        """The answers so far."""
+        return MappingProxyType(self._known)
+
+    def due(self, held: Held) -> list[Plan]:
+        """Claims whose turn it is. Forgets claims that are no longer held."""
+        now = self._clock()
+        for uid in set(self._due).difference(held.entries):
+            del self._due[uid]
+        for uid in set(self._known).difference(held.entries, held.quarantined):
+            del self._known[uid]
+        for uid, entry in held.entries.items():
+            first = now if entry.boot_id != self._boot_id else now + _spread(uid)
+            self._due.setdefault(uid, first)
+        return [entry.plan for uid, entry in held.entries.items() if self._due[uid] <= now]
+
+    def list_due(self, held: Held) -> bool:
+        """Whether unreadable files make it time for a list."""
+        return bool(held.quarantined) and self._list_due <= self._clock()
+
+    def ask(self, claims: Iterable[Plan]) -> None:
+        """Get claims one by one. ApiError when the server cannot be asked; the rest stays due."""
+        for plan in claims:
+            try:
+                claim: ResourceClaim | None = self._source.get_claim(plan.namespace, plan.name)
+            except ApiError as error:
+                if not error.object_missing:
+                    raise
+                claim = None
+            self._note(plan.uid, claim)
+            self._due[plan.uid] = self._clock() + (CHECK_AGAIN if self._known[plan.uid].here else CHECK_DOUBTFUL)
+
+    def ask_list(self, uids: Iterable[str]) -> None:
+        """Look for claims by UID in a list of all. ApiError when the server cannot be asked."""
+        self._list_due = self._clock() + CHECK_DOUBTFUL
+        claims = {claim.metadata.uid: claim for claim in self._source.list_claims()}
+        for uid in uids:
+            self._note(uid, claims.get(uid))
+
+    def _note(self, uid: str, claim: ResourceClaim | None) -> None:
+        now = self._clock()
+        chips = None if claim is None or claim.metadata.uid != uid else self._chips(claim)
+        before = self._known.get(uid)
+        if before is not None and before.here == (chips is not None):
+            answer = replace(before, checked=now, checks=before.checks + 1)
+        else:
+            answer = Standing(here=chips is not None, since=now, checked=now)
+        if chips is not None and claim is not None:
+            answer = replace(answer, chips=chips, pods=users(claim))
+        self._known[uid] = answer
+
+    def _chips(self, claim: ResourceClaim) -> frozenset[int] | None:
+        """What the claim holds alone on this node; None when no device of this node is allocated to it."""
+        allocation = claim.status.allocation
+        own = [
+            result
+            for result in (allocation.devices.results if allocation is not None else ())
+            if result.driver == DRIVER_NAME and result.pool == self._node_name
+        ]
+        if not own:
+            return None
+        return frozenset(chip for result in own if not result.admin_access for chip in chips_of(result.device) or ())
+
+
+def _spread(uid: str) -> float:
+    """Seconds until a claim's first turn: spread by UID, so that not all nodes ask at once after an update."""
+    return CHECK_AGAIN * (zlib.crc32(uid.encode()) % 1000) / 1000
