@@ -73,7 +73,10 @@ class Held:
         if entry is None:
             return
         plan = entry.plan
-        del self._by_namespace[plan.namespace][uid]
+        neighbours = self._by_namespace[plan.namespace]
+        del neighbours[uid]
+        if not neighbours:
+            del self._by_namespace[plan.namespace]
         for chip in plan.held_chips:
             if self._holders.get(chip) == uid:
                 del self._holders[chip]

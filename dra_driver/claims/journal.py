@@ -90,15 +90,19 @@ class Journal:
             yield self._held
 
     def put(self, plan: Plan) -> bool:
-        """Keep a plan, lastingly. False when exactly this is kept already."""
-        entry = Entry(plan, self.boot_id)
-        if self._held.entries.get(plan.uid) == entry:
+        """Keep a plan as prepared in this boot, lastingly. False when exactly this is kept already."""
+        return self.keep(Entry(plan, self.boot_id))
+
+    def keep(self, entry: Entry) -> bool:
+        """Keep an entry, lastingly, and end the quarantine of its claim. False when exactly this is kept already."""
+        uid = entry.plan.uid
+        if self._held.entries.get(uid) == entry:
             return False
-        with self._change("keep", plan.uid):
+        with self._change("keep", uid):
             self._store(entry)
             self._held.add(entry)
-            if plan.uid in self._held.quarantined:
-                self._drop_quarantined(plan.uid)
+            if uid in self._held.quarantined:
+                self._drop_quarantined(uid)
         return True
 
     def remove(self, uid: str) -> bool:
@@ -165,14 +169,10 @@ class Journal:
         self._valid_at = None
         try:
             counter = self._lock.counter()
-            learned = {} if trusted is None else dict(trusted.quarantined)
+            learned = self._held.quarantined
             held = Held()
             self._restore_quarantined()
             names = self._names(self._claims, clean=True)
-            for uid in sorted(set(trusted.entries).difference(names)) if trusted is not None else ():
-                log.warning(
-                    "somebody removed %s; the claim counts as unprepared and its devices as free", self.path(uid)
-                )
             for uid in names:
                 entry = self._read(uid, None if trusted is None else trusted.entries.get(uid))
                 if entry is not None:
@@ -188,6 +188,8 @@ class Journal:
                 consequence="no claim can be prepared or unprepared",
                 remedy="check the disk and the mount of the state directory",
             ) from error
+        for uid in set(trusted.entries if trusted is not None else ()).difference(held.entries, held.quarantined):
+            log.warning("somebody removed %s; the claim counts as unprepared and its devices as free", self.path(uid))
         self._held = held
         self._valid_at = counter
 

@@ -173,7 +173,7 @@ class Preparer:
                 continue
             if claim.metadata.uid != ref.uid:
                 raise Refusal(
-                    f"claim {ref.namespace}/{ref.name} was replaced: it now has UID {claim.metadata.uid}, not {ref.uid}",
+                    f"claim {ref.namespace}/{ref.name} was replaced: its UID is {claim.metadata.uid}, not {ref.uid}",
                     consequence="the claim that the pod was started for is gone",
                     remedy="delete the pod so that it is started with the new claim",
                 )

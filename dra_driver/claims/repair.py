@@ -1,8 +1,8 @@
 """What differs between journal, CDI directory and API server, and what to do about it: a function of values.
 
-The journal says what should be. Its entries have their CDI specs, with the device numbers of now; a spec of ours that no
-entry explains goes. A spec whose chip is not there is withdrawn: after a reboot its device number may belong to other
-hardware. Prepare or repair writes it again when the chip is back.
+The journal says what should be. Its entries have their CDI specs, with the device numbers of now; a spec of ours that
+no entry explains goes. A spec whose chip is not there is withdrawn: after a reboot its device number may belong to
+other hardware. Prepare or repair writes it again when the chip is back.
 
 When does an entry end without kubelet's unprepare? The API server may say that its claim is gone (deleted, replaced, or
 no longer allocated to this node), but a pod that was deleted by force may be running all the same, so that alone never
@@ -62,14 +62,14 @@ class Standing:
 class Repair:
     """One thing to do.
 
-    ``kind`` is stable (metrics use it): ``write-spec`` (``plan`` is what it shall show), ``withdraw-spec``,
+    ``kind`` is stable (metrics use it): ``write-spec`` (of ``entry``, which is what to journal), ``withdraw-spec``,
     ``remove-spec``, ``release`` (forget the claim) and ``learn`` (``chips`` is what an unreadable file held).
     """
 
     kind: Literal["write-spec", "withdraw-spec", "remove-spec", "release", "learn"]
     uid: str
     reason: str
-    plan: Plan | None = None
+    entry: Entry | None = None
     chips: frozenset[int] = field(default=frozenset())
 
 
@@ -104,9 +104,8 @@ def repairs(
             )
         elif standing.surely_gone:
             found.append(Repair("release", uid, "its journal file is unreadable and its claim is gone"))
-    for uid in sorted(set(specs).difference(held.entries, held.quarantined)):
-        found.append(Repair("remove-spec", uid, "no prepared claim explains it"))
-    return found
+    strays = sorted(set(specs).difference(held.entries, held.quarantined))
+    return found + [Repair("remove-spec", uid, "no prepared claim explains it") for uid in strays]
 
 
 def clashes(held: Held, standings: Mapping[str, Standing]) -> list[tuple[Plan, Plan]]:
@@ -141,10 +140,12 @@ def _entry_repair(
         wanted = refreshed(entry.plan, inventory)
     except Refusal as refusal:
         return Repair("withdraw-spec", uid, refusal.what) if uid in specs else None
+    # The boot stays: the entry is no proof that the claim is used in this one.
+    kept = Entry(wanted, entry.boot_id)
     if wanted != entry.plan:
-        return Repair("write-spec", uid, "the kernel has given its chips other device numbers", wanted)
+        return Repair("write-spec", uid, "the kernel has given its chips other device numbers", kept)
     if uid not in specs:
-        return Repair("write-spec", uid, "it is missing", wanted)
+        return Repair("write-spec", uid, "it is missing", kept)
     if specs[uid] != encode(edits(wanted)):
-        return Repair("write-spec", uid, "it differs from the journal", wanted)
+        return Repair("write-spec", uid, "it differs from the journal", kept)
     return None

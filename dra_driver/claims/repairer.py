@@ -1,5 +1,6 @@
-"""Carries out repairs, at start and on a timer. What it costs: a few small files read in a minute, and what
-``standings`` asks of the API server.
+"""Carries out repairs, at start and on a timer.
+
+What it costs: a few small files read in a minute, and what ``standings`` asks of the API server.
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ class Repairer:
         return True
 
     def _apply(self, repair: Repair) -> None:
-        if repair.plan is not None:
-            self._journal.put(repair.plan)
-            self._cdi.write(repair.uid, edits(repair.plan))
+        if repair.entry is not None:
+            self._journal.keep(repair.entry)
+            self._cdi.write(repair.uid, edits(repair.entry.plan))
         elif repair.kind == "learn":
             self._journal.learn(repair.uid, repair.chips)
         else:
@@ -128,8 +129,8 @@ class Repairer:
     def _look(self, held: Held) -> tuple[str, ...]:
         unreadable = [
             f"the journal file of claim {item.uid} cannot be read ({item.reason}) and is kept as {item.path}; "
-            f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back until "
-            "the claim is prepared again, unprepared, or gone from the API server"
+            f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back "
+            "until the claim is prepared again, unprepared, or gone from the API server"
             for item in held.quarantined.values()
         ]
         gone = [
