@@ -120,7 +120,7 @@ class Transport:
         configuration = Configuration()
         try:
             load(configuration)
-        except (ConfigException, OSError, ValueError) as error:
+        except Exception as error:  # the loaders let through whatever YAML, TLS or a missing key raise
             raise DriverError(f"no access to the API server is configured: {error}", remedy=remedy) from error
         return cls(configuration, load, user_agent)
 
@@ -199,7 +199,7 @@ class Transport:
         answer.read()
         try:
             self._reload(self._client.configuration)
-        except (ConfigException, OSError, ValueError) as error:
+        except Exception as error:  # see _load
             raise self._unreachable(method, path, error) from error
         return self._send(method, path, query, body, content_type, timeout)
 
@@ -241,15 +241,17 @@ def _swallowed_by_idle_connection(error: BaseException | None) -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """A short text for an error; the client's own texts hold object addresses and repeat themselves."""
+    """A short text for an error; the client's own texts repeat the host."""
+    text = str(error)
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
+        return text.rpartition(": ")[2]
     if isinstance(error, urllib3.exceptions.ConnectTimeoutError):
         return f"no connection within {CONNECT_TIMEOUT:g} s"
     if isinstance(error, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
         return "no answer in time"
     if isinstance(error, urllib3.exceptions.ProtocolError) and len(error.args) > 1:
         return str(error.args[1])
-    text = str(error)
-    return text.rpartition(": ")[2] if "object at 0x" in text else text or type(error).__name__
+    return text or type(error).__name__
 
 
 __all__ = ["JSON", "ApiError", "Query", "Response", "Stream", "Transport", "Unreachable"]

@@ -75,6 +75,7 @@ class HttpServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
         self.api = api
         self._connections: set[socket.socket] = set()
+        self.accepted = 0
         super().__init__(address, _Handler)
         if api.tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -83,6 +84,7 @@ class HttpServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._connections.add(request)
+        self.accepted += 1
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:

@@ -72,6 +72,16 @@ class ApiServer:
             self._http.cut()
             self._http = None
 
+    def cut(self) -> None:
+        """Break all open connections; new ones are accepted."""
+        if self._http is not None:
+            self._http.cut()
+
+    @property
+    def connections(self) -> int:
+        """How many connections were accepted so far."""
+        return self._http.accepted if self._http else 0
+
     def transport(self, **configuration: Any) -> Transport:
         """A client for this server."""
         return Transport(Configuration(host=self.url, **configuration), user_agent="test")

@@ -66,7 +66,7 @@ def test_a_trn2_chip_has_what_the_vendor_publishes_and_our_additions() -> None:
         "topology_y": {"int": 2},
         "topology4_id": {"int": 1},
         "topology8_id": {"int": 0},
-        "resource.aws.com/devicegroup1_id": {"string": "0000:57:00.0"},
+        "resource.aws.com/devicegroup1_id": {"string": "0000:56:00.0"},
         "resource.aws.com/devicegroup4_id": {"string": "671622785349fddf"},
         "resource.aws.com/devicegroup8_id": {"string": "3593812b8066a078"},
         "resource.aws.com/devicegroup16_id": {"string": "821d14afaf11327d"},
@@ -84,7 +84,7 @@ def test_a_trn2_chip_has_what_the_vendor_publishes_and_our_additions() -> None:
             "trn2u.48xlarge",
             16,
             {"resource.aws.com/devicegroup16_id", "connectedDevices"},
-            {"topology_x", "segment4_id"},
+            {"topology_x"},
         ),
         ("trn2.3xlarge", 1, {"coreCount"}, {"topology_x", "connectedDevices", "resource.aws.com/devicegroup1_id"}),
         ("trn3.48xlarge", 16, {"resource.aws.com/devicegroup4_id"}, {"topology_x", "connectedDevices"}),
@@ -126,9 +126,8 @@ def test_an_unknown_type_publishes_what_is_known_and_no_topology(instance_type: 
 def test_labels_and_host_facts_are_published_when_known() -> None:
     layers = ("nn-1", None, "nn-3")
     chips = tuple(chip(i, pci_bus_id=f"0000:c{i}:00.0", numa_node=i % 2) for i in range(2))
-    (first, second) = devices(
-        inventory("trn2u.48xlarge", 2, network_layers=layers, capacity_block_id="cb-1", devices=chips)
-    )
+    host = inventory("trn2u.48xlarge", 2, network_layers=layers, capacity_block_id="cb-1", devices=chips)
+    (first, second) = devices(host)
     assert values(first)["networkNodeLayer1"] == "nn-1"
     assert "networkNodeLayer2" not in first.attributes
     assert values(first)["capacityBlockId"] == "cb-1"
@@ -162,9 +161,8 @@ def test_a_chip_without_device_numbers_is_not_offered() -> None:
 def test_a_missing_chip_leaves_the_others_as_they_were() -> None:
     full = devices(inventory("trn2.48xlarge", 16))
     chips = tuple(chip(i) for i in range(16) if i != 5)
-    assert devices(inventory("trn2.48xlarge", 16, devices=chips)) == tuple(
-        d for d in full if d.name != "neuron-device-5"
-    )
+    rest = tuple(device for device in full if device.name != "neuron-device-5")
+    assert devices(inventory("trn2.48xlarge", 16, devices=chips)) == rest
 
 
 def test_more_chips_than_the_type_has_lose_the_topology_of_the_table() -> None:
@@ -174,12 +172,12 @@ def test_more_chips_than_the_type_has_lose_the_topology_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 65, "ü" * 33, "a\nb", "\x00", "", "\ud800"])
-def test_texts_that_kubernetes_would_refuse_are_left_out_and_logged(
-    text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_texts_that_kubernetes_would_refuse_are_left_out(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        (device,) = devices(inventory("trn2.48xlarge", 1, driver_version=text))
+        for _ in range(3):
+            (device,) = devices(inventory("trn2.48xlarge", 1, driver_version=text))
     assert "neuronDriverVersion" not in device.attributes
+    assert len(caplog.records) == (1 if text else 0), "said once, however often the host is read"
     validate_slice(encode_slice(pool((device,), "n", "u")[0], "v1"), None)
 
 
@@ -195,9 +193,8 @@ def test_every_type_gives_slices_that_the_api_server_takes(instance_type: str) -
 
 def test_a_slice_has_the_schema_of_kubernetes() -> None:
     (item,) = pool(devices(inventory("trn2.48xlarge", 16)), "node-a", "uid")
-    kubernetes_validate.validate(
-        msgspec.json.decode(msgspec.json.encode(encode_slice(item, "v1"))), "1.37", strict=True
-    )
+    document = msgspec.json.decode(msgspec.json.encode(encode_slice(item, "v1")))
+    kubernetes_validate.validate(document, "1.37", strict=True)
 
 
 def test_equal_inventories_give_equal_bytes() -> None:
