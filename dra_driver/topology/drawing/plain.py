@@ -74,7 +74,8 @@ def _torus(torus: Torus2D, chosen: frozenset[int]) -> list[str]:
     around = margin + _GAP.join(
         f"{_wrap({first, last} <= chosen, torus.rows, ':', '||'):^6}" for first, last in zip(top, bottom, strict=True)
     )
-    lines = [heads, around]
+    stubs = [around] if around.strip() else []
+    lines = [heads, *stubs]
     for row in range(torus.rows):
         members = [row * torus.columns + column for column in range(torus.columns)]
         end = _wrap({members[0], members[-1]} <= chosen, torus.columns, "..", "==")
@@ -82,7 +83,7 @@ def _torus(torus: Torus2D, chosen: frozenset[int]) -> list[str]:
         if row + 1 < torus.rows:
             below = [{index, index + torus.columns} <= chosen for index in members]
             lines.append(margin + _GAP.join(f"{'||' if both else '|':^6}" for both in below))
-    return [*lines, around]
+    return [*lines, *stubs]
 
 
 def _wrap(both: bool, length: int, plain: str, strong: str) -> str:

@@ -1,0 +1,183 @@
+"""``dra-driver topology``: facts, picture, judgement of a set, and what it does with bad input."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dra_driver.cli import topology
+from dra_driver.cli.main import guarded
+from dra_driver.topology.instance_types import INSTANCE_TYPES
+
+
+def command(*arguments: str) -> int:
+    """Run the command as ``dra-driver`` does and return its exit status."""
+    parser = argparse.ArgumentParser(prog="dra-driver")
+    topology.register(parser.add_subparsers())
+    args = parser.parse_args(["topology", *arguments])
+    return guarded(lambda: int(args.run(args)))
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert command(*arguments, "-o", "json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def normal(text: str) -> str:
+    """One blank between words, so that columns do not matter."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", INSTANCE_TYPES)
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_every_type_can_be_shown(name: str, output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(name, "-o", output) == 0
+    shown = capsys.readouterr()
+    assert name in shown.out
+    assert shown.err == ""
+    assert all(len(line) <= 102 for line in shown.out.splitlines())
+
+
+def test_a_row_of_the_torus_is_shown_with_its_facts_picture_and_judgement(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("ml.trn2.48xlarge", "--devices", "4,5,6,7") == 0
+    shown = capsys.readouterr().out
+    assert "[* 4*]===[* 5*]===[* 6*]===[* 7*]" in shown
+    words = normal(shown)
+    for fact in (
+        "devices 16, Trainium2",
+        "cores 8 physical each, 128 in all",
+        "logical cores 4 a device (logical core size 1 or 2, default 2)",
+        "memory 96 GiB each, 1536 GiB in all",
+        "fabric 4x4 2D torus",
+        "4-7=671622785349fddf",
+        "connected yes device group resource.aws.com/devicegroup4_id 671622785349fddf host indexes one run",
+    ):
+        assert fact in words
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "judgement"),
+    [
+        ("trn2.48xlarge", "0,5", "connected no"),
+        ("trn2.48xlarge", "0,4", "connected yes, but not a set that the vendor offers"),
+        ("trn2.48xlarge", "0,4", "host indexes not one run"),
+        ("trn2.48xlarge", "4,5", "devicegroup4_id 671622785349fddf, which also holds 6, 7"),
+        ("inf2.48xlarge", "11,0", "connected yes device group none holds them all host indexes not one run"),
+        ("trn3.48xlarge", "1,9", "connected yes, through the switch"),
+        ("trn2en.24xlarge", "1,2", "connected not known"),
+        ("trn2.3xlarge", "0", "device 0 connected yes, being one device"),
+    ],
+)
+def test_a_set_of_devices_is_judged(
+    name: str, devices: str, judgement: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(name, "--devices", devices) == 0
+    assert judgement in normal(capsys.readouterr().out)
+
+
+def test_what_was_concluded_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("trn3e.24xlarge") == 0
+    assert "4 (concluded, not documented), Trainium3" in capsys.readouterr().out
+
+
+def test_json_gives_the_same_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = as_json(capsys, "trn2u.48xlarge", "--devices", "4-7")
+    assert shown["instanceType"] == "trn2u.48xlarge"
+    assert (shown["devices"], shown["coresPerDevice"], shown["deviceMemoryBytes"]) == (16, 8, 103079215104)
+    assert (shown["logicalCoreSizes"], shown["defaultLogicalCoreSize"]) == ([1, 2], 2)
+    assert shown["fabric"]["kind"] == "torus2d"
+    assert shown["fabric"]["neighbours"][0] == [1, 3, 4, 12]
+    assert shown["fabric"]["connectedSets"]["8"] == [list(range(8)), list(range(8, 16))]
+    assert shown["ultraServer"] == {"nodes": 4, "usableNodes": [1, 2, 4], "links": "ring"}
+    assert (shown["pciBusIds"], shown["numaNodes"]) == (None, None)
+    assert shown["selection"] == {
+        "devices": [4, 5, 6, 7],
+        "connected": True,
+        "offered": True,
+        "run": True,
+        "group": {"attribute": "resource.aws.com/devicegroup4_id", "id": "671622785349fddf", "complete": True},
+    }
+
+
+def test_json_says_null_for_what_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = as_json(capsys, "trn2p.48xlarge")
+    assert (shown["devices"], shown["fabric"]["neighbours"], shown["selection"]) == (None, None, None)
+    assert shown["deviceGroups"] == []
+
+
+def test_the_picture_is_written_as_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "torus.svg"
+    assert command("trn1.32xlarge", "--devices", "8-11", "--svg", str(file)) == 0
+    assert f"written: {file}" in capsys.readouterr().out
+    marked = ET.parse(file).iterfind(".//*[@class='device marked']")
+    assert [group.attrib["data-device"] for group in marked] == ["8", "9", "10", "11"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["trn2.48xlrge"], "did you mean trn2.48xlarge"),
+        (["p5.48xlarge"], "no instance type 'p5.48xlarge' is known"),
+        (["trn2.48xlarge", "--devices", "16"], "device indexes go from 0 to 15"),
+        (["trn2.48xlarge", "--devices", "0-9999"], "device indexes go from 0 to 15"),
+        (["trn2.48xlarge", "--devices", "4,4"], "device 4 is named more than once"),
+        (["trn2.48xlarge", "--devices", "7-4"], "write 4-7"),
+        (["trn2.48xlarge", "--devices", ""], "cannot be read at ''"),
+        (["trn2.48xlarge", "--devices", "4,,5"], "cannot be read at ''"),
+        (["trn2.48xlarge", "--devices", "--4"], "expected one argument"),
+        (["trn2.48xlarge", "--devices=-4"], "cannot be read at '-4'"),
+        (["trn2.48xlarge", "--devices", "four"], "give indexes and ranges: 4,5,6,7 or 4-7"),
+        (["trn2.48xlarge", "--devices", "\N{ARABIC-INDIC DIGIT FOUR}"], "cannot be read"),
+        (["trn2.48xlarge", "--devices", "0," * 5000], "cannot be read"),
+        (["trn2p.48xlarge", "--devices", "0"], "not public"),
+        (["trn2.48xlarge", "--svg", "/dev/null/x.svg"], "cannot write the picture"),
+        (["trn2.48xlarge", "--svg", "nul\0.svg"], "cannot write the picture"),
+    ],
+)
+def test_bad_input_ends_with_status_2_and_says_what_is_legal(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = command(*arguments)
+    except SystemExit as exit_of_argparse:
+        status = int(str(exit_of_argparse.code))
+    shown = capsys.readouterr()
+    assert status == 2
+    assert text in shown.err
+    assert shown.out == ""
+    assert len(shown.err) < 2500
+
+
+def test_bad_devices_write_no_picture(tmp_path: Path) -> None:
+    file = tmp_path / "none.svg"
+    assert command("trn2.48xlarge", "--devices", "99", "--svg", str(file)) == 2
+    assert not file.exists()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.text(max_size=20), devices=st.text(max_size=20))
+def test_no_input_ends_in_a_traceback(name: str, devices: str, capsys: pytest.CaptureFixture[str]) -> None:
+    real = name if name in INSTANCE_TYPES else "inf2.48xlarge"
+    assert command("-o=text", f"--devices={devices}", "--", real) in (0, 2)
+    assert command("-o=text", "--", name) in (0, 2)
+    capsys.readouterr()
+
+
+@given(st.lists(st.integers(0, 15), min_size=1, unique=True))
+def test_devices_are_read_as_written(indexes: list[int]) -> None:
+    assert topology.parse_devices(",".join(map(str, indexes))) == tuple(indexes)
+    assert topology.parse_devices(" , ".join(f"{index}-{index}" for index in indexes)) == tuple(indexes)
+
+
+def test_the_help_text_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command("--help")
+    assert caught.value.code == 0
+    assert "dra-driver topology trn2.48xlarge --devices 4,5,6,7" in capsys.readouterr().out
