@@ -41,10 +41,23 @@ class ObjectMeta(_Object, frozen=True):
     creation_timestamp: str | None = None
 
 
+class NodeSystemInfo(_Object, frozen=True):
+    """``status.nodeInfo``, the part in use."""
+
+    kubelet_version: str = ""
+
+
+class NodeStatus(_Object, frozen=True):
+    """``status`` of a Node, the part in use."""
+
+    node_info: NodeSystemInfo = NodeSystemInfo()
+
+
 class Node(_Object, frozen=True):
     """A cluster node."""
 
     metadata: ObjectMeta
+    status: NodeStatus = NodeStatus()
 
 
 class DeviceAttribute(_Object, frozen=True):

@@ -2,7 +2,8 @@
 
 A watch is agreed to last about ten minutes, with jitter so that nodes started together drift apart: an idle collection
 costs about six requests an hour. A lost or ended watch goes on from the last resource version seen (bookmarks keep it
-fresh); 410 makes it list again. Errors, 410 and watches that end at once are followed by growing waits.
+fresh); 410 and events that cannot be read make it list again. Errors, 410 and watches that end at once are followed by
+growing waits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 from dra_driver.kube.backoff import Backoff
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.errors import ApiError, DecodeError
 from dra_driver.kube.resources import Watch, WatchEvent
 
 T = TypeVar("T")
@@ -116,7 +117,9 @@ class Reflector(Generic[T]):
                     if event.object is not None:
                         self._call(self._on_event, event)
         except ApiError as error:
-            raise _Moved("" if error.status == 410 else resource_version, error) from error
+            # An event that cannot be read would come again and again from the same place.
+            lost_place = error.status == 410 or isinstance(error, DecodeError)
+            raise _Moved("" if lost_place else resource_version, error) from error
         finally:
             with self._lock:
                 self._open = None

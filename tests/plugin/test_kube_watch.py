@@ -1,0 +1,221 @@
+"""The reflector against a server that ends, breaks, refuses and expires watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Self
+
+import pytest
+
+from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.objects import Node
+from dra_driver.kube.resources import ResourceApi, WatchEvent
+from dra_driver.kube.watch import Reflector
+from tests.plugin.apiserver import ApiServer
+from tests.plugin.eventually import eventually
+
+
+class Follower:
+    """A reflector of the own Node, and what it told."""
+
+    def __init__(self, server: ApiServer, **options: Any) -> None:
+        api = ResourceApi(server.transport())
+        self.lists: list[list[Node]] = []
+        self.events: list[WatchEvent[Node]] = []
+        self.reflector: Reflector[Node] = Reflector(
+            "own Node",
+            lambda: api.list_nodes("node-a"),
+            lambda version, seconds: api.watch_nodes("node-a", version, seconds),
+            self.lists.append,
+            self.events.append,
+            **options,
+        )
+
+    def __enter__(self) -> Self:
+        self.reflector.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.reflector.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        running.add_node("node-a", labels={"zone": "1"})
+        running.add_node("node-b")
+        yield running
+
+
+def relabel(server: ApiServer, value: str) -> None:
+    node = server.store.get("nodes", "node-a")
+    node["metadata"]["labels"]["zone"] = value
+    server.store.update("nodes", "node-a", node)
+
+
+def watches(server: ApiServer) -> int:
+    return server.count("GET", "nodes", watch=True)
+
+
+def lists(server: ApiServer) -> int:
+    return server.count("GET", "nodes", watch=False)
+
+
+def test_it_lists_then_follows_only_the_own_object(server: ApiServer) -> None:
+    with Follower(server) as follower:
+        eventually(lambda: watches(server) == 1)
+        assert [node.metadata.name for node in follower.lists[0]] == ["node-a"]
+        server.add_node("node-c")
+        relabel(server, "2")
+        eventually(lambda: follower.events)
+        (event,) = follower.events
+        assert event.type == "MODIFIED"
+        assert event.object is not None
+        assert event.object.metadata.labels == {"zone": "2"}
+
+
+def test_a_watch_that_the_server_ends_goes_on_without_a_list(server: ApiServer) -> None:
+    with Follower(server) as follower:
+        eventually(lambda: watches(server) == 1)
+        server.close_watches()
+        eventually(lambda: watches(server) == 2)
+        relabel(server, "2")
+        eventually(lambda: follower.events)
+        assert lists(server) == 1
+
+
+def test_nothing_is_lost_between_two_watches(server: ApiServer) -> None:
+    with Follower(server) as follower:
+        eventually(lambda: watches(server) == 1)
+        server.stop()
+        relabel(server, "2")
+        relabel(server, "3")
+        server.start()
+        eventually(lambda: len(follower.events) == 2)
+        assert lists(server) == 1
+
+
+def test_bookmarks_move_the_place_to_go_on_from(server: ApiServer) -> None:
+    server.bookmark_seconds = 0.02
+    with Follower(server):
+        eventually(lambda: watches(server) == 1)
+        server.store.expire()
+        time.sleep(0.1)
+        before = int(server.requests[-1].query["resourceVersion"])
+        server.close_watches()
+        eventually(lambda: server.count("GET", "nodes", watch=True) >= 2)
+        last = [request for request in server.requests if request.watch][-1]
+        assert int(last.query["resourceVersion"]) > before
+
+
+def test_an_expired_watch_lists_again(server: ApiServer) -> None:
+    with Follower(server) as follower:
+        eventually(lambda: watches(server) == 1)
+        relabel(server, "2")
+        eventually(lambda: follower.events)
+        server.store.expire()
+        eventually(lambda: len(follower.lists) == 2)
+        relabel(server, "3")
+        eventually(lambda: len(follower.events) == 2)
+
+
+def test_a_server_that_always_says_410_is_not_asked_in_a_loop(server: ApiServer) -> None:
+    server.fail(410, times=10_000, watch=True, reason="Expired")
+    with Follower(server):
+        time.sleep(1.5)
+    assert 2 <= lists(server) <= 8
+
+
+def test_a_server_that_ends_watches_at_once_is_not_asked_in_a_loop(server: ApiServer) -> None:
+    server.watch_seconds = 0.0
+    with Follower(server):
+        time.sleep(1.5)
+    assert 2 <= watches(server) <= 8
+    assert lists(server) == 1
+
+
+def test_a_server_that_fails_or_drops_is_not_asked_in_a_loop(server: ApiServer) -> None:
+    server.fail(500, times=3)
+    server.drop(times=10_000)
+    with Follower(server) as follower:
+        time.sleep(1.5)
+        assert follower.reflector.last_error != ""
+    assert 2 <= len(server.requests) <= 16, "each lost read is tried twice at most"
+
+
+def test_errors_end_in_a_list_and_a_watch(server: ApiServer) -> None:
+    server.fail(500, times=1, watch=False)
+    server.fail(503, times=1, watch=True)
+    with Follower(server) as follower:
+        eventually(lambda: watches(server) == 2)
+        eventually(lambda: follower.reflector.last_error == "")
+        relabel(server, "2")
+        eventually(lambda: follower.events)
+
+
+def test_retry_after_is_honoured(server: ApiServer) -> None:
+    server.fail(429, times=1, retry_after=1)
+    with Follower(server, backoff=Backoff(first=0.01)) as follower:
+        eventually(lambda: follower.lists)
+    first, second = (request.at for request in server.requests[:2])
+    assert second - first >= 1.0
+
+
+def test_it_stops_at_once_out_of_a_blocked_read(server: ApiServer) -> None:
+    with Follower(server) as follower:
+        eventually(lambda: watches(server) == 1)
+        time.sleep(0.05)
+        started = time.monotonic()
+        follower.reflector.stop()
+        assert time.monotonic() - started < 0.5
+        asked = len(server.requests)
+        relabel(server, "2")
+        time.sleep(0.1)
+        assert follower.events == []
+        assert len(server.requests) == asked
+
+
+def test_it_stops_at_once_out_of_a_wait(server: ApiServer) -> None:
+    server.fail(500, times=100)
+    with Follower(server, backoff=Backoff(first=60.0, cap=60.0)) as follower:
+        eventually(lambda: len(server.requests) == 1)
+        started = time.monotonic()
+        follower.reflector.stop()
+        assert time.monotonic() - started < 0.5
+
+
+def test_a_callback_that_fails_does_not_end_it(server: ApiServer) -> None:
+    follower = Follower(server)
+
+    def fail(_: object) -> None:
+        raise RuntimeError("on purpose")
+
+    follower.reflector._on_list = fail
+    with follower:
+        eventually(lambda: watches(server) == 1)
+        relabel(server, "2")
+        eventually(lambda: follower.events)
+
+
+def test_an_event_that_cannot_be_read_does_not_end_it(server: ApiServer) -> None:
+    with Follower(server) as follower:
+        eventually(lambda: watches(server) == 1)
+        node = server.store.get("nodes", "node-a")
+        node["metadata"]["labels"] = "none"
+        server.store.update("nodes", "node-a", node)
+        eventually(lambda: follower.reflector.last_error)
+        assert "labels" in follower.reflector.last_error
+        node["metadata"].pop("resourceVersion")
+        node["metadata"]["labels"] = {"zone": "2"}
+        server.store.update("nodes", "node-a", node)
+        eventually(lambda: len(follower.lists) == 2)
+        assert follower.lists[1][0].metadata.labels == {"zone": "2"}
+
+
+def test_watches_are_agreed_for_about_ten_minutes(server: ApiServer) -> None:
+    with Follower(server):
+        eventually(lambda: watches(server) == 1)
+        query = server.requests[-1].query
+    assert 540 <= int(query["timeoutSeconds"]) <= 660
+    assert query["allowWatchBookmarks"] == "true"
