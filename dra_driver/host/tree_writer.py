@@ -45,8 +45,8 @@ class TreeWriter:
                 self._replace(tree, self._written_before())
         except OSError as error:
             raise DriverError(
-                f"cannot write the emulated host to {self.root}: {error.strerror} ({error.filename})",
-                consequence="it is incomplete",
+                f"cannot write the emulated host to {self.root}: {error}",
+                consequence="it may be incomplete",
                 remedy="name a directory on a local file system that you may write to, and try again",
             ) from error
 

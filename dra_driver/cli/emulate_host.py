@@ -1,0 +1,145 @@
+"""``dra-driver emulate-host``: write the file tree of a Neuron host of any instance type."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dra_driver.cli.errors import UsageError
+from dra_driver.errors import DriverError
+
+if TYPE_CHECKING:
+    from dra_driver.host.emulator import EmulationOptions
+
+LONGEST_LIST = 256
+"""Characters of an option's value; far more than any host needs."""
+
+_NUMBER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+
+EXAMPLES = """\
+examples:
+  dra-driver emulate-host --instance-type trn2.48xlarge /tmp/trn2
+  dra-driver emulate-host --instance-type trn1.32xlarge --driver-version 2.26.10.0 --missing 3,7 /tmp/broken
+  dra-driver emulate-host --instance-type trn2.48xlarge --ecc 5:sram=1,mem=2 --lnc 1 /tmp/worn
+  dra-driver emulate-host --instance-type trn2u --ultraserver-modes 3,4 --node-id 2=1 /tmp/pair
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "emulate-host",
+        help="write the files of a Neuron host into a directory",
+        description="Write the files that the driver reads on a host of an instance type: sysfs, DMI, kernel driver"
+        " version and device nodes. The device nodes are character devices that containers can open and that do"
+        " nothing (plain files where this process is not root). Writing again replaces the host, also under a running"
+        " driver.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="a new, an empty, or an emulated host's directory")
+    parser.add_argument("--instance-type", metavar="TYPE", required=True, help="such as trn2.48xlarge, or trn2")
+    parser.add_argument("--driver-version", metavar="V", help="of the kernel driver (default: the newest known)")
+    parser.add_argument("--missing", metavar="LIST", default="", help="devices that the host has lost: 3,7")
+    parser.add_argument(
+        "--ecc",
+        metavar="N:NAME=COUNT,...",
+        action="append",
+        default=[],
+        help="ECC counters of device N, by sram, mem, repairable, sram-corrected, mem-corrected; may be repeated",
+    )
+    parser.add_argument("--lnc", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
+    group = parser.add_argument_group("UltraServer (types such as trn2u.48xlarge; default: a healthy one of 4 nodes)")
+    group.add_argument("--ultraserver-modes", metavar="LIST", help="1 four nodes, 2 or 3 two nodes, 4 stand-alone")
+    group.add_argument("--server-id", metavar="2|4=HEX", action="append", default=[], help="of 2 or 4 nodes, 16 digits")
+    group.add_argument("--node-id", metavar="2|4=ID", action="append", default=[], help="in 2 or 4 nodes, -1 for none")
+    group.add_argument("--busy", action="store_true", help="the election of the ids still runs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the host, and say what is there and what to try next."""
+    from dra_driver.host.discover import discover
+    from dra_driver.host.emulator import write_host
+    from dra_driver.topology.instance_types import resolve_emulation
+
+    try:
+        kind = resolve_emulation(args.instance_type)
+        write_host(args.directory, kind, options(args))
+    except DriverError as error:
+        raise error if isinstance(error, UsageError) else UsageError(str(error)) from error
+    host = discover(args.directory)
+    print(f"{args.directory}: an emulated {host.instance_type} with {len(host.devices)} of {kind.devices} devices,")
+    print(f"kernel driver {host.driver_version}{_nodes(args.directory)}")
+    for finding in host.findings:
+        print(f"the driver will report: {finding.code} ({finding.subject})")
+    print(f"next: dra-driver slices --host-root {shlex.quote(str(args.directory))}")
+    return 0
+
+
+def options(args: argparse.Namespace) -> EmulationOptions:
+    """The emulation that the arguments ask for; UsageError names the one that cannot be read."""
+    from dra_driver.host.emulator import EmulationOptions
+
+    modes = args.ultraserver_modes
+    return EmulationOptions(
+        driver_version=args.driver_version,
+        missing=frozenset(_numbers(args.missing, "--missing")),
+        ecc=_ecc(args.ecc),
+        logical_nc_config=None if args.lnc is None else _number(args.lnc, "--lnc"),
+        ultraserver_modes=None if modes is None else tuple(_numbers(modes, "--ultraserver-modes")),
+        server_ids={_number(size, "--server-id"): text for size, text in _pairs(args.server_id, "--server-id")},
+        node_ids={
+            _number(size, "--node-id"): _number(text, "--node-id") for size, text in _pairs(args.node_id, "--node-id")
+        },
+        busy=args.busy,
+    )
+
+
+def _ecc(items: Iterable[str]) -> dict[int, dict[str, int]]:
+    counters: dict[int, dict[str, int]] = {}
+    for item in items:
+        index, colon, values = item.partition(":")
+        if not colon:
+            raise UsageError(f"--ecc cannot be read: {item[:60]!r}", remedy="write it as in --ecc 5:sram=1,mem=2")
+        pairs = _pairs(_items(values, "--ecc"), "--ecc")
+        counters.setdefault(_number(index, "--ecc"), {}).update({name: _number(text, "--ecc") for name, text in pairs})
+    return counters
+
+
+def _pairs(items: Iterable[str], option: str) -> list[tuple[str, str]]:
+    pairs = []
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise UsageError(f"{option} cannot be read at {item[:60]!r}", remedy="a name, =, and a value are expected")
+        pairs.append((name.strip(), value.strip()))
+    return pairs
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    return [_number(item, option) for item in _items(text, option)]
+
+
+def _items(text: str, option: str) -> list[str]:
+    if len(text) > LONGEST_LIST:
+        raise UsageError(f"{option} is longer than {LONGEST_LIST} characters", remedy="name each device once")
+    return text.split(",") if text else []
+
+
+def _number(text: str, option: str) -> int:
+    if not _NUMBER.fullmatch(text.strip()):
+        raise UsageError(f"{option} expects a number, not {text[:60]!r}", remedy="see dra-driver emulate-host --help")
+    return int(text)
+
+
+def _nodes(directory: Path) -> str:
+    nodes = sorted((directory / "dev").glob("neuron*"))
+    if not nodes:
+        return ""
+    kind = "character devices" if nodes[0].is_char_device() else "plain files, as device nodes could not be made"
+    return f"; its /dev/neuron* are {kind}"
