@@ -87,24 +87,26 @@ class ServiceTable(grpc.GenericRpcHandler):
 
 
 def _handler(method: Method, activity: Activity) -> grpc.RpcMethodHandler[Any, Any]:
-    def decode(data: bytes) -> Message | None:
+    def decode(data: bytes) -> Message | DecodeError:
         try:
             return method.request.FromString(data)
-        except DecodeError:
-            return None
+        except DecodeError as error:
+            return error  # raised, it would be logged with a traceback; None would mean the same to gRPC
 
-    def unary(request: Message | None, context: grpc.ServicerContext) -> Any:
+    def unary(request: Message | DecodeError, context: grpc.ServicerContext) -> Any:
         code, text = grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {method.request.DESCRIPTOR.full_name}"
-        if request is not None:
+        if not isinstance(request, DecodeError):
             with operation(), activity.call():
                 try:
                     return method.handle(request, context)
                 except Exception as error:
                     log.exception("%s failed", method.path)
                     code, text = grpc.StatusCode.INTERNAL, one_line(f"{type(error).__name__}: {error}")
+        else:
+            log.warning("%s refused: %s", method.path, text)
         return context.abort(code, text)
 
-    def stream(request: Message | None, context: grpc.ServicerContext) -> Iterator[Any]:
+    def stream(request: Message | DecodeError, context: grpc.ServicerContext) -> Iterator[Any]:
         # Only the first step is guarded: afterwards the stream belongs to its handler, which ends it itself.
         yield from unary(request, context)
 

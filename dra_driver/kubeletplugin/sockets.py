@@ -42,8 +42,11 @@ def _digest(text: str, size: int) -> str:
 
 
 def service_names(pod_uid: str | None) -> list[str]:
-    """File names for the DRA service's socket, the preferred first, then the shorter one."""
-    return ["dra.sock"] if not pod_uid else [f"dra-{pod_uid}.sock", f"dra-{_digest(pod_uid, 8)}.sock"]
+    """File names for the DRA service's socket, the preferred first, then the shorter one.
+
+    The shorter one fits the longest driver name: ``/var/lib/kubelet/plugins/<63>/dra-<8>.sock`` has 106 bytes.
+    """
+    return ["dra.sock"] if not pod_uid else [f"dra-{pod_uid}.sock", f"dra-{_digest(pod_uid, 6)}.sock"]
 
 
 def registrar_names(driver_name: str, pod_uid: str | None) -> list[str]:

@@ -90,15 +90,21 @@ class Kubelet:
         self._thread.start()
         return self
 
-    def stop(self) -> None:
-        """End without a word to the plugins, as kubelet does."""
+    def stop_watching(self) -> None:
+        """No longer look at the registry; connections stay as they are."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
             self._thread = None
             self._watch.close()
+
+    def stop(self) -> None:
+        """End without a word to the plugins, as kubelet does."""
+        self.stop_watching()
+        if self._actual:
             for _, instance in self._actual.values():
                 instance.close()
+            self._actual.clear()
             self.instances.clear()
 
     def restart(self) -> None:
@@ -190,7 +196,7 @@ class Kubelet:
         if reason is not None:
             raise KubeletError(f"RegisterPlugin error -- failed to register plugin {info.name}: {reason}")
         assert version is not None
-        return Instance(info.name, name, endpoint, version, self._idle_deadlock)
+        return Instance(info.name, endpoint, version, self._idle_deadlock)
 
     def instance(self, driver: str) -> Instance:
         """The newest connected instance, else the newest."""
@@ -198,7 +204,7 @@ class Kubelet:
             known = list(self.instances.get(driver, ()))
         if not known:
             raise KubeletError(f"DRA driver {driver} is not registered")
-        return next((i for i in reversed(known) if i.connected.is_set()), known[-1])
+        return next((i for i in reversed(known) if i.connected()), known[-1])
 
     def wait(self, condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
         """Wait until ``condition()``; AssertionError after ``seconds``."""
@@ -212,7 +218,7 @@ class Kubelet:
 
         def ready() -> bool:
             known = self.instances.get(driver, [])
-            return len(known) == instances and all(i.connected.is_set() for i in known)
+            return len(known) == instances and all(i.connected() for i in known)
 
         self.wait(ready, f"{instances} registered instances of {driver}")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,17 +45,24 @@ def unary(channel: grpc.Channel, path: str, reply: type[Any]) -> Callable[..., A
 class Instance:
     """One registered instance of a driver, with kubelet's one connection to it."""
 
-    def __init__(self, driver: str, socket: str, endpoint: str, version: str, idle_deadlock: float | None) -> None:
-        self.driver, self.socket, self.endpoint, self.version = driver, socket, endpoint, version
-        self.connected = threading.Event()
+    def __init__(self, driver: str, endpoint: str, version: str, idle_deadlock: float | None) -> None:
+        self.driver, self.endpoint, self.version = driver, endpoint, version
         self.channel = grpc.insecure_channel(f"unix:{endpoint}", options=OPTIONS)
-        self.channel.subscribe(self._on_state, try_to_connect=True)
         self._idle_deadlock = idle_deadlock
         self._last_call = time.monotonic()
         self._dead = False
 
-    def _on_state(self, state: grpc.ChannelConnectivity) -> None:
-        (self.connected.set if state is grpc.ChannelConnectivity.READY else self.connected.clear)()
+    def connected(self) -> bool:
+        """Whether somebody listens at the endpoint.
+
+        Asked at the socket: gRPC's own connectivity in Python comes from a thread that outlives the channel.
+        """
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(self.endpoint)
+            except OSError:
+                return False
+            return True
 
     def call(self, method: str, claims: Sequence[Claim], seconds: float) -> Any:
         """One DRA call; a gRPC error is kubelet's overall error."""
@@ -78,7 +85,6 @@ class Instance:
             raise KubeletError(f"{call.code()}: {call.details()}") from error
 
     def close(self) -> None:
-        self.channel.unsubscribe(self._on_state)
         self.channel.close()
 
 
