@@ -100,12 +100,13 @@ def test_svg_draws_every_link_once(example: tuple[InstanceType, frozenset[int]])
 
 
 @given(marked_types())
-def test_svg_keeps_every_chip_on_the_page_and_apart_from_the_others(
+def test_svg_keeps_every_chip_on_its_card_and_apart_from_the_others(
     example: tuple[InstanceType, frozenset[int]],
 ) -> None:
     row, marked = example
     root = ET.fromstring(svg(row, marked))
-    page = [float(value) for value in root.attrib["viewBox"].split()]
+    card = next(box for box in root.iter(f"{SVG}rect") if box.attrib["class"] == "card")
+    left, top, width, height = (float(card.attrib[name]) for name in ("x", "y", "width", "height"))
     scene = root.find(f"{SVG}g")
     assert scene is not None
     offset = [float(value) for value in re.findall(r"-?[0-9.]+", scene.attrib["transform"])]
@@ -115,7 +116,7 @@ def test_svg_keeps_every_chip_on_the_page_and_apart_from_the_others(
         if rectangle.attrib["class"] == "chip" and float(rectangle.attrib["width"]) > 50
     ]
     assert len(corners) == row.fabric.size
-    assert all(0 < x < page[2] - 60 and 0 < y < page[3] - 60 for x, y in corners)
+    assert all(left + 9 < x < left + width - 69 and top + 9 < y < top + height - 69 for x, y in corners)
     for index, (x, y) in enumerate(corners):
         assert all(abs(x - u) > 62 or abs(y - v) > 62 for u, v in corners[:index])
 
@@ -149,6 +150,14 @@ def test_a_ring_is_closed_and_a_chain_is_open() -> None:
     assert ring[0] == "  +--(  0 )---(  1 )---(  2 )---(  3 )---(  4 )---(  5 )--+"
     assert ring[2] == "  +--( 11 )---( 10 )---(  9 )---(  8 )---(  7 )---(  6 )--+"
     assert chain[0] == "  (  0 )---(  1 )---(  2 )---(  3 )---(  4 )---(  5 )"
+
+
+@given(st.integers(3, 40), st.data())
+def test_a_ring_of_any_size_is_drawn_as_a_closed_frame(count: int, data: st.DataObject) -> None:
+    row = InstanceType("trn9.48xlarge", TRAINIUM2, Ring(count))
+    lines = text(row, data.draw(st.frozensets(st.integers(0, count - 1)))).split("\n")[:3]
+    assert len({len(line) for line in lines}) == 1
+    assert {(line[2], line[-1]) for line in lines[::2]} == {("+", "+")}
 
 
 def test_a_long_chain_is_folded_and_stays_open_at_its_ends() -> None:
