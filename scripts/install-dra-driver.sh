@@ -334,7 +334,8 @@ uninstall() {
         fi
     fi
     # The pods first and wholly, else they would publish their slices again.
-    remove -n "$NAMESPACE" daemonset "$DAEMONSET" --cascade=foreground --timeout="${timeout}s"
+    remove -n "$NAMESPACE" daemonset "$DAEMONSET" --cascade=foreground --timeout="${timeout}s" ||
+        die "the driver's pods have not ended (see above), so the rest was left; run this again when they have"
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
         remove validatingadmissionpolicybinding,validatingadmissionpolicy "$POLICY"

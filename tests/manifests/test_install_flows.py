@@ -381,6 +381,14 @@ def test_uninstall_removes_all_that_was_applied_and_the_pods_first(cluster: Clus
     assert "resourceslices --field-selector spec.driver=neuron.aws.com" in removed
 
 
+def test_uninstall_keeps_the_rest_while_the_pods_have_not_ended(cluster: Cluster) -> None:
+    cluster.reply("delete ", "", "timed out waiting for the condition\n", 1)
+    result = cluster.run("--uninstall")
+    assert result.returncode == 1
+    assert "pods have not ended" in result.stderr
+    assert len(cluster.changes) == 1
+
+
 def test_uninstall_works_where_there_are_no_admission_policies(cluster: Cluster) -> None:
     cluster.reply("get --raw /apis/admissionregistration", "", "not found\n", 1)
     assert cluster.run("--uninstall").returncode == 0

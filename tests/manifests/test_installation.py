@@ -254,6 +254,7 @@ def test_the_admission_policy_concerns_the_driver_and_all_its_slice_writes() -> 
             "apiVersions": ["v1", "v1beta2", "v1beta1"],
             "resources": ["resourceslices"],
             "operations": ["CREATE", "UPDATE", "DELETE"],
+            "scope": "*",  # the default, but left out it makes every run of the installer write the policy again
         }
     ]
     (condition,) = spec["matchConditions"]
