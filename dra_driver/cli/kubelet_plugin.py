@@ -164,7 +164,7 @@ def transport(kubeconfig: str) -> Transport:
     """Access to the API server as configured."""
     from dra_driver.kube.transport import Transport
 
-    return Transport.from_kubeconfig(Path(kubeconfig)) if kubeconfig else Transport.in_cluster()
+    return Transport.from_kubeconfig(kubeconfig) if kubeconfig else Transport.in_cluster()
 
 
 def _run_agent(settings: Settings, transport: Transport) -> int:

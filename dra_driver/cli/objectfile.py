@@ -46,7 +46,7 @@ def _refuse_aliases(content: bytes) -> None:
     """A few lines of aliases can stand for gigabytes, and kubectl never writes any."""
     for event in yaml.parse(content, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(None, None, "aliases (*name) are not supported here", event.start_mark)
+            raise yaml.YAMLError(f"aliases (*name) are not supported here,{event.start_mark}")
 
 
 def _content(filename: str) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -19,7 +19,8 @@ from dra_driver.kubeletplugin.workers import Workers, as_thread_pool
 
 log = logging.getLogger(__name__)
 
-SERVICES = ("liveness", "")
+Check = Callable[[], list[str]]
+"""Says what is wrong, one text a problem; an exception counts as a problem."""
 
 _SERVICE = api.DESCRIPTOR.services_by_name["Health"].full_name
 _WORKERS = 6
@@ -28,16 +29,16 @@ _CALLS_MOST = 64
 
 
 class HealthServer:
-    """Answers Check and Watch for the services ``liveness`` and "" (the whole server).
+    """Answers Check and Watch.
 
-    The status is SERVING if and only if ``check()`` returned no problem. A check that takes longer than
+    The status of a service is SERVING if and only if its check returned no problem. A check that takes longer than
     ``check_seconds`` counts as a problem, so that a probe (kubelet's own limit is often 5 s) always gets an answer; it
     is not begun a second time while it runs.
 
     Args:
         port: TCP port; 0 takes a free one (see :attr:`port`), a negative one disables the server.
         host: address to bind, e.g. ``0.0.0.0``, ``127.0.0.1`` or ``::``.
-        check: returns what is wrong, one text a problem; an exception counts as a problem.
+        checks: by service name, e.g. ``liveness`` and ``readiness``; "" is the name for the whole server.
         check_seconds: time limit of a check.
         watch_seconds: how often a Watch looks for a change.
     """
@@ -46,14 +47,14 @@ class HealthServer:
         self,
         port: int,
         host: str,
-        check: Callable[[], list[str]],
+        checks: Mapping[str, Check],
         *,
         check_seconds: float = 3.0,
         watch_seconds: float = 5.0,
     ) -> None:
         self.port = port
         self._host = host
-        self._check = _BoundedCheck(check, check_seconds)
+        self._checks = {name: _BoundedCheck(name, check, check_seconds) for name, check in checks.items()}
         self._watch_seconds = watch_seconds
         self._watchers = threading.BoundedSemaphore(_WATCHERS_MOST)
         self._stopping = threading.Event()
@@ -102,11 +103,11 @@ class HealthServer:
             self._workers.shutdown()
 
     def _answer(self, request: Any, context: grpc.ServicerContext) -> Any:
-        if request.service not in SERVICES:
+        if request.service not in self._checks:
             context.set_code(grpc.StatusCode.NOT_FOUND)
-            context.set_details("known services: liveness and the empty name")
+            context.set_details(f"known services: {', '.join(map(repr, self._checks))}")
             return api.HealthCheckResponse()
-        return api.HealthCheckResponse(status=self._status())
+        return api.HealthCheckResponse(status=self._status(request.service))
 
     def _watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         # A Watch keeps a worker. Probes use Check, so Watches may not take them all.
@@ -125,21 +126,22 @@ class HealthServer:
             return
         sent = None
         while not (gone.is_set() or self._stopping.is_set()):
-            status = self._status() if service in SERVICES else api.HealthCheckResponse.SERVICE_UNKNOWN
+            status = self._status(service) if service in self._checks else api.HealthCheckResponse.SERVICE_UNKNOWN
             if status != sent:
                 yield api.HealthCheckResponse(status=status)
                 sent = status
             gone.wait(self._watch_seconds)
 
-    def _status(self) -> api.HealthCheckResponse.ServingStatus:
-        problems = self._check()
+    def _status(self, service: str) -> api.HealthCheckResponse.ServingStatus:
+        problems = self._checks[service]()
         return api.HealthCheckResponse.NOT_SERVING if problems else api.HealthCheckResponse.SERVING
 
 
 class _BoundedCheck:
     """``check`` with a time limit, run at most once at a time; logs when its result changes."""
 
-    def __init__(self, check: Callable[[], list[str]], seconds: float) -> None:
+    def __init__(self, name: str, check: Check, seconds: float) -> None:
+        self._name = name or "health"
         self._check = check
         self._seconds = seconds
         self._lock = threading.Lock()
@@ -161,20 +163,20 @@ class _BoundedCheck:
                 return
             self._logged = problems
         if problems:
-            log.error("not healthy: %s", one_line("; ".join(problems)))
+            log.warning("%s: %s", self._name, one_line("; ".join(problems)))
         else:
-            log.info("healthy again")
+            log.info("%s: well again", self._name)
 
 
 class _Run:
     """One run of a check in a thread of its own."""
 
-    def __init__(self, check: Callable[[], list[str]]) -> None:
+    def __init__(self, check: Check) -> None:
         self.problems = ["the health check ended without a result"]
         self.ended = threading.Event()
         threading.Thread(target=self._run, args=(check,), name="health-check", daemon=True).start()
 
-    def _run(self, check: Callable[[], list[str]]) -> None:
+    def _run(self, check: Check) -> None:
         try:
             self.problems = list(check())
         except Exception as error:

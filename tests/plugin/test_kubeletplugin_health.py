@@ -22,7 +22,7 @@ SERVICE_UNKNOWN = health_v1_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 @contextmanager
 def probed(check: Callable[[], list[str]], host: str = "127.0.0.1", **options: Any) -> Iterator[grpc.Channel]:
-    server = HealthServer(0, host, check, **options)
+    server = HealthServer(0, host, {"liveness": check, "": check}, **options)
     server.start()
     address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
     try:
@@ -57,6 +57,17 @@ def test_serving_means_that_there_is_no_problem(service: str) -> None:
         assert status(channel, service) == SERVING
 
 
+def test_each_service_has_a_check_of_its_own() -> None:
+    server = HealthServer(0, "127.0.0.1", {"liveness": list, "readiness": lambda: ["slices are not published"]})
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            assert status(channel, "liveness") == SERVING
+            assert status(channel, "readiness") == NOT_SERVING
+    finally:
+        server.stop(0)
+
+
 def test_problems_are_logged_when_they_change_and_not_at_every_probe(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     problems = ["the journal cannot be\nwritten"]
@@ -67,7 +78,7 @@ def test_problems_are_logged_when_they_change_and_not_at_every_probe(caplog: pyt
         for _ in range(5):
             status(channel)
     texts = [record.getMessage() for record in caplog.records]
-    assert texts == ["not healthy: the journal cannot be written", "healthy again"]
+    assert texts == ["liveness: the journal cannot be written", "liveness: well again"]
 
 
 def test_an_unknown_service_is_not_found() -> None:
@@ -157,15 +168,15 @@ def test_a_port_in_use_is_explained() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(DriverError, match=rf"cannot listen on 127.0.0.1:{port}"):
-            HealthServer(port, "127.0.0.1", list).start()
+            HealthServer(port, "127.0.0.1", {}).start()
 
 
 def test_two_servers_do_not_share_a_port() -> None:
-    first = HealthServer(0, "127.0.0.1", list)
+    first = HealthServer(0, "127.0.0.1", {})
     first.start()
     try:
         with pytest.raises(DriverError):
-            HealthServer(first.port, "127.0.0.1", list).start()
+            HealthServer(first.port, "127.0.0.1", {}).start()
     finally:
         first.stop(0)
 
@@ -183,7 +194,7 @@ def test_ipv6_addresses_are_bound() -> None:
 
 
 def test_a_negative_port_means_no_server() -> None:
-    server = HealthServer(-1, "127.0.0.1", list)
+    server = HealthServer(-1, "127.0.0.1", {})
     server.start()
     assert server.port == -1
     server.stop()

@@ -1,0 +1,312 @@
+"""Puts one node's agent together from the rooms: the only place that knows them all.
+
+Threads: the host watch reads sysfs again and again, the node watch follows the own Node object's labels, the publisher
+keeps the slices, gRPC's workers prepare claims, and the repairer compares. They meet only in the values passed here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.claims.journal import Journal
+from dra_driver.claims.preparer import Preparer, chips_shown
+from dra_driver.claims.repairer import Repairer
+from dra_driver.claims.values import PlanSettings
+from dra_driver.errors import DriverError
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.watch import HostWatch
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.objects import Node
+from dra_driver.kube.resources import ResourceApi, WatchEvent
+from dra_driver.kube.transport import Transport
+from dra_driver.kube.watch import Reflector
+from dra_driver.kubeletplugin.health import HealthServer
+from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
+from dra_driver.kubeletplugin.server import KubeletPlugin
+from dra_driver.metrics import Collector, Operations, Sample, serve
+from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.slices.devices import devices
+from dra_driver.slices.publisher import Publisher
+from dra_driver.version import VERSION
+
+BROKEN_KUBELETS: Final = frozenset({"v1.34.0", "v1.34.1"})
+"""They stop calling a driver that they have not called for 30 minutes (kubernetes/kubernetes issue 133920)."""
+REREGISTER_SECONDS: Final = 1500.0
+"""On those kubelets: registered anew after so long without a call, which keeps them from it."""
+PUBLICATION_PATIENCE: Final = 600.0
+"""Seconds of failing publication after which a restart is worth a try. An API server that is away for less is not
+mended by restarting every driver of the cluster."""
+STOP_GRACE: Final = 10.0
+"""Seconds that running calls of kubelet get at the end."""
+NODE_PATIENCE: Final = 3.0
+"""Seconds that the start waits for the Node object; after that it is followed in the background."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an administrator sets; the command line documents each."""
+
+    node_name: str
+    pod_uid: str | None
+    host_root: Path
+    emulated: str | None
+    """Instance type that the host root pretends to be; for the log only."""
+    cdi_root: Path
+    registrar_dir: Path
+    plugins_dir: Path
+    health_port: int
+    health_address: str
+    metrics_port: int
+    metrics_address: str
+    device_numbering: Literal["renumber", "host"]
+    contiguity: Literal["refuse", "warn", "allow"]
+    rescan_seconds: float
+
+    @property
+    def state_dir(self) -> Path:
+        """The driver's own directory: the socket and the journal."""
+        return self.plugins_dir / DRIVER_NAME
+
+
+class NodeAgent:
+    """One node's agent.
+
+    Args:
+        settings: what an administrator sets.
+        transport: access to the API server.
+        on_fatal: called when the agent cannot go on and the process should end with an error.
+    """
+
+    def __init__(self, settings: Settings, transport: Transport, on_fatal: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self.fatal = False
+        self._labels: Mapping[str, str] | None = None
+        self._operations = Operations()
+        self._stop_metrics: Callable[[], None] | None = None
+        api = ResourceApi(transport)
+
+        self._node = _get_node(api, settings.node_name)
+        if self._node is not None:
+            self._labels = self._node.metadata.labels
+        self._host = HostWatch(settings.host_root, self._known_labels, self._on_inventory, settings.rescan_seconds)
+        self._node_watch: Reflector[Node] = Reflector(
+            "own node",
+            lambda: api.list_nodes(settings.node_name),
+            lambda version, seconds: api.watch_nodes(settings.node_name, version, seconds),
+            self._on_nodes,
+            self._on_node_event,
+        )
+        self._publisher = Publisher(api, DRIVER_NAME, settings.node_name)
+
+        cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
+        self._journal = Journal(settings.state_dir, boot_id=read_boot_id(settings.host_root), recover=chips_shown(cdi))
+        plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
+        self._preparer = Preparer(api, self._journal, cdi, self._inventory, plan_settings)
+        self._repairer = Repairer(self._journal, cdi, api, self._inventory, settings.node_name)
+        self._plugin = KubeletPlugin(
+            self,
+            DRIVER_NAME,
+            plugin_dir=settings.state_dir,
+            registrar_dir=settings.registrar_dir,
+            pod_uid=settings.pod_uid,
+            on_registered=self._on_registered,
+            on_error=self._on_plugin_error,
+            reregister_after=REREGISTER_SECONDS if self._kubelet_is_broken() else None,
+        )
+        self._health = HealthServer(
+            settings.health_port,
+            settings.health_address,
+            {"": self.readiness, "liveness": self.liveness, "readiness": self.readiness},
+        )
+
+    # Life
+
+    def start(self) -> None:
+        """Publish, repair, then let kubelet in. DriverError when a socket or a port cannot be had."""
+        settings = self._settings
+        log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
+        if settings.emulated:
+            log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", settings.emulated)
+        self._publisher.start()
+        self._host.start()
+        self._node_watch.start()
+        try:
+            self._repairer.repair()
+        except DriverError as error:
+            # Serving all the same lets prepare and unprepare tell kubelet what is wrong, and heals without a restart.
+            log.error("the journal cannot be used: %s", error)  # noqa: TRY400 # it explains itself
+        self._plugin.start()
+        self._repairer.start()
+        self._health.start()
+        if settings.metrics_port >= 0:
+            collector = Collector(self._operations, self.samples)
+            self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
+
+    def stop(self) -> None:
+        """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
+        log.info("stopping; slices and prepared claims stay")
+        self._publisher.stop()
+        self._plugin.stop(STOP_GRACE)
+        self._repairer.stop()
+        self._node_watch.stop()
+        self._host.stop()
+        self._health.stop()
+        if self._stop_metrics is not None:
+            self._stop_metrics()
+        self._journal.close()
+
+    # What kubelet asks (kubeletplugin.plugin.DRAPlugin)
+
+    def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+        """Prepare one claim."""
+        with self._operations.measured("prepare"):
+            prepared = self._preparer.prepare(claim)
+        log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared))
+        return prepared
+
+    def unprepare(self, claim: ClaimRef) -> None:
+        """Take one claim's devices back."""
+        with self._operations.measured("unprepare"):
+            self._preparer.unprepare(claim)
+        log.info("unprepared claim %s", claim)
+
+    # What the rooms tell each other
+
+    def _inventory(self) -> NodeInventory:
+        return self._host.current
+
+    def _known_labels(self) -> Mapping[str, str]:
+        if self._labels is None:
+            raise DriverError("the Node object has not been read yet", consequence="label attributes are not known")
+        return self._labels
+
+    def _on_inventory(self, inventory: NodeInventory) -> None:
+        # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
+        # on them would fail in between. Without the API server nothing can be published anyway.
+        if self._labels is not None:
+            offered = devices(inventory)
+            log.info(
+                "%s, kernel driver %s: %d of %d devices are offered",
+                inventory.instance_type or "unknown instance type",
+                inventory.driver_version or "not loaded",
+                len(offered),
+                len(inventory.devices),
+            )
+            self._publisher.set_desired(offered)
+
+    def _on_nodes(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            self._take_labels(node)
+
+    def _on_node_event(self, event: WatchEvent[Node]) -> None:
+        if event.object is not None and event.type != "DELETED":
+            self._take_labels(event.object)
+
+    def _take_labels(self, node: Node) -> None:
+        first = self._labels is None
+        if node.metadata.labels == self._labels:
+            return
+        self._labels = node.metadata.labels
+        inventory = self._host.rescan()
+        if first:
+            self._on_inventory(inventory)
+
+    def _on_registered(self, registered: bool, _error: str) -> None:
+        # kubelet deletes the node's slices when it starts, just before it registers drivers again.
+        if registered:
+            self._publisher.poke("kubelet registered the driver")
+
+    def _on_plugin_error(self, error: BaseException) -> None:
+        log.critical("kubelet cannot reach the driver any more, so it ends: %s", error)
+        self.fatal = True
+        self._on_fatal()
+
+    def _kubelet_is_broken(self) -> bool:
+        version = self._node.status.node_info.kubelet_version if self._node else ""
+        broken = version.partition("+")[0].partition("-")[0] in BROKEN_KUBELETS
+        if broken:
+            log.warning(
+                "kubelet %s stops calling drivers after 30 idle minutes (kubernetes/kubernetes issue 133920); the "
+                "driver registers anew every 25 idle minutes to avoid that; upgrade the node to 1.34.2 or later",
+                version,
+            )
+        return broken
+
+    # What it tells
+
+    def liveness(self) -> list[str]:
+        """Problems that a restart of the driver may mend; [] when there are none."""
+        status = self._publisher.status
+        problems = [*self._plugin.problems(), *self._journal_problems()]
+        if status.failing_since is not None and time.time() - status.failing_since > PUBLICATION_PATIENCE:
+            problems.append(f"slices have not been published for long: {status.last_error}")
+        return problems
+
+    def readiness(self) -> list[str]:
+        """All that keeps this instance from doing its work right now; [] when there is nothing."""
+        status = self._publisher.status
+        problems = [*self._plugin.problems(), *self._journal_problems()]
+        if not status.published:
+            problems.append(f"the slices are not published: {status.last_error or 'not tried yet'}")
+        return problems
+
+    def _journal_problems(self) -> list[str]:
+        return [self._journal.problem] if self._journal.problem else []
+
+    def samples(self) -> Iterator[Sample]:
+        """The numbers of now, for Prometheus."""
+        inventory, status, registration = self._host.current, self._publisher.status, self._plugin.registration
+        version = (("version", VERSION), ("instance_type", inventory.instance_type or ""))
+        yield Sample("info", "Version and instance type; always 1.", 1, version)
+        yield Sample("registered", "1 while registered with kubelet.", float(registration.problem() is None))
+        yield Sample("registrations", "Registrations by kubelet.", registration.registrations, kind="counter")
+        yield Sample("devices", "Neuron devices that the host has.", len(inventory.devices))
+        for finding in inventory.findings:
+            labels = (("code", finding.code), ("subject", finding.subject), ("severity", finding.severity))
+            yield Sample("host_finding", "Oddities of the host; see the log for the text.", 1, labels)
+        yield Sample("slices_published", "1 while the API server has what is offered.", float(status.published))
+        yield Sample("slices_missing", "Slices that should exist and do not.", status.missing)
+        for verb, count in (("create", status.creates), ("update", status.updates), ("delete", status.deletes)):
+            yield Sample("slice_writes", "Writes of slices.", count, (("verb", verb),), "counter")
+        yield Sample("slice_errors", "Failed tries to publish.", status.errors, kind="counter")
+        yield Sample("slice_repairs", "Times others had changed slices.", status.repairs, kind="counter")
+        with self._journal.locked() as held:
+            prepared, unreadable = len(held.entries), len(held.quarantined)
+        yield Sample("prepared_claims", "Claims that are prepared.", prepared)
+        yield Sample("unreadable_journal_files", "Journal files set aside; see the log.", unreadable)
+        for kind, count in sorted(self._repairer.counts.items()):
+            yield Sample("repairs", "Repairs of journal and CDI specs.", count, (("kind", kind),), "counter")
+
+
+def read_boot_id(host_root: Path) -> str:
+    """Identity of this boot of the node; "" when nothing tells. An emulated host may have one of its own."""
+    for root in (host_root, Path("/")):
+        try:
+            return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            continue
+    return ""
+
+
+def _get_node(api: ResourceApi, name: str) -> Node | None:
+    """The own Node object, or None when it cannot be had soon: then it is followed in the background."""
+    deadline = time.monotonic() + NODE_PATIENCE
+    pause = threading.Event()
+    while True:
+        try:
+            return api.get_node(name)
+        except ApiError as error:
+            if time.monotonic() >= deadline:
+                log.warning("the Node object is not known yet: %s", error)
+                return None
+            pause.wait(0.3)
