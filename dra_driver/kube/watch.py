@@ -65,22 +65,23 @@ class Reflector(Generic[T]):
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._open: Watch[T] | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name=f"watch {name}", daemon=True)
         self.last_error = ""
         """Why the collection is not followed right now, or ""."""
 
     def start(self) -> None:
-        """Begin; errors are retried until ``stop``."""
-        self._thread = threading.Thread(target=self._run, name=f"watch {self._name}", daemon=True)
-        self._thread.start()
+        """Begin; errors are retried until ``stop``. After ``stop`` it does nothing."""
+        with self._lock:
+            if not self._stopping.is_set():
+                self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """End, also out of a blocked read; returns when the thread has ended or after ``timeout`` seconds."""
-        self._stopping.set()
         with self._lock:
+            self._stopping.set()
             if self._open is not None:
                 self._open.abort()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def _run(self) -> None:

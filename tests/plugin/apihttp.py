@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import re
 import socket
@@ -53,6 +54,8 @@ class Fault:
     watch: bool | None = None
     delay: float = 0.0
     drop: bool = False
+    after: bool = False
+    """Drop the connection only when the request has been carried out."""
     status: int = 0
     reason: str = ""
     message: str = ""
@@ -134,7 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(fault.delay)
         if fault and fault.drop:
             self.close_connection = True
-            return
+            if not fault.after:
+                return
+            self.wfile = io.BytesIO()
         try:
             if fault and fault.status:
                 raise Refused(fault.status, fault.reason, fault.message or "failed on purpose")
@@ -232,6 +237,7 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
     if kind != "resourceslices":
         raise Refused(405, "MethodNotAllowed", "only slices are written through this server")
     item = _import(request.body, match["version"])
+    item["spec"] |= api.added_spec
     for path in api.dropped_fields:
         _drop(item, path.split("."))
     if request.method == "POST":

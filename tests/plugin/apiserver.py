@@ -35,6 +35,8 @@ class ApiServer:
     """Requests need this bearer token."""
     dropped_fields: tuple[str, ...] = ()
     """Fields that are not stored, as a server with a feature off does: ``spec.devices[].taints``."""
+    added_spec: Object = field(default_factory=dict)
+    """What the server adds to the ``spec`` of each stored slice, as one with newer defaults does."""
     tls: tuple[str, str] | None = None
     """Certificate and key files."""
     store: Store = field(default_factory=Store)
