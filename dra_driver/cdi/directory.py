@@ -52,7 +52,8 @@ class SpecDirectory:
             try:
                 replace_file(path, data, temporary=temporary, mode=0o644, durable=False)
             except FileNotFoundError:
-                self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+                self.path.mkdir(parents=True, exist_ok=True)
+                self.path.chmod(0o755)
                 replace_file(path, data, temporary=temporary, mode=0o644, durable=False)
         except OSError as error:
             raise self._unusable("write", path, error) from error

@@ -25,6 +25,6 @@ def plan_document(plan: Plan, spec: Spec) -> dict[str, Any]:
             for node in device.nodes
         ],
         "environment": dict(sorted(plan.env.items())),
-        "cdi": msgspec.to_builtins(spec),
+        "cdi": msgspec.json.decode(msgspec.json.encode(spec)),
         "warnings": list(plan.warnings),
     }

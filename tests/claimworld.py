@@ -1,0 +1,228 @@
+"""Claims, hosts and an API server as values, and one node's claim handling on real files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.cdi.spec import Spec
+from dra_driver.claims.journal import Journal
+from dra_driver.claims.plan import PlanSettings
+from dra_driver.claims.preparer import Preparer, chips_shown
+from dra_driver.claims.repairer import Repairer
+from dra_driver.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.objects import (
+    AllocationResult,
+    DeviceAllocationConfiguration,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
+    ObjectMeta,
+    OpaqueDeviceConfiguration,
+    OwnerReference,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+    ResourceClaimStatus,
+)
+from dra_driver.kubeletplugin.plugin import ClaimRef
+from dra_driver.names import CDI_KIND, DRIVER_NAME
+
+NODE = "node-1"
+SETTINGS = PlanSettings(NODE)
+
+
+def uid(number: int) -> str:
+    return f"{number:08x}-1111-4222-8333-444444444444"
+
+
+def host(
+    count: int = 16, instance_type: str | None = "trn2.48xlarge", major: int = 240, **changes: Any
+) -> NodeInventory:
+    devices = tuple(
+        NeuronDevice(index, major, index, None, 8, None, None, "Trainium2", None, None) for index in range(count)
+    )
+    return replace(NodeInventory(instance_type, "2.26.10.0", devices), **changes)
+
+
+def without(inventory: NodeInventory, *indexes: int) -> NodeInventory:
+    return replace(inventory, devices=tuple(d for d in inventory.devices if d.index not in indexes))
+
+
+def changed(inventory: NodeInventory, index: int, **changes: Any) -> NodeInventory:
+    return replace(
+        inventory, devices=tuple(replace(d, **changes) if d.index == index else d for d in inventory.devices)
+    )
+
+
+def result(chip: int | str, request: str = "neurons", **changes: Any) -> DeviceRequestAllocationResult:
+    name = chip if isinstance(chip, str) else f"neuron-device-{chip}"
+    values = {"request": request, "driver": DRIVER_NAME, "pool": NODE, "device": name, **changes}
+    return DeviceRequestAllocationResult(**values)
+
+
+def config(parameters: object, *requests: str, source: str = "FromClaim", driver: str = DRIVER_NAME) -> Any:
+    return DeviceAllocationConfiguration(source, requests, OpaqueDeviceConfiguration(driver, parameters))
+
+
+def neuron_config(size: object) -> dict[str, object]:
+    return {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCore": size}
+
+
+def claim(
+    number: int,
+    chips: Iterable[int | DeviceRequestAllocationResult],
+    *,
+    name: str | None = None,
+    namespace: str = "default",
+    pods: Sequence[str] = ("pod-1",),
+    template: bool = False,
+    configs: Sequence[DeviceAllocationConfiguration] = (),
+) -> ResourceClaim:
+    """An allocated claim; ``template``: made for its one pod."""
+    results = tuple(chip if isinstance(chip, DeviceRequestAllocationResult) else result(chip) for chip in chips)
+    owners = (OwnerReference("v1", "Pod", "pod", pods[0], controller=True),) if template else ()
+    return ResourceClaim(
+        ObjectMeta(name=name or f"claim-{number}", namespace=namespace, uid=uid(number), owner_references=owners),
+        ResourceClaimStatus(
+            AllocationResult(DeviceAllocationResult(results, tuple(configs))),
+            tuple(ResourceClaimConsumerReference("pods", pod, pod) for pod in pods),
+        ),
+    )
+
+
+def ref(of: ResourceClaim) -> ClaimRef:
+    return ClaimRef(of.metadata.namespace, of.metadata.name, of.metadata.uid)
+
+
+def missing() -> ApiError:
+    return ApiError("the API server answered 404", status=404, reason="NotFound", object_missing=True)
+
+
+class ApiServer:
+    """Claims by namespace and name. ``trouble`` is raised by the next calls, in order; ``down`` by all."""
+
+    def __init__(self, *claims: ResourceClaim) -> None:
+        self.claims: dict[tuple[str, str], ResourceClaim] = {}
+        self.trouble: list[ApiError] = []
+        self.down: ApiError | None = None
+        self.gets: list[str] = []
+        self.lists = 0
+        for item in claims:
+            self.put(item)
+
+    def put(self, item: ResourceClaim) -> ResourceClaim:
+        self.claims[item.metadata.namespace, item.metadata.name] = item
+        return item
+
+    def delete(self, item: ResourceClaim) -> None:
+        self.claims.pop((item.metadata.namespace, item.metadata.name), None)
+
+    def get_claim(self, namespace: str, name: str) -> ResourceClaim:
+        self.gets.append(f"{namespace}/{name}")
+        self._fail()
+        found = self.claims.get((namespace, name))
+        if found is None:
+            raise missing()
+        return found
+
+    def list_claims(self) -> list[ResourceClaim]:
+        self.lists += 1
+        self._fail()
+        return list(self.claims.values())
+
+    def _fail(self) -> None:
+        if self.trouble:
+            raise self.trouble.pop(0)
+        if self.down is not None:
+            raise self.down
+
+
+class Node:
+    """One node's claim handling on real files. ``restart`` makes new objects over the same files."""
+
+    def __init__(self, root: Path, api: ApiServer, *, settings: PlanSettings = SETTINGS) -> None:
+        self.root = root
+        self.api = api
+        self.settings = settings
+        self.inventory = host()
+        self.boot = "boot-1"
+        self.now = 1000.0
+        self.slept: list[float] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
+        self.journal = Journal(self.root / "state", boot_id=self.boot, recover=chips_shown(self.cdi), lock_timeout=5.0)
+        self.preparer = Preparer(
+            self.api, self.journal, self.cdi, lambda: self.inventory, self.settings, sleep=self.slept.append
+        )
+        self.repairer = Repairer(self.journal, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now)
+
+    def reboot(self, *, major: int | None = None) -> None:
+        """Lose the tmpfs, start anew; ``major``: the number that the kernel driver gets this time."""
+        self.boot = f"boot-{int(self.boot.removeprefix('boot-')) + 1}"
+        for path in (self.root / "cdi").glob("*"):
+            path.unlink()
+        if major is not None:
+            self.inventory = host(major=major)
+        self.restart()
+
+    def prepare(self, item: ResourceClaim) -> list[str]:
+        """Prepare; the CDI ids in the reply."""
+        return [name for device in self.preparer.prepare(ref(item)) for name in device.cdi_device_ids]
+
+    def unprepare(self, item: ResourceClaim) -> None:
+        self.preparer.unprepare(ref(item))
+
+    def spec(self, item: ResourceClaim) -> Spec | None:
+        return self.cdi.read(item.metadata.uid)
+
+    def paths(self, item: ResourceClaim) -> dict[str, int]:
+        """Container path to device minor, as the claim's CDI spec says."""
+        spec = self.spec(item)
+        assert spec is not None
+        return {
+            node.path: node.minor if node.minor is not None else -1
+            for device in spec.devices
+            for node in device.container_edits.device_nodes
+        }
+
+    def env(self, item: ResourceClaim) -> set[str]:
+        spec = self.spec(item)
+        assert spec is not None
+        return {entry for device in spec.devices for entry in device.container_edits.env}
+
+    def journaled(self) -> dict[str, tuple[int, ...]]:
+        """Chips held by claim UID, as a new instance reads them from the files."""
+        journal = Journal(self.root / "state", boot_id=self.boot, recover=chips_shown(self.cdi))
+        try:
+            with journal.locked() as held:
+                return {uid: entry.plan.held_chips for uid, entry in held.entries.items()}
+        finally:
+            journal.close()
+
+    def journal_file(self, item: ResourceClaim) -> Path:
+        return self.journal.path(item.metadata.uid)
+
+    def quarantined(self) -> list[Path]:
+        return sorted((self.root / "state" / "quarantine").glob("*"))
+
+
+def container(specs: Iterable[Spec | None], ids: Sequence[str]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+    """What a runtime makes of CDI ids: device nodes (path to major and minor) and variables, later ones replacing."""
+    devices: Mapping[str, Any] = {
+        f"{spec.kind}={device.name}": device.container_edits
+        for spec in specs
+        if spec is not None
+        for device in spec.devices
+    }
+    nodes: dict[str, tuple[int, int]] = {}
+    env: dict[str, str] = {}
+    for name in ids:
+        edits = devices[name]
+        nodes |= {node.path: (node.major, node.minor) for node in edits.device_nodes}
+        env |= dict(entry.split("=", 1) for entry in edits.env)
+    return nodes, env
