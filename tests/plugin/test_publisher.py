@@ -94,7 +94,7 @@ def test_many_devices_are_several_slices_of_one_generation(server: ApiServer) ->
         assert {item["spec"]["pool"]["generation"] for item in server.slices()} == {2}
         publisher.set_desired(chips(1))
         eventually(lambda: len(server.slices()) == 1)
-        assert publisher.status.deletes == 2
+        eventually(lambda: publisher.status.deletes == 2)
 
 
 def test_stopping_leaves_the_slices_and_is_prompt(server: ApiServer) -> None:
