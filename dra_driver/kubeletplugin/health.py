@@ -179,7 +179,7 @@ class _Run:
     def _run(self, check: Check) -> None:
         try:
             self.problems = list(check())
-        except Exception as error:
+        except BaseException as error:
             log.exception("the health check failed")
             self.problems = [f"the health check failed: {type(error).__name__}: {error}"]
         finally:

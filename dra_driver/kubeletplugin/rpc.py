@@ -1,8 +1,8 @@
 """A gRPC service as a table of methods, and what every call gets whatever its method.
 
-Every call has an operation id in the log. A request that is no message of its type ends as INVALID_ARGUMENT, an
-exception as INTERNAL with one line of text; gRPC's own treatment of both would put tracebacks into the log for what
-anybody can send.
+Every call has an operation id in the log. A request that is no message of its type ends as INVALID_ARGUMENT (gRPC's
+own treatment would log a traceback for what anybody can send), an exception as INTERNAL with one line of text, and a
+call to a server that is closing as UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -44,25 +44,34 @@ class Method:
 
 
 class Activity:
-    """How many calls run, and when the last one ended."""
+    """Counts the running calls of a server, and closes it to new ones."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._running = 0
+        self._closed = False
         self._last = clock()
 
     @contextmanager
-    def call(self) -> Iterator[None]:
-        """Count the body as a running call."""
+    def call(self) -> Iterator[bool]:
+        """Count the body as a running call; gives whether it may run."""
         with self._lock:
             self._running += 1
+            allowed = not self._closed
         try:
-            yield
+            yield allowed
         finally:
             with self._lock:
                 self._running -= 1
                 self._last = self._clock()
+                self._lock.notify_all()
+
+    def close(self, seconds: float) -> bool:
+        """Allow no further call, and wait until the running ones have ended; whether they did in ``seconds``."""
+        with self._lock:
+            self._closed = True
+            return self._lock.wait_for(lambda: self._running == 0, max(seconds, 0.0))
 
     def touch(self) -> None:
         """Begin to count idle seconds anew."""
@@ -94,15 +103,17 @@ def _handler(method: Method, activity: Activity) -> grpc.RpcMethodHandler[Any, A
             return error  # raised, it would be logged with a traceback; None would mean the same to gRPC
 
     def unary(request: Message | DecodeError, context: grpc.ServicerContext) -> Any:
-        code, text = grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {method.request.DESCRIPTOR.full_name}"
-        if not isinstance(request, DecodeError):
-            with operation(), activity.call():
+        with operation(), activity.call() as allowed:
+            if not allowed:
+                code, text = grpc.StatusCode.UNAVAILABLE, "the driver is stopping"
+            elif isinstance(request, DecodeError):
+                code, text = grpc.StatusCode.INVALID_ARGUMENT, f"this is no {method.request.DESCRIPTOR.full_name}"
+            else:
                 try:
                     return method.handle(request, context)
                 except Exception as error:
                     log.exception("%s failed", method.path)
                     code, text = grpc.StatusCode.INTERNAL, one_line(f"{type(error).__name__}: {error}")
-        else:
             log.warning("%s refused: %s", method.path, text)
         return context.abort(code, text)
 

@@ -37,6 +37,10 @@ SUPPORTED_VERSIONS = tuple(VERSIONS)
 REGISTRAR_WORKERS = 2
 RESTORE_GRACE_SECONDS = 45.0
 
+PROBE_SECONDS = 5.0
+SILENT_MOST = 3
+"""A server that stays silent so often in a row is broken; once can be a node under load."""
+
 
 def _nothing_on_registered(registered: bool, error: str) -> None:
     """Default for ``on_registered``."""
@@ -63,7 +67,8 @@ class KubeletPlugin:
         on_error: called at most once, when the driver cannot be reached any more or a plugin's method raised
             SystemExit; the process should exit, so that it is started afresh.
         workers: number of calls handled at once; further ones wait.
-        check_interval: seconds between looks at the socket files: a deleted one is restored.
+        check_interval: seconds between looks at the own sockets: a deleted one is restored, one that does not answer
+            three times in a row is an error.
         reregister_after: seconds without a call after which the registration socket is made afresh, so that kubelet
             connects anew; None: never. Keeps kubelet 1.34.0 and 1.34.1 from hanging for good, which they do once
             they have not called a driver for 30 minutes; 1500 is a good value there.
@@ -103,6 +108,7 @@ class KubeletPlugin:
         self._lock = threading.Lock()  # start, stop and restoring of servers, one at a time
         self._servers: dict[str, SocketServer] = {}
         self._replaced: set[str] = set()
+        self._silent: dict[str, int] = {}
         self._error: BaseException | None = None
         self._stopping = threading.Event()
         self._stopped = threading.Event()
@@ -200,9 +206,9 @@ class KubeletPlugin:
 
     def _stop_servers(self, grace: float) -> None:
         # kubelet sends calls as long as the registration socket exists, so it goes first.
-        endings = [self._servers.pop(name).stop(grace) for name in ("registrar", "service") if name in self._servers]
-        for ended in endings:
-            ended.wait(grace + 1)
+        for name in ("registrar", "service"):
+            if name in self._servers:
+                self._servers.pop(name).close(grace)
 
     def _watch(self) -> None:
         while not self._stopping.wait(self._check_interval):
@@ -211,6 +217,7 @@ class KubeletPlugin:
                     return
                 try:
                     self._check_sockets()
+                    self._check_answers()
                     self._reregister_if_idle()
                 except (DriverError, OSError) as error:
                     log.critical("the driver cannot be reached by kubelet any more: %s", error)
@@ -234,6 +241,20 @@ class KubeletPlugin:
                 log.warning("somebody has deleted the socket %s; it is restored", path)
                 self._servers[name] = self._launch(name)
                 server.stop(RESTORE_GRACE_SECONDS)
+
+    def _check_answers(self) -> None:
+        for name, server in self._servers.items():
+            if server.presence() is not Presence.OURS or server.answers(PROBE_SECONDS):
+                self._silent[name] = 0
+                continue
+            self._silent[name] = self._silent.get(name, 0) + 1
+            log.error("the own socket %s does not answer (%d in a row)", server.path, self._silent[name])
+            if self._silent[name] >= SILENT_MOST:
+                raise DriverError(
+                    f"the server at {server.path} no longer answers",
+                    consequence="kubelet's calls get no answer",
+                    remedy="restart the driver",
+                )
 
     def _reregister_if_idle(self) -> None:
         idle = self._activity.idle_seconds()

@@ -113,7 +113,7 @@ class DRAService:
             if isinstance(claim, Failure):
                 log.warning("%s of claim UID %s refused: %s", verb, shown(uid), claim.text)
                 outcomes[uid] = claim
-            elif not context.is_active():
+            elif not context.is_active() or time.monotonic() > deadline:
                 outcomes[uid] = Failure(f"{verb} of claim {claim} was not begun: kubelet had given up on the call")
             else:
                 outcomes[uid] = self._one(verb, claim, act, deadline)

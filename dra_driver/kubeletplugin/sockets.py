@@ -21,6 +21,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import cast
 
 import grpc
 
@@ -95,6 +96,12 @@ def fitting(directory: Path, names: Sequence[str]) -> Path:
     )
 
 
+_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+REPLY_SECONDS = 1.0
+"""For the reply of a call that has ended to leave the process."""
+
+
 class Presence(Enum):
     """Where a server's public socket file is."""
 
@@ -122,6 +129,7 @@ class SocketServer:
     ) -> None:
         self.path = path
         self._table = ServiceTable(methods, activity)
+        self._activity = activity
         self._worker_count = workers
         self._workers: Workers | None = None
         self._server: grpc.Server | None = None
@@ -179,6 +187,21 @@ class SocketServer:
             return Presence.MISSING
         return Presence.OURS if (status.st_dev, status.st_ino) == self._inode else Presence.REPLACED
 
+    def answers(self, seconds: float) -> bool:
+        """Whether the server answers a call at its public socket within ``seconds``.
+
+        The call is to a method that does not exist: gRPC's serving thread refuses it itself, so that this holds while
+        all workers are busy, and fails when that thread is dead or connections are no longer accepted.
+        """
+        options = (("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost"))
+        with grpc.insecure_channel(f"unix:{self.path}", options=options) as channel:
+            call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/self/Probe")
+            try:
+                call(b"", timeout=seconds)
+            except grpc.RpcError as error:
+                return cast("grpc.Call", error).code() not in _NO_ANSWER
+        return True
+
     def withdraw(self) -> None:
         """Remove the file at ``path`` if it is ours. Open connections stay."""
         if self.presence() is Presence.OURS:
@@ -191,8 +214,15 @@ class SocketServer:
             self.path.unlink()
             self._hidden.rename(self.path)
 
+    def close(self, grace: float) -> None:
+        """Withdraw, refuse new calls (UNAVAILABLE), and wait for running ones; after ``grace`` seconds cut them off."""
+        self.withdraw()
+        # Not gRPC's own grace: while that lasts, calls on open connections are cancelled as if by the caller.
+        ended = self._activity.close(grace)
+        self.stop(REPLY_SECONDS if ended else 0).wait(REPLY_SECONDS)
+
     def stop(self, grace: float) -> threading.Event:
-        """Withdraw, refuse new calls (UNAVAILABLE), and cut running ones off after ``grace`` seconds.
+        """Withdraw, send callers elsewhere, and cut running calls off after ``grace`` seconds. Does not wait.
 
         Returns:
             Set when the last call has ended. Works in every state, also after a start() that failed half-way.

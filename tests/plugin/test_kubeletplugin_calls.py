@@ -277,6 +277,7 @@ def test_claims_are_not_begun_after_kubelet_has_given_up(node: Node) -> None:
     first, second = claim("a"), claim("b")
     with pytest.raises(KubeletError, match="DEADLINE_EXCEEDED"):
         node.kubelet.prepare("pod", [first, second])
+    time.sleep(0.2)
     go.set()
     node.kubelet.wait(lambda: not node.driver.running, "first prepare ended")
     time.sleep(0.2)

@@ -143,7 +143,6 @@ def test_a_hanging_check_is_answered_in_time_and_begun_once() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(1)])
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_check_that_fails_is_a_problem(error: BaseException) -> None:
     def check() -> list[str]:
         raise error

@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from dra_driver.errors import DriverError
+from dra_driver.kubeletplugin import server
 from dra_driver.kubeletplugin.api import dra_v1_pb2
 from dra_driver.kubeletplugin.registration import RegistrationState
 from dra_driver.kubeletplugin.server import KubeletPlugin
@@ -288,6 +289,28 @@ def test_a_broken_directory_is_reported_so_that_the_process_can_end(kubelet: Kub
         assert any("sockets are broken" in problem for problem in plugin.problems())
         time.sleep(0.2)
         assert len(errors) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_that_no_longer_answers_is_reported(
+    kubelet: Kubelet, driver: SampleDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[BaseException] = []
+    monkeypatch.setattr(server, "PROBE_SECONDS", 0.2)
+    with served(kubelet, driver, check_interval=0.05, on_error=errors.append) as plugin:
+        kubelet.wait_registered(DRIVER)
+        time.sleep(0.3)
+        assert errors == []
+
+        def break_down(*arguments: object) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            # gRPC's serving threads die of what they cannot handle, without telling anybody.
+            patch.setattr("grpc._server._process_event_and_continue", break_down)
+            kubelet.wait(lambda: bool(errors), "error reported")
+        assert "no longer answers" in str(errors[0])
+        assert any("no longer answers" in problem for problem in plugin.problems())
 
 
 def test_a_socket_taken_by_another_process_is_reported_and_left_to_it(kubelet: Kubelet, driver: SampleDriver) -> None:

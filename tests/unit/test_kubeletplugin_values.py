@@ -264,6 +264,16 @@ def test_idle_time_counts_from_the_end_of_the_last_call() -> None:
     assert activity.idle_seconds() == 0
 
 
+def test_a_closed_server_allows_no_call_and_waits_for_those_that_run() -> None:
+    activity = Activity()
+    with activity.call() as allowed:
+        assert allowed
+        assert not activity.close(0.01)
+    assert activity.close(0)
+    with activity.call() as allowed:
+        assert not allowed
+
+
 def test_an_operation_within_another_keeps_its_id() -> None:
     with operation() as outer:
         assert len(outer) == 8
