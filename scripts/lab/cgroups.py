@@ -48,7 +48,7 @@ class Hierarchies:
         """
         found = self.v1.get("pids") or next(iter(self.v1.values()), None) or self.v2
         if found is None:
-            raise LabError("No control groups are mounted at /sys/fs/cgroup, so no node can run here. Mount them first.")
+            raise LabError("No control groups are mounted at /sys/fs/cgroup; no node can run here. Mount them first.")
         return found
 
 
@@ -59,7 +59,7 @@ def parse_mounts(mountinfo: str) -> Hierarchies:
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
-        if len(fields) < 5 or len(kind) < 3 or not fields[4].startswith("/sys/fs/cgroup"):  # noqa: PLR2004
+        if len(fields) < 5 or len(kind) < 3 or not fields[4].startswith("/sys/fs/cgroup"):
             continue
         if kind[0] == "cgroup":
             options = kind[2].split(",")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
+from typing import NoReturn
 
-from lab import components, machine
+from lab import command, components
 from lab.build import Builder, available_modules
 from lab.cluster import Cluster
 from lab.errors import LabError
@@ -18,31 +16,13 @@ from lab.progress import Progress
 from lab.settings import Settings
 from lab.spec import DEFAULT_KUBERNETES, ClusterSpec, parse_labels, parse_labels_file
 
-_INTERRUPTED = 130
 _FAILED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 done, 1 failed with a text, 2 wrong usage, 130 interrupted."""
+    """Run the command; return its exit status: 2 for wrong usage, else as `lab.command.run` says."""
     parsed = _parser().parse_args(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-    run: Callable[[argparse.Namespace], int] = parsed.run
-    try:
-        return run(parsed)
-    except LabError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return _FAILED
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return _INTERRUPTED
-    except BrokenPipeError:
-        return _FAILED
-
-
-def _interrupt(number: int, _: FrameType | None) -> None:
-    # A termination is handled like Ctrl-C, so that `up` takes down what it had started.
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    return command.run(lambda: parsed.run(parsed))
 
 
 def _up(options: argparse.Namespace) -> int:
@@ -105,16 +85,16 @@ def _load_test_image(options: argparse.Namespace) -> int:
     return 0
 
 
-def _kubectl(options: argparse.Namespace) -> int:
-    command = Cluster.attach(options.name).kubectl_command(*options.arguments)
-    os.execv(command[0], command)  # noqa: S606 - the user's own arguments to kubectl, no shell
-    return 0
+def _kubectl(options: argparse.Namespace) -> NoReturn:
+    _become(Cluster.attach(options.name).kubectl_command(*options.arguments))
 
 
-def _exec(options: argparse.Namespace) -> int:
-    command = Cluster.attach(options.name).node(options.node).enter_command(options.arguments)
-    os.execvp(command[0], command)  # noqa: S606 - the user's own command, no shell
-    return 0
+def _exec(options: argparse.Namespace) -> NoReturn:
+    _become(Cluster.attach(options.name).node(options.node).enter_command(options.arguments))
+
+
+def _become(words: list[str]) -> NoReturn:
+    os.execvp(words[0], words)  # noqa: S606 - the user's own command, no shell
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -129,7 +109,6 @@ def _build(options: argparse.Namespace) -> int:
 
 def _node_action(action: str) -> Callable[[argparse.Namespace], int]:
     def run(options: argparse.Namespace) -> int:
-        machine.require_root()
         node = Cluster.attach(options.name).node(options.node)
         getattr(node, action)()
         return 0
@@ -139,7 +118,6 @@ def _node_action(action: str) -> Callable[[argparse.Namespace], int]:
 
 def _cluster_action(action: str) -> Callable[[argparse.Namespace], int]:
     def run(options: argparse.Namespace) -> int:
-        machine.require_root()
         getattr(Cluster.attach(options.name), action)()
         return 0
 
@@ -157,13 +135,11 @@ def _parser() -> argparse.ArgumentParser:
     def add(
         name: str, text: str, example: str, run: Callable[[argparse.Namespace], int], *, named: bool = True
     ) -> argparse.ArgumentParser:
-        command = commands.add_parser(
-            name, help=text, description=text, epilog=f"Example: scripts/cluster {example}"
-        )
+        added = commands.add_parser(name, help=text, description=text, epilog=f"Example: scripts/cluster {example}")
         if named:
-            command.add_argument("--name", default="default", help="name of the cluster (default: %(default)s)")
-        command.set_defaults(run=run)
-        return command
+            added.add_argument("--name", default="default", help="name of the cluster (default: %(default)s)")
+        added.set_defaults(run=run)
+        return added
 
     _add_up(add("up", "Build what is missing and start a cluster.", "up --nodes 2 --node-label node-1:a=b", _up))
     add("down", "End a cluster and remove all its traces.", "down", _down)
@@ -182,7 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     run = add("exec", "Run a command in a node's mount namespace.", "exec node-1 ls /run/cdi", _exec)
     run.add_argument("node", help="such as node-1")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command")
-    _add_build(add("build", "Only build the programs; print where they are.", "build --test-driver", _build, named=False))
+    _add_build(
+        add("build", "Only build the programs; print where they are.", "build --test-driver", _build, named=False)
+    )
     for name, action, text in (
         ("stop-kubelet", "stop_kubelet", "Stop a node's kubelet; pods go on."),
         ("start-kubelet", "start_kubelet", "Start a node's kubelet."),
@@ -216,7 +194,11 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     )
     up.add_argument("--node-labels-file", metavar="FILE", help="such labels, one a line")
     up.add_argument(
-        "--node-dir", action="append", default=[], metavar="PATH", help="a path at which every node has its own directory"
+        "--node-dir",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="path at which every node has its own directory",
     )
 
 
@@ -225,12 +207,12 @@ def _add_build(build: argparse.ArgumentParser) -> None:
     build.add_argument("--test-driver", action="store_true", help="Kubernetes' own DRA test driver too")
 
 
-def _add_versions(command: argparse.ArgumentParser) -> None:
+def _add_versions(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(name.partition("-")[2] for name in available_modules() if name.startswith("kube"))
-    command.add_argument(
+    parser.add_argument(
         "--kubernetes", default=DEFAULT_KUBERNETES, metavar="VERSION", help=f"one of {known} (default: %(default)s)"
     )
-    command.add_argument("--kubelet", default="", metavar="VERSION", help="another version for kubelet")
+    parser.add_argument("--kubelet", default="", metavar="VERSION", help="another version for kubelet")
 
 
 def _split(values: Sequence[str]) -> tuple[str, ...]:

@@ -110,8 +110,9 @@ def of_cluster(kubernetes_version: str, kubelet_version: str, modules: Iterable[
     for component in wanted:
         if component.module not in modules:
             raise LabError(
-                f"No Go module for {component.name} in scripts/lab/gomodules (there are: {', '.join(sorted(modules))}); "
-                f"nothing was built. Add it with: scripts/cluster add-version {component.name.rpartition('-')[2]}"
+                f"No Go module for {component.name} in scripts/lab/gomodules; nothing was built. "
+                f"There are: {', '.join(sorted(modules))}. "
+                f"Add it with: scripts/cluster add-version {component.name.rpartition('-')[2]}"
             )
     return tuple(dict.fromkeys(wanted))
 

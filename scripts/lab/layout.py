@@ -83,7 +83,7 @@ class NodeLayout:
 
     @property
     def containerd_socket(self) -> Path:
-        """containerd's socket as the host sees it."""
+        """The containerd socket as the host sees it."""
         return self.run / "containerd.sock"
 
     @property
@@ -96,7 +96,7 @@ class NodeLayout:
         """Logs of kubelet and containerd, and below `pods` those of the pods."""
         return self.directory / "log"
 
-    def extra(self, target: str) -> Path:
+    def own_directory(self, target: str) -> Path:
         """Return the node's own directory that is bound on `target` in its mount namespace."""
         return self.directory / "extra" / target.strip("/").replace("/", "-")
 
@@ -112,7 +112,7 @@ class NodeLayout:
             (self.directory / "cni-state", "/var/lib/cni"),
             (self.logs / "pods", "/var/log/pods"),
             (self.logs / "containers", "/var/log/containers"),
-            *((self.extra(target), target) for target in extra),
+            *((self.own_directory(target), target) for target in extra),
         )
 
 

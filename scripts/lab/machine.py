@@ -12,6 +12,7 @@ from pathlib import Path
 from lab import files, process
 from lab.errors import LabError
 from lab.layout import API_ADDRESS, ClusterLayout
+from lab.settings import REPOSITORY
 
 # Changed by kubelet (vm, kernel) and by the CNI bridge (ip_forward).
 _SYSCTLS = (
@@ -72,7 +73,8 @@ def restore(layout: ClusterLayout) -> None:
     except FileNotFoundError:
         return
     except ValueError as error:
-        raise LabError(f"{layout.undo_file} is damaged: {error}. Remove it to go on without putting settings back.") from error
+        text = f"{layout.undo_file} is damaged: {error}. Remove it to go on without putting settings back."
+        raise LabError(text) from error
     if undo["boot"] == process.boot_id():
         for name, value in undo["sysctls"].items():
             _restore_sysctl(_SYS / name, value)
@@ -105,17 +107,25 @@ def mount_points() -> list[str]:
     return [line.split()[4].replace("\\040", " ") for line in lines]
 
 
-def require_root() -> None:
+def require_root(why: str) -> None:
     """Refuse to go on without root.
 
     Raises:
         LabError: This process is not root's.
     """
     if os.geteuid() != 0:
-        raise LabError(
-            "This needs root: nodes have mount namespaces, control groups and network interfaces of their own. "
-            "Nothing was done. Run it as root, for example: sudo -E scripts/cluster up"
-        )
+        raise LabError(f"This needs root: {why}. Nothing was done. Run it as root, for example with sudo -E.")
+
+
+def bootstrap(part: str) -> None:
+    """Install the system packages that a part of the project (`lab` or `image`) needs, where they are missing.
+
+    Raises:
+        LabError: They cannot be installed.
+    """
+    done = subprocess.run([str(REPOSITORY / "scripts/bootstrap.sh"), part], check=False)
+    if done.returncode != 0:
+        raise LabError("System packages are missing, see above; nothing was started. Install them and try again.")
 
 
 def _restore_sysctl(path: Path, value: str) -> None:

@@ -56,9 +56,7 @@ class Node:
         files.write(config / "containerd.toml", nodeconfig.containerd_config(runc, _snapshotter(self.layout.directory)))
         files.write(self.layout.directory / "cni-conf/10-lab.conflist", nodeconfig.cni_config(self.layout))
         files.write(config / "resolv.conf", "", mode=0o644)
-        kubelet = nodeconfig.kubelet_config(
-            self.layout, self.cluster, gates, cgroup_v1=not self.hierarchies.pure_v2
-        )
+        kubelet = nodeconfig.kubelet_config(self.layout, self.cluster, gates, cgroup_v1=not self.hierarchies.pure_v2)
         files.write(config / "kubelet.json", kubelet)
         self._make_cgroups()
 
@@ -73,9 +71,7 @@ class Node:
             f"the mount namespace of {self.name}", ready.exists, progress=self.progress, timeout=10, needed=needed
         )
         self.layout.containerd_socket.unlink(missing_ok=True)
-        self._spawn(
-            "containerd", nodeconfig.containerd_command(self.layout, self.state.programs, holder.pid)
-        )
+        self._spawn("containerd", nodeconfig.containerd_command(self.layout, self.state.programs, holder.pid))
 
     def wait_runtime(self) -> None:
         """Wait until containerd answers."""

@@ -81,9 +81,7 @@ def cni_config(node: NodeLayout) -> str:
     return json.dumps({"cniVersion": "1.0.0", "name": "lab", "plugins": [bridge]}, indent=2)
 
 
-def kubelet_config(
-    node: NodeLayout, layout: ClusterLayout, gates: Sequence[str], *, cgroup_v1: bool
-) -> str:
+def kubelet_config(node: NodeLayout, layout: ClusterLayout, gates: Sequence[str], *, cgroup_v1: bool) -> str:
     """Return the KubeletConfiguration as JSON, which is YAML too.
 
     Args:

@@ -15,11 +15,89 @@ from lab import files
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _APPLETS = (
-    "[ arch awk base64 basename cat chmod chown cmp cp cut date dd df diff dirname du echo env expr false find free "
-    "grep head hostname id ip kill ln ls md5sum mkdir mkfifo mknod mktemp more mount mv nc netstat nslookup od "
-    "printenv printf ps pwd readlink realpath rm rmdir sed seq sha256sum sleep sort stat strings stty sync tail tar "
-    "tee test time timeout touch tr true truncate tty umount uname uniq uptime vi watch wc which whoami xargs yes"
-).split()
+    "[",
+    "arch",
+    "awk",
+    "base64",
+    "basename",
+    "cat",
+    "chmod",
+    "chown",
+    "cmp",
+    "cp",
+    "cut",
+    "date",
+    "dd",
+    "df",
+    "diff",
+    "dirname",
+    "du",
+    "echo",
+    "env",
+    "expr",
+    "false",
+    "find",
+    "free",
+    "grep",
+    "head",
+    "hostname",
+    "id",
+    "ip",
+    "kill",
+    "ln",
+    "ls",
+    "md5sum",
+    "mkdir",
+    "mkfifo",
+    "mknod",
+    "mktemp",
+    "more",
+    "mount",
+    "mv",
+    "nc",
+    "netstat",
+    "nslookup",
+    "od",
+    "printenv",
+    "printf",
+    "ps",
+    "pwd",
+    "readlink",
+    "realpath",
+    "rm",
+    "rmdir",
+    "sed",
+    "seq",
+    "sha256sum",
+    "sleep",
+    "sort",
+    "stat",
+    "strings",
+    "stty",
+    "sync",
+    "tail",
+    "tar",
+    "tee",
+    "test",
+    "time",
+    "timeout",
+    "touch",
+    "tr",
+    "true",
+    "truncate",
+    "tty",
+    "umount",
+    "uname",
+    "uniq",
+    "uptime",
+    "vi",
+    "watch",
+    "wc",
+    "which",
+    "whoami",
+    "xargs",
+    "yes",
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +119,8 @@ class Image:
 
 def pause(busybox: Path) -> Image:
     """Return the image that holds a pod's namespaces: one process that sleeps for good."""
-    return Image(programs={"bin/busybox": busybox}, links={"bin/sleep": "busybox"}, command=("/bin/sleep", "2147483647"))
+    command = ("/bin/sleep", "2147483647")
+    return Image(programs={"bin/busybox": busybox}, links={"bin/sleep": "busybox"}, command=command)
 
 
 def tools(busybox: Path, bash: Path) -> Image:

@@ -57,8 +57,9 @@ def make(layout: ClusterLayout, nodes: int) -> None:
     for identity in _CONTROL_PLANE:
         _certificate(pki, "ca", identity)
     _certificate(pki, "front-proxy-ca", Identity("front-proxy-client", "/CN=front-proxy-client"))
-    _openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", str(pki / "service-account.key"))
-    _openssl("pkey", "-in", str(pki / "service-account.key"), "-pubout", "-out", str(pki / "service-account.pub"))
+    key, public = str(pki / "service-account.key"), str(pki / "service-account.pub")
+    _openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", key)
+    _openssl("pkey", "-in", key, "-pubout", "-out", public)
     for client in ("controller-manager", "scheduler"):
         write_kubeconfig(pki / f"{client}.kubeconfig", pki, client)
     write_kubeconfig(layout.kubeconfig, pki, "admin")

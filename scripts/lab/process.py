@@ -61,9 +61,7 @@ def is_alive(record: Record, proc: Path = _PROC) -> bool:
     return start_time(record.pid, proc) == record.start_time and boot_id(proc) == record.boot
 
 
-def spawn(
-    name: str, command: Sequence[str], *, log: Path, cgroups: Sequence[Path], path: str, records: Path
-) -> Record:
+def spawn(name: str, command: Sequence[str], *, log: Path, cgroups: Sequence[Path], path: str, records: Path) -> Record:
     """Start a daemon in its own session, its output appended to `log`, and record it.
 
     Args:

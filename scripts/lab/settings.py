@@ -43,10 +43,10 @@ class Settings:
         state = Path(environment.get("NEURON_DRA_LAB_DIR") or "/var/lib/ndl")
         for variable, path in (("NEURON_DRA_CACHE", cache), ("NEURON_DRA_LAB_DIR", state)):
             if not path.is_absolute():
-                raise LabError(f"{variable}={path} is not an absolute path; nothing was done. Give a path from the root.")
+                raise LabError(f"{variable}={path} is not an absolute path; nothing was done. Start it with /.")
         if len(str(state)) > _LONGEST_STATE_DIRECTORY:
             raise LabError(
-                f"NEURON_DRA_LAB_DIR={state} is longer than {_LONGEST_STATE_DIRECTORY} characters, so unix sockets below "
-                "it would exceed the kernel's limit; nothing was done. Choose a shorter directory."
+                f"NEURON_DRA_LAB_DIR={state} is longer than {_LONGEST_STATE_DIRECTORY} characters; unix sockets below "
+                "it would exceed the kernel's limit. Nothing was done. Choose a shorter directory."
             )
         return cls(cache=cache, state=state)

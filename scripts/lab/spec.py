@@ -16,6 +16,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_DIRECTORY = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+")
 _SETTING = re.compile(r"[A-Za-z0-9./-]+=(true|false)")
 
 # What kubelet may set on its own node among the labels below kubernetes.io and k8s.io (Kubernetes, well-known labels
@@ -89,21 +90,23 @@ def _problems(spec: ClusterSpec) -> Iterable[str]:
         yield f"the name {spec.name!r} is not {MAX_NAME_LENGTH} or fewer of a-z, 0-9 and '-'"
     if not 1 <= spec.nodes <= MAX_NODES:
         yield f"{spec.nodes} nodes were asked for, 1 to {MAX_NODES} are possible"
-    for version in (spec.kubernetes, spec.kubelet or spec.kubernetes):
-        if not _VERSION.fullmatch(version):
-            yield f"{version!r} is not a version such as {DEFAULT_KUBERNETES}"
-    for setting in (*spec.runtime_config, *spec.feature_gates, *spec.kubelet_feature_gates):
-        if not _SETTING.fullmatch(setting):
-            yield f"{setting!r} is not NAME=true or NAME=false"
+    patterns = (
+        (_VERSION, (spec.kubernetes, spec.kubelet_version), f"a version such as {DEFAULT_KUBERNETES}"),
+        (_SETTING, (*spec.runtime_config, *spec.feature_gates, *spec.kubelet_feature_gates), "NAME=true or NAME=false"),
+        (_DIRECTORY, spec.node_directories, "a plain absolute path of a node's directory"),
+    )
+    for pattern, values, meaning in patterns:
+        yield from (f"{value!r} is not {meaning}" for value in values if not pattern.fullmatch(value))
+    yield from _label_problems(spec)
+
+
+def _label_problems(spec: ClusterSpec) -> Iterable[str]:
     for node, labels in spec.labels.items():
         if node != "*" and node not in spec.node_names:
             yield f"labels are given for {node!r}, which is not one of the nodes ({', '.join(spec.node_names)})"
         for key, value in labels.items():
             if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
                 yield f"{key}={value} is not a valid label"
-    for directory in spec.node_directories:
-        if not re.fullmatch(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+", directory):
-            yield f"the node directory {directory!r} is not a plain absolute path"
 
 
 def parse_labels(texts: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -149,10 +152,17 @@ def decode(text: str) -> ClusterSpec:
         ValueError: The text is not what `encode` writes.
     """
     values = json.loads(text)
-    if not isinstance(values, dict):
-        raise ValueError("a cluster's description is not an object")  # noqa: TRY004 - one error type for bad input
-    lists = ("runtime_config", "feature_gates", "kubelet_feature_gates", "node_directories")
     try:
-        return ClusterSpec(**{key: tuple(value) if key in lists else value for key, value in values.items()})
-    except (TypeError, LabError) as error:
-        raise ValueError(str(error)) from error
+        return ClusterSpec(
+            name=values["name"],
+            nodes=values["nodes"],
+            kubernetes=values["kubernetes"],
+            kubelet=values["kubelet"],
+            runtime_config=tuple(values["runtime_config"]),
+            feature_gates=tuple(values["feature_gates"]),
+            kubelet_feature_gates=tuple(values["kubelet_feature_gates"]),
+            labels=values["labels"],
+            node_directories=tuple(values["node_directories"]),
+        )
+    except (KeyError, TypeError, AttributeError, LabError) as error:
+        raise ValueError(f"not a cluster's description: {error}") from error

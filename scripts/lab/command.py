@@ -1,0 +1,32 @@
+"""How the lab's commands end: errors as a text, interrupts like Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from lab.errors import LabError
+
+_FAILED = 1
+_INTERRUPTED = 130
+
+
+def run(action: Callable[[], int]) -> int:
+    """Run a command's action; return the exit status: the action's own, 1 failed with a text, 130 interrupted."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        return action()
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _FAILED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    # A termination is handled like Ctrl-C, so that whatever was begun is taken back.
+    raise KeyboardInterrupt(signal.Signals(number).name)

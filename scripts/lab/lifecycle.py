@@ -1,0 +1,83 @@
+"""Taking clusters down, whether this process started them or a run that was killed did."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lab import cgroups, files, machine, process, state
+from lab.errors import LabError
+from lab.layout import LAB_CGROUP, ClusterLayout
+from lab.progress import Progress
+
+
+def lives(layout: ClusterLayout) -> bool:
+    """Return whether a cluster is up, rather than left behind by a killed run or an earlier boot of the machine."""
+    found = state.load(layout)
+    record = process.load("etcd", layout.records)
+    return found is not None and found.phase == "ready" and record is not None and process.is_alive(record)
+
+
+def teardown(layout: ClusterLayout) -> None:
+    """End every process of a cluster, put the machine back as it was, and remove the cluster's directory.
+
+    Every step finds its work in the cluster's directory and control groups, so this can be repeated, and works on what
+    a killed run left at any moment.
+
+    Raises:
+        LabError: Something cannot be ended or put back; what is left stays for the next try.
+    """
+    hierarchies = cgroups.read_hierarchies()
+    cgroups.kill(hierarchies, layout.cgroup)
+    for name in process.names(layout.records):
+        record = process.load(name, layout.records)
+        if record is not None:
+            process.stop(record, 0)
+    cgroups.remove(hierarchies, layout.cgroup)
+    machine.restore(layout)
+    machine.unmount_below(layout.directory)
+    shutil.rmtree(layout.directory)
+
+
+def remove_remains(directory: Path, name: str, progress: Progress) -> None:
+    """Take down what killed runs left, of any name.
+
+    Raises:
+        LabError: A cluster of another name than `name` is up.
+    """
+    for layout in state.layouts(directory):
+        if layout.name != name and lives(layout):
+            raise LabError(
+                f"The cluster {layout.name!r} is up, and one at a time can be; nothing was started. Take it down "
+                f"first: scripts/cluster down --name {layout.name}"
+            )
+        with progress.step(f"removing what an earlier run of {layout.name!r} left"):
+            teardown(layout)
+
+
+@contextmanager
+def exclusive(directory: Path, progress: Progress) -> Iterator[None]:
+    """Be the only process that starts or ends clusters; leave nothing when there is none at the end."""
+    path = directory / "lock"
+    with files.lock(path, "works on a cluster", progress):
+        try:
+            yield
+        finally:
+            if not state.layouts(directory):
+                path.unlink(missing_ok=True)
+                with suppress(OSError):  # somebody else has put something there
+                    directory.rmdir()
+                cgroups.remove_if_empty(cgroups.read_hierarchies(), LAB_CGROUP)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put interrupts off until the block's end, so that taking down is not itself left half-done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
