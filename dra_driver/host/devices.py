@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dra_driver.host.findings import Findings, shown
@@ -68,27 +68,42 @@ def read_devices(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...
     sysfs does not tell them (the class devices have no parent), and after a failure of one chip nothing guarantees that
     the kernel driver numbers the rest as the table does.
     """
-    kind = scan.kind
-    full = kind is not None and kind.devices is not None and set(entries) == set(range(kind.devices))
-    if kind is not None:
-        _compare_with_type(scan, entries, kind)
     nodes = _indexes(scan.files, "dev")
-    devices = tuple(_read_device(scan, index, path, nodes, full) for index, path in entries.items())
+    read = (_read_device(scan, index, path, nodes) for index, path in entries.items())
+    devices = tuple(device for device in read if device is not None)
     _check_major(scan, devices)
-    if kind is not None and full:
-        _check_connected(scan, devices, kind)
-    return devices
-
-
-def _read_device(scan: Scan, index: int, path: str, nodes: Collection[int], full: bool) -> NeuronDevice:
     kind = scan.kind
+    if kind is None or kind.devices is None:
+        return devices
+    present, expected = {device.index for device in devices}, set(range(kind.devices))
+    for index in expected - present:
+        scan.findings.add_device("devices-missing", index, kind.name)
+    for index in present - expected:
+        scan.findings.add_device("devices-unexpected", index, kind.name)
+    if present != expected:
+        return devices
+    _check_connected(scan, devices, kind)
+    return tuple(_placed(device, kind) for device in devices)
+
+
+def _placed(device: NeuronDevice, kind: InstanceType) -> NeuronDevice:
+    return replace(
+        device,
+        pci_bus_id=kind.pci_bus_ids[device.index] if kind.pci_bus_ids else None,
+        numa_node=kind.numa_nodes[device.index] if kind.numa_nodes else None,
+    )
+
+
+def _read_device(scan: Scan, index: int, path: str, nodes: Collection[int]) -> NeuronDevice | None:
+    """One device; None when it went away, or was replaced, while it was read: half of its values would be missing."""
+    kind, before = scan.kind, _inode(scan.files, path)
     numbers = _parsed(scan, index, f"{path}/dev", _numbers, "device-numbers-unreadable")
     cores = _parsed(scan, index, f"{path}/core_count", _count, "core-count-unreadable")
     if kind is not None and cores not in {None, kind.cores_per_device}:
         scan.findings.add_device("core-count-mismatch", index, f"{cores} instead of {kind.cores_per_device}")
     _note_state(scan, index, path)
     major, minor = numbers or (None, None)
-    return NeuronDevice(
+    device = NeuronDevice(
         index=index,
         major=major,
         minor=minor,
@@ -97,9 +112,14 @@ def _read_device(scan: Scan, index: int, path: str, nodes: Collection[int], full
         connected=_parsed(scan, index, f"{path}/connected_devices", _connected, "connected-unreadable"),
         serial_number=_serial_number(scan, index, path, numbers),
         architecture=_architecture(scan, index, path),
-        pci_bus_id=kind.pci_bus_ids[index] if full and kind is not None and kind.pci_bus_ids else None,
-        numa_node=kind.numa_nodes[index] if full and kind is not None and kind.numa_nodes else None,
+        pci_bus_id=None,
+        numa_node=None,
     )
+    if before is not None and _inode(scan.files, path) == before:
+        return device
+    scan.findings.forget_device(index)
+    scan.settling = True
+    return None
 
 
 def _parsed(scan: Scan, index: int, path: str, parse: Callable[[str], Value | None], code: str) -> Value | None:
@@ -183,15 +203,6 @@ def _node_present(scan: Scan, index: int, numbers: tuple[int, int] | None) -> bo
     return True
 
 
-def _compare_with_type(scan: Scan, entries: Collection[int], kind: InstanceType) -> None:
-    if kind.devices is None:
-        return
-    for index in set(range(kind.devices)) - set(entries):
-        scan.findings.add_device("devices-missing", index, kind.name)
-    for index in set(entries) - set(range(kind.devices)):
-        scan.findings.add_device("devices-unexpected", index, kind.name)
-
-
 def _check_major(scan: Scan, devices: Collection[NeuronDevice]) -> None:
     """Compare with the kernel's list of drivers, which may give one driver several major numbers."""
     listed = {int(major) for major in _NEURON_MAJOR.findall(scan.files.read(PROC_DEVICES).text or "")}
@@ -214,6 +225,11 @@ def _check_connected(scan: Scan, devices: Collection[NeuronDevice], kind: Instan
     for device in devices:
         if device.connected not in {None, kind.fabric.neighbours(device.index)}:
             scan.findings.add_device("connected-mismatch", device.index, kind.name)
+
+
+def _inode(files: HostFiles, path: str) -> int | None:
+    status = files.status(path)
+    return status.st_ino if status is not None else None
 
 
 def _indexes(files: HostFiles, directory: str) -> list[int]:

@@ -229,6 +229,13 @@ class Findings:
         """Something about one device."""
         self._devices.setdefault((code, detail), []).append(index)
 
+    def forget_device(self, index: int) -> None:
+        """Take back all that was added about one device."""
+        for key, indexes in list(self._devices.items()):
+            self._devices[key] = [other for other in indexes if other != index]
+            if not self._devices[key]:
+                del self._devices[key]
+
     def all(self) -> tuple[Finding, ...]:
         """In the order of the table, then by subject: equal hosts give equal tuples."""
         subjects = self._subjects | {key: device_ranges(indexes) for key, indexes in self._devices.items()}
