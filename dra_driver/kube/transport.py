@@ -12,17 +12,22 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import urllib3
-from kubernetes.client import ApiClient, Configuration
-from kubernetes.client.exceptions import OpenApiException
-from kubernetes.config import ConfigException
-from kubernetes.config.incluster_config import load_incluster_config
-from kubernetes.config.kube_config import load_kube_config
 
 from dra_driver.errors import DriverError
+from dra_driver.kube.client import (
+    SERVICE_ACCOUNT,
+    ApiClient,
+    Configuration,
+    OpenApiException,
+    get_refresh,
+    load_service_account,
+    set_refresh,
+)
 from dra_driver.kube.errors import ApiError, Unreachable, refusal
 
 CONNECT_TIMEOUT: Final = 5.0
@@ -101,17 +106,37 @@ class Transport:
         self.server = str(configuration.host)
 
     @classmethod
-    def in_cluster(cls, user_agent: str = "dra-driver") -> Transport:
+    def in_cluster(cls, user_agent: str = "dra-driver", directory: Path = SERVICE_ACCOUNT) -> Transport:
         """With the service account of the pod; DriverError outside a pod."""
-        return cls._load(load_incluster_config, user_agent, "run inside a pod, or give a kubeconfig")
+
+        def load(configuration: Configuration) -> None:
+            load_service_account(configuration, directory)
+
+        return cls._load(load, user_agent, "run inside a pod, or give a kubeconfig")
 
     @classmethod
     def from_kubeconfig(cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver") -> Transport:
         """With a kubeconfig file; None is ``$KUBECONFIG`` or ``~/.kube/config``. DriverError when it cannot be used."""
 
         def load(configuration: Configuration) -> None:
-            # The client ships no types for this function.
-            load_kube_config(path, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+            from kubernetes.config import ConfigException, load_kube_config  # 7 MB that a pod does not need
+
+            try:
+                # The client ships no types for this function.
+                load_kube_config(path, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+            except ConfigException as error:
+                raise DriverError(str(error)) from error
+            renew = get_refresh(configuration)
+            if renew is None:
+                return
+
+            def renewed(target: Configuration) -> None:
+                try:
+                    renew(target)
+                except ConfigException as error:
+                    raise DriverError(str(error)) from error
+
+            set_refresh(configuration, renewed)
 
         return cls._load(load, user_agent, "check the kubeconfig file and its current context")
 
@@ -212,7 +237,7 @@ class Transport:
                 method, path, query_params=list(query), header_params=headers, body=body, auth_settings=["BearerToken"]
             )
             return self._client.call_api(*request, _request_timeout=(CONNECT_TIMEOUT, timeout))
-        except (urllib3.exceptions.HTTPError, OpenApiException, ConfigException, OSError) as error:
+        except (urllib3.exceptions.HTTPError, OpenApiException, DriverError, OSError) as error:
             raise self._unreachable(method, path, error) from error
         except ValueError as error:
             # http.client repeats the header in its text, and the header may be the token.

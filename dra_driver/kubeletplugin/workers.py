@@ -1,8 +1,8 @@
 """Worker threads for a gRPC server.
 
-Unlike :class:`concurrent.futures.ThreadPoolExecutor` all threads exist from the start, so that a full process table
-shows when the server starts and not in the middle of a call; and they are daemons, so that a prepare that never
-returns cannot keep the process from exiting (kubelet repeats it with the next process).
+Unlike those of :class:`concurrent.futures.ThreadPoolExecutor` they are daemons, so that a prepare that never returns
+cannot keep the process from exiting (kubelet repeats it with the next process). The first exists from the start; the
+others begin when all are busy, since an idle driver needs none of them (24 idle threads cost 3 MB).
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ _Job = Callable[[], None]
 
 
 class Workers(futures.Executor):
-    """``count`` daemon threads that work through one queue."""
+    """At most ``count`` daemon threads that work through one queue."""
 
     def __init__(self, count: int, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._count = count
+        self._most = count
+        self._name = name
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._free = 0
+        """Threads that wait for a job, less jobs that wait for a thread."""
         self._closed = False
-        for number in range(count):
-            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True).start()
+        self._begin()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
         """Queue a call.
@@ -49,6 +53,10 @@ class Workers(futures.Executor):
             else:
                 future.set_result(result)
 
+        with self._lock:
+            self._free -= 1
+            if self._free < 0 and self._threads < self._most:
+                self._begin()
         self._jobs.put(job)
         return future
 
@@ -57,13 +65,26 @@ class Workers(futures.Executor):
         del wait, cancel_futures
         if not self._closed:
             self._closed = True
-            for _ in range(self._count):
+            for _ in range(self._most):
                 self._jobs.put(None)
+
+    def _begin(self) -> None:
+        try:
+            threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
+        except RuntimeError:
+            # The process table is full. The threads that there are take the job; without any, nothing would.
+            if self._threads == 0:
+                raise
+            return
+        self._threads += 1
+        self._free += 1
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
             del job  # a waiting thread must not keep the last request alive
+            with self._lock:
+                self._free += 1
 
 
 def as_thread_pool(workers: Workers) -> Any:

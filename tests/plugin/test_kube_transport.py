@@ -272,9 +272,7 @@ def test_a_token_in_cluster_is_read_again_after_a_401(tmp_path: Path, monkeypatc
         server.add_node("node-a")
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
-        monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(token))
-        monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(authority))
-        api = ResourceApi(Transport.in_cluster())
+        api = ResourceApi(Transport.in_cluster(directory=tmp_path))
         api.get_node("node-a")
         server.token = "second"
         token.write_text("second")
