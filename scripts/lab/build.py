@@ -52,7 +52,9 @@ class Builder:
             LabError: Go is missing and cannot be installed, or a build failed.
         """
         wanted = tuple(wanted)
-        go = self._toolchain(wanted)
+        go = self.toolchain(
+            max(components.go_directive((MODULES / item.module / "go.mod").read_text()) for item in wanted)
+        )
         programs: dict[str, Path] = {}
         for component in wanted:
             directory = self._directory(component, go)
@@ -97,8 +99,12 @@ class Builder:
             for built, ours in component.renamed.items():
                 (directory / built).replace(directory / ours)
 
-    def _toolchain(self, wanted: Iterable[Component]) -> Go:
-        needed = max(components.go_directive((MODULES / item.module / "go.mod").read_text()) for item in wanted)
+    def toolchain(self, needed: tuple[int, ...] = ()) -> Go:
+        """Return a Go at least as new as `needed`: the system's, else an own copy.
+
+        Raises:
+            LabError: The system's is missing or too old and none can be installed.
+        """
         if self._go is None or components.parse_go_version(self._go.version) < needed:
             self._go = self._system_go(needed) or self._own_go()
         return self._go

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from lab import command, components
+from lab import command, components, modules
 from lab.build import Builder, available_modules
 from lab.cluster import Cluster
 from lab.errors import LabError
@@ -17,12 +18,30 @@ from lab.settings import Settings
 from lab.spec import DEFAULT_KUBERNETES, ClusterSpec, parse_labels, parse_labels_file
 
 _FAILED = 1
+# Commands that hand words on to another program, and how many words, themselves included, are ours.
+_OWN_WORDS = {"kubectl": 1, "exec": 2}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 2 for wrong usage, else as `lab.command.run` says."""
-    parsed = _parser().parse_args(arguments)
+    words, passed_on = split_passed_on(sys.argv[1:] if arguments is None else arguments)
+    parsed = _parser().parse_args(words)
+    parsed.arguments = passed_on
     return command.run(lambda: parsed.run(parsed))
+
+
+def split_passed_on(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Tell our own words from those that are another program's: all after `kubectl`, all after `exec NODE`.
+
+    A first `-h` or `--help` is ours.
+    """
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        index += 2 if words[index] == "--name" else 1
+    own = index + _OWN_WORDS.get(words[index], len(words)) if index < len(words) else index
+    if own < len(words) and words[own] in {"-h", "--help"}:
+        own += 1
+    return list(words[:own]), list(words[own:])
 
 
 def _up(options: argparse.Namespace) -> int:
@@ -42,15 +61,15 @@ def _up(options: argparse.Namespace) -> int:
     )
     cluster = Cluster(spec)
     cluster.up()
-    own = "" if options.name == "default" else f" --name {options.name}"
+    program = "scripts/cluster" if options.name == "default" else f"scripts/cluster --name {options.name}"
     print(
         f"""
 Kubernetes {spec.kubernetes} with {spec.nodes} node(s) is up. To use it:
   export KUBECONFIG={cluster.kubeconfig} PATH={cluster.layout.directory}/bin:$PATH
-  scripts/cluster kubectl{own} get nodes
-  scripts/cluster load{own} IMAGE.tar      (from scripts/build-image; pods then use imagePullPolicy: IfNotPresent)
-  scripts/cluster status{own}
-  scripts/cluster down{own}
+  {program} kubectl get nodes
+  {program} load IMAGE.tar      (from scripts/build-image; pods then use imagePullPolicy: IfNotPresent)
+  {program} status
+  {program} down
 A node's /run/cdi, /var/lib/kubelet and logs are in {cluster.layout.directory}/n1 (cdi, kubelet, log) and so on."""
     )
     return 0
@@ -107,6 +126,14 @@ def _build(options: argparse.Namespace) -> int:
     return 0
 
 
+def _add_version(options: argparse.Namespace) -> int:
+    progress = Progress()
+    go = Builder(Settings.from_environment(os.environ), progress).toolchain()
+    directory = modules.add(options.version, go, progress, kubelet_only=options.kubelet_only)
+    print(f"{directory} was written. Next: commit it, and scripts/cluster up --kubernetes {options.version}")
+    return 0
+
+
 def _node_action(action: str) -> Callable[[argparse.Namespace], int]:
     def run(options: argparse.Namespace) -> int:
         node = Cluster.attach(options.name).node(options.node)
@@ -130,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A real Kubernetes on this machine, built from source, without a container registry or engine.",
         epilog="Example: scripts/cluster up --nodes 2 && scripts/cluster kubectl get nodes && scripts/cluster down",
     )
+    parser.add_argument("--name", default="default", help="name of the cluster (default: %(default)s)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(
@@ -137,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text, epilog=f"Example: scripts/cluster {example}")
         if named:
-            added.add_argument("--name", default="default", help="name of the cluster (default: %(default)s)")
+            added.add_argument("--name", default=argparse.SUPPRESS, help="the same, after the command")
         added.set_defaults(run=run)
         return added
 
@@ -153,14 +181,22 @@ def _parser() -> argparse.ArgumentParser:
         _load_test_image,
     )
     test_image.add_argument("image", nargs="*", help="names (default: localhost/ndl-tools:1)")
-    kubectl = add("kubectl", "Run the cluster's own kubectl.", "kubectl get resourceslices -o wide", _kubectl)
-    kubectl.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of kubectl")
-    run = add("exec", "Run a command in a node's mount namespace.", "exec node-1 ls /run/cdi", _exec)
-    run.add_argument("node", help="such as node-1")
-    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command")
+    kubectl = "Run the cluster's own kubectl with all arguments that follow."
+    add("kubectl", kubectl, "kubectl get resourceslices -o wide", _kubectl, named=False)
+    run = "Run the command that follows in a node's mount namespace."
+    add("exec", run, "exec node-1 ls /run/cdi", _exec, named=False).add_argument("node", help="such as node-1")
     _add_build(
         add("build", "Only build the programs; print where they are.", "build --test-driver", _build, named=False)
     )
+    version = add(
+        "add-version",
+        "Write the Go module from which a further Kubernetes version is built.",
+        "add-version 1.37.2",
+        _add_version,
+        named=False,
+    )
+    version.add_argument("version", help="such as 1.37.2")
+    version.add_argument("--kubelet-only", action="store_true", help="for kubelet alone, under another control plane")
     for name, action, text in (
         ("stop-kubelet", "stop_kubelet", "Stop a node's kubelet; pods go on."),
         ("start-kubelet", "start_kubelet", "Start a node's kubelet."),

@@ -25,8 +25,6 @@ TEST_IMAGE = "localhost/ndl-tools:1"
 
 _WHY_ROOT = "nodes have mount namespaces, control groups and network interfaces of their own"
 _READINESS = {True: "Ready", False: "not Ready", None: "unknown"}
-_BUSYBOX = Path("/bin/busybox")
-_BASH = Path("/bin/bash-static")
 
 
 class ClusterAccess(Protocol):
@@ -218,7 +216,7 @@ class Cluster:
 
     def load_test_image(self, *names: str) -> None:
         """Import the lab's small image with bash and busybox's tools under these names (none: `TEST_IMAGE`)."""
-        self._load_image(oci.tools(_BUSYBOX, _BASH), *(names or (TEST_IMAGE,)))
+        self._load_image(oci.tools(), *(names or (TEST_IMAGE,)))
 
     def stop_apiserver(self) -> None:
         """Stop kube-apiserver alone; its data stays."""
@@ -273,7 +271,7 @@ class Cluster:
             node.start_runtime()
         for node in nodes:
             node.wait_runtime()
-        self._load_image(oci.pause(_BUSYBOX), nodeconfig.PAUSE_IMAGE)
+        self._load_image(oci.pause(), nodeconfig.PAUSE_IMAGE)
         control_plane.wait_api()
         control_plane.start("kube-controller-manager")
         control_plane.start("kube-scheduler")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab import command, machine
+from lab import command, machine, oci
 from lab.errors import LabError
 from lab.images import ImageBuilder
 from lab.progress import Progress
@@ -29,17 +29,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("output", metavar="OUT.tar", help="the docker archive to write")
     parser.add_argument("--tag", default="neuron-dra-driver:dev", help="the image's name (default: %(default)s)")
     parser.add_argument("--base", metavar="IMAGE", help="a base image that buildah can pull, instead of an own one")
+    parser.add_argument(
+        "--example",
+        metavar="NAME",
+        help="instead of the driver's image, write one of 4 MB with bash and common tools under this name, as a "
+        "stand-in for a public image that cannot be pulled here",
+    )
     options = parser.parse_args(arguments)
     return command.run(lambda: _build(options))
 
 
 def _build(options: argparse.Namespace) -> int:
-    machine.require_root("building an image makes a file tree with devices and owners of its own")
-    if not _TAG.fullmatch(options.tag):
-        raise LabError(f"{options.tag!r} is not an image's name such as neuron-dra-driver:dev. Nothing was done.")
-    machine.bootstrap("image")
-    builder = ImageBuilder(Settings.from_environment(os.environ), Progress())
-    output = Path(options.output).absolute()
-    builder.build(options.tag, output, options.base)
-    print(f"{options.tag} is in {output} ({output.stat().st_size >> 20} MiB). Next: scripts/cluster load {output}")
+    name, output = options.example or options.tag, Path(options.output).absolute()
+    if not _TAG.fullmatch(name):
+        raise LabError(f"{name!r} is not an image's name such as neuron-dra-driver:dev. Nothing was done.")
+    machine.require_root("an image holds files that belong to root")
+    if options.example:
+        machine.bootstrap("lab")
+        oci.write_archive(oci.tools(), (name,), output)
+    else:
+        machine.bootstrap("image")
+        ImageBuilder(Settings.from_environment(os.environ), Progress()).build(name, output, options.base)
+    print(f"{name} is in {output} ({output.stat().st_size >> 20} MiB). Next: scripts/cluster load {output}")
     return 0

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from lab import files
 
+_BUSYBOX = Path("/bin/busybox")
+_BASH = Path("/bin/bash-static")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _APPLETS = (
     "[",
@@ -117,13 +119,13 @@ class Image:
     environment: Sequence[str] = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
 
 
-def pause(busybox: Path) -> Image:
+def pause(busybox: Path = _BUSYBOX) -> Image:
     """Return the image that holds a pod's namespaces: one process that sleeps for good."""
     command = ("/bin/sleep", "2147483647")
     return Image(programs={"bin/busybox": busybox}, links={"bin/sleep": "busybox"}, command=command)
 
 
-def tools(busybox: Path, bash: Path) -> Image:
+def tools(busybox: Path = _BUSYBOX, bash: Path = _BASH) -> Image:
     """Return an image with bash and busybox's tools, about 4 MB, for test pods and for the examples' pods."""
     links = {f"bin/{applet}": "busybox" for applet in (*_APPLETS, "sh")}
     links |= {f"usr/bin/{applet}": "../../bin/busybox" for applet in ("env", "printenv", "stat")}
