@@ -151,9 +151,13 @@ class Node:
         self.boot = "boot-1"
         self.now = 1000.0
         self.slept: list[float] = []
-        self.restart()
+        self._open()
 
     def restart(self) -> None:
+        self.journal.close()
+        self._open()
+
+    def _open(self) -> None:
         self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
         self.journal = Journal(self.root / "state", boot_id=self.boot, recover=chips_shown(self.cdi), lock_timeout=5.0)
         self.preparer = Preparer(

@@ -20,7 +20,7 @@ import hashlib
 from msgspec.structs import replace
 
 from dra_driver.cdi.spec import ContainerEdits, Device, DeviceNode, Spec, minimum_version
-from dra_driver.claims.values import ChipNode, Plan, PlannedDevice
+from dra_driver.claims.values import DEVICE_PATH, ChipNode, Plan, PlannedDevice
 from dra_driver.names import CDI_KIND
 from dra_driver.slices.chips import chips_of
 
@@ -48,16 +48,25 @@ def cdi_device_name(plan: Plan, device: PlannedDevice) -> str:
     return f"{plan.uid}-{device.device}-{digest}"
 
 
-def chips_in(spec: Spec, uid: str) -> frozenset[int] | None:
-    """Chips that the spec of claim ``uid`` shows; None when something in it was not written by this driver."""
-    chips: set[int] = set()
+def shown_in(spec: Spec, uid: str) -> dict[int, int] | None:
+    """Chips by container number that the spec of claim ``uid`` shows; None when it was not written by this driver."""
+    shown: dict[int, int] = {}
     for device in spec.devices:
-        name = device.name.removeprefix(f"{uid}-").rpartition("-")[0]
-        found = chips_of(name)
-        if found is None or not device.name.startswith(f"{uid}-"):
+        chips = chips_of(device.name.removeprefix(f"{uid}-").rpartition("-")[0])
+        nodes = device.container_edits.device_nodes
+        found = [(_number(node.host_path or node.path), _number(node.path)) for node in nodes]
+        if chips is None or not device.name.startswith(f"{uid}-") or tuple(chip for chip, _ in found) != chips:
             return None
-        chips.update(found)
-    return frozenset(chips)
+        for chip, number in found:
+            if chip is None or number is None:
+                return None
+            shown[number] = chip
+    return shown
+
+
+def _number(path: str) -> int | None:
+    digits = path.removeprefix(DEVICE_PATH)
+    return int(digits) if digits != path and digits.isascii() and digits.isdecimal() and len(digits) < 6 else None
 
 
 def _container_edits(plan: Plan, device: PlannedDevice) -> ContainerEdits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dra_driver.claims.values import Consumers, Entry, Plan
@@ -19,6 +19,8 @@ class Quarantined:
     reason: str
     chips: frozenset[int] | None
     """What it held as far as its CDI spec or the API server tells; None: not known, so it may be anything."""
+    shown: Mapping[int, int] = field(default_factory=dict)
+    """Chips by container number, as far as its CDI spec tells."""
 
 
 class Held:
@@ -53,6 +55,15 @@ class Held:
             if item.uid != but and (item.chips is None or chip in item.chips):
                 return item
         return None
+
+    def shown_by_doubtful(self, *, but: str) -> dict[int, int]:
+        """Chips by container number that claims with unreadable files show: in which namespace, nobody knows."""
+        return {
+            number: chip
+            for item in self._quarantined.values()
+            if item.uid != but
+            for number, chip in item.shown.items()
+        }
 
     def in_namespace(self, namespace: str) -> Iterator[Plan]:
         """Prepared claims that pods of the namespace may use."""

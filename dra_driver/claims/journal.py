@@ -19,8 +19,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -56,7 +57,8 @@ class Journal:
     Args:
         directory: state directory, made when missing.
         boot_id: identity of this boot of the node.
-        recover: chips of a claim whose file cannot be read, as far as something else (its CDI spec) tells.
+        recover: chips by container number of a claim whose file cannot be read, as far as something else (its CDI spec)
+            tells; None when nothing does.
         lock_timeout: seconds to wait for the directory's lock.
 
     Methods raise DriverError when the directory cannot be read or written. All but ``locked`` and ``close`` are for use
@@ -68,7 +70,7 @@ class Journal:
         directory: Path,
         *,
         boot_id: str = "",
-        recover: Callable[[str], frozenset[int] | None] = lambda uid: None,  # noqa: ARG005 - nothing else tells
+        recover: Callable[[str], Mapping[int, int] | None] = lambda uid: None,  # noqa: ARG005 - nothing else tells
         lock_timeout: float = 30.0,
     ) -> None:
         self.boot_id = boot_id
@@ -121,7 +123,7 @@ class Journal:
     def learn(self, uid: str, chips: frozenset[int]) -> None:
         """Note what an unreadable file held, as the API server tells. A restart forgets it and asks again."""
         item = self._held.quarantined[uid]
-        self._held.quarantine(Quarantined(uid, item.path, item.reason, chips))
+        self._held.quarantine(replace(item, chips=chips))
 
     def verify(self) -> Held:
         """Compare the directory with the index, file by file; what is held then.
@@ -243,8 +245,12 @@ class Journal:
             reason = "not readable when the driver started"
         except (ValueError, OSError) as error:
             reason = str(error)
-        chips = learned.chips if learned is not None and learned.chips is not None else self._recover(uid)
-        held.quarantine(Quarantined(uid, str(path), reason, chips))
+        if learned is not None and learned.chips is not None:
+            held.quarantine(replace(learned, path=str(path), reason=reason))
+            return
+        shown = self._recover(uid)
+        chips = None if shown is None else frozenset(shown.values())
+        held.quarantine(Quarantined(uid, str(path), reason, chips, shown or {}))
 
     def _drop_quarantined(self, uid: str) -> None:
         remove_file(Path(self._held.quarantined[uid].path), durable=False)

@@ -16,6 +16,9 @@ here: a pod that starts to use two claims that were both prepared before, for ot
 driver then. Repair reports such a pair; nodes with claims like that need the setting ``host``: its numbers never clash.
 
 Admin access is for looking at chips, so claims with it keep the host's numbers.
+
+When a claim's journal file has become unreadable, its CDI spec still tells its numbers: the claim gets them again, and
+until then every other claim keeps clear of them.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ def numbers(
     pods: frozenset[str] | None,
     others: Sequence[Plan],
     consumers: Consumers,
+    doubtful: Mapping[int, int],
+    former: Mapping[int, int],
 ) -> dict[int, int]:
     """Container number of each chip.
 
@@ -51,14 +56,19 @@ def numbers(
         pods: UIDs of the pods of the claim, None when they cannot be known.
         others: prepared claims that pods of the same namespace may use, without the claim itself.
         consumers: what is known newly of who uses ``others``, by claim UID (None: could not be found out).
+        doubtful: chips by number of claims that may be used by any pod.
+        former: chips by number that the claim itself is known to have had.
 
     Raises:
         ConsumersUnknown: it has to be known who uses some of ``others``.
     """
+    if sorted(former.values()) == list(chips):
+        return {chip: number for number, chip in former.items()}
     wanted = {chip: chip if host else rank for rank, chip in enumerate(chips)}
     chip_at = {number: chip for chip, number in wanted.items()}
     meeting = [(other, may_meet(pods, other, consumers)) for other in others]
-    taken = {number: node.chip for other, meets in meeting if meets for number, node in other.nodes.items()}
+    taken = dict(doubtful)
+    taken |= {number: node.chip for other, meets in meeting if meets for number, node in other.nodes.items()}
     if any(chip_at.get(number, chip) != chip for number, chip in taken.items()):
         first = max(taken) + 1
         wanted = {chip: first + rank for rank, chip in enumerate(chips)}

@@ -73,6 +73,8 @@ def plan(
         pods=pods,
         others=others,
         consumers=consumers or {},
+        doubtful=held.shown_by_doubtful(but=meta.uid),
+        former=held.quarantined[meta.uid].shown if meta.uid in held.quarantined else {},
     )
     nodes = {chip: replace(node, number=number_of[chip]) for chip, node in present.items()}
     return Plan(

@@ -24,7 +24,7 @@ from dra_driver.claims.edits import edits
 from dra_driver.kube.objects import ResourceClaim
 from tests.claimworld import ApiServer, Node, claim, uid
 
-EFFECTS = ("open", "write", "pwrite", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir", "close")
+EFFECTS = ("open", "write", "pwrite", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")
 """Everything in ``os`` that the driver changes files with. ``pathlib`` calls these too."""
 KILLED = 42
 
@@ -38,7 +38,8 @@ def effects(reached: Callable[[str], None]) -> Iterator[None]:
         def call(*args: Any, **kwargs: Any) -> Any:
             reached(f"before {name}")
             answer = real[name](*args, **kwargs)
-            reached(f"after {name}")
+            if name != "open":  # the next effect comes right after it, and a descriptor would be lost here
+                reached(f"after {name}")
             return answer
 
         return call

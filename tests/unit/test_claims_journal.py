@@ -214,7 +214,7 @@ def test_an_unreadable_file_is_moved_aside_and_never_stops_the_others(
 def test_what_else_tells_its_chips_bounds_what_is_held_back(directory: Path) -> None:
     put(Journal(directory), made(1, 4))
     corrupt(Journal(directory), 1)
-    fresh = Journal(directory, recover=lambda claim: frozenset({4}) if claim == uid(1) else None)
+    fresh = Journal(directory, recover=lambda claim: {0: 4} if claim == uid(1) else None)
     with fresh.locked() as found:
         assert found.doubtful(4, but="") is not None
         assert found.doubtful(5, but="") is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.held import Held
+from dra_driver.claims.held import Held, Quarantined
 from dra_driver.claims.numbering import ConsumersUnknown, clashing
 from dra_driver.claims.plan import Plan, PlanSettings, plan, users
 from dra_driver.claims.values import Consumers, Entry
@@ -134,6 +134,16 @@ def test_claims_of_a_pod_with_different_logical_core_sizes_are_warned_about() ->
     [warning] = made(own(2, [5], "a"), first).warnings
     assert "claim default/claim-1 of the same pod has NEURON_LOGICAL_NC_CONFIG=1, this one 2" in warning
     assert made(own(2, [5], "b"), first).warnings == ()
+
+
+def test_a_claim_with_an_unreadable_file_gets_its_numbers_again_and_others_keep_clear_of_them() -> None:
+    quarantined = Quarantined(uid(1), "x", "empty", frozenset({4, 5}), {2: 4, 3: 5})
+    held = Held((), [quarantined])
+    assert numbers(plan(own(1, [4, 5], "a"), host(), held, SETTINGS)) == {4: 2, 5: 3}
+    assert numbers(plan(own(2, [0, 1], "b"), host(), held, SETTINGS)) == {0: 0, 1: 1}
+    assert numbers(plan(own(2, [0, 1, 2], "b"), host(), held, SETTINGS)) == {0: 4, 1: 5, 2: 6}
+    # Allocated anew, its former numbers mean nothing.
+    assert numbers(plan(own(1, [5, 6], "a"), host(), held, SETTINGS)) == {5: 0, 6: 1}
 
 
 PODS = st.lists(st.sampled_from("abc"), min_size=1, max_size=2, unique=True)
