@@ -265,7 +265,7 @@ explain_failure() {
         -o 'custom-columns=NAME:.metadata.name,READY:.status.containerStatuses[0].ready')
     lines "" "What to do:" \
         "  ErrImagePull: the nodes cannot pull $image." \
-        "  hostPath type check failed: kubelet's root directory is not $kubelet_root; see --kubelet-root." \
+        "  hostPath type check failed, plugins_registry: kubelet's root directory is not $kubelet_root; see --kubelet-root." \
         "  Else the log says it; docs/troubleshooting.md has more." \
         "What was applied stays. Run this again after the correction, or remove it with --uninstall."
     exit 1
@@ -290,11 +290,11 @@ show_published() {
                      printf "  %-48s %-16s %3d devices in %d slice(s)\n", node, type[node], devices[node], slices[node]
              }' |
         sort)
-    lines "" "Published:"
-    if [[ -z $table ]]; then
-        warn "no devices. The driver's log says what it found: $command -n $NAMESPACE logs daemonset/$DAEMONSET"
-    else
-        note "$table"
+    lines "" "Published:" "${table:-  nothing}"
+    # A driver that finds no device publishes an empty slice.
+    if [[ -z $table || $table == *' 0 devices in '* ]]; then
+        warn "not every node offers devices. The driver's log says what it found there:" \
+            "$command -n $NAMESPACE logs -l app=$DAEMONSET --prefix"
     fi
     if [[ $resource_api != v1 ]]; then example+=/v1beta1; fi
     lines "" "Next:" \

@@ -326,11 +326,17 @@ def test_no_matching_node_is_no_failure_and_is_explained(cluster: Cluster) -> No
     assert "m5.large" in result.stderr
 
 
-def test_ready_nodes_without_devices_are_not_called_a_success(cluster: Cluster) -> None:
-    cluster.reply("get resourceslices", "")
+@pytest.mark.parametrize("slices", ["", "node-a||\n", "node-a|trn2.48xlarge|neuron-device-0\nnode-b||\n"])
+def test_ready_nodes_without_devices_are_not_called_a_success(cluster: Cluster, slices: str) -> None:
+    cluster.reply("get resourceslices", slices)
     result = cluster.run(IMAGE)
-    assert "warning: no devices" in result.stderr
-    assert "logs daemonset/neuron-dra-driver-kubelet-plugin" in result.stderr
+    assert "warning: not every node offers devices" in result.stderr
+    assert "logs -l app=neuron-dra-driver-kubelet-plugin" in result.stderr
+
+
+def test_ten_devices_are_not_taken_for_none(cluster: Cluster) -> None:
+    cluster.reply("get resourceslices", "node-a|x|" + " ".join(f"d{index}" for index in range(10)) + "\n")
+    assert "warning" not in cluster.run(IMAGE).stderr
 
 
 CLAIMS = (
