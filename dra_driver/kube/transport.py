@@ -276,6 +276,8 @@ def _cause(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, urllib3.exceptions.ProtocolError) and len(error.args) > 1:
         return str(error.args[1])
+    if isinstance(error, OpenApiException):  # TLS trouble: the reason is in the last of several lines
+        text = text.strip().rpartition("\n")[2]
     return text or type(error).__name__
 
 

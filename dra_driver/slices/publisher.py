@@ -4,7 +4,7 @@ One worker thread does everything that asks or writes; a watch only tells it whe
 lists the slices anew (field-selected: one small answer), so no write ever rests on a stale cache. It looks
 
 * when the desired devices change or somebody calls ``poke`` (kubelet deletes slices around registrations): at once,
-* when the watch shows slices that it did not write itself: at once, slower if that happens again and again,
+* when the watch shows slices that it did not write itself: within 0.3 s, slower if that happens again and again,
 * every half hour or so in any case, which also finds what a watch has missed.
 
 An unchanged node is written once in its life. ``stop`` leaves the slices in place. What a newer instance of the driver
@@ -37,6 +37,8 @@ from dra_driver.slices.status import PublisherStatus
 
 RESYNC_SECONDS: Final = 2100.0
 """Mean time between looks without a reason; varies by a seventh, so at most two an hour."""
+SETTLE_SECONDS: Final = (0.1, 0.3)
+"""Between a change by others and the look at it."""
 CALM_SECONDS: Final = 60.0
 """Without repairs for so long, the next one is done at once again."""
 TOLERATED_CONFLICTS: Final = 3
@@ -210,7 +212,10 @@ class Publisher:
                 self._update(published=False)
                 if now - self._last_repair > CALM_SECONDS:
                     self._repair_backoff.reset()
-                self._due = min(self._due, now + self._repair_backoff.next())
+                # Slices are wiped, or replaced by another instance, one by one: let that end. The jitter lets one of
+                # two equal instances find that the other has repaired already.
+                pause = random.uniform(*SETTLE_SECONDS)  # noqa: S311 # no secret
+                self._due = min(self._due, now + self._repair_backoff.next(pause))
                 self._last_repair = now
 
     def _differs(self, seen: _Seen) -> bool:
