@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,7 @@ def read_objects(filename: str) -> list[dict[str, Any]]:
     """The objects in a file (``-`` is standard input), a List's items one by one; UsageError says what is wrong."""
     content = _content(filename)
     try:
-        _refuse_aliases(content)
-        documents = list(yaml.load_all(content, Loader=_Loader))
+        documents = _documents(content)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UsageError(f"{filename}: not YAML or JSON: {' '.join(str(error).split())[:300]}") from error
     objects: list[dict[str, Any]] = []
@@ -40,6 +41,15 @@ def read_objects(filename: str) -> list[dict[str, Any]]:
         items = document.get("items") if str(document.get("kind", "")).endswith("List") else None
         objects += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else [document]
     return objects
+
+
+def _documents(content: bytes) -> list[Any]:
+    if content.lstrip()[:1] == b"{":
+        # YAML does not know JSON's surrogate pairs. What is no JSON after all may still be YAML in flow style.
+        with contextlib.suppress(ValueError):
+            return [json.loads(content)]
+    _refuse_aliases(content)
+    return list(yaml.load_all(content, Loader=_Loader))
 
 
 def _refuse_aliases(content: bytes) -> None:

@@ -1,0 +1,187 @@
+"""Commands that print what would happen: slices and plan."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dra_driver.cli.main import main
+
+UID = "11111111-1111-1111-1111-111111111111"
+
+
+def claim(devices: list[str], config: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    results = [
+        {"request": "neurons", "driver": "neuron.aws.com", "pool": "node-1", "device": device} for device in devices
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "claim", "namespace": "default", "uid": UID},
+        "status": {"allocation": {"devices": {"results": results, "config": config or []}}},
+    }
+
+
+def neuron_config(**parameters: object) -> list[dict[str, Any]]:
+    content = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", **parameters}
+    return [{"source": "FromClaim", "opaque": {"driver": "neuron.aws.com", "parameters": content}}]
+
+
+def write(path: Path, document: object) -> str:
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+ROW = [f"neuron-device-{index}" for index in (4, 5, 6, 7)]
+
+
+def test_plan_prints_the_documented_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "claim.yaml", claim(ROW, neuron_config(logicalNeuronCore=1)))
+    assert main(["plan", "--instance-type", "trn2.48xlarge", "-f", file, "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["claim"] == {"namespace": "default", "name": "claim", "uid": UID}
+    assert document["devices"][0] == {
+        "request": "neurons",
+        "device": "neuron-device-4",
+        "hostPath": "/dev/neuron4",
+        "containerPath": "/dev/neuron0",
+    }
+    assert document["environment"] == {"NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_RT_VIRTUAL_CORE_SIZE": "1"}
+    assert document["cdi"]["kind"] == "k8s.neuron.aws.com/claim"
+
+
+def test_plan_reads_what_kubectl_prints_from_standard_input() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dra_driver", "plan", "--instance-type", "trn1.32xlarge", "-f", "-"],
+        check=False,
+        input=json.dumps(claim(["neuron-device-0"])),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "/dev/neuron0" in done.stdout
+
+
+def test_a_refused_claim_is_exit_status_1_with_kubelets_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "claim.yaml", claim(ROW, neuron_config(logicalNeuronCoreCount=1)))
+    assert main(["plan", "--instance-type", "trn2.48xlarge", "-f", file]) == 1
+    captured = capsys.readouterr()
+    assert 'unknown field "logicalNeuronCoreCount"' in captured.err
+    assert captured.out == ""
+
+
+def test_an_unconnected_set_is_planned_with_a_warning_and_refused_by_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "claim.yaml", claim(["neuron-device-1", "neuron-device-3"]))
+    common = ["plan", "--instance-type", "trn2.48xlarge", "-f", file]
+    assert main(common) == 0
+    assert "warning: chips 1, 3 are not one contiguous run" in capsys.readouterr().err
+    assert main([*common, "--contiguity", "refuse"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("", "one ResourceClaim expected, 0 found"),
+        ("[1, 2]", "a Kubernetes object expected, found list"),
+        ("a: [", "not YAML or JSON"),
+        ("a: &x 1\nb: *x", "aliases"),
+        ("kind: Pod\napiVersion: v1", "one ResourceClaim expected"),
+        ("kind: ResourceClaim\napiVersion: v1", "apiVersion"),
+        ("kind: ResourceClaim\napiVersion: resource.k8s.io/v1\nmetadata: {name: 3}", "$.metadata.name"),
+        ("\x00", "not YAML or JSON"),
+    ],
+)
+def test_a_file_that_is_no_claim_is_exit_status_2(
+    content: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "claim.yaml"
+    file.write_text(content)
+    assert main(["plan", "--instance-type", "trn2.48xlarge", "-f", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert str(file) in error
+
+
+def test_missing_files_hosts_and_types_are_exit_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "claim.yaml", claim(ROW))
+    for arguments in (
+        ["plan", "--instance-type", "trn2.48xlarge", "-f", str(tmp_path / "nowhere")],
+        ["plan", "--host-root", str(tmp_path / "nowhere"), "-f", file],
+        ["plan", "--instance-type", "p5.48xlarge", "-f", file],
+        ["slices", "--instance-type", "p5.48xlarge"],
+        ["slices", "--host-root", str(tmp_path / "nowhere")],
+    ):
+        assert main(arguments) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An emulated host, made once."""
+    root = tmp_path_factory.mktemp("host") / "root"
+    assert main(["emulate-host", "--instance-type", "trn2.48xlarge", str(root)]) == 0
+    return root
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.binary(max_size=300))
+def test_no_bytes_make_plan_fail_with_a_traceback(
+    data: bytes, host: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("fuzz") / "claim"
+    file.write_bytes(data)
+    assert main(["plan", "--host-root", str(host), "-f", str(file)]) == 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    parameters=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_no_parameters_make_plan_fail_with_a_traceback(
+    parameters: object, host: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    config = [{"source": "FromClaim", "opaque": {"driver": "neuron.aws.com", "parameters": parameters}}]
+    file = tmp_path_factory.mktemp("fuzz") / "claim.json"
+    file.write_text(json.dumps(claim(["neuron-device-0"], config)))
+    assert main(["plan", "--host-root", str(host), "-f", str(file)]) == 1
+
+
+def test_slices_prints_every_chip_of_a_type_as_kubernetes_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slices", "--instance-type", "inf2.48xlarge", "--node-name", "n", "-o", "json"]) == 0
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert (item["apiVersion"], item["kind"]) == ("resource.k8s.io/v1", "ResourceSlice")
+    assert item["spec"]["nodeName"] == item["spec"]["pool"]["name"] == "n"
+    assert [device["name"] for device in item["spec"]["devices"]] == [f"neuron-device-{i}" for i in range(12)]
+
+
+def test_slices_prints_yaml_of_an_emulated_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emulate-host", "--instance-type", "trn2.48xlarge", "--missing", "3", str(tmp_path / "host")]) == 0
+    capsys.readouterr()
+    assert main(["slices", "--host-root", str(tmp_path / "host")]) == 0
+    (item,) = yaml.safe_load(capsys.readouterr().out)["items"]
+    assert len(item["spec"]["devices"]) == 15
+
+
+def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("kubelet-plugin", "topology", "emulate-host", "slices", "plan"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
+        assert "example" in capsys.readouterr().out.lower()
