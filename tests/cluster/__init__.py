@@ -1,0 +1,1 @@
+"""Tests on a real Kubernetes: see conftest.py for the options."""

@@ -1,0 +1,171 @@
+"""The cluster under test, the driver on it, and a namespace for each test.
+
+    pytest tests/cluster [--kubernetes 1.37.1]     on a cluster of two nodes that this brings up and takes down (root)
+    KUBECONFIG=... NEURON_DRA_TEST_IMAGE=... pytest tests/cluster --existing-cluster     on any other
+
+A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which. Tests for
+other versions are deselected. One process, one cluster: never with ``-n``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from lab.cluster import Cluster
+from lab.spec import ClusterSpec
+
+from tests.cluster import diagnosis
+from tests.cluster.installation import EMULATED, ROOT, Installation
+from tests.cluster.kube import ExternalCluster, Kube
+from tests.cluster.namespace import Namespace
+from tests.cluster.nodefiles import NodeFiles
+from tests.cluster.objects import IMAGE
+
+NEWEST = "1.37"
+TYPE_LABEL = "node.kubernetes.io/instance-type"
+TEST_SECONDS = 180
+DRIVER_IMAGE = "neuron-dra-driver:test"
+
+
+def _spec(version: str) -> ClusterSpec:
+    """The cluster for a version of Kubernetes; 1.33 is a kubelet of that version below a newer control plane."""
+    labels = {"*": {TYPE_LABEL: EMULATED}}
+    if not version.startswith("1.33."):
+        return ClusterSpec(name="tests", nodes=2, kubernetes=version, labels=labels)
+    return ClusterSpec(
+        name="tests",
+        nodes=2,
+        kubernetes="1.34.4",
+        kubelet=version,
+        runtime_config=("resource.k8s.io/v1beta1=true",),
+        kubelet_feature_gates=("DynamicResourceAllocation=true",),
+        labels=labels,
+    )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cluster")
+    group.addoption("--kubernetes", default="1.37.1", metavar="VERSION", help="Kubernetes to test on (default 1.37.1)")
+    group.addoption("--existing-cluster", action="store_true", help="use the cluster of $KUBECONFIG instead of an own")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    minor = ".".join(config.getoption("kubernetes").split(".")[:2])
+    kept: list[pytest.Item] = []
+    other: list[pytest.Item] = []
+    for item in items:
+        mark = item.get_closest_marker("kubernetes")
+        (kept if minor in (mark.args if mark else (NEWEST,)) else other).append(item)
+        if item.get_closest_marker("timeout") is None:
+            # Bringing the cluster up may mean building Kubernetes, so only the test itself is timed.
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+    if other:
+        config.hook.pytest_deselected(items=other)
+        items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what the cluster looks like to the report of a failed test, while everything is still there."""
+    report = yield
+    if call.excinfo is not None and not report.skipped and isinstance(item, pytest.Function):
+        report.sections.extend(diagnosis.sections(item.funcargs))
+    return report
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ExternalCluster]:
+    """The cluster under test."""
+    if request.config.getoption("existing_cluster"):
+        kubeconfig = os.environ.get("KUBECONFIG", "")
+        if not kubeconfig or not shutil.which("kubectl"):
+            pytest.fail("--existing-cluster needs KUBECONFIG and kubectl")
+        yield ExternalCluster(Path(kubeconfig))
+        return
+    own = Cluster(_spec(request.config.getoption("kubernetes")))
+    own.down()  # what a killed run left
+    try:
+        own.up()
+        own.load_test_image(IMAGE)
+        yield own
+    finally:
+        own.down()
+
+
+@pytest.fixture(scope="session")
+def kube(cluster: Cluster | ExternalCluster) -> Iterator[Kube]:
+    """API and kubectl of the cluster."""
+    client = Kube(cluster)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def lab(cluster: Cluster | ExternalCluster) -> Cluster:
+    """The cluster as one whose nodes can be reached and broken; skips the test on other clusters."""
+    if not isinstance(cluster, Cluster):
+        pytest.skip("needs the nodes of a cluster that the tests bring up themselves")
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def driver_image(cluster: Cluster | ExternalCluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name of the driver's image, which all nodes have or can pull."""
+    if not isinstance(cluster, Cluster):
+        image = os.environ.get("NEURON_DRA_TEST_IMAGE", "")
+        if not image:
+            pytest.fail("--existing-cluster needs NEURON_DRA_TEST_IMAGE, the driver's image that its nodes can pull")
+        return image
+    archive = tmp_path_factory.mktemp("image") / "driver.tar"
+    subprocess.run([ROOT / "scripts/build-image", "--tag", DRIVER_IMAGE, archive], check=True)
+    cluster.load(archive)
+    archive.unlink()
+    return DRIVER_IMAGE
+
+
+@pytest.fixture(scope="session")
+def installation(kube: Kube, cluster: Cluster | ExternalCluster, driver_image: str) -> Iterator[Installation]:
+    """The installer and what it installs, whatever that is now; for tests that change it."""
+    made = Installation(kube, cluster.kubectl_command(), driver_image)
+    yield made
+    if not isinstance(cluster, Cluster):
+        made.uninstall()
+
+
+@pytest.fixture
+def driver(installation: Installation) -> Installation:
+    """The driver, installed and ready on every node, on emulated hardware."""
+    installation.ensure("--emulate", EMULATED)
+    return installation
+
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def namespace(kube: Kube) -> Iterator[Namespace]:
+    """A namespace for one test; its pods are ended and its claims unprepared when the test ends."""
+    made = Namespace(kube, f"test-{os.getpid()}-{next(_NUMBERS)}")
+    made.create()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def node_files(lab: Cluster) -> dict[str, NodeFiles]:
+    """The driver's files by node."""
+    return {node.name: NodeFiles(node) for node in lab.nodes}
+
+
+@pytest.fixture
+def nodes(kube: Kube) -> Sequence[str]:
+    """Names of the nodes."""
+    return kube.nodes()

@@ -1,0 +1,52 @@
+"""What to know of a cluster when a test has failed on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from lab.cluster import Cluster
+
+from tests.cluster.installation import LABELS, NAMESPACE
+from tests.cluster.kube import Kube
+from tests.cluster.namespace import Namespace
+from tests.cluster.nodefiles import NodeFiles
+
+_LONGEST = 20_000
+
+
+def sections(fixtures: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Titles and texts for the report of a test with these fixtures; what cannot be had is said, not raised."""
+    kube = fixtures.get("kube")
+    if not isinstance(kube, Kube):
+        installation = fixtures.get("installation") or fixtures.get("driver") or fixtures.get("namespace")
+        kube = getattr(installation, "kube", None)
+    if not isinstance(kube, Kube):
+        return
+    for title, probe in _probes(kube, fixtures):
+        yield title, _text(probe)
+
+
+def _probes(kube: Kube, fixtures: Mapping[str, object]) -> Iterator[tuple[str, Callable[[], str]]]:
+    def kubectl(*arguments: str) -> Callable[[], str]:
+        return lambda: kube.kubectl(*arguments, check=False, timeout=20)
+
+    namespace = fixtures.get("namespace")
+    if isinstance(namespace, Namespace):
+        where = ("--namespace", namespace.name)
+        yield "pods", kubectl(*where, "describe", "pods")
+        yield "claims", kubectl(*where, "get", "resourceclaims", "-o", "yaml")
+        yield "events", kubectl(*where, "get", "events", "--sort-by=.lastTimestamp")
+    driver = ("--namespace", NAMESPACE)
+    yield "driver pods", kubectl(*driver, "get", "pods", "-o", "wide")
+    yield "driver logs", kubectl(*driver, "logs", "-l", LABELS, "--prefix", "--tail=60")
+    if isinstance(kube.access, Cluster):
+        for node in kube.access.nodes:
+            files = NodeFiles(node)
+            yield f"kubelet of {node.name}", files.log_tail
+
+
+def _text(probe: Callable[[], str]) -> str:
+    try:
+        return probe()[-_LONGEST:]
+    except Exception as error:  # noqa: BLE001 # a broken cluster is what this looks at
+        return f"cannot be had: {error}"

@@ -1,0 +1,141 @@
+"""The API server and kubectl of the cluster under test, and waiting for what it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from lab.cluster import ClusterAccess
+from lab.errors import LabError
+
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.transport import Transport
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+_GROUPS = {
+    "apps/v1": ("daemonsets", "deployments"),
+    "resource.k8s.io/v1": ("resourceclaims", "resourceclaimtemplates", "resourceslices", "deviceclasses"),
+    "admissionregistration.k8s.io/v1": ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+}
+_PREFIX = {resource: f"/apis/{group}" for group, resources in _GROUPS.items() for resource in resources}
+
+
+class ExternalCluster:
+    """A cluster that is not of the lab: the one of ``$KUBECONFIG``."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._kubeconfig = kubeconfig
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self._kubeconfig
+
+    def kubectl_command(self, *arguments: str) -> list[str]:
+        """The command line of kubectl for this cluster."""
+        return ["kubectl", f"--kubeconfig={self._kubeconfig}", *arguments]
+
+    def kubectl(
+        self, *arguments: str, stdin: str | None = None, check: bool = True, timeout: float = 120.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl; LabError when it fails and ``check`` is set."""
+        command = self.kubectl_command(*arguments)
+        done = subprocess.run(command, check=False, input=stdin or "", capture_output=True, text=True, timeout=timeout)
+        if check and done.returncode != 0:
+            raise LabError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
+        return done
+
+
+class Kube:
+    """What tests ask of the cluster. Reads go over one kept connection, since waiting asks often."""
+
+    def __init__(self, access: ClusterAccess) -> None:
+        self.access = access
+        self._transport = Transport.from_kubeconfig(os.fspath(access.kubeconfig), user_agent="cluster-tests")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout: float = 60.0) -> str:
+        """Run kubectl and return its standard output; LabError when it fails and ``check`` is set."""
+        return self.access.kubectl(*arguments, stdin=stdin, check=check, timeout=timeout).stdout
+
+    def raw(self, path: str, *, query: Sequence[tuple[str, str]] = ()) -> bytes:
+        """GET any path of the API server."""
+        return self._transport.request("GET", path, query=query).body
+
+    def get(self, resource: str, name: str, namespace: str = "") -> Object | None:
+        """One object by the plural name of its resource, such as ``pods``; None when there is none."""
+        try:
+            found: Object = json.loads(self.raw(f"{_collection(resource, namespace)}/{name}"))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    def find(self, resource: str, namespace: str = "", *, labels: str = "", fields: str = "") -> list[Object]:
+        """Objects by label and field selector; in all namespaces when none is given."""
+        query = [pair for pair in (("labelSelector", labels), ("fieldSelector", fields)) if pair[1]]
+        items: list[Object] = json.loads(self.raw(_collection(resource, namespace), query=query))["items"]
+        return items
+
+    def apply(self, *objects: Object | str, namespace: str = "") -> list[str]:
+        """Apply objects or YAML texts; return them as ``kind.group/name``."""
+        text = "\n---\n".join(item if isinstance(item, str) else yaml.safe_dump(item) for item in objects)
+        where = (f"--namespace={namespace}",) if namespace else ()
+        return self.kubectl("apply", "-o", "name", *where, "-f", "-", stdin=text).split()
+
+    def slices(self, node: str = "") -> list[Object]:
+        """The driver's slices, of one node or of all, by name."""
+        fields = "spec.driver=neuron.aws.com" + (f",spec.nodeName={node}" if node else "")
+        return sorted(self.find("resourceslices", fields=fields), key=lambda item: str(item["metadata"]["name"]))
+
+    def nodes(self) -> list[str]:
+        """Names of all nodes."""
+        return sorted(str(node["metadata"]["name"]) for node in self.find("nodes"))
+
+
+def eventually(what: str, probe: Callable[[], T | None], within: float = 30.0, every: float = 0.1) -> T:
+    """What ``probe`` returns as soon as it is true; a failure of the API server counts as "not yet".
+
+    Raises:
+        AssertionError: it has not become true after ``within`` seconds; with the last value or error.
+    """
+    end = time.monotonic() + within
+    while True:
+        last: object
+        try:
+            last = value = probe()
+        except ApiError as error:
+            last, value = error, None
+        if value:
+            return value
+        assert time.monotonic() < end, f"{what}: not so within {within:g} s; last seen: {str(last)[:2000]}"
+        time.sleep(every)
+
+
+def steadily(what: str, probe: Callable[[], object], during: float, every: float = 0.2) -> None:
+    """Check that ``probe`` stays true for ``during`` seconds.
+
+    Raises:
+        AssertionError: it became false.
+    """
+    end = time.monotonic() + during
+    while time.monotonic() < end:
+        assert probe(), f"{what}: no longer so"
+        time.sleep(every)
+
+
+def _collection(resource: str, namespace: str) -> str:
+    prefix = _PREFIX.get(resource, "/api/v1")
+    return f"{prefix}/namespaces/{namespace}/{resource}" if namespace else f"{prefix}/{resource}"

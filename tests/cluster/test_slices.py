@@ -1,0 +1,25 @@
+"""What the driver publishes, as the API server has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.cluster.installation import Installation
+from tests.cluster.kube import steadily
+
+
+def test_each_node_publishes_one_slice_of_its_own_and_leaves_it_alone(
+    driver: Installation, nodes: Sequence[str]
+) -> None:
+    kube = driver.kube
+    first = kube.slices()
+    assert [item["spec"]["nodeName"] for item in first] == list(nodes)
+    for item in first:
+        node = kube.get("nodes", item["spec"]["nodeName"])
+        assert node is not None
+        name = node["metadata"]["name"]
+        (owner,) = item["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", name, node["metadata"]["uid"])
+        assert item["spec"]["pool"] == {"name": name, "generation": 1, "resourceSliceCount": 1}
+        assert [device["name"] for device in item["spec"]["devices"]] == [f"neuron-device-{n}" for n in range(16)]
+    steadily("the slices are as they were", lambda: kube.slices() == first, during=20, every=1)
