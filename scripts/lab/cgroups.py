@@ -124,44 +124,29 @@ def processes(hierarchies: Hierarchies, group: str) -> set[int]:
     return found
 
 
-def kill(hierarchies: Hierarchies, group: str, keep: Iterable[int] = ()) -> None:
-    """Kill every process of the group and below it and wait until they are gone.
+def clear(hierarchies: Hierarchies, group: str) -> None:
+    """Kill every process of the group and of those below it, and remove them all.
+
+    A process that joins meanwhile (one that was just being started) is killed too.
 
     Raises:
         LabError: Some are still there after a while.
     """
-    kept = set(keep)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
-        living = {
-            pid for pid in processes(hierarchies, group) - kept if pid > 1 and process.start_time(pid) is not None
-        }
-        if not living:
-            return
-        if time.monotonic() > deadline:
-            raise LabError(f"Processes {sorted(living)} of {group} do not end; the cluster's remains stay. Try again.")
+        living = {pid for pid in processes(hierarchies, group) if pid > 1 and process.start_time(pid) is not None}
         for pid in living:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-        for pid in living:
-            process.reap(pid)
-
-
-def remove(hierarchies: Hierarchies, group: str) -> None:
-    """Remove the group and all below it.
-
-    Raises:
-        LabError: The kernel still holds some after a while.
-    """
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while True:
         left = [directory for directory in _directories(hierarchies, group) if not _removed(directory)]
         if not left:
             return
         if time.monotonic() > deadline:
-            raise LabError(f"The control group {left[0]} cannot be removed: it is busy. Try again.")
-        time.sleep(0.05)
+            reason = f"processes {sorted(living)} do not end" if living else "it is busy"
+            raise LabError(f"The control group {left[0]} cannot be removed: {reason}. What is left stays; try again.")
+        time.sleep(0.02)
+        for pid in living:
+            process.reap(pid)
 
 
 def _removed(directory: Path) -> bool:

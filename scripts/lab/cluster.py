@@ -159,7 +159,7 @@ class Cluster:
             try:
                 self._start(State("starting", self.spec, programs))
             except BaseException:
-                with lifecycle.uninterrupted():
+                with process.uninterrupted():
                     self.progress.say("did not come up: taking down what was started")
                     lifecycle.teardown(self.layout)
                     self._state = None
@@ -170,7 +170,7 @@ class Cluster:
         machine.require_root(_WHY_ROOT)
         if not self.settings.state.is_dir():
             return
-        with lifecycle.exclusive(self.settings.state, self.progress), lifecycle.uninterrupted():
+        with lifecycle.exclusive(self.settings.state, self.progress), process.uninterrupted():
             if self.layout.directory.exists():
                 with self.progress.step(f"taking down the cluster {self.spec.name!r}"):
                     lifecycle.teardown(self.layout)
@@ -290,7 +290,7 @@ class Cluster:
                 raise LabError(f"The API server refused the labels {labels} of {name}.")
 
     def _load_image(self, image: oci.Image, *names: str) -> None:
-        with tempfile.TemporaryDirectory() as directory:
+        with tempfile.TemporaryDirectory(dir=self.layout.directory) as directory:
             archive = Path(directory) / f"{names[0].rpartition('/')[2]}.tar"
             oci.write_archive(image, names, archive)
             self.load(archive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -25,6 +26,10 @@ def run(action: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has stopped, as `head` does; Python's own flush at the end must not fail on it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:

@@ -59,8 +59,8 @@ class ImageBuilder:
                 self._progress.say(f"{tag}: nothing has changed since it was built")
                 final.touch()
             else:
-                self._build(tag, final, contents, base)
                 self._forget_old()
+                self._build(tag, final, contents, base)
             output.parent.mkdir(parents=True, exist_ok=True)
             output.unlink(missing_ok=True)
             shutil.copyfile(final, output)
@@ -121,15 +121,20 @@ class ImageBuilder:
         ):
             root, archive = Path(name) / "root", Path(name) / "base.tar"
             mirror = [release.mirror] if release.mirror else []
-            _run(["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release.suite, str(root), *mirror])
+            # Its mounts must not outlive it, whatever ends it.
+            own = ["unshare", "--mount", "--propagation", "private"]
+            _run([*own, "debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release.suite, str(root), *mirror])
             _strip(root)
             _run(["tar", "--create", "--numeric-owner", f"--file={archive}", f"--directory={root}", "."])
             archive.replace(final)
         return final
 
     def _forget_old(self) -> None:
+        for pattern in (".build-*", ".base-*"):  # of runs that were killed
+            for unfinished in self._directory.glob(pattern):
+                shutil.rmtree(unfinished)
         images = sorted(self._directory.glob("driver-*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for image in images[_KEPT_IMAGES:]:
+        for image in images[_KEPT_IMAGES - 1 :]:
             image.unlink()
 
 
@@ -153,9 +158,14 @@ class Buildah:
 
     def __init__(self, storage: Path) -> None:
         storage.mkdir(parents=True, exist_ok=True)
-        self._command = ["unshare", "--mount", "--propagation", "private", "buildah"]
+        # Otherwise buildah would make /etc/cni, which is not this machine's wish.
+        settings = storage / "containers.conf"
+        files.write(settings, f'[network]\nnetwork_config_dir = "{storage}/cni"\n')
+        self._command = ["unshare", "--mount", "--propagation", "private"]
+        self._command += ["env", f"CONTAINERS_CONF={settings}", "buildah"]
         self._command += ["--root", str(storage / "root"), "--runroot", str(storage / "run")]
         self._command += ["--storage-driver", _storage_driver(storage)]
+        _run([*self._command, "rm", "--all"])  # of runs that were killed
 
     def has(self, name: str) -> bool:
         """Return whether an image is in the storage."""

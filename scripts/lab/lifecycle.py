@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,13 +29,7 @@ def teardown(layout: ClusterLayout) -> None:
     Raises:
         LabError: Something cannot be ended or put back; what is left stays for the next try.
     """
-    hierarchies = cgroups.read_hierarchies()
-    cgroups.kill(hierarchies, layout.cgroup)
-    for name in process.names(layout.records):
-        record = process.load(name, layout.records)
-        if record is not None:
-            process.stop(record, 0)
-    cgroups.remove(hierarchies, layout.cgroup)
+    cgroups.clear(cgroups.read_hierarchies(), layout.cgroup)
     machine.restore(layout)
     machine.unmount_below(layout.directory)
     shutil.rmtree(layout.directory)
@@ -71,13 +64,3 @@ def exclusive(directory: Path, progress: Progress) -> Iterator[None]:
                 with suppress(OSError):  # somebody else has put something there
                     directory.rmdir()
                 cgroups.remove_if_empty(cgroups.read_hierarchies(), LAB_CGROUP)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Put interrupts off until the block's end, so that taking down is not itself left half-done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -111,12 +111,7 @@ class Node:
 
     def stop(self) -> None:
         """End everything that runs on the node, at once, as a loss of power does."""
-        cgroups.kill(self.hierarchies, self.layout.cgroup)
-        for kind in ("kubelet", "containerd", "mounts"):
-            record = process.load(self._process(kind), self.cluster.records)
-            if record is not None:
-                process.stop(record, 0)
-        cgroups.remove(self.hierarchies, self.layout.cgroup)
+        cgroups.clear(self.hierarchies, self.layout.cgroup)
         machine.delete_link(self.layout.bridge)
 
     def reboot(self) -> None:

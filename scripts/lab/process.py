@@ -6,8 +6,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -73,6 +73,13 @@ def spawn(name: str, command: Sequence[str], *, log: Path, cgroups: Sequence[Pat
         records: Directory of records.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    with uninterrupted():  # between the start and the record nothing may come
+        record = _spawn(name, command, log, cgroups, path)
+        files.write(records / f"{name}.json", json.dumps(asdict(record)))
+    return record
+
+
+def _spawn(name: str, command: Sequence[str], log: Path, cgroups: Sequence[Path], path: str) -> Record:
     files_to_join = " ".join(str(cgroup / "cgroup.procs") for cgroup in cgroups)
     pid = os.posix_spawn(
         "/bin/sh",
@@ -87,9 +94,7 @@ def spawn(name: str, command: Sequence[str], *, log: Path, cgroups: Sequence[Pat
         setsigmask=[],
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP],
     )
-    record = Record(name=name, pid=pid, start_time=start_time(pid) or 0, boot=boot_id())
-    files.write(records / f"{name}.json", json.dumps(asdict(record)))
-    return record
+    return Record(name=name, pid=pid, start_time=start_time(pid) or 0, boot=boot_id())
 
 
 def load(name: str, records: Path) -> Record | None:
@@ -133,3 +138,13 @@ def reap(pid: int) -> None:
     # A caller that lives on (a test run) would keep a zombie; after a command line's end, init collects it.
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put interrupts off until the block's end, so that taking down is not itself left half-done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
