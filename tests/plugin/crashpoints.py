@@ -63,6 +63,7 @@ class Scenario:
     tidy: bool = True
 
 
+STRAY = uid(9)
 A, B, OTHER_B = claim(1, [4, 5]), claim(2, [6, 7]), claim(2, [7, 8])
 
 
@@ -82,7 +83,7 @@ def _untidy(node: Node) -> None:
     node.reboot(major=251)
     node.api.delete(A)
     node.cdi.path.mkdir(exist_ok=True)
-    node.cdi.file(uid(9)).write_bytes(b"{}")
+    node.cdi.file(STRAY).write_bytes(b"{}")
     (node.cdi.path / f"spec.k8s.neuron.aws.com-claim_{uid(8)}.tmp").write_bytes(b"{")
     (node.root / "state" / "claims" / f"{uid(8)}.tmp").write_bytes(b"{")
 
@@ -182,6 +183,8 @@ def _child(act: Callable[[], object], point: int, writer: int) -> NoReturn:
 
 
 def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
+    kept = {path.stem for path in (node.root / "state").glob("*/*.json")}
+    assert set(node.cdi.list()) - {STRAY} <= kept, f"{where}: a container could see a chip that no file accounts for"
     node.restart()
     views = []
     for instance in (bystander, node):

@@ -257,6 +257,16 @@ def test_an_unreadable_file_of_a_claim_that_is_gone_is_let_go_after_ten_minutes(
     assert node.prepare(api.put(claim(2, [4])))
 
 
+def test_the_ten_minutes_begin_anew_when_the_claim_was_here_in_between(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    spoil(node, item)
+    for present in (False, False, True, False, False):
+        api.put(item if present else ResourceClaim(item.metadata))
+        assert later(node, CHECK_DOUBTFUL) == []
+    assert later(node, CHECK_DOUBTFUL) == [("release", uid(1))]
+
+
 def test_unprepare_settles_an_unreadable_file(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)

@@ -211,6 +211,15 @@ def test_an_unreadable_file_is_moved_aside_and_never_stops_the_others(
         assert uid(1) in found.quarantined
 
 
+def test_a_file_that_reads_well_but_was_changed_is_not_believed(directory: Path) -> None:
+    journal = Journal(directory)
+    put(journal, made(1, 4))
+    path = journal.path(uid(1))
+    path.write_bytes(path.read_bytes().replace(b'"chip":4', b'"chip":5'))
+    with Journal(directory).locked() as found:
+        assert found.quarantined[uid(1)].reason == "its checksum is wrong"
+
+
 def test_what_else_tells_its_chips_bounds_what_is_held_back(directory: Path) -> None:
     put(Journal(directory), made(1, 4))
     corrupt(Journal(directory), 1)
