@@ -2,7 +2,7 @@
 
 A watch is agreed to last about ten minutes, with jitter so that nodes started together drift apart: an idle collection
 costs about six requests an hour. A lost or ended watch goes on from the last resource version seen (bookmarks keep it
-fresh); 410 and events that cannot be read make it list again. Errors, 410 and watches that end at once are followed by
+fresh); 404, 410 and events that cannot be read make it list again. Errors and watches that end at once are followed by
 growing waits.
 """
 
@@ -101,6 +101,9 @@ class Reflector(Generic[T]):
                     resource_version = ""
             except _Moved as moved:
                 trouble, resource_version = moved.error, moved.resource_version
+            except Exception as error:
+                log.exception("watching %s failed in a way that nobody foresaw; it is tried again", self._name)
+                trouble, resource_version = ApiError(f"internal error: {error!r}"), ""
             self._pause(time.monotonic() - started, trouble)
 
     def _follow(self, resource_version: str) -> str:
@@ -118,8 +121,9 @@ class Reflector(Generic[T]):
                     if event.object is not None:
                         self._call(self._on_event, event)
         except ApiError as error:
-            # An event that cannot be read would come again and again from the same place.
-            lost_place = error.status == 410 or isinstance(error, DecodeError)
+            # 404: the version of the API is no longer served, and a list finds the one that is. An event that cannot be
+            # read would come again and again from the same place.
+            lost_place = error.status in (404, 410) or isinstance(error, DecodeError)
             raise _Moved("" if lost_place else resource_version, error) from error
         finally:
             with self._lock:

@@ -213,6 +213,29 @@ def test_an_event_that_cannot_be_read_does_not_end_it(server: ApiServer) -> None
         assert follower.lists[1][0].metadata.labels == {"zone": "2"}
 
 
+def test_a_watch_in_a_version_that_is_no_longer_served_leads_to_a_list(server: ApiServer) -> None:
+    server.fail(404, times=1, watch=True, message="404 page not found")
+    with Follower(server):
+        eventually(lambda: watches(server) == 2)
+        assert lists(server) == 2
+
+
+def test_a_failure_that_nobody_foresaw_does_not_end_it(server: ApiServer) -> None:
+    follower = Follower(server)
+    list_, calls = follower.reflector._list, []
+
+    def fail_once() -> tuple[list[Node], str]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("on purpose")
+        return list_()
+
+    follower.reflector._list = fail_once
+    with follower:
+        eventually(lambda: watches(server) == 1)
+        assert len(follower.lists) == 1
+
+
 def test_watches_are_agreed_for_about_ten_minutes(server: ApiServer) -> None:
     with Follower(server):
         eventually(lambda: watches(server) == 1)
