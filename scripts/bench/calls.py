@@ -1,0 +1,138 @@
+"""Measures calls: makes the claims and the client's job, and sorts what the client measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.errors import LabError
+
+from bench import objects
+from bench.drivers import Driver
+from bench.figures import Round
+from dra_driver.kube.transport import Transport
+
+CLAIMS_PATH = f"/apis/resource.k8s.io/v1/namespaces/{objects.NAMESPACE}/resourceclaims"
+AT_ONCE = 8
+_CLIENT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured.
+
+    Attributes:
+        rounds: Rounds of each kind; the drivers take turns.
+        claims: Claims of one round.
+        held: How many others are prepared in the second half of the rounds.
+        devices: Devices of each claim.
+    """
+
+    rounds: int
+    claims: int
+    held: int
+    devices: int
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What was measured: a driver, calls at once, claims already prepared."""
+
+    label: str
+    at_once: int
+    held: int
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the client reaches the API server: its URL, and files."""
+
+    server: str
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class _Step:
+    situation: Situation | None
+    """None for a step that only prepares or unprepares the held claims."""
+    content: Mapping[str, Any]
+
+
+def make_claims(transport: Transport, driver: Driver, extent: Extent) -> list[dict[str, str]]:
+    """Make the allocated claims of one driver; give them as the client knows them."""
+    made = []
+    for number in range(extent.held + extent.claims):
+        name = f"{driver.node}-{number}"
+        body = objects.claim(name, driver.name, extent.devices)
+        stored = json.loads(transport.request("POST", CLAIMS_PATH, body=body).body)
+        first = number * extent.devices % len(driver.devices)
+        devices = list((driver.devices * 2)[first : first + extent.devices])
+        path = f"{CLAIMS_PATH}/{name}"
+        allocated = objects.allocated(stored, driver.name, driver.node, devices)
+        transport.request("PUT", f"{path}/status", body=allocated)
+        uid = stored["metadata"]["uid"]
+        made.append({"namespace": objects.NAMESPACE, "name": name, "uid": uid, "path": path})
+    return made
+
+
+def delete_claims(transport: Transport) -> None:
+    """Delete all claims of the benchmark."""
+    transport.request("DELETE", CLAIMS_PATH)
+
+
+def measure(
+    program: Path,
+    access: Access,
+    drivers: Sequence[Driver],
+    claims: Mapping[str, Sequence[Mapping[str, str]]],
+    extent: Extent,
+) -> dict[Situation, list[Round]]:
+    """Have the client call all drivers, taking turns, and give what it measured.
+
+    Raises:
+        LabError: A call failed, or the client.
+    """
+    steps = _steps(drivers, claims, extent)
+    job = {
+        "server": access.server,
+        "ca": str(access.authority),
+        "certificate": str(access.certificate),
+        "key": str(access.key),
+        "steps": [step.content for step in steps],
+    }
+    done = subprocess.run(
+        [str(program)], input=json.dumps(job), capture_output=True, text=True, check=False, timeout=_CLIENT_SECONDS
+    )
+    if done.returncode != 0:
+        raise LabError(f"A call failed, so nothing is reported: {done.stderr.strip()[-2000:]}")
+    found: dict[Situation, list[Round]] = {}
+    for step, result in zip(steps, json.loads(done.stdout), strict=True):
+        if step.situation is not None:
+            found.setdefault(step.situation, []).append(Round(result["Milliseconds"], result["Seconds"]))
+    return found
+
+
+def _steps(drivers: Sequence[Driver], claims: Mapping[str, Sequence[Mapping[str, str]]], extent: Extent) -> list[_Step]:
+    def step(driver: Driver, held: int, at_once: int, *actions: str) -> _Step:
+        own = claims[driver.label][extent.held :]
+        content = {"socket": str(driver.socket), "claims": own, "atOnce": at_once, "do": actions}
+        return _Step(Situation(driver.label, at_once, held), content)
+
+    def hold(driver: Driver, action: str) -> _Step:
+        own = claims[driver.label][: extent.held]
+        return _Step(None, {"socket": str(driver.socket), "claims": own, "atOnce": 1, "do": [action]})
+
+    steps = []
+    for held in (0, extent.held):
+        steps += [hold(driver, "prepare") for driver in drivers if held]
+        for number in range(extent.rounds):
+            for driver in drivers if number % 2 else reversed(drivers):
+                steps.append(step(driver, held, 1, "get", "prepare", "unprepare"))
+                steps.append(step(driver, held, AT_ONCE, "prepare", "unprepare"))
+    return steps + [hold(driver, "unprepare") for driver in drivers]

@@ -1,0 +1,164 @@
+"""The two drivers as processes on this machine, each with directories and a Node of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from lab import files
+from lab.errors import LabError
+from lab.progress import Progress
+from lab.settings import REPOSITORY, Settings
+
+INSTANCE_TYPE = "trn2.48xlarge"
+DEVICES = 16
+"""Of either driver; as many as the instance type has."""
+_STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A driver that can be started.
+
+    Attributes:
+        label: What the report calls it.
+        name: DRA driver name.
+        node: Name of its Node.
+        command: Command line.
+        environment: All environment variables.
+        directory: Where its sockets, CDI specs and log are.
+        devices: Names of its devices.
+    """
+
+    label: str
+    name: str
+    node: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    directory: Path
+    devices: tuple[str, ...]
+
+    @property
+    def socket(self) -> Path:
+        """The DRA service's socket."""
+        return self.directory / "plugins" / self.name / "dra.sock"
+
+    @property
+    def log(self) -> Path:
+        """Standard output and error of all runs."""
+        return self.directory / "log"
+
+
+class Running:
+    """A started driver; a context manager that ends it."""
+
+    def __init__(self, driver: Driver) -> None:
+        # The test driver makes only the last of these directories itself.
+        for path in ("registry", "cdi", f"plugins/{driver.name}"):
+            (driver.directory / path).mkdir(parents=True, exist_ok=True)
+        with driver.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                driver.command, env=dict(driver.environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+            )
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended by itself."""
+        return self._process.poll() is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def ours(python: Path, kubeconfig: Path, directory: Path) -> Driver:
+    """Return this project's driver on an emulated host below `directory`."""
+    node = "benchmark-ours"
+    return Driver(
+        label="this driver",
+        name="neuron.aws.com",
+        node=node,
+        command=(
+            *(str(python), "-m", "dra_driver", "kubelet-plugin", f"--node-name={node}", f"--kubeconfig={kubeconfig}"),
+            *(f"--host-root={directory / 'host'}", f"--cdi-root={directory / 'cdi'}"),
+            *(f"--plugins-dir={directory / 'plugins'}", f"--registrar-dir={directory / 'registry'}"),
+            *("--healthcheck-address=127.0.0.1", "--healthcheck-port=51615"),
+        ),
+        environment={"PATH": os.defpath, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+        directory=directory,
+        devices=tuple(f"neuron-device-{index}" for index in range(DEVICES)),
+    )
+
+
+def test_driver(program: Path, kubeconfig: Path, directory: Path) -> Driver:
+    """Return Kubernetes' DRA test driver, with a client-side rate limit that never waits."""
+    name, node = "test-driver.cdi.k8s.io", "benchmark-go"
+    return Driver(
+        label="Go test driver",
+        name=name,
+        node=node,
+        command=(
+            *(str(program), "kubelet-plugin", f"--node-name={node}", f"--kubeconfig={kubeconfig}"),
+            *(f"--drivername={name}", f"--num-devices={DEVICES}", f"--cdi-dir={directory / 'cdi'}"),
+            *(f"--datadir={directory / 'plugins'}", f"--plugin-registration-path={directory / 'registry'}"),
+            *("--kube-api-qps=10000", "--kube-api-burst=10000"),
+        ),
+        environment={"PATH": os.defpath},
+        directory=directory,
+        devices=tuple(f"device-{index:02d}" for index in range(DEVICES)),
+    )
+
+
+def runtime_python(settings: Settings, progress: Progress) -> Path:
+    """Return the Python of an environment with the driver and what it needs at run time, compiled as in its image.
+
+    Raises:
+        LabError: The packages cannot be installed.
+    """
+    requirements = REPOSITORY / "requirements/runtime.txt"
+    key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    directory = settings.cache / f"runtime-venv-{key}"
+    python = directory / "bin/python"
+    with files.lock(settings.cache / ".runtime-venv.lock", "installs the driver", progress):
+        if not (directory / "complete").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            with progress.step("installing what the driver needs at run time (requirements/runtime.txt)"):
+                _run(sys.executable, "-m", "venv", str(directory))
+                _run(str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(requirements))
+                _run(str(python), "-m", "compileall", "-q", "-j", "0", str(directory))
+            (directory / "complete").touch()
+        packages = next(directory.glob("lib/python*/site-packages"))
+        with suppress(FileNotFoundError):
+            shutil.rmtree(packages / "dra_driver")
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / "dra_driver", packages / "dra_driver", ignore=ignored)
+        _run(str(python), "-m", "compileall", "-q", str(packages / "dra_driver"))
+    return python
+
+
+def emulate_host(python: Path, directory: Path) -> None:
+    """Write the emulated host of our driver."""
+    _run(str(python), "-m", "dra_driver", "emulate-host", f"--instance-type={INSTANCE_TYPE}", str(directory / "host"))
+
+
+def _run(*command: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, env=environment, cwd="/", check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
+        raise LabError(f"'{' '.join(command)}' failed; nothing was measured. Its last lines:\n{last}")

@@ -1,0 +1,144 @@
+"""The command `scripts/benchmark`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from lab import command, components
+from lab.build import Builder
+from lab.cluster import Cluster
+from lab.errors import LabError
+from lab.layout import API_ADDRESS, API_PORT
+from lab.progress import Progress
+from lab.settings import Settings
+from lab.spec import DEFAULT_KUBERNETES, ClusterSpec
+
+from bench import calls, drivers, machine, objects, report, rest, start
+from bench.drivers import Driver, Running
+from bench.figures import CallFigures, call_figures
+from dra_driver.kube.transport import Transport
+
+_READY_SECONDS = 30.0
+# Nothing of a cluster shall be busy while calls are measured; and pods that only exist as names are not to be noticed.
+_PAUSED = ("kube-controller-manager", "kube-scheduler")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status as `lab.command.run` says."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/benchmark",
+        description="Measure the driver beside Kubernetes' own DRA test driver, on a real control plane: calls of "
+        "kubelet, start, and the driver at rest in its container. Needs root; brings a cluster up and takes it down. "
+        "Other work on the machine makes the figures worse.",
+        epilog="Example: scripts/benchmark --rest-minutes 12 >figures.md",
+    )
+    parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="version (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of calls of each kind (default: %(default)s)")
+    parser.add_argument("--claims", type=int, default=100, help="claims of each round (default: %(default)s)")
+    parser.add_argument("--held", type=int, default=100, help="claims prepared before (default: %(default)s)")
+    parser.add_argument("--devices", type=int, default=1, help="devices of each claim (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=7, help="starts of each driver (default: %(default)s)")
+    parser.add_argument(
+        "--rest-minutes", type=float, default=12, help="how long the driver is watched at rest; 0: not (default: 12)"
+    )
+    options = parser.parse_args(arguments)
+    if min(options.rounds, options.claims, options.starts, options.devices) < 1 or options.held < 0:
+        parser.error("rounds, claims, devices and starts must be at least 1, held at least 0")
+    if options.devices > drivers.DEVICES:
+        parser.error(f"a claim can have at most {drivers.DEVICES} devices")
+    return command.run(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings, progress = Settings.from_environment(os.environ), Progress()
+    programs = Builder(settings, progress).build(
+        [components.dra_test_driver(options.kubernetes), components.benchmark_client()]
+    )
+    python = drivers.runtime_python(settings, progress)
+    extent = calls.Extent(options.rounds, options.claims, options.held, options.devices)
+    cluster = Cluster(
+        ClusterSpec(name="benchmark", kubernetes=options.kubernetes), settings=settings, progress=progress
+    )
+    with cluster, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        transport = Transport.from_kubeconfig(str(cluster.kubeconfig))
+        for name in _PAUSED:
+            cluster.control_plane.stop(name)
+        both = _prepare(cluster, transport, python, programs["dra-test-driver"], Path(scratch))
+        load = machine.load()
+        starts = _starts(transport, both, options.starts, progress)
+        measured = _calls(cluster, transport, both, programs["benchmark-client"], extent, progress)
+        for name in _PAUSED:
+            cluster.control_plane.start(name)
+        resting = None
+        if options.rest_minutes:
+            resting = rest.measure(cluster, transport, settings, progress, options.rest_minutes * 60)
+        print(report.text(machine.describe(), load, options.kubernetes, extent, starts, measured, resting))
+    return 0
+
+
+def _prepare(
+    cluster: Cluster, transport: Transport, python: Path, test_driver: Path, scratch: Path
+) -> tuple[Driver, Driver]:
+    mine = drivers.ours(python, cluster.kubeconfig, scratch / "a")
+    both = mine, drivers.test_driver(test_driver, cluster.kubeconfig, scratch / "b")
+    drivers.emulate_host(python, mine.directory)
+    transport.request("POST", "/api/v1/namespaces", body=objects.namespace())
+    for driver in both:
+        driver.directory.mkdir(exist_ok=True)
+        transport.request("POST", "/api/v1/nodes", body=objects.node(driver.node))
+        path = "/apis/resource.k8s.io/v1/deviceclasses"
+        transport.request("POST", path, body=objects.device_class(driver.name))
+    return both
+
+
+def _starts(transport: Transport, both: Sequence[Driver], count: int, progress: Progress) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {driver.label: [] for driver in both}
+    with progress.step(f"starting each driver {count} times"):
+        for _ in range(count):
+            for driver in both:
+                found[driver.label].append(start.start_seconds(transport, driver))
+    return found
+
+
+def _calls(
+    cluster: Cluster,
+    transport: Transport,
+    both: Sequence[Driver],
+    client: Path,
+    extent: calls.Extent,
+    progress: Progress,
+) -> dict[calls.Situation, CallFigures]:
+    with progress.step(f"making {extent.held + extent.claims} claims for each driver"):
+        claims = {driver.label: calls.make_claims(transport, driver, extent) for driver in both}
+    pki = cluster.layout.pki
+    server = f"https://{API_ADDRESS}:{API_PORT}"
+    access = calls.Access(server, pki / "ca.crt", pki / "admin.crt", pki / "admin.key")
+    with ExitStack() as stack:
+        for driver in both:
+            _await_socket(driver, stack.enter_context(Running(driver)))
+        with progress.step("calling both drivers by turns"):
+            found = calls.measure(client, access, both, claims, extent)
+    calls.delete_claims(transport)
+    return {situation: call_figures(rounds) for situation, rounds in found.items()}
+
+
+def _await_socket(driver: Driver, running: Running) -> None:
+    pause = threading.Event()
+    for _ in range(int(_READY_SECONDS / 0.1)):
+        if driver.socket.exists():
+            return
+        if running.ended:
+            break
+        pause.wait(0.1)
+    raise LabError(f"{driver.label} does not serve {driver.socket}; nothing was measured. Its log: {driver.log}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

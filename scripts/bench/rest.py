@@ -1,0 +1,142 @@
+"""Measures the driver at rest, in its container as the installer starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.cluster import Cluster
+from lab.errors import LabError
+from lab.images import ImageBuilder
+from lab.progress import Progress
+from lab.settings import REPOSITORY, Settings
+
+from bench import objects
+from bench.drivers import INSTANCE_TYPE
+from dra_driver.kube.transport import Transport
+
+IMAGE = "neuron-dra-driver:benchmark"
+SETTLE_SECONDS = 40.0
+"""From the pod's readiness to the first look."""
+NAMESPACE, ACCOUNT = "neuron-dra-driver", "neuron-dra-driver-sa"
+_SELECTOR = "app=neuron-dra-driver-kubelet-plugin"
+_FLOW_SCHEMAS_PATH = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
+_KINDS = {
+    "watch": ["watch"],
+    "read": ["get", "list"],
+    "write": ["create", "update", "patch", "delete", "deletecollection"],
+}
+_COUNTED = re.compile(r'apiserver_flowcontrol_dispatched_requests_total\{.*flow_schema="benchmark-(\w+)".*\} (\S+)')
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class RestFigures:
+    """The driver at rest.
+
+    Attributes:
+        python: Version of Python in the image.
+        resident_mb: VmRSS after `SETTLE_SECONDS`, in MB of 1024 kB.
+        resident_later_mb: VmRSS at the end.
+        threads: Number of its threads.
+        seconds: How long it was watched after that.
+        cpu_percent: Of one core, probes by kubelet included.
+        requests: Requests that the API server counted in that time, by kind: watch, read, write.
+    """
+
+    python: str
+    resident_mb: float
+    resident_later_mb: float
+    threads: int
+    seconds: float
+    cpu_percent: float
+    requests: Mapping[str, int]
+
+    def an_hour(self, kind: str) -> float:
+        """Return the requests of a kind in an hour, extrapolated."""
+        return self.requests[kind] * 3600 / self.seconds
+
+
+def measure(
+    cluster: Cluster, transport: Transport, settings: Settings, progress: Progress, seconds: float
+) -> RestFigures:
+    """Install the driver and watch it for `seconds` while nothing happens.
+
+    Raises:
+        LabError: It cannot be built or installed, or did not rest.
+    """
+    for precedence, (kind, verbs) in enumerate(_KINDS.items(), start=100):
+        body = objects.flow_schema(f"benchmark-{kind}", precedence, (NAMESPACE, ACCOUNT), verbs)
+        transport.request("POST", _FLOW_SCHEMAS_PATH, body=body)
+    _install(cluster, settings, progress)
+    with progress.step(f"letting the driver come to rest for {SETTLE_SECONDS:.0f} s"):
+        time.sleep(SETTLE_SECONDS)
+    pod = cluster.kubectl("-n", NAMESPACE, "get", "pods", "-l", _SELECTOR, "-o", "name").stdout.split()[0]
+
+    def read(path: str) -> str:
+        return cluster.kubectl("-n", NAMESPACE, "exec", pod, "--", "cat", path).stdout
+
+    python = cluster.kubectl("-n", NAMESPACE, "exec", pod, "--", "python3", "--version").stdout.split()[-1]
+    status = read("/proc/1/status")
+    requests, ticks, begun = _requests(transport), cpu_ticks(read("/proc/1/stat")), time.monotonic()
+    with progress.step(f"watching the driver at rest for {seconds / 60:.0f} minutes"):
+        time.sleep(seconds)
+    ticks_later, lasted = cpu_ticks(read("/proc/1/stat")), time.monotonic() - begun
+    requests_later = _requests(transport)
+    later = read("/proc/1/status")
+    return RestFigures(
+        python=python,
+        resident_mb=status_number(status, "VmRSS") / 1024,
+        resident_later_mb=status_number(later, "VmRSS") / 1024,
+        threads=status_number(later, "Threads"),
+        seconds=lasted,
+        cpu_percent=(ticks_later - ticks) / _TICKS / lasted * 100,
+        requests={kind: requests_later[kind] - requests[kind] for kind in _KINDS},
+    )
+
+
+def status_number(text: str, field: str) -> int:
+    """Return a number from /proc/PID/status."""
+    found = re.search(rf"^{field}:\s*(\d+)", text, re.MULTILINE)
+    if found is None:
+        raise LabError(f"/proc/PID/status has no {field}, so nothing is reported.")
+    return int(found[1])
+
+
+def cpu_ticks(text: str) -> int:
+    """Return the processor time in ticks from /proc/PID/stat."""
+    fields = text.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def dispatched(metrics: str) -> dict[str, int]:
+    """Return how many requests the API server let through for each of our FlowSchemas, from its metrics."""
+    counts = dict.fromkeys(_KINDS, 0)
+    for kind, number in _COUNTED.findall(metrics):
+        counts[kind] += int(float(number))
+    return counts
+
+
+def _requests(transport: Transport) -> dict[str, int]:
+    return dispatched(transport.request("GET", "/metrics").body.decode())
+
+
+def _install(cluster: Cluster, settings: Settings, progress: Progress) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        archive = Path(directory) / "driver.tar"
+        ImageBuilder(settings, progress).build(IMAGE, archive)
+        cluster.load(archive)
+    kubectl = f"{REPOSITORY}/scripts/cluster --name {cluster.spec.name} kubectl"
+    command = [str(REPOSITORY / "scripts/install-dra-driver.sh"), "--yes", "--kubectl", kubectl]
+    with progress.step("installing the driver"):
+        done = subprocess.run(
+            [*command, "--emulate", INSTANCE_TYPE, IMAGE], check=False, capture_output=True, text=True, timeout=400
+        )
+    if done.returncode != 0:
+        raise LabError(f"The driver was not installed:\n{done.stderr[-2000:]}")
