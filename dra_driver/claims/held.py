@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dra_driver.claims.values import Consumers, Entry, Plan
+from dra_driver.claims.values import Entry, Plan
+
+_ANY_POD = "*"
+"""Stands for the unknown pods of a claim that is reserved for something else than pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +27,43 @@ class Quarantined:
     """Chips by container number, as far as its CDI spec tells."""
 
 
+class _Namespace:
+    """Claims that pods of one namespace may use."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Plan] = {}
+        self.by_pod: dict[str, dict[str, Plan]] = {}
+        self.shareable: dict[str, Plan] = {}
+        self.shown: dict[int, Counter[int]] = {}
+        """Of the shareable claims: how many show a chip under a container number."""
+
+    def add(self, plan: Plan) -> None:
+        self.claims[plan.uid] = plan
+        for pod in _pods(plan):
+            self.by_pod.setdefault(pod, {})[plan.uid] = plan
+        if not plan.own_pod:
+            self.shareable[plan.uid] = plan
+            for number, node in plan.nodes.items():
+                self.shown.setdefault(number, Counter())[node.chip] += 1
+
+    def discard(self, plan: Plan) -> None:
+        del self.claims[plan.uid]
+        for pod in _pods(plan):
+            del self.by_pod[pod][plan.uid]
+            if not self.by_pod[pod]:
+                del self.by_pod[pod]
+        if self.shareable.pop(plan.uid, None) is not None:
+            for number, node in plan.nodes.items():
+                self.shown[number] -= Counter({node.chip: 1})
+
+
 class Held:
-    """Prepared claims by UID, by chip and by namespace. Changed only by the journal, under its lock."""
+    """Prepared claims by UID, by chip and by who uses them. Changed only by the journal, under its lock."""
 
     def __init__(self, entries: Iterable[Entry] = (), quarantined: Iterable[Quarantined] = ()) -> None:
         self._entries: dict[str, Entry] = {}
         self._holders: dict[int, str] = {}
-        self._by_namespace: dict[str, dict[str, Plan]] = {}
+        self._namespaces: dict[str, _Namespace] = {}
         self._quarantined = {item.uid: item for item in quarantined}
         for entry in entries:
             self.add(entry)
@@ -65,16 +99,37 @@ class Held:
             for number, chip in item.shown.items()
         }
 
-    def in_namespace(self, namespace: str) -> Iterator[Plan]:
-        """Prepared claims that pods of the namespace may use."""
-        yield from self._by_namespace.get(namespace, {}).values()
+    def used_by(self, namespace: str, pods: frozenset[str] | None) -> list[Plan]:
+        """Claims that, as far as their plans tell, one of the pods uses; ``None``: pods that nobody knows."""
+        found = self._namespaces.get(namespace)
+        if found is None or (pods is not None and not pods):
+            return []
+        if pods is None:
+            return list(found.claims.values())
+        plans: dict[str, Plan] = {}
+        for pod in (*pods, _ANY_POD):
+            plans |= found.by_pod.get(pod, {})
+        return list(plans.values())
+
+    def shareable_with_other(self, namespace: str, chip_at: Mapping[int, int]) -> list[Plan]:
+        """Claims whose pods may have changed since, and that show another chip under one of the numbers."""
+        found = self._namespaces.get(namespace)
+        if found is None or not any(
+            chip != wanted for number, wanted in chip_at.items() for chip in found.shown.get(number, ())
+        ):
+            return []
+        return [
+            plan
+            for plan in found.shareable.values()
+            if any(chip_at.get(number, node.chip) != node.chip for number, node in plan.nodes.items())
+        ]
 
     def add(self, entry: Entry) -> None:
         """Put a claim in, or replace it."""
         plan = entry.plan
         self.discard(plan.uid)
         self._entries[plan.uid] = entry
-        self._by_namespace.setdefault(plan.namespace, {})[plan.uid] = plan
+        self._namespaces.setdefault(plan.namespace, _Namespace()).add(plan)
         for chip in plan.held_chips:
             self._holders[chip] = plan.uid
 
@@ -84,10 +139,10 @@ class Held:
         if entry is None:
             return
         plan = entry.plan
-        neighbours = self._by_namespace[plan.namespace]
-        del neighbours[uid]
-        if not neighbours:
-            del self._by_namespace[plan.namespace]
+        namespace = self._namespaces[plan.namespace]
+        namespace.discard(plan)
+        if not namespace.claims:
+            del self._namespaces[plan.namespace]
         for chip in plan.held_chips:
             if self._holders.get(chip) == uid:
                 del self._holders[chip]
@@ -101,21 +156,5 @@ class Held:
         self._quarantined.pop(uid, None)
 
 
-def may_meet(pods: frozenset[str] | None, other: Plan, consumers: Consumers) -> bool | None:
-    """Whether a pod that uses a claim uses ``other`` too; None: it has to be asked who uses ``other`` now.
-
-    Args:
-        pods: who the claim in hand is reserved for; None: unknown pods.
-        other: a prepared claim of the same namespace.
-        consumers: who prepared claims are reserved for now, by claim UID; None: could not be found out.
-    """
-    if pods is not None and not pods:
-        return False
-    if other.own_pod:
-        return pods is None or other.own_pod in pods
-    if pods is None or other.pods is None or not pods.isdisjoint(other.pods):
-        return True
-    if other.uid not in consumers:
-        return None
-    now = consumers[other.uid]
-    return now is None or not pods.isdisjoint(now)
+def _pods(plan: Plan) -> tuple[str, ...]:
+    return (_ANY_POD,) if plan.pods is None else plan.pods

@@ -23,10 +23,20 @@ until then every other claim keeps clear of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from dra_driver.claims.held import Held, may_meet
+from dra_driver.claims.held import Held
 from dra_driver.claims.values import Consumers, Plan, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A claim and who uses it: ``pods`` are UIDs, None when they cannot be known."""
+
+    namespace: str
+    uid: str
+    pods: frozenset[str] | None
 
 
 class ConsumersUnknown(Refusal):
@@ -40,55 +50,55 @@ class ConsumersUnknown(Refusal):
 
 def numbers(
     chips: Sequence[int],
+    claim: ClaimUse,
+    held: Held,
+    consumers: Consumers,
     *,
     host: bool,
-    pods: frozenset[str] | None,
-    others: Sequence[Plan],
-    consumers: Consumers,
-    doubtful: Mapping[int, int],
-    former: Mapping[int, int],
 ) -> dict[int, int]:
     """Container number of each chip.
 
     Args:
         chips: host ids, ascending.
+        claim: whose chips they are.
+        held: prepared claims; the claim itself may be among them.
+        consumers: what is known newly of who uses prepared claims.
         host: whether to keep the host's numbers.
-        pods: UIDs of the pods of the claim, None when they cannot be known.
-        others: prepared claims that pods of the same namespace may use, without the claim itself.
-        consumers: what is known newly of who uses ``others``, by claim UID (None: could not be found out).
-        doubtful: chips by number of claims that may be used by any pod.
-        former: chips by number that the claim itself is known to have had.
 
     Raises:
-        ConsumersUnknown: it has to be known who uses some of ``others``.
+        ConsumersUnknown: it has to be known who uses some other claims now.
     """
+    former = held.quarantined[claim.uid].shown if claim.uid in held.quarantined else {}
     if sorted(former.values()) == list(chips):
         return {chip: number for number, chip in former.items()}
     wanted = {chip: chip if host else rank for rank, chip in enumerate(chips)}
+    taken = held.shown_by_doubtful(but=claim.uid)
+    for other in meeting(claim, held, consumers):
+        taken |= {number: node.chip for number, node in other.nodes.items()}
     chip_at = {number: chip for chip, number in wanted.items()}
-    meeting = [(other, may_meet(pods, other, consumers)) for other in others]
-    taken = dict(doubtful)
-    taken |= {number: node.chip for other, meets in meeting if meets for number, node in other.nodes.items()}
     if any(chip_at.get(number, chip) != chip for number, chip in taken.items()):
         first = max(taken) + 1
         wanted = {chip: first + rank for rank, chip in enumerate(chips)}
         chip_at = {number: chip for chip, number in wanted.items()}
-    unknown = [other for other, meets in meeting if meets is None and _clash(chip_at, other)]
+    clashing_ones = held.shareable_with_other(claim.namespace, chip_at) if claim.pods else []
+    unknown = [other for other in clashing_ones if other.uid != claim.uid and other.uid not in consumers]
     if unknown:
         raise ConsumersUnknown(unknown)
     return wanted
+
+
+def meeting(claim: ClaimUse, held: Held, consumers: Consumers) -> list[Plan]:
+    """Prepared claims that a pod of the claim is known to use too (in doubt: that it may use)."""
+    found = {plan.uid: plan for plan in held.used_by(claim.namespace, claim.pods)}
+    for uid, pods in consumers.items():
+        entry = held.entries.get(uid)
+        if entry is not None and (pods is None or claim.pods is None or not pods.isdisjoint(claim.pods)):
+            found[uid] = entry.plan
+    found.pop(claim.uid, None)
+    return list(found.values())
 
 
 def clashing(one: Plan, other: Plan) -> tuple[int, ...]:
     """Container numbers that mean different chips in two claims, ascending."""
     chip_at = {number: node.chip for number, node in one.nodes.items()}
     return tuple(sorted(number for number, node in other.nodes.items() if chip_at.get(number, node.chip) != node.chip))
-
-
-def meeting_claims(namespace: str, uid: str, held: Held) -> list[Plan]:
-    """Prepared claims that may meet the claim ``uid`` in a pod."""
-    return [plan for plan in held.in_namespace(namespace) if plan.uid != uid]
-
-
-def _clash(chip_at: Mapping[int, int], other: Plan) -> bool:
-    return any(chip_at.get(number, node.chip) != node.chip for number, node in other.nodes.items())

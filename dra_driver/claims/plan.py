@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dra_driver.claims.held import Held
 from dra_driver.claims.logical_cores import VARIABLES, environment
-from dra_driver.claims.numbering import ConsumersUnknown, meeting_claims, numbers
+from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, meeting, numbers
 from dra_driver.claims.values import ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
@@ -65,17 +65,9 @@ def plan(
             exclusive[chip] = result.request
     warnings = _contiguity(sorted(exclusive), settings)
     env = _environment(claim, results, inventory)
-    pods = users(claim)
-    others = meeting_claims(meta.namespace, meta.uid, held)
-    number_of = numbers(
-        sorted(present),
-        host=settings.device_numbering == "host" or any(result.admin_access for result in results),
-        pods=pods,
-        others=others,
-        consumers=consumers or {},
-        doubtful=held.shown_by_doubtful(but=meta.uid),
-        former=held.quarantined[meta.uid].shown if meta.uid in held.quarantined else {},
-    )
+    use = ClaimUse(meta.namespace, meta.uid, users(claim))
+    keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
+    number_of = numbers(sorted(present), use, held, consumers or {}, host=keeps_host_numbers)
     nodes = {chip: replace(node, number=number_of[chip]) for chip, node in present.items()}
     return Plan(
         namespace=meta.namespace,
@@ -92,9 +84,9 @@ def plan(
             for result, chips in pairs
         ),
         env=env,
-        pods=None if pods is None else tuple(sorted(pods)),
+        pods=None if use.pods is None else tuple(sorted(use.pods)),
         own_pod=own_pod(claim),
-        warnings=(*warnings, *_company(env, pods, others)),
+        warnings=(*warnings, *_company(env, meeting(use, held, consumers or {}))),
     )
 
 
@@ -265,17 +257,16 @@ def _environment(
     return environment(inventory, requested)
 
 
-def _company(env: Mapping[str, str], pods: frozenset[str] | None, others: Sequence[Plan]) -> tuple[str, ...]:
+def _company(env: Mapping[str, str], others: Sequence[Plan]) -> tuple[str, ...]:
     """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
-    if not env or not pods:
+    size = env.get(VARIABLES[0])
+    if size is None:
         return ()
     return tuple(
-        f"claim {other.reference} of the same pod has {VARIABLES[0]}={other.env[VARIABLES[0]]}, this one "
-        f"{env[VARIABLES[0]]}; a container that uses both gets only one of the values; use them in different containers"
+        f"claim {other.reference} of the same pod has {VARIABLES[0]}={other.env[VARIABLES[0]]}, this one {size}; "
+        "a container that uses both gets only one of the values; use them in different containers"
         for other in others
-        if other.pods is not None
-        and not pods.isdisjoint(other.pods)
-        and other.env.get(VARIABLES[0], env[VARIABLES[0]]) != env[VARIABLES[0]]
+        if other.env.get(VARIABLES[0], size) != size
     )
 
 
