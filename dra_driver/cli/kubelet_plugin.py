@@ -41,6 +41,7 @@ OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
     ("--metrics-port", "METRICS_PORT", "-1", "Prometheus metrics over HTTP; negative: off"),
     ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics"),
     ("--emulate", "NEURON_DRA_DRIVER_EMULATION_MODE", "", "run on emulated hardware of this type, e.g. trn2.48xlarge"),
+    ("--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"),
     ("--emulation-root", "EMULATION_ROOT", "", "where the emulated host is written (default: a temporary directory)"),
     ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
     ("--log-format", "LOG_FORMAT", "text", "text or json"),
@@ -127,7 +128,8 @@ def settings(values: Mapping[str, Any], scratch: Path) -> Settings:
 
     host_root = Path(values["host_root"])
     if values["emulate"]:
-        host_root = emulate(values["emulate"], values["emulation_root"], scratch)
+        root = Path(values["emulation_root"]) if values["emulation_root"] else scratch / "host"
+        host_root = emulate(values["emulate"], values["emulated_driver_version"] or None, root)
     return Settings(
         node_name=values["node_name"],
         pod_uid=values["pod_uid"] or None,
@@ -146,15 +148,14 @@ def settings(values: Mapping[str, Any], scratch: Path) -> Settings:
     )
 
 
-def emulate(name: str, directory: str, scratch: Path) -> Path:
-    """Write the host tree of instance type ``name`` and return its root."""
+def emulate(name: str, driver_version: str | None, root: Path) -> Path:
+    """Write the host tree of instance type ``name`` at ``root`` and return that."""
     from dra_driver.errors import DriverError
     from dra_driver.host.emulator import EmulationOptions, write_host
     from dra_driver.topology.instance_types import resolve_emulation
 
     try:
-        root = Path(directory) if directory else scratch / "host"
-        write_host(root, resolve_emulation(name), EmulationOptions())
+        write_host(root, resolve_emulation(name), EmulationOptions(driver_version=driver_version))
     except DriverError as error:
         raise UsageError(str(error)) from error
     return root

@@ -114,6 +114,12 @@ def test_without_an_api_server_kubelet_is_served_and_the_first_write_is_complete
             assert world.server.writes() == 1
 
 
+def test_the_emulated_host_has_the_kernel_driver_version_asked_for(world: World) -> None:
+    with agent(world, "--emulated-driver-version", "2.24.7.0") as running:
+        running.ready()
+        assert world.attributes("neuronDriverVersion") == {"2.24.7.0"}
+
+
 def test_a_chip_that_falls_off_is_withdrawn_and_its_claim_refused_with_the_reason(world: World) -> None:
     with agent(world) as running:
         running.ready()
@@ -196,6 +202,7 @@ def test_a_second_instance_takes_over_without_a_write_and_serves_what_the_first_
     [
         (("--node-name", ""), "NODE_NAME"),
         (("--emulate", "p5.48xlarge"), "p5.48xlarge"),
+        (("--emulated-driver-version", "newest"), "newest"),
         (("--device-numbering", "random"), "renumber, host"),
         (("--healthcheck-port", "many"), "--healthcheck-port"),
         (("--rescan-seconds", "0"), "above 0"),
