@@ -149,7 +149,6 @@ class Cluster:
         """
         machine.require_root(_WHY_ROOT)
         machine.bootstrap("lab")
-        # The component with kubelet comes last, so its kubelet is the one that counts when the versions differ.
         wanted = components.of_cluster(self.spec.kubernetes, self.spec.kubelet_version, available_modules())
         programs = Builder(self.settings, self.progress).build(wanted)
         with lifecycle.exclusive(self.settings.state, self.progress):

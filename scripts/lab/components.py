@@ -57,12 +57,11 @@ def kubernetes(version: str) -> Component:
 
 
 def kubelet(version: str, modules: Iterable[str]) -> Component:
-    """Return the component that holds kubelet: the whole of Kubernetes, or a module with kubelet alone."""
-    if f"kubernetes-{version}" in modules:
-        return kubernetes(version)
+    """Return kubelet alone, from the module of its whole version or from one that has kubelet only."""
+    whole = f"kubernetes-{version}"
     return Component(
         name=f"kubelet-{version}",
-        module=f"kubelet-{version}",
+        module=whole if whole in modules else f"kubelet-{version}",
         packages=("k8s.io/kubernetes/cmd/kubelet",),
         link_flags=_kubernetes_link_flags(version),
     )
@@ -110,21 +109,23 @@ def containerd() -> Component:
 
 
 def of_cluster(kubernetes_version: str, kubelet_version: str, modules: Iterable[str]) -> tuple[Component, ...]:
-    """Return what a cluster needs, without duplicates.
+    """Return what a cluster needs; a kubelet of its own version comes last.
 
     Raises:
         LabError: There is no module for one of the versions.
     """
     modules = tuple(modules)
-    wanted = [etcd(), containerd(), kubernetes(kubernetes_version), kubelet(kubelet_version, modules)]
+    wanted = [etcd(), containerd(), kubernetes(kubernetes_version)]
+    if kubelet_version != kubernetes_version:
+        wanted.append(kubelet(kubelet_version, modules))
     for component in wanted:
         if component.module not in modules:
             raise LabError(
                 f"No Go module for {component.name} in scripts/lab/gomodules; nothing was built. "
-                f"There are: {', '.join(sorted(modules))}. "
+                f"There are: {', '.join(sorted(name for name in modules if name.startswith('kube')))}. "
                 f"Add it with: scripts/cluster add-version {component.name.rpartition('-')[2]}"
             )
-    return tuple(dict.fromkeys(wanted))
+    return tuple(wanted)
 
 
 def key(component: Component, module_files: Mapping[str, bytes], go_version: str, architecture: str) -> str:

@@ -123,7 +123,9 @@ class ImageBuilder:
             mirror = [release.mirror] if release.mirror else []
             # Its mounts must not outlive it, whatever ends it.
             own = ["unshare", "--mount", "--propagation", "private"]
-            _run([*own, "debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release.suite, str(root), *mirror])
+            _run(
+                [*own, "debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release.suite, str(root), *mirror]
+            )
             _strip(root)
             _run(["tar", "--create", "--numeric-owner", f"--file={archive}", f"--directory={root}", "."])
             archive.replace(final)

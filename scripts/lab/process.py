@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from lab import files
 
 _PROC = Path("/proc")
 _POLL_SECONDS = 0.02
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Joins the cgroups before the program starts, so that nothing that it starts can be outside of them.
 _LAUNCH = 'for file in $1; do echo $$ > "$file" || exit 1; done; shift; cd /; exec "$@"'
 
@@ -142,9 +144,20 @@ def reap(pid: int) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put interrupts off until the block's end, so that taking down is not itself left half-done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    """Put interrupts off until the block's end, so that taking down is not itself left half-done.
+
+    Python runs signal handlers in the main thread only, so in any other one there is nothing to do; and blocking the
+    signals would not do, since the kernel may hand one to another thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = {number: signal.signal(number, lambda which, _: arrived.append(which)) for number in _INTERRUPTS}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if arrived:
+        signal.raise_signal(arrived[0])
