@@ -25,10 +25,12 @@ def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, durable:
         OSError: nothing changed under ``path`` (with ``durable``: or it changed and may not survive a loss of power).
     """
     staged = path.with_name(temporary)
-    with contextlib.suppress(FileNotFoundError):
-        staged.unlink()
     try:
-        _write_new(staged, data, mode, durable=durable)
+        try:
+            _write_new(staged, data, mode, durable=durable)
+        except FileExistsError:
+            staged.unlink()
+            _write_new(staged, data, mode, durable=durable)
         staged.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
