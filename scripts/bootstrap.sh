@@ -2,6 +2,7 @@
 # Installs the system packages that a part of the project needs, where they are missing.
 #   scripts/bootstrap.sh lab     a real Kubernetes on this machine (scripts/cluster)
 #   scripts/bootstrap.sh image   the driver's container image (scripts/build-image)
+#   scripts/bootstrap.sh venv    virtual environments of the system's Python
 # Says nothing and needs no root when everything is there. Go is not installed here: scripts/cluster takes the
 # system's, or a copy of its own from PyPI.
 set -euo pipefail
@@ -9,16 +10,19 @@ set -euo pipefail
 # What must be there: a command or a file, and the Debian or Ubuntu package that brings it.
 LAB="runc:runc /usr/lib/cni/bridge:containernetworking-plugins ip:iproute2 nsenter:util-linux openssl:openssl
   /bin/busybox:busybox-static /bin/bash-static:bash-static"
-IMAGE="buildah:buildah debootstrap:debootstrap git:git"
+IMAGE="buildah:buildah debootstrap:debootstrap
+  /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring"
+VENV="ensurepip:python3-venv"
 
 usage() {
-    sed -n '2,6s/^# \{0,1\}//p' "$0"
+    sed -n '2,7s/^# \{0,1\}//p' "$0"
 }
 
 is_there() {
     case $1 in
     /usr/lib/cni/*) [[ -x $1 || -x /opt/cni/bin/${1##*/} ]] ;;
     /*) [[ -e $1 ]] ;;
+    ensurepip) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *) PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
     esac
 }
@@ -26,6 +30,7 @@ is_there() {
 case ${1:-} in
 lab) wanted=$LAB ;;
 image) wanted=$IMAGE ;;
+venv) wanted=$VENV ;;
 -h | --help)
     usage
     exit 0

