@@ -11,7 +11,7 @@ from dra_driver.claims.values import Plan
 
 
 def plan_document(plan: Plan, spec: Spec) -> dict[str, Any]:
-    """JSON-ready values: ``claim``, ``devices`` (one row a device node), ``environment``, ``cdi``, ``warnings``."""
+    """JSON-ready values: ``claim``, ``devices`` (one row a device node), ``environment``, ``cdi``."""
     return {
         "claim": {"namespace": plan.namespace, "name": plan.name, "uid": plan.uid},
         "devices": [
@@ -26,5 +26,4 @@ def plan_document(plan: Plan, spec: Spec) -> dict[str, Any]:
         ],
         "environment": dict(sorted(plan.env.items())),
         "cdi": msgspec.json.decode(msgspec.json.encode(spec)),
-        "warnings": list(plan.warnings),
     }

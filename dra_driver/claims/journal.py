@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,14 +27,12 @@ import msgspec
 
 from dra_driver.claims.held import Held, Quarantined
 from dra_driver.claims.lock import StateLock
-from dra_driver.claims.values import Entry, Plan
+from dra_driver.claims.values import UID, Entry, Plan
 from dra_driver.errors import DriverError
 from dra_driver.files import read_file, remove_file, replace_file
 
 VERSION = 1
 """Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
-
-_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 
 log = logging.getLogger(__name__)
 
@@ -156,8 +153,6 @@ class Journal:
 
     def _store(self, entry: Entry) -> None:
         uid = entry.plan.uid
-        if not _UID.fullmatch(uid):
-            raise DriverError(f"{uid[:64]!r} is not a UID", consequence="the claim is not prepared")
         raw = msgspec.json.encode(entry)
         data = msgspec.json.encode(_File(VERSION, 1, _checksum(raw), msgspec.Raw(raw))) + b"\n"
         try:
@@ -267,7 +262,7 @@ class Journal:
             if clean and name.endswith(".tmp"):
                 remove_file(directory / name, durable=False)
             uid = name.removesuffix(".json")
-            if uid != name and _UID.fullmatch(uid):
+            if uid != name and UID.fullmatch(uid):
                 found.append(uid)
         return found
 

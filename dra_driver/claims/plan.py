@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dra_driver.claims.held import Held
 from dra_driver.claims.logical_cores import VARIABLES, environment
 from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, meeting, numbers
-from dra_driver.claims.values import ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
+from dra_driver.claims.values import UID, ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
@@ -53,8 +53,14 @@ def plan(
     Raises:
         Refusal: why the claim cannot be prepared. ConsumersUnknown: more has to be known first.
     """
-    results = own_results(claim)
     meta = claim.metadata
+    if not UID.fullmatch(meta.uid):
+        raise Refusal(
+            f"the claim's UID {_named(meta.uid)!r} is not one",
+            consequence=_NOT_PREPARED,
+            remedy="give the claim as the API server has it",
+        )
+    results = own_results(claim)
     pairs = [(result, _chips(result, settings)) for result in results]
     present = {chip: _present(inventory, chip, result.device) for result, chips in pairs for chip in chips}
     exclusive: dict[int, str] = {}

@@ -17,7 +17,7 @@ from dra_driver.claims.values import Entry
 from dra_driver.config import ConfigError
 from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import ResourceClaim, ResourceClaimStatus
+from dra_driver.kube.objects import ObjectMeta, ResourceClaim, ResourceClaimStatus
 from tests.cdischema import SCHEMA
 from tests.claimworld import (
     NODE,
@@ -74,6 +74,16 @@ def test_a_claim_that_is_not_allocated_is_refused() -> None:
 
 def replace_status(item: ResourceClaim) -> ResourceClaim:
     return ResourceClaim(item.metadata, ResourceClaimStatus(None, item.status.reserved_for))
+
+
+@pytest.mark.parametrize("wrong", ["", "../../etc/x", "a/b", "a b", "-a", "x" * 65, "a\n"])
+def test_a_uid_that_could_not_be_a_file_name_is_refused(wrong: str) -> None:
+    item = claim(1, [4])
+    assert "is not one" in refusal(ResourceClaim(replace_uid(item, wrong), item.status))
+
+
+def replace_uid(item: ResourceClaim, wrong: str) -> ObjectMeta:
+    return ObjectMeta(name=item.metadata.name, namespace=item.metadata.namespace, uid=wrong)
 
 
 def test_results_of_other_drivers_are_none_of_ours() -> None:
