@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -363,6 +364,14 @@ def test_the_document_has_a_row_for_each_device_node() -> None:
         },
     ]
     assert document["environment"] == {"NEURON_LOGICAL_NC_CONFIG": "2", "NEURON_RT_VIRTUAL_CORE_SIZE": "2"}
+
+
+def test_the_page_about_containers_shows_the_names_that_are_made() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "devices-in-containers.md").read_text()
+    shown = "5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5"
+    item = claim(1, [4, 5])
+    spec = edits(made(ResourceClaim(replace_uid(item, shown), item.status)))
+    assert all(f"k8s.neuron.aws.com/claim={device.name}\n" in page for device in spec.devices)
 
 
 # Any claim
