@@ -6,6 +6,7 @@ Exit statuses of every command: 0 done, 1 refused or not possible (the text says
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -42,9 +43,13 @@ def kubelet_plugin_main() -> int:
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Run a command; no input ends in a traceback."""
+    """Run a command; no input ends in a traceback, and output that could not be written is no success."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A claim may have characters that the terminal's encoding has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return run()
+        status = run()
+        sys.stdout.flush()
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -52,11 +57,22 @@ def guarded(run: Callable[[], int]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except BrokenPipeError:
-        # The reader of our output (`| head`) went away; a second error at interpreter exit would only confuse.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output (`| head`) went away.
+        _discard_output()
         return EXIT_DONE
+    except OSError as error:
+        _discard_output()
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_REFUSED
     except KeyboardInterrupt:
         return 130
+    else:
+        return status
+
+
+def _discard_output() -> None:
+    """What is still buffered cannot be written; a second error about it at interpreter exit would only confuse."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ def read_objects(filename: str) -> list[dict[str, Any]]:
     content = _content(filename)
     try:
         documents = _documents(content)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:
+        # The last two are PyYAML's for a tag and a value that do not fit, such as `!!bool maybe`.
         raise UsageError(f"{filename}: not YAML or JSON: {' '.join(str(error).split())[:300]}") from error
     objects: list[dict[str, Any]] = []
     for document in documents:

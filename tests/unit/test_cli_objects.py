@@ -102,6 +102,9 @@ def test_an_unconnected_set_is_planned_with_a_warning_and_refused_by_policy(
         ("kind: ResourceClaim\napiVersion: v1", "apiVersion"),
         ("kind: ResourceClaim\napiVersion: resource.k8s.io/v1\nmetadata: {name: 3}", "$.metadata.name"),
         ("\x00", "not YAML or JSON"),
+        ("a: !!bool maybe", "not YAML or JSON"),
+        ("a: !!int ''", "not YAML or JSON"),
+        ("a: !!timestamp soon", "not YAML or JSON"),
     ],
 )
 def test_a_file_that_is_no_claim_is_exit_status_2(

@@ -1,0 +1,61 @@
+"""What a command does when its output cannot be written as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOPOLOGY = [sys.executable, "-m", "dra_driver", "topology", "trn1.2xlarge"]
+
+
+@pytest.fixture(params=["buffered", "unbuffered"])
+def environment(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Buffered output fails when the interpreter ends, the other kind at once."""
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return others if request.param == "buffered" else {**others, "PYTHONUNBUFFERED": "1"}
+
+
+def test_output_to_a_full_disk_is_no_success(environment: dict[str, str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            TOPOLOGY, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, env=environment
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: [Errno 28] No space left on device\n"
+
+
+def test_a_reader_that_goes_away_early_is_no_error(environment: dict[str, str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as gone:  # noqa: PTH123 - a descriptor
+        done = subprocess.run(
+            TOPOLOGY, check=False, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=30, env=environment
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
+    result = {"request": "n", "driver": "neuron.aws.com", "pool": "node", "device": "neuron-device-0"}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "caf\u00e9\ud800", "namespace": "default", "uid": "1111"},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }
+    file = tmp_path / "claim.json"
+    file.write_text(json.dumps(claim))
+    for encoding in ("ascii", "utf-8"):
+        done = subprocess.run(
+            [sys.executable, "-m", "dra_driver", "plan", "--instance-type", "trn1.2xlarge", "-f", str(file)],
+            check=False,
+            capture_output=True,
+            timeout=30,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"\\ud800" in done.stdout
