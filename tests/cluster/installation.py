@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import yaml
 
 from tests.cluster.kube import Kube, Object, eventually
 
@@ -45,6 +47,23 @@ class Installation:
         """Install with these options unless that was the last thing done."""
         if self._installed != options:
             self.install(*options)
+
+    def vary(self, name: str, change: Callable[[Object], None]) -> None:
+        """Install a variant unless it is the last thing done: ``change`` gets the DaemonSet that --emulate makes.
+
+        Applied as the installer applies, so that its next run takes everything back that the variant added.
+        """
+        if self._installed == (name,):
+            return
+        self._installed = None
+        rendered = self.run("--dry-run", "--emulate", EMULATED, self.image).stdout
+        objects = [item for item in yaml.safe_load_all(rendered) if item]
+        for item in objects:
+            if item["kind"] == "DaemonSet":
+                change(item)
+        self.kube.apply(*objects)
+        self.wait_ready(90)
+        self._installed = (name,)
 
     def changed(self) -> None:
         """Say that a test changed the installation in another way, so that ``ensure`` installs again."""
@@ -97,6 +116,6 @@ class Installation:
         return self.kube.kubectl("--namespace", NAMESPACE, "exec", name, "--", *command, check=check)
 
     def patch(self, patch: str, kind: str = "strategic") -> None:
-        """Patch the DaemonSet; the next ``ensure`` installs again."""
+        """Patch the DaemonSet; ``ensure`` installs again, which takes back changes, not additions."""
         self.changed()
         self.kube.kubectl("--namespace", NAMESPACE, "patch", "daemonset", DAEMONSET, f"--type={kind}", "-p", patch)

@@ -44,6 +44,10 @@ class NodeFiles:
         paths = sorted((self.state / "claims").glob("*.json"))
         return {path.stem: json.loads(path.read_text())["entry"] for path in paths}
 
+    def is_empty(self) -> bool:
+        """Whether no claim is prepared and nothing of one is left."""
+        return not self.specs() and not self.journal()
+
     def sockets(self) -> list[str]:
         """Names of the driver's sockets in both of kubelet's directories."""
         found = [*self.registry.glob("neuron.aws.com*"), *self.state.iterdir()]

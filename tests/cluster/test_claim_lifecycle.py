@@ -1,0 +1,80 @@
+"""From a claim's allocation to its end, with pods that end in every way."""
+
+from __future__ import annotations
+
+from tests.cluster.installation import Installation
+from tests.cluster.kube import eventually
+from tests.cluster.namespace import Namespace
+from tests.cluster.nodefiles import NodeFiles
+from tests.cluster.objects import claim, container, pod, request, template
+
+FAST = ["sh", "-c", "ls /dev/neuron*"]
+STUBBORN = ["sh", "-c", "trap '' TERM; sleep infinity & wait; wait"]
+
+
+def test_a_finished_pod_gives_its_devices_back_and_its_own_claim_goes_with_it(
+    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
+) -> None:
+    quick = pod("job", templates={"neurons": "two"}, containers=[container("main", "neurons", command=FAST)])
+    namespace.apply(template("two", request(count=2)), quick)
+    namespace.wait_phase("job", "Succeeded")
+    assert namespace.kubectl("logs", "job").split() == ["/dev/neuron0", "/dev/neuron1"]
+    eventually("the claim of the finished pod to be deleted", lambda: not namespace.claims())
+    files = node_files[namespace.node_of("job")]
+    eventually("nothing to be left on the node", files.is_empty, 10)
+
+
+def test_a_claim_is_used_by_one_pod_after_the_other(
+    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
+) -> None:
+    def worker(name: str, node: str) -> dict[str, object]:
+        return pod(name, {"neurons": "kept"}, containers=[container("main", "neurons", command=FAST)], node=node)
+
+    namespace.apply(claim("kept", request(count=2)))
+    for name, node in (("first", "node-1"), ("second", "node-2"), ("third", "node-1")):
+        namespace.apply(worker(name, node))
+        namespace.wait_phase(name, "Succeeded")
+        assert namespace.kubectl("logs", name).split() == ["/dev/neuron0", "/dev/neuron1"]
+
+        def free() -> bool:
+            found = namespace.claim("kept")
+            return found is not None and "allocation" not in found.get("status", {})
+
+        eventually("the claim to be deallocated", free)
+        eventually("nothing to be left on the node", node_files[node].is_empty, 10)
+
+
+def test_a_pod_that_was_deleted_by_force_is_unprepared_and_its_successor_of_the_same_name_runs(
+    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
+) -> None:
+    files = node_files["node-1"]
+    objects = (
+        claim("same", request(count=2)),
+        pod("same", {"neurons": "same"}, containers=[container("main", "neurons", command=STUBBORN)], node="node-1"),
+    )
+    namespace.apply(*objects)
+    namespace.wait_ready("same")
+    old = namespace.claim_of("same")["metadata"]["uid"]
+    namespace.kubectl("delete", "resourceclaim/same", "--wait=false")
+    namespace.kubectl("delete", "pod/same", "--grace-period=0", "--force", "--wait=false")
+    eventually("the old claim to be gone", lambda: namespace.claim("same") is None)
+    namespace.apply(*objects)
+    namespace.wait_ready("same", within=90)
+    new = namespace.claim_of("same")["metadata"]["uid"]
+    assert new != old
+    assert namespace.numbers("same") == [0, 1]
+    eventually("only the new claim to be prepared", lambda: set(files.specs()) == set(files.journal()) == {new})
+
+
+def test_pods_that_fill_two_nodes_at_once_share_no_device(
+    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
+) -> None:
+    names = [f"pod-{number}" for number in range(16)]
+    namespace.apply(template("two", request(count=2)), *(pod(name, templates={"neurons": "two"}) for name in names))
+    namespace.wait_ready(*names, within=120)
+    given = [(item.pool, item.chip) for found in namespace.claims() for item in namespace.allocated(found)]
+    assert len(given) == len(set(given)) == 32
+    for node, files in node_files.items():
+        shown = [chip for uid in files.specs() for chip in files.shown(uid).values()]
+        assert sorted(shown) == list(range(16)), node
+    assert {tuple(namespace.numbers(name)) for name in names} == {(0, 1)}
