@@ -1,4 +1,4 @@
-"""Requests to the API server through the official client's low-level ``ApiClient``.
+"""Requests to the API server through the official client's lowest layer (see ``dra_driver.kube.client``).
 
 The client brings credentials (in-cluster and kubeconfig), TLS, proxies and pooled connections. Its models are not used:
 loading them costs 25 MB and half a second. Nothing is retried here but what is certain to be harmless: a request that a
@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import urllib3
 
 from dra_driver.errors import DriverError
 from dra_driver.kube.client import (
     SERVICE_ACCOUNT,
-    ApiClient,
     Configuration,
     OpenApiException,
+    RESTClientObject,
     get_refresh,
     load_service_account,
     set_refresh,
@@ -101,8 +101,9 @@ class Transport:
         configuration.keep_alive = True
         configuration.connection_pool_maxsize = POOL_SIZE
         self._reload = reload
-        self._client = ApiClient(configuration)
-        self._client.user_agent = user_agent
+        self._configuration = configuration
+        self._client = RESTClientObject(configuration)
+        self._user_agent = user_agent
         self.server = str(configuration.host)
 
     @classmethod
@@ -151,7 +152,7 @@ class Transport:
 
     def close(self) -> None:
         """Close idle connections."""
-        self._client.close()  # type: ignore[no-untyped-call] # the client ships no types for it
+        self._client.close()
 
     def request(
         self,
@@ -223,20 +224,21 @@ class Transport:
             return answer
         answer.read()
         try:
-            self._reload(self._client.configuration)
+            self._reload(self._configuration)
         except Exception as error:  # see _load
             raise self._unreachable(method, path, error) from error
         return self._send(method, path, query, body, content_type, timeout)
 
     def _send(self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float) -> Any:
-        headers = {"Accept": JSON}
+        headers = {"Accept": JSON, "User-Agent": self._user_agent}
         if body is not None:
             headers["Content-Type"] = content_type
         try:
-            request = self._client.param_serialize(
-                method, path, query_params=list(query), header_params=headers, body=body, auth_settings=["BearerToken"]
+            headers |= self._authorization()
+            # The client ships no types for this method.
+            return self._client.request(  # type: ignore[no-untyped-call]
+                method, self._url(path, query), headers, body, _request_timeout=(CONNECT_TIMEOUT, timeout)
             )
-            return self._client.call_api(*request, _request_timeout=(CONNECT_TIMEOUT, timeout))
         except (urllib3.exceptions.HTTPError, OpenApiException, DriverError, OSError) as error:
             raise self._unreachable(method, path, error) from error
         except ValueError as error:
@@ -247,8 +249,18 @@ class Transport:
                 remedy="check the token file or kubeconfig for line breaks and control characters",
             ) from None
 
+    def _authorization(self) -> dict[str, str]:
+        """The header with the token, renewed if it is due; none for a client with a certificate."""
+        setting = self._configuration.auth_settings().get("BearerToken")
+        value = setting["value"] if setting else None
+        return {"Authorization": value} if value else {}
+
+    def _url(self, path: str, query: Query) -> str:
+        words = "&".join(f"{quote(name)}={quote(value)}" for name, value in query)
+        return f"{self.server}{path}?{words}" if words else f"{self.server}{path}"
+
     def _unreachable(self, method: str, path: str, error: BaseException) -> Unreachable:
-        proxy = self._client.configuration.proxy
+        proxy = self._configuration.proxy
         via = f" through proxy {urlsplit(proxy).hostname}" if proxy else ""
         return Unreachable(
             f"the API server {self.server} gave no answer to {method} {path}{via}: {_cause(error)}",
