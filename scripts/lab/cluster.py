@@ -242,14 +242,18 @@ class Cluster:
 
     def status(self) -> list[ComponentStatus]:
         """Return every process and every node."""
+        ready = self.control_plane.api.ready_nodes()
+        nodes = [ComponentStatus(node.name, None, _READINESS[ready.get(node.name)]) for node in self.nodes]
+        return self._processes() + nodes
+
+    def _processes(self) -> list[ComponentStatus]:
         found = []
         for name in process.names(self.layout.records):
             record = process.load(name, self.layout.records)
             alive = record is not None and process.is_alive(record)
             pid = record.pid if record is not None and alive else None
             found.append(ComponentStatus(name, pid, "running" if alive else "ended"))
-        ready = self.control_plane.api.ready_nodes()
-        return found + [ComponentStatus(node.name, None, _READINESS[ready.get(node.name)]) for node in self.nodes]
+        return found
 
     def _start(self, starting: State) -> None:
         self._state = starting
@@ -310,5 +314,11 @@ class Cluster:
                 f"first: scripts/cluster down --name {self.spec.name}"
             )
         self._state = found
+        ended = [entry.name for entry in self._processes() if entry.pid is None]
+        if ended:
+            raise LabError(
+                f"The cluster {self.spec.name!r} was started, but {', '.join(ended)} has ended; it was left as it "
+                f"is. Take it down first: scripts/cluster down --name {self.spec.name}"
+            )
         self.progress.say(f"the cluster {self.spec.name!r} is up already")
         return True
