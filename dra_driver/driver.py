@@ -21,6 +21,7 @@ from dra_driver.claims.repairer import Repairer
 from dra_driver.claims.values import PlanSettings
 from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.node import boot_id
 from dra_driver.host.watch import HostWatch
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import Node
@@ -32,6 +33,7 @@ from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.samples import journal_samples, samples
 from dra_driver.slices.devices import devices
 from dra_driver.slices.publisher import Publisher
 from dra_driver.version import VERSION
@@ -109,7 +111,7 @@ class NodeAgent:
         self._publisher = Publisher(api, DRIVER_NAME, settings.node_name)
 
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
-        self._journal = Journal(settings.state_dir, boot_id=read_boot_id(settings.host_root), recover=chips_shown(cdi))
+        self._journal = Journal(settings.state_dir, boot_id=boot_id(settings.host_root), recover=chips_shown(cdi))
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
         self._preparer = Preparer(api, self._journal, cdi, self._inventory, plan_settings)
         self._repairer = Repairer(self._journal, cdi, api, self._inventory, settings.node_name)
@@ -144,7 +146,7 @@ class NodeAgent:
             self._repairer.repair()
         except DriverError as error:
             # Serving all the same lets prepare and unprepare tell kubelet what is wrong, and heals without a restart.
-            log.error("the journal cannot be used: %s", error)  # noqa: TRY400 # it explains itself
+            log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
         self._plugin.start()
         self._repairer.start()
         self._health.start()
@@ -248,7 +250,7 @@ class NodeAgent:
         """Problems that a restart of the driver may mend; [] when there are none."""
         status = self._publisher.status
         problems = [*self._plugin.problems(), *self._journal_problems()]
-        if status.failing_since is not None and time.time() - status.failing_since > PUBLICATION_PATIENCE:
+        if status.failing_since is not None and time.monotonic() - status.failing_since > PUBLICATION_PATIENCE:
             problems.append(f"slices have not been published for long: {status.last_error}")
         return problems
 
@@ -257,7 +259,9 @@ class NodeAgent:
         status = self._publisher.status
         problems = [*self._plugin.problems(), *self._journal_problems()]
         if not status.published:
-            problems.append(f"the slices are not published: {status.last_error or 'not tried yet'}")
+            # Before the Node object was read nothing can be tried.
+            reason = status.last_error or self._node_watch.last_error or "not tried yet"
+            problems.append(f"the slices are not published: {reason}")
         return problems
 
     def _journal_problems(self) -> list[str]:
@@ -265,37 +269,14 @@ class NodeAgent:
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""
-        inventory, status, registration = self._host.current, self._publisher.status, self._plugin.registration
-        version = (("version", VERSION), ("instance_type", inventory.instance_type or ""))
-        yield Sample("info", "Version and instance type; always 1.", 1, version)
-        yield Sample("registered", "1 while registered with kubelet.", float(registration.problem() is None))
-        yield Sample("registrations", "Registrations by kubelet.", registration.registrations, kind="counter")
-        yield Sample("devices", "Neuron devices that the host has.", len(inventory.devices))
-        for finding in inventory.findings:
-            labels = (("code", finding.code), ("subject", finding.subject), ("severity", finding.severity))
-            yield Sample("host_finding", "Oddities of the host; see the log for the text.", 1, labels)
-        yield Sample("slices_published", "1 while the API server has what is offered.", float(status.published))
-        yield Sample("slices_missing", "Slices that should exist and do not.", status.missing)
-        for verb, count in (("create", status.creates), ("update", status.updates), ("delete", status.deletes)):
-            yield Sample("slice_writes", "Writes of slices.", count, (("verb", verb),), "counter")
-        yield Sample("slice_errors", "Failed tries to publish.", status.errors, kind="counter")
-        yield Sample("slice_repairs", "Times others had changed slices.", status.repairs, kind="counter")
-        with self._journal.locked() as held:
-            prepared, unreadable = len(held.entries), len(held.quarantined)
-        yield Sample("prepared_claims", "Claims that are prepared.", prepared)
-        yield Sample("unreadable_journal_files", "Journal files set aside; see the log.", unreadable)
-        for kind, count in sorted(self._repairer.counts.items()):
-            yield Sample("repairs", "Repairs of journal and CDI specs.", count, (("kind", kind),), "counter")
-
-
-def read_boot_id(host_root: Path) -> str:
-    """Identity of this boot of the node; "" when nothing tells. An emulated host may have one of its own."""
-    for root in (host_root, Path("/")):
+        yield from samples(self._host.current, self._publisher.status, self._plugin.registration)
         try:
-            return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            continue
-    return ""
+            with self._journal.locked() as held:
+                prepared, unreadable = len(held.entries), len(held.quarantined)
+        except DriverError:
+            # The journal's trouble is told by health and log; the other numbers are wanted then all the more.
+            return
+        yield from journal_samples(prepared, unreadable, self._repairer.counts)
 
 
 def _get_node(api: ResourceApi, name: str) -> Node | None:

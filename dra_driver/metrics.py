@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dra_driver.errors import DriverError
+
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
@@ -30,7 +32,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Latency:
-    """A histogram of one operation's duration and result; cheap enough for the hot path (no lock: one append each)."""
+    """A histogram of one operation's duration and result."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_SECONDS) + 1))
     total_seconds: float = 0.0
@@ -102,12 +104,18 @@ class Collector:
 
 
 def serve(collector: Collector, address: str, port: int) -> Callable[[], None]:
-    """Answer ``GET /metrics`` on a port until the returned function is called."""
+    """Answer ``GET /metrics`` on a port until the returned function is called. DriverError when it cannot be had."""
     from prometheus_client import CollectorRegistry, start_http_server
 
     registry = CollectorRegistry()
     registry.register(collector)
-    server, thread = start_http_server(port, addr=address, registry=registry)
+    try:
+        server, thread = start_http_server(port, addr=address, registry=registry)
+    except OSError as error:
+        raise DriverError(
+            f"the metrics cannot be served on {address}:{port}: {error.strerror or error}",
+            remedy="find what uses the port, or choose another; a negative port turns the metrics off",
+        ) from error
 
     def stop() -> None:
         server.shutdown()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,8 +71,8 @@ class Journal:
         lock_timeout: float = 30.0,
     ) -> None:
         self.boot_id = boot_id
-        self.problem: str | None = None
-        """Why the last change failed; None when it did not. For health checks."""
+        self._cannot_use: str | None = None
+        self._cannot_change: str | None = None
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
         self._recover = recover
@@ -80,12 +80,23 @@ class Journal:
         self._held = Held()
         self._valid_at: int | None = None
 
+    @property
+    def problem(self) -> str | None:
+        """Why the journal could not be used the last time, or not be changed; None when it could. For health checks."""
+        return self._cannot_use or self._cannot_change
+
     @contextmanager
     def locked(self) -> Iterator[Held]:
         """Hold the state lock and see what is held. Nothing slow (no API call) belongs into the body."""
-        with self._lock.held():
-            if self._valid_at != self._lock.counter():
-                self._load(trusted=None)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._lock.held())
+                if self._valid_at != self._lock.counter():
+                    self._load(trusted=None)
+            except DriverError as error:
+                self._cannot_use = error.what
+                raise
+            self._cannot_use = None
             yield self._held
 
     def put(self, plan: Plan) -> bool:
@@ -128,7 +139,11 @@ class Journal:
         A file that has become unreadable is written again from memory. One that somebody removed is taken as an
         administrator's word that the claim is done with.
         """
-        self._load(trusted=self._held)
+        try:
+            self._load(trusted=self._held)
+        except DriverError as error:
+            self._cannot_use = error.what
+            raise
         return self._held
 
     def close(self) -> None:
@@ -142,14 +157,14 @@ class Journal:
             counter = self._lock.raise_counter()
             yield
         except OSError as error:
-            self.problem = f"cannot {verb} claim {uid} in {self._claims}: {error.strerror or error}"
+            self._cannot_change = f"cannot {verb} claim {uid} in {self._claims}: {error.strerror or error}"
             raise DriverError(
-                self.problem,
+                self._cannot_change,
                 consequence="the call fails and kubelet tries again",
                 remedy="check free space and errors of the disk with the state directory",
             ) from error
         self._valid_at = counter
-        self.problem = None
+        self._cannot_change = None
 
     def _store(self, entry: Entry) -> None:
         uid = entry.plan.uid

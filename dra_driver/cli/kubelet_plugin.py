@@ -83,8 +83,12 @@ def run(args: argparse.Namespace) -> int:
 
     values = effective(vars(args), os.environ)
     configure(values["log_format"], args.v)
+    if not values["emulate"] or values["emulation_root"]:
+        return _run_agent(settings(values), transport(values["kubeconfig"]))
+    # Only here: a driver of real hardware must start where nothing can be written, and on a full disk.
     with tempfile.TemporaryDirectory(prefix="neuron-emulation-") as scratch:
-        return _run_agent(settings(values, Path(scratch)), transport(values["kubeconfig"]))
+        values["emulation_root"] = str(Path(scratch) / "host")
+        return _run_agent(settings(values), transport(values["kubeconfig"]))
 
 
 def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -122,13 +126,13 @@ def _number(name: str, text: str, kind: type[int | float], most: int) -> int | f
     return number
 
 
-def settings(values: Mapping[str, Any], scratch: Path) -> Settings:
+def settings(values: Mapping[str, Any]) -> Settings:
     """The agent's settings; writes the emulated host when one is asked for."""
     from dra_driver.driver import Settings
 
     host_root = Path(values["host_root"])
     if values["emulate"]:
-        root = Path(values["emulation_root"]) if values["emulation_root"] else scratch / "host"
+        root = Path(values["emulation_root"])
         host_root = emulate(values["emulate"], values["emulated_driver_version"] or None, root)
     return Settings(
         node_name=values["node_name"],
@@ -180,9 +184,12 @@ def _run_agent(settings: Settings, transport: Transport) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     agent = NodeAgent(settings, transport, on_fatal=stop.set)
-    agent.start()
-    # A plain wait() would keep Python from running the signal handler on some platforms; a day is as good as for ever.
-    while not stop.wait(timeout=86400):
-        pass
-    agent.stop()
+    try:
+        agent.start()
+        # A plain wait() would keep Python from running the signal handler on some platforms; a day is as good as ever.
+        while not stop.wait(timeout=86400):
+            pass
+    finally:
+        # Also after half a start: a socket without a process behind it would keep kubelet busy.
+        agent.stop()
     return 1 if agent.fatal else 0

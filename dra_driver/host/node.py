@@ -1,14 +1,16 @@
-"""What is true of the node as a whole: instance type, kernel driver version, default logical core size."""
+"""What is true of the node as a whole: boot, instance type, kernel driver version, default logical core size."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from dra_driver.host.findings import Findings, shown
 from dra_driver.host.reading import HostFiles
 from dra_driver.topology.instance_types import HYPERPOD_PREFIX, InstanceType, lookup
 
+BOOT_ID = "proc/sys/kernel/random/boot_id"
 PRODUCT_NAME = "sys/devices/virtual/dmi/id/product_name"
 MODULE_VERSION = "sys/module/neuron/version"
 LNC_DEFAULT = "opt/aws/neuron/logical_nc_config"
@@ -22,6 +24,11 @@ _EC2_NAME = re.compile(r"[a-z][a-z0-9-]{1,30}\.[a-z0-9-]{1,30}")
 _NEURON_NAME = re.compile(r"(trn|inf)[0-9].*")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+~_-]{0,63}")
 _LNC_LINE = re.compile(r"\s*(?:export\s+)?NEURON_LOGICAL_NC_CONFIG\s*=\s*(.*?)\s*")
+
+
+def boot_id(root: Path) -> str:
+    """Identity of this boot of the node; "" when nothing tells. An emulated host may have one of its own."""
+    return HostFiles(root).read(BOOT_ID).text or HostFiles(Path("/")).read(BOOT_ID).text or ""
 
 
 def instance_type(files: HostFiles, labels: Mapping[str, str], findings: Findings) -> str | None:

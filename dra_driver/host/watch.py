@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from dra_driver.errors import DriverError
 from dra_driver.host.discover import discover
 from dra_driver.host.inventory import Finding, NodeInventory
 
@@ -115,9 +116,11 @@ class HostWatch:
         try:
             action()
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            explained = isinstance(error, DriverError)
+            text = str(error) if explained else f"{type(error).__name__}: {error}"
             if self._trouble.get(what) != text:
-                log.warning("%s failed and is tried again at the next scan: %s", what, text, exc_info=error)
+                trace = None if explained else error
+                log.warning("%s failed and is tried again at the next scan: %s", what, text, exc_info=trace)
             self._trouble[what] = text
         else:
             if self._trouble.pop(what, None) is not None:

@@ -353,7 +353,7 @@ class Publisher:
             published=False,
             errors=self.status.errors + 1,
             last_error=str(error),
-            failing_since=self.status.failing_since or time.time(),
+            failing_since=self.status.failing_since or time.monotonic(),
         )
 
     def _count(self, **counts: int) -> None:

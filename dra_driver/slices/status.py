@@ -28,7 +28,7 @@ class PublisherStatus:
     last_error: str = ""
     """Why it is not published now; "" when the last try succeeded."""
     failing_since: float | None = None
-    """``time.time()`` of the first failure since the last success."""
+    """``time.monotonic()`` of the first failure since the last success: a clock that is set must restart nobody."""
     last_success: float | None = None
     """``time.time()`` of the last comparison with the server that ended well."""
     dropped_fields: tuple[str, ...] = ()

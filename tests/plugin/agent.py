@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -168,3 +169,16 @@ def health(port: int, service: str) -> str:
         except grpc.RpcError as error:
             return str(error.code().name)
         return str(health_v1_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+def scraped(port: int) -> str:
+    """What Prometheus would read, as soon as somebody listens."""
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    eventually(listens, what="the metrics port")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text: str = answer.read().decode()
+        return text

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dra_driver.names import DRIVER_NAME
-from tests.plugin.agent import NODE, TOKEN, World, agent, free_port, health, node
+from tests.plugin.agent import NODE, TOKEN, World, agent, free_port, health, node, scraped
 from tests.plugin.eventually import eventually
 from tests.plugin.kubelet import Claim, KubeletError
 
@@ -232,19 +230,6 @@ def test_a_taken_health_port_ends_the_agent_with_the_reason(world: World) -> Non
             assert second.process.wait(timeout=20) == 1
             assert "cannot listen" in second.log
             assert "Traceback" not in second.log
-
-
-def scraped(port: int) -> str:
-    """What Prometheus would read, as soon as somebody listens."""
-
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    eventually(listens, what="the metrics port")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        text: str = answer.read().decode()
-        return text
 
 
 def labelled(world: World, labels: dict[str, str]) -> dict[str, object]:

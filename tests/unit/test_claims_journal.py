@@ -368,6 +368,35 @@ def test_a_journal_that_cannot_be_written_says_so_until_it_can(journal: Journal,
     assert held(Journal(directory)) == {"claim-1": (4,), "claim-2": (5,)}
 
 
+def test_a_journal_that_cannot_be_read_says_so_until_it_can(journal: Journal, directory: Path) -> None:
+    put(journal, made(1, 4))
+    claims, aside = directory / "claims", directory / "aside"
+    claims.rename(aside)
+    claims.touch()
+    newcomer = Journal(directory)
+    with pytest.raises(DriverError, match="cannot read the journal"):
+        held(newcomer)
+    with journal.locked(), pytest.raises(DriverError, match="cannot read the journal"):
+        journal.verify()
+    for one in (journal, newcomer):
+        assert "cannot read the journal" in str(one.problem)
+    claims.unlink()
+    aside.rename(claims)
+    for one in (journal, newcomer):
+        assert held(one) == {"claim-1": (4,)}
+        assert one.problem is None
+
+
+def test_a_lock_that_cannot_be_had_is_a_problem_until_it_can(journal: Journal, directory: Path) -> None:
+    (directory / "journal.lock").mkdir(parents=True)
+    with pytest.raises(DriverError, match="cannot lock"):
+        held(journal)
+    assert "cannot lock" in str(journal.problem)
+    (directory / "journal.lock").rmdir()
+    assert held(journal) == {}
+    assert journal.problem is None
+
+
 def test_content_reaches_the_disk_before_its_name_and_the_name_before_the_reply(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

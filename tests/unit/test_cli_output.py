@@ -59,3 +59,20 @@ def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None
         )
         assert done.returncode == 0, done.stderr
         assert b"\\ud800" in done.stdout
+
+
+def test_a_driver_of_real_hardware_needs_no_place_for_temporary_files(tmp_path: Path) -> None:
+    arguments = ["kubelet-plugin", "--node-name", "n", "--kubeconfig", str(tmp_path / "nowhere")]
+    program = (
+        f"import tempfile; tempfile.tempdir = {str(tmp_path / 'gone')!r}; "
+        f"from dra_driver.cli.main import main; raise SystemExit(main({arguments!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={name: value for name, value in os.environ.items() if not name.startswith("NEURON_")},
+    )
+    assert "no access to the API server is configured" in done.stderr

@@ -1,0 +1,37 @@
+"""The agent's state as numbers: every metric that is not counted where it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kubeletplugin.registration import Registration
+from dra_driver.metrics import Sample
+from dra_driver.slices.status import PublisherStatus
+from dra_driver.version import VERSION
+
+
+def samples(inventory: NodeInventory, status: PublisherStatus, registration: Registration) -> Iterator[Sample]:
+    """What the host has, what is published, and how registration stands."""
+    version = (("version", VERSION), ("instance_type", inventory.instance_type or ""))
+    yield Sample("info", "Version and instance type; always 1.", 1, version)
+    yield Sample("registered", "1 while registered with kubelet.", float(registration.problem() is None))
+    yield Sample("registrations", "Registrations by kubelet.", registration.registrations, kind="counter")
+    yield Sample("devices", "Neuron devices that the host has.", len(inventory.devices))
+    for finding in inventory.findings:
+        labels = (("code", finding.code), ("subject", finding.subject), ("severity", finding.severity))
+        yield Sample("host_finding", "Oddities of the host; see the log for the text.", 1, labels)
+    yield Sample("slices_published", "1 while the API server has what is offered.", float(status.published))
+    yield Sample("slices_missing", "Slices that should exist and do not.", status.missing)
+    for verb, count in (("create", status.creates), ("update", status.updates), ("delete", status.deletes)):
+        yield Sample("slice_writes", "Writes of slices.", count, (("verb", verb),), "counter")
+    yield Sample("slice_errors", "Failed tries to publish.", status.errors, kind="counter")
+    yield Sample("slice_repairs", "Times others had changed slices.", status.repairs, kind="counter")
+
+
+def journal_samples(prepared: int, unreadable: int, repairs: Mapping[str, int]) -> Iterator[Sample]:
+    """What is prepared, and what was repaired by kind."""
+    yield Sample("prepared_claims", "Claims that are prepared.", prepared)
+    yield Sample("unreadable_journal_files", "Journal files set aside; see the log.", unreadable)
+    for kind, count in sorted(repairs.items()):
+        yield Sample("repairs", "Repairs of journal and CDI specs.", count, (("kind", kind),), "counter")

@@ -1,0 +1,82 @@
+"""The whole agent as a process where something around it is wrong: it says what, and does what can be done."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.names import DRIVER_NAME
+from tests.plugin.agent import NODE, World, agent, free_port, health, node, scraped
+from tests.plugin.eventually import eventually
+from tests.plugin.kubelet import Claim, KubeletError
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    # A short path: sockets lie below it, and theirs may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="a-") as name, node(Path(name)) as made:
+        yield made
+
+
+def sockets(world: World) -> list[Path]:
+    state = world.kubelet.plugins_dir / DRIVER_NAME
+    return [path for folder in (world.kubelet.registry_dir, state) for path in folder.iterdir() if path.is_socket()]
+
+
+@pytest.mark.parametrize("option", ["--metrics-port", "--healthcheck-port"])
+def test_a_taken_port_ends_the_agent_with_the_reason_and_leaves_no_socket(world: World, option: str) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        with agent(world, option, port, "--healthcheck-address", "127.0.0.1") as running:
+            assert running.process.wait(timeout=20) == 1
+            assert f"127.0.0.1:{port}" in running.log
+            assert "Traceback" not in running.log
+    assert sockets(world) == []
+
+
+def test_an_unusable_journal_is_told_by_health_metrics_and_each_refusal(world: World) -> None:
+    health_port, metrics_port = free_port(), free_port()
+    (world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").mkdir(parents=True)
+    options = ("--healthcheck-port", str(health_port), "--healthcheck-address", "127.0.0.1")
+    with agent(world, *options, "--metrics-port", str(metrics_port)) as running:
+        running.ready()
+        stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
+        wanted = Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))
+        with pytest.raises(KubeletError, match="cannot lock"):
+            world.kubelet.prepare("pod", [wanted])
+        services = ("readiness", "liveness")
+        eventually(lambda: {health(health_port, name) for name in services} == {"NOT_SERVING"}, what="the truth")
+        text = scraped(metrics_port)
+        assert "neuron_dra_driver_registered 1.0" in text
+        assert "neuron_dra_driver_prepared_claims" not in text, "nobody knows"
+        assert "Traceback" not in running.log
+
+
+def test_health_is_well_again_when_the_journal_is(world: World) -> None:
+    port = free_port()
+    state = world.kubelet.plugins_dir / DRIVER_NAME
+    (state / "journal.lock").mkdir(parents=True)
+    with agent(world, "--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1") as running:
+        running.ready()
+        eventually(lambda: health(port, "readiness") == "NOT_SERVING", what="the truth")
+        (state / "journal.lock").rmdir()
+        stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
+        world.kubelet.prepare("pod", [Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))])
+        eventually(lambda: health(port, "readiness") == "SERVING", what="readiness")
+
+
+def test_without_an_api_server_the_log_and_readiness_tell_why_and_hold_no_traceback(world: World) -> None:
+    port = free_port()
+    world.server.stop()
+    with agent(world, "--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1") as running:
+        running.ready(published=False)
+        eventually(lambda: health(port, "readiness") == "NOT_SERVING", what="no readiness")
+        eventually(lambda: "the slices are not published: the API server" in running.log, what="why it is not ready")
+        assert running.terminate() == 0
+        assert "Traceback" not in running.log
