@@ -1,8 +1,8 @@
 """What the API server says of prepared claims, asked seldom and remembered.
 
-A claim is asked for once in half an hour, every five minutes while it seems gone; the first time at once when it was
-prepared before the node was booted. Unreadable journal files tell no name to ask for, so for those all claims are
-listed, at once and then every five minutes. A node without claims asks nothing.
+A claim is asked for once in half an hour, more seldom on a node with many claims, and every five minutes while it seems
+gone; the first time at once when it was prepared before the node was booted. Unreadable journal files tell no name to
+ask for, so for those all claims are listed, at once and then every five minutes. A node without claims asks nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.chips import chips_of
 
 CHECK_AGAIN = 1800.0
-"""Seconds between two questions about a claim that is here."""
+"""Seconds between two questions about a claim that is here, at least."""
+CHECK_SPACING = 600.0
+"""Seconds of that time for each claim of the node: however many it has, it asks about six times in an hour."""
 CHECK_DOUBTFUL = 300.0
 """Seconds between two questions about a claim that seems gone, and between two lists for unreadable files."""
 
@@ -60,7 +62,7 @@ class Standings:
         for uid in set(self._known).difference(held.entries, held.quarantined):
             del self._known[uid]
         for uid, entry in held.entries.items():
-            first = now if entry.boot_id != self._boot_id else now + _spread(uid)
+            first = now if entry.boot_id != self._boot_id else now + _again(len(held.entries)) * _share(uid)
             self._due.setdefault(uid, first)
         return [entry.plan for uid, entry in held.entries.items() if self._due[uid] <= now]
 
@@ -78,7 +80,8 @@ class Standings:
                     raise
                 claim = None
             self._note(plan.uid, claim)
-            self._due[plan.uid] = self._clock() + (CHECK_AGAIN if self._known[plan.uid].here else CHECK_DOUBTFUL)
+            here = self._known[plan.uid].here
+            self._due[plan.uid] = self._clock() + (_again(len(self._due)) if here else CHECK_DOUBTFUL)
 
     def ask_list(self, uids: Iterable[str]) -> None:
         """Look for claims by UID in a list of all. ApiError when the server cannot be asked."""
@@ -112,6 +115,11 @@ class Standings:
         return frozenset(chip for result in own if not result.admin_access for chip in chips_of(result.device) or ())
 
 
-def _spread(uid: str) -> float:
-    """Seconds until a claim's first turn: spread by UID, so that not all nodes ask at once after an update."""
-    return CHECK_AGAIN * (zlib.crc32(uid.encode()) % 1000) / 1000
+def _again(claims: int) -> float:
+    """Seconds between two questions about one of so many claims."""
+    return max(CHECK_AGAIN, CHECK_SPACING * claims)
+
+
+def _share(uid: str) -> float:
+    """Part of that time until a claim's first turn, by UID: claims, and nodes after an update, ask one by one."""
+    return zlib.crc32(uid.encode()) % 1000 / 1000
