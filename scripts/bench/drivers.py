@@ -18,6 +18,8 @@ from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
 
+from bench import procfs
+
 INSTANCE_TYPE = "trn2.48xlarge"
 DEVICES = 16
 """Of either driver; as many as the instance type has."""
@@ -73,6 +75,10 @@ class Running:
     def ended(self) -> bool:
         """Whether the process has ended by itself."""
         return self._process.poll() is not None
+
+    def resident_mb(self) -> float:
+        """Return VmRSS now, in MB of 1024 kB."""
+        return procfs.status_number(Path(f"/proc/{self._process.pid}/status").read_text(), "VmRSS") / 1024
 
     def __enter__(self) -> Self:
         return self

@@ -73,13 +73,13 @@ def _run(options: argparse.Namespace) -> int:
         both = _prepare(cluster, transport, python, programs["dra-test-driver"], Path(scratch))
         load = machine.load()
         starts = _starts(transport, both, options.starts, progress)
-        measured = _calls(cluster, transport, both, programs["benchmark-client"], extent, progress)
+        measured, memory = _calls(cluster, transport, both, programs["benchmark-client"], extent, progress)
         for name in _PAUSED:
             cluster.control_plane.start(name)
         resting = None
         if options.rest_minutes:
             resting = rest.measure(cluster, transport, settings, progress, options.rest_minutes * 60)
-        print(report.text(machine.describe(), load, options.kubernetes, extent, starts, measured, resting))
+        print(report.text(machine.describe(), load, options.kubernetes, extent, starts, measured, memory, resting))
     return 0
 
 
@@ -114,19 +114,22 @@ def _calls(
     client: Path,
     extent: calls.Extent,
     progress: Progress,
-) -> dict[calls.Situation, CallFigures]:
+) -> tuple[dict[calls.Situation, CallFigures], dict[str, tuple[float, float]]]:
     with progress.step(f"making {extent.held + extent.claims} claims for each driver"):
         claims = {driver.label: calls.make_claims(transport, driver, extent) for driver in both}
     pki = cluster.layout.pki
     server = f"https://{API_ADDRESS}:{API_PORT}"
     access = calls.Access(server, pki / "ca.crt", pki / "admin.crt", pki / "admin.key")
     with ExitStack() as stack:
+        running = {driver.label: stack.enter_context(Running(driver)) for driver in both}
         for driver in both:
-            _await_socket(driver, stack.enter_context(Running(driver)))
+            _await_socket(driver, running[driver.label])
+        before = {label: process.resident_mb() for label, process in running.items()}
         with progress.step("calling both drivers by turns"):
             found = calls.measure(client, access, both, claims, extent)
+        memory = {label: (before[label], process.resident_mb()) for label, process in running.items()}
     calls.delete_claims(transport)
-    return {situation: call_figures(rounds) for situation, rounds in found.items()}
+    return {situation: call_figures(rounds) for situation, rounds in found.items()}, memory
 
 
 def _await_socket(driver: Driver, running: Running) -> None:

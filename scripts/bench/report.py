@@ -19,6 +19,7 @@ def text(
     extent: Extent,
     starts: Mapping[str, Sequence[float]],
     calls: Mapping[Situation, CallFigures],
+    memory: Mapping[str, tuple[float, float]],
     rest: RestFigures | None,
 ) -> str:
     """Return the whole report; durations in milliseconds unless said otherwise."""
@@ -70,6 +71,13 @@ def text(
                 (label, str(len(values)), *(f"{number:.2f}" for number in (median(values), min(values), max(values))))
                 for label, values in starts.items()
             ],
+        ),
+        "",
+        "Resident memory of the processes that were called, in MB:",
+        "",
+        *_table(
+            ("driver", "before the calls", "after them"),
+            [(label, f"{before:.1f}", f"{after:.1f}") for label, (before, after) in memory.items()],
         ),
         *(_rest(rest) if rest else ()),
         "",

@@ -17,7 +17,7 @@ from lab.images import ImageBuilder
 from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
 
-from bench import objects
+from bench import objects, procfs
 from bench.drivers import INSTANCE_TYPE
 from dra_driver.kube.transport import Transport
 
@@ -84,35 +84,21 @@ def measure(
 
     python = cluster.kubectl("-n", NAMESPACE, "exec", pod, "--", "python3", "--version").stdout.split()[-1]
     status = read("/proc/1/status")
-    requests, ticks, begun = _requests(transport), cpu_ticks(read("/proc/1/stat")), time.monotonic()
+    requests, ticks, begun = _requests(transport), procfs.cpu_ticks(read("/proc/1/stat")), time.monotonic()
     with progress.step(f"watching the driver at rest for {seconds / 60:.0f} minutes"):
         time.sleep(seconds)
-    ticks_later, lasted = cpu_ticks(read("/proc/1/stat")), time.monotonic() - begun
+    ticks_later, lasted = procfs.cpu_ticks(read("/proc/1/stat")), time.monotonic() - begun
     requests_later = _requests(transport)
     later = read("/proc/1/status")
     return RestFigures(
         python=python,
-        resident_mb=status_number(status, "VmRSS") / 1024,
-        resident_later_mb=status_number(later, "VmRSS") / 1024,
-        threads=status_number(later, "Threads"),
+        resident_mb=procfs.status_number(status, "VmRSS") / 1024,
+        resident_later_mb=procfs.status_number(later, "VmRSS") / 1024,
+        threads=procfs.status_number(later, "Threads"),
         seconds=lasted,
         cpu_percent=(ticks_later - ticks) / _TICKS / lasted * 100,
         requests={kind: requests_later[kind] - requests[kind] for kind in _KINDS},
     )
-
-
-def status_number(text: str, field: str) -> int:
-    """Return a number from /proc/PID/status."""
-    found = re.search(rf"^{field}:\s*(\d+)", text, re.MULTILINE)
-    if found is None:
-        raise LabError(f"/proc/PID/status has no {field}, so nothing is reported.")
-    return int(found[1])
-
-
-def cpu_ticks(text: str) -> int:
-    """Return the processor time in ticks from /proc/PID/stat."""
-    fields = text.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
 
 
 def dispatched(metrics: str) -> dict[str, int]:

@@ -1,0 +1,90 @@
+"""The figures and the report of scripts/benchmark."""
+
+from __future__ import annotations
+
+import pytest
+from bench.calls import AT_ONCE, Extent, Situation
+from bench.figures import Round, call_figures, percentile
+from bench.procfs import cpu_ticks, status_number
+from bench.report import OURS, targets, text
+from bench.rest import RestFigures, dispatched
+from hypothesis import given
+from hypothesis import strategies as st
+from lab.errors import LabError
+
+METRICS = """\
+apiserver_flowcontrol_dispatched_requests_total{flow_schema="benchmark-watch",priority_level="workload-high"} 12
+apiserver_flowcontrol_dispatched_requests_total{flow_schema="service-accounts",priority_level="workload-low"} 7
+apiserver_flowcontrol_dispatched_requests_total{flow_schema="benchmark-read",priority_level="workload-high"} 3
+"""
+STATUS = "Name:\tdra-driver\nVmRSS:\t   50432 kB\nThreads:\t19\n"
+STAT = "1 (a) b (c) S 0 1 1 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 19 0 2130 1241612288 12608"
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 100))
+def test_a_percentile_is_one_of_the_values_and_enough_of_them_are_not_above_it(
+    values: list[float], percent: float
+) -> None:
+    found = percentile(values, percent)
+    assert found in values
+    assert sum(value <= found for value in values) >= len(values) * percent / 100 - 1e-6
+
+
+def test_the_percentiles_of_a_hundred_values() -> None:
+    values = [float(number) for number in range(100, 0, -1)]
+    assert [percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 50)
+
+
+def slow_round(get: float, prepare: float, seconds: float) -> Round:
+    return Round({"get": [get] * 3, "prepare": [prepare] * 3, "unprepare": [1.0] * 3}, seconds)
+
+
+def test_one_disturbed_round_does_not_move_the_figures() -> None:
+    found = call_figures([slow_round(1, 3, 0.015), slow_round(30, 50, 0.3), slow_round(2, 3.5, 0.015)])
+    assert (found.get, found.prepare, found.above_get, found.calls) == (2, 3.5, 2, 9)
+    assert found.pairs_per_second == 200
+    assert found.prepare_p99 == 50, "but the slowest calls are told"
+
+
+def test_without_a_get_there_is_no_difference_to_it() -> None:
+    found = call_figures([Round({"prepare": [3.0], "unprepare": [1.0]}, 0.004)])
+    assert (found.get, found.above_get) == (None, None)
+
+
+def test_requests_are_counted_for_the_driver_only() -> None:
+    assert dispatched(METRICS) == {"watch": 12, "read": 3, "write": 0}
+
+
+def test_a_process_is_read_whatever_its_name() -> None:
+    assert (status_number(STATUS, "VmRSS"), status_number(STATUS, "Threads")) == (50432, 19)
+    assert cpu_ticks(STAT) == 200
+    with pytest.raises(LabError, match="VmSwap"):
+        status_number(STATUS, "VmSwap")
+
+
+def report(prepare: float, memory_mb: float, writes: int) -> str:
+    calls = {
+        Situation(label, at_once, held): call_figures([slow_round(1, prepare, 0.01)])
+        for label in (OURS, "Go test driver")
+        for at_once in (1, AT_ONCE)
+        for held in (0, 100)
+    }
+    rest = RestFigures("3.13.1", memory_mb, memory_mb, 19, 600.0, 0.2, {"watch": 2, "read": 1, "write": writes})
+    starts = {OURS: [0.5, 0.4, 2.0], "Go test driver": [1.0]}
+    memory = {OURS: (48.0, 51.0), "Go test driver": (40.0, 60.0)}
+    return text("a machine", 0.1, "1.37.1", Extent(1, 3, 100, 1), starts, calls, memory, rest)
+
+
+def test_the_report_says_of_each_target_whether_it_was_met() -> None:
+    good = report(3.0, 50.0, 0)
+    assert good.count("| met |") == 11
+    assert "MISSED" not in good
+    assert "extrapolated to an hour: 18 watches and reads, 0 writes" in good
+    bad = [line for line in report(20.0, 61.0, 1).splitlines() if "MISSED" in line]
+    assert len(bad) == 2 + 2 + 1 + 1, "above GET and p99 in two situations, memory, writes"
+
+
+def test_without_a_time_at_rest_its_targets_are_left_out() -> None:
+    assert targets({OURS: [0.5]}, {}, None) == [("start to slices stored: at most 1 s", "0.50", "met")]
