@@ -23,6 +23,8 @@ from dra_driver.host.inventory import NodeInventory
 
 INTERVAL = 60.0
 """Seconds between two passes."""
+STOP_SECONDS = 5.0
+"""What a pass under way gets at the end: it may wait for the API server. Wherever it ends, the next start goes on."""
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +69,10 @@ class Repairer:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; waits for a pass under way."""
+        """End the thread; waits some seconds for a pass under way."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
 
     def tick(self) -> list[Repair]:
         """Ask the API server what is due, then repair; the repairs done. DriverError when files cannot be read."""
@@ -156,6 +158,9 @@ class Repairer:
             except DriverError as error:
                 self.counts["failed"] += 1
                 log.error("repair: %s", error)  # noqa: TRY400 - it explains itself, and is tried again in a minute
+            except Exception:
+                self.counts["failed"] += 1
+                log.exception("repair failed in a way that nobody foresaw; it is tried again in a minute")
             if self._stop.wait(INTERVAL):
                 return
 

@@ -65,6 +65,7 @@ class Reflector(Generic[T]):
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._open: Watch[T] | None = None
+        self._opened_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {name}", daemon=True)
         self.last_error = ""
         """Why the collection is not followed right now, or ""."""
@@ -87,7 +88,7 @@ class Reflector(Generic[T]):
     def _run(self) -> None:
         resource_version = ""
         while not self._stopping.is_set():
-            started = time.monotonic()
+            self._opened_at = None
             trouble: ApiError | None = None
             try:
                 if not resource_version:
@@ -104,7 +105,7 @@ class Reflector(Generic[T]):
             except Exception as error:
                 log.exception("watching %s failed in a way that nobody foresaw; it is tried again", self._name)
                 trouble, resource_version = ApiError(f"internal error: {error!r}"), ""
-            self._pause(time.monotonic() - started, trouble)
+            self._pause(trouble)
 
     def _follow(self, resource_version: str) -> str:
         """One watch; the resource version it ended at. Raises what ended it, with that version where it moved."""
@@ -115,6 +116,7 @@ class Reflector(Generic[T]):
                     if self._stopping.is_set():
                         return resource_version
                     self._open = watch
+                self._opened_at = time.monotonic()
                 self.last_error = ""
                 for event in watch:
                     resource_version = event.resource_version or resource_version
@@ -130,8 +132,9 @@ class Reflector(Generic[T]):
                 self._open = None
         return resource_version
 
-    def _pause(self, lasted: float, trouble: ApiError | None) -> None:
-        if lasted >= STABLE_SECONDS:
+    def _pause(self, trouble: ApiError | None) -> None:
+        # Counted from the opening: a server that takes its time to refuse is no good watch, and overloaded perhaps.
+        if self._opened_at is not None and time.monotonic() - self._opened_at >= STABLE_SECONDS:
             self._backoff.reset()
             if trouble is None:
                 return

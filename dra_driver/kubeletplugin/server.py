@@ -184,8 +184,15 @@ class KubeletPlugin:
             ],
         }
         for directory, names in patterns.items():
-            for path in remove_stale(directory, names):
-                log.info("removed the socket %s of an instance that is gone", path)
+            try:
+                for path in remove_stale(directory, names):
+                    log.info("removed the socket %s of an instance that is gone", path)
+            except OSError as error:
+                raise DriverError(
+                    f"cannot clear sockets of former instances away in {directory}: {error.strerror}",
+                    consequence="kubelet cannot reach the driver",
+                    remedy="run as root with kubelet's directory mounted and writable",
+                ) from error
 
     def _launch(self, name: str) -> SocketServer:
         server = self._server(name)
@@ -224,6 +231,8 @@ class KubeletPlugin:
                     log.critical("the driver cannot be reached by kubelet any more: %s", error)
                     self._fail(error)
                     return
+                except Exception:  # such as no thread to be had just now
+                    log.exception("looking after the own sockets failed in a way that nobody foresaw; tried again soon")
 
     def _check_sockets(self) -> None:
         for name, server in list(self._servers.items()):

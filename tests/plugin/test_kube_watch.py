@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Self
 
 import pytest
 
+from dra_driver.kube import watch
 from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.objects import Node
 from dra_driver.kube.resources import ResourceApi, WatchEvent
 from dra_driver.kube.watch import Reflector
@@ -242,3 +245,31 @@ def test_watches_are_agreed_for_about_ten_minutes(server: ApiServer) -> None:
         query = server.requests[-1].query
     assert 540 <= int(query["timeoutSeconds"]) <= 660
     assert query["allowWatchBookmarks"] == "true"
+
+
+def test_a_server_that_is_slow_to_fail_is_asked_ever_more_seldom_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "STABLE_SECONDS", 0.05)
+    tries: list[float] = []
+
+    def list_() -> tuple[list[Node], str]:
+        tries.append(time.monotonic())
+        time.sleep(0.1)  # a server that takes connections and does not answer
+        raise Unreachable("no answer in time")
+
+    def never(version: str, seconds: float) -> Any:
+        raise AssertionError("nothing was listed")
+
+    reflector: Reflector[Node] = Reflector(
+        "own Node",
+        list_,
+        never,
+        lambda nodes: None,
+        lambda event: None,
+        backoff=Backoff(first=0.2, cap=10, random=lambda: 1.0),
+    )
+    reflector.start()
+    time.sleep(2.0)
+    reflector.stop()
+    waits = [later - earlier for earlier, later in pairwise(tries)]
+    assert len(waits) >= 2
+    assert all(later > earlier * 1.2 for earlier, later in pairwise(waits)), waits

@@ -18,6 +18,7 @@ from dra_driver.kubeletplugin import server
 from dra_driver.kubeletplugin.api import dra_v1_pb2
 from dra_driver.kubeletplugin.registration import RegistrationState
 from dra_driver.kubeletplugin.server import KubeletPlugin
+from dra_driver.kubeletplugin.sockets import SocketServer
 from tests.plugin.kubelet import Kubelet, KubeletError
 from tests.plugin.sampledriver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
 
@@ -311,6 +312,36 @@ def test_a_server_that_no_longer_answers_is_reported(
             kubelet.wait(lambda: bool(errors), "error reported")
         assert "no longer answers" in str(errors[0])
         assert any("no longer answers" in problem for problem in plugin.problems())
+
+
+def test_a_look_at_the_own_sockets_that_fails_oddly_is_not_the_last(
+    kubelet: Kubelet, driver: SampleDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [RuntimeError("can't start new thread")]
+    real = SocketServer.answers
+
+    def answers(own: SocketServer, seconds: float) -> bool:
+        if failures:
+            raise failures.pop()
+        return real(own, seconds)
+
+    monkeypatch.setattr(SocketServer, "answers", answers)
+    with served(kubelet, driver, check_interval=0.05) as plugin:
+        kubelet.wait_registered(DRIVER)
+        kubelet.wait(lambda: not failures, "the failing look")
+        plugin.registration_socket.unlink()
+        kubelet.wait(lambda: kubelet.registrations == 2, "registered again")
+
+
+def test_a_directory_that_cannot_be_listed_is_explained(
+    kubelet: Kubelet, driver: SampleDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", denied)  # root may list any directory
+    with pytest.raises(DriverError, match="Permission denied; kubelet cannot"), served(kubelet, driver):
+        pass
 
 
 def test_a_socket_taken_by_another_process_is_reported_and_left_to_it(kubelet: Kubelet, driver: SampleDriver) -> None:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from dra_driver.claims import repairer
+from dra_driver.claims.held import Held
 from dra_driver.claims.standings import CHECK_AGAIN, CHECK_DOUBTFUL
 from dra_driver.errors import DriverError
 from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.objects import ResourceClaim
 from tests.claimworld import ApiServer, Node, claim, host, result, uid, without
+from tests.plugin.eventually import eventually
 
 
 @pytest.fixture
@@ -319,3 +323,50 @@ def test_a_timer_that_cannot_work_goes_on_trying(node: Node) -> None:
         time.sleep(0.01)
     node.repairer.stop()
     assert node.repairer.counts["failed"] == 1
+
+
+def test_a_failure_that_nobody_foresaw_does_not_end_repair(
+    node: Node, api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(repairer, "INTERVAL", 0.02)
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    node.cdi.remove(uid(1))
+    real, failures = node.journal.verify, [RuntimeError("odd"), RuntimeError("odd")]
+
+    def verify() -> Held:
+        if failures:
+            raise failures.pop()
+        return real()
+
+    monkeypatch.setattr(node.journal, "verify", verify)
+    node.repairer.start()
+    try:
+        eventually(lambda: node.spec(item) is not None, what="the spec")
+    finally:
+        node.repairer.stop()
+    assert node.repairer.counts["failed"] == 2
+    assert "nobody foresaw" in caplog.text
+
+
+def test_stopping_does_not_wait_for_a_silent_api_server(
+    node: Node, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repairer, "STOP_SECONDS", 0.2)
+    node.prepare(api.put(claim(1, [4])))
+    node.reboot()
+    asked, answer = threading.Event(), threading.Event()
+
+    def silent(namespace: str, name: str) -> ResourceClaim:
+        asked.set()
+        answer.wait(20)
+        raise Unreachable(f"no answer about {namespace}/{name}")
+
+    monkeypatch.setattr(api, "get_claim", silent)
+    node.repairer.start()
+    assert asked.wait(5)
+    started = time.monotonic()
+    node.repairer.stop()
+    assert time.monotonic() - started < 5
+    answer.set()
+    node.repairer.stop()
