@@ -90,7 +90,8 @@ def restore(layout: ClusterLayout) -> None:
 
 def delete_link(name: str) -> None:
     """Delete a network interface of the lab; one that is not there is no error."""
-    if (Path("/sys/class/net") / name).exists():
+    shown = subprocess.run(["ip", "link", "show", "dev", name], check=False, capture_output=True)
+    if shown.returncode == 0:
         _ip("link", "delete", name)
 
 
