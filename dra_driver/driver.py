@@ -47,6 +47,8 @@ PUBLICATION_PATIENCE: Final = 600.0
 mended by restarting every driver of the cluster."""
 STOP_GRACE: Final = 10.0
 """Seconds that running calls of kubelet get at the end."""
+THREAD_GRACE: Final = 1.0
+"""Seconds that a thread gets which may be waiting for the API server: it writes nothing any more, whatever comes."""
 NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
@@ -157,10 +159,10 @@ class NodeAgent:
     def stop(self) -> None:
         """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
         log.info("stopping; slices and prepared claims stay")
-        self._publisher.stop()
+        self._publisher.stop(THREAD_GRACE)
         self._plugin.stop(STOP_GRACE)
         self._repairer.stop()
-        self._node_watch.stop()
+        self._node_watch.stop(THREAD_GRACE)
         self._host.stop()
         self._health.stop()
         if self._stop_metrics is not None:
@@ -285,7 +287,7 @@ def _get_node(api: ResourceApi, name: str) -> Node | None:
     pause = threading.Event()
     while True:
         try:
-            return api.get_node(name)
+            return api.get_node(name, timeout=NODE_PATIENCE)
         except ApiError as error:
             if time.monotonic() >= deadline:
                 log.warning("the Node object is not known yet: %s", error)

@@ -150,9 +150,10 @@ class ResourceApi:
 
     # Nodes
 
-    def get_node(self, name: str) -> Node:
+    def get_node(self, name: str, *, timeout: float = 15.0) -> Node:
         """One Node as stored now."""
-        return codec.decode_node(self._transport.request("GET", f"/api/v1/nodes/{quote(name, safe='')}").body)
+        path = f"/api/v1/nodes/{quote(name, safe='')}"
+        return codec.decode_node(self._transport.request("GET", path, timeout=timeout).body)
 
     def list_nodes(self, name: str) -> tuple[list[Node], str]:
         """The Node of that name as a list of one or none, and the resource version to watch from."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -80,3 +82,19 @@ def test_without_an_api_server_the_log_and_readiness_tell_why_and_hold_no_traceb
         eventually(lambda: "the slices are not published: the API server" in running.log, what="why it is not ready")
         assert running.terminate() == 0
         assert "Traceback" not in running.log
+
+
+def test_a_silent_api_server_delays_neither_start_nor_stop_for_long(world: World) -> None:
+    world.server.stop()
+    with socket.socket() as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        silent.bind(("127.0.0.1", urlsplit(world.server.url).port or 0))
+        silent.listen()  # connections are made, and nothing ever answers
+        started = time.monotonic()
+        with agent(world) as running:
+            running.ready(published=False)
+            assert time.monotonic() - started < 10
+            time.sleep(0.5)  # all threads wait for an answer
+            stopped = time.monotonic()
+            assert running.terminate() == 0
+            assert time.monotonic() - stopped < 8
