@@ -14,26 +14,25 @@ has written is left alone (``dra_driver.slices.instance``).
 from __future__ import annotations
 
 import logging
-import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
-
-import msgspec
 
 from dra_driver.errors import DriverError
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import Device, Node, ResourceSlice
-from dra_driver.kube.resources import ResourceApi, Stored, WatchEvent
+from dra_driver.kube.resources import ResourceApi
 from dra_driver.kube.watch import WATCH_SECONDS, Reflector
+from dra_driver.slices.inbox import Desired, Inbox, Message, Poke, Seen, versions
 from dra_driver.slices.instance import YIELD_SECONDS, Instance, Precedence
 from dra_driver.slices.pool import pool
-from dra_driver.slices.reconcile import Accepted, Actions, decide
+from dra_driver.slices.reconcile import Actions, decide
 from dra_driver.slices.status import PublisherStatus
+from dra_driver.slices.writer import Writer
 
 RESYNC_SECONDS: Final = 2100.0
 """Mean time between looks without a reason; varies by a seventh, so at most two an hour."""
@@ -47,27 +46,6 @@ REFUSALS: Final = frozenset({400, 403, 413, 422})
 """HTTP statuses that seldom heal by themselves: asked again ever more slowly."""
 
 log = logging.getLogger(__name__)
-
-Versions = dict[str, str]
-"""Slice name to resource version."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Desired:
-    devices: tuple[Device, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Poke:
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The watch saw these slices: all there are (``complete``), or one that exists or (version None) is gone."""
-
-    versions: dict[str, str | None]
-    complete: bool
 
 
 class _Stopped(Exception):  # noqa: N818 # no error: ends the work in progress
@@ -112,7 +90,7 @@ class Publisher:
         self._repair_backoff = Backoff(first=1.0, free=3)
         self._last_repair = 0.0
 
-        self._inbox: queue.SimpleQueue[_Desired | _Poke | _Seen | None] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._stopping = threading.Event()
         self._published = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publish slices", daemon=True)
@@ -120,16 +98,17 @@ class Publisher:
             "own slices",
             lambda: api.list_slices(driver, node),
             lambda version, seconds: api.watch_slices(driver, node, version, seconds),
-            self._on_list,
-            self._on_event,
+            self._inbox.listed,
+            self._inbox.happened,
             watch_seconds=watch_seconds,
         )
         self._following = False
 
         # Of the worker only:
         self._desired: tuple[Device, ...] | None = None
-        self._known: Versions | None = None
-        self._accepted: dict[str, Accepted] = {}
+        self._known: dict[str, str] | None = None
+        """Resource versions of the slices by name."""
+        self._writer = Writer(api, self._annotation, self._instance.stamp, self._check_stop, self._count)
         self._due = float("inf")
         self._not_before = 0.0
         self._repairing = False
@@ -143,18 +122,18 @@ class Publisher:
     def stop(self, timeout: float = 5.0) -> None:
         """Write nothing any more, and end; the slices stay."""
         self._stopping.set()
-        self._inbox.put(None)
+        self._inbox.wake()
         self._reflector.stop(timeout)
         if self._thread.is_alive():
             self._thread.join(timeout)
 
     def set_desired(self, devices: Sequence[Device]) -> None:
         """Publish these devices from now on. The same as before is no reason to look."""
-        self._inbox.put(_Desired(tuple(devices)))
+        self._inbox.put(Desired(tuple(devices)))
 
     def poke(self, reason: str) -> None:
         """Look at once: something happened that may have removed slices, such as a registration with kubelet."""
-        self._inbox.put(_Poke(reason))
+        self._inbox.put(Poke(reason))
 
     def wait_published(self, timeout: float) -> bool:
         """Whether the slices were published within ``timeout`` seconds."""
@@ -165,21 +144,12 @@ class Publisher:
         """Why the slices are not watched right now, or ""; they are still looked at from time to time."""
         return self._reflector.last_error
 
-    # Watch thread
-
-    def _on_list(self, slices: list[ResourceSlice]) -> None:
-        self._inbox.put(_Seen(dict(_versions(slices)), complete=True))
-
-    def _on_event(self, event: WatchEvent[ResourceSlice]) -> None:
-        if event.object is not None:
-            version = None if event.type == "DELETED" else event.object.metadata.resource_version
-            self._inbox.put(_Seen({event.object.metadata.name: version}, complete=False))
-
     # Worker thread
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._receive()
+            for message in self._inbox.take(max(0.0, self._due - time.monotonic())):
+                self._take(message)
             if self._desired is None or time.monotonic() < self._due or self._stopping.is_set():
                 continue
             try:
@@ -192,27 +162,16 @@ class Publisher:
                 log.exception("publishing slices failed in a way that nobody foresaw; it is tried again")
                 self._failed(DriverError(f"internal error: {error!r}", remedy="please report this with the log"))
 
-    def _receive(self) -> None:
-        """Wait for a message or until something is due, then take all messages there are."""
-        timeout = max(0.0, self._due - time.monotonic())
-        try:
-            message = self._inbox.get(timeout=min(timeout, 3600.0))
-            while True:
-                self._take(message)
-                message = self._inbox.get_nowait()
-        except queue.Empty:
-            return
-
-    def _take(self, message: _Desired | _Poke | _Seen | None) -> None:
+    def _take(self, message: Message) -> None:
         now = time.monotonic()
         match message:
-            case _Desired(devices) if devices != self._desired:
+            case Desired(devices) if devices != self._desired:
                 self._desired = devices
                 self._due = max(now, self._not_before)
-            case _Poke(reason):
+            case Poke(reason):
                 log.info("looking after the slices: %s", reason)
                 self._due = min(self._due, max(now, self._not_before))
-            case _Seen() if self._known is not None and self._differs(message) and not self.status.last_error:
+            case Seen() if self._known is not None and message.differs(self._known) and not self.status.last_error:
                 self._repairing = True
                 self._update(published=False)
                 if now - self._last_repair > CALM_SECONDS:
@@ -223,27 +182,23 @@ class Publisher:
                 self._due = min(self._due, now + self._repair_backoff.next(pause))
                 self._last_repair = now
 
-    def _differs(self, seen: _Seen) -> bool:
-        known: Versions = self._known or {}
-        if seen.complete:
-            return seen.versions != known
-        return any(known.get(name) != version for name, version in seen.versions.items())
-
     def _look(self, devices: tuple[Device, ...]) -> None:
         """Compare with the server, write what is needed, and say when to look again."""
         node = self._get_node()
         existing, _ = self._api.list_slices(self._driver, self._node)
         desired = pool(devices, self._node, node.metadata.uid, self._driver)
-        actions = decide(existing, desired, self._accepted)
+        actions = decide(existing, desired, self._writer.accepted)
         stamps = [item.metadata.annotations.get(self._annotation, "") for item in existing]
-        found = dict(_versions(existing))
+        found = versions(existing)
         now = time.monotonic()
         if not actions.nothing and self._precedence.yields(stamps, now, as_before=found == self._known):
             self._known = found
             self._succeeded(actions, superseded=True)
             return
-        stored = self._apply(actions)
-        self._known = dict(_versions([*actions.keep, *stored]))
+        stored = self._writer.apply(actions)
+        if self._repairing and not actions.nothing:
+            self._count("repairs")
+        self._known = versions([*actions.keep, *stored])
         self._succeeded(actions, superseded=False)
 
     def _get_node(self) -> Node:
@@ -258,43 +213,6 @@ class Publisher:
                 consequence="its devices are not published, because the Node owns the slices",
                 remedy="check NODE_NAME; if kubelet has yet to register the node, this heals by itself",
             ) from error
-
-    def _apply(self, actions: Actions) -> list[ResourceSlice]:
-        """Write; gives the slices as stored. What has changed meanwhile is a conflict, and the next look sees it."""
-        for item in actions.delete:
-            self._check_stop()
-            try:
-                self._api.delete_slice(item)
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-            self._count(deletes=1)
-        stored = [self._write(self._api.update_slice, item, updates=1) for item in actions.update]
-        stored += [self._write(self._api.create_slice, item, creates=1) for item in actions.create]
-        if self._repairing and not actions.nothing:
-            self._count(repairs=1)
-        return stored
-
-    def _write(
-        self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice, **count: int
-    ) -> ResourceSlice:
-        self._check_stop()
-        annotations = {**item.metadata.annotations, self._annotation: self._instance.stamp}
-        metadata = msgspec.structs.replace(item.metadata, annotations=annotations)
-        answer = send(msgspec.structs.replace(item, metadata=metadata))
-        self._count(**count)
-        stored = answer.object
-        if stored.spec != item.spec or stored.unrecognised:
-            # Sending it again would not help: the server does not have the feature, or has one of its own.
-            self._accepted[stored.metadata.name] = Accepted(item.spec, stored.spec, stored.unrecognised)
-        if answer.dropped:
-            log.warning(
-                "the API server did not keep %s of slice %s; a feature gate is off or the version is too old",
-                ", ".join(answer.dropped),
-                stored.metadata.name,
-            )
-            self._update(dropped_fields=tuple(sorted({*self.status.dropped_fields, *answer.dropped})))
-        return stored
 
     def _check_stop(self) -> None:
         if self._stopping.is_set():
@@ -322,7 +240,7 @@ class Publisher:
             if not self.status.superseded:
                 log.info("a newer instance of the driver publishes for this node; this one leaves it to that")
         names = self._known or {}
-        self._accepted = {name: value for name, value in self._accepted.items() if name in names}
+        self._writer.forget_all_but(names)
         self._update(
             published=True,
             superseded=superseded,
@@ -332,6 +250,7 @@ class Publisher:
             last_error="",
             failing_since=None,
             last_success=time.time(),
+            dropped_fields=tuple(sorted(self._writer.dropped)),
         )
         self._published.set()
         if not self._following:
@@ -356,12 +275,8 @@ class Publisher:
             failing_since=self.status.failing_since or time.monotonic(),
         )
 
-    def _count(self, **counts: int) -> None:
-        self._update(**{name: getattr(self.status, name) + more for name, more in counts.items()})
+    def _count(self, what: str) -> None:
+        self._update(**{what: getattr(self.status, what) + 1})
 
     def _update(self, **changes: object) -> None:
         self.status = replace(self.status, **changes)  # type: ignore[arg-type] # names and types are those of the class
-
-
-def _versions(slices: Sequence[ResourceSlice]) -> list[tuple[str, str]]:
-    return [(item.metadata.name, item.metadata.resource_version) for item in slices]
