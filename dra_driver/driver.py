@@ -62,8 +62,6 @@ class Settings:
     node_name: str
     pod_uid: str | None
     host_root: Path
-    emulated: str | None
-    """Instance type that the host root pretends to be; for the log only."""
     cdi_root: Path
     registrar_dir: Path
     plugins_dir: Path
@@ -139,10 +137,11 @@ class NodeAgent:
         """Publish, repair, then let kubelet in. DriverError when a socket or a port cannot be had."""
         settings = self._settings
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
-        if settings.emulated:
-            log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", settings.emulated)
         self._publisher.start()
         self._host.start()
+        host = self._host.current
+        if host.emulated:
+            log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", host.instance_type)
         self._node_watch.start()
         try:
             self._repairer.repair()
@@ -221,9 +220,8 @@ class NodeAgent:
         if node.metadata.labels == self._labels:
             return
         self._labels = node.metadata.labels
-        inventory = self._host.rescan()
-        if first:
-            self._on_inventory(inventory)
+        # What was read while the labels were unknown was not published.
+        self._host.rescan(hand_over=first)
 
     def _on_registered(self, registered: bool, _error: str) -> None:
         # kubelet deletes the node's slices when it starts, just before it registers drivers again.

@@ -138,7 +138,6 @@ def settings(values: Mapping[str, Any]) -> Settings:
         node_name=values["node_name"],
         pod_uid=values["pod_uid"] or None,
         host_root=host_root,
-        emulated=values["emulate"] or None,
         cdi_root=Path(values["cdi_root"]),
         registrar_dir=Path(values["registrar_dir"]),
         plugins_dir=Path(values["plugins_dir"]),

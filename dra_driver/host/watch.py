@@ -85,10 +85,15 @@ class HostWatch:
             self._thread.join()
             self._thread = None
 
-    def rescan(self) -> NodeInventory:
-        """Scan now, for instance because the node's labels changed; returns ``current``."""
+    def rescan(self, *, hand_over: bool = False) -> NodeInventory:
+        """Scan now, for instance because the node's labels changed; returns ``current``.
+
+        ``hand_over``: call ``on_change`` even if it took the same inventory before.
+        """
         with self._scanning:
             self._attempt("reading the host", self._scan)
+            if hand_over:
+                self._taken = None
             if self._current is not NOTHING_READ and publishable(self._current) != self._taken:
                 self._attempt("taking over a changed inventory", self._hand_over)
             return self._current

@@ -236,7 +236,7 @@ class Transport:
         try:
             headers |= self._authorization()
             # The client ships no types for this method.
-            return self._client.request(  # type: ignore[no-untyped-call]
+            answer = self._client.request(  # type: ignore[no-untyped-call]
                 method, self._url(path, query), headers, body, _request_timeout=(CONNECT_TIMEOUT, timeout)
             )
         except (urllib3.exceptions.HTTPError, OpenApiException, DriverError, OSError) as error:
@@ -248,6 +248,8 @@ class Transport:
                 f"{method} {path} was not sent: the credentials cannot be put into an HTTP header",
                 remedy="check the token file or kubeconfig for line breaks and control characters",
             ) from None
+        log.debug("%s %s: %d", method, path, answer.status)
+        return answer
 
     def _authorization(self) -> dict[str, str]:
         """The header with the token, renewed if it is due; none for a client with a certificate."""

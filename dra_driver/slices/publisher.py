@@ -139,11 +139,6 @@ class Publisher:
         """Whether the slices were published within ``timeout`` seconds."""
         return self._published.wait(timeout)
 
-    @property
-    def watch_error(self) -> str:
-        """Why the slices are not watched right now, or ""; they are still looked at from time to time."""
-        return self._reflector.last_error
-
     # Worker thread
 
     def _run(self) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.instance_types import resolve_emulation
 from tests.plugin.agent import NODE, TOKEN, World, agent, free_port, health, node, scraped
 from tests.plugin.eventually import eventually
 from tests.plugin.kubelet import Claim, KubeletError
@@ -173,6 +175,20 @@ def test_the_log_holds_no_token_at_the_highest_verbosity(world: World) -> None:
         running.terminate()
         assert "neuron-device-4" in running.log
         assert TOKEN not in running.log
+
+
+def test_the_highest_verbosity_logs_each_request_to_the_api_server(world: World) -> None:
+    with agent(world, "--v=6") as running:
+        running.ready()
+        eventually(lambda: "POST /apis/resource.k8s.io/v1/resourceslices: 201" in running.log, what="the write")
+        assert f"GET /api/v1/nodes/{NODE}: 200" in running.log
+
+
+def test_emulated_hardware_is_announced_however_it_came_about(world: World) -> None:
+    write_host(world.host, resolve_emulation("trn1.32xlarge"), EmulationOptions())
+    with agent(world, "--emulate", "", "--host-root", str(world.host)) as running:
+        running.ready()
+        assert "EMULATED hardware (trn1.32xlarge)" in running.log
 
 
 def test_a_second_instance_takes_over_without_a_write_and_serves_what_the_first_prepared(world: World) -> None:

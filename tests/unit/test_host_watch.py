@@ -290,6 +290,16 @@ def test_rescan_gives_the_new_inventory_at_once_beside_the_thread(root: Path) ->
         watch.stop()
 
 
+def test_rescan_hands_over_what_was_taken_before_when_asked_to(root: Path) -> None:
+    taken: list[NodeInventory] = []
+    watch = HostWatch(root, dict, taken.append)
+    watch.rescan()
+    watch.rescan()
+    assert len(taken) == 1
+    watch.rescan(hand_over=True)
+    assert taken == [watch.current] * 2
+
+
 def test_stop_ends_the_thread_at_once_and_may_be_called_twice_or_without_start(root: Path) -> None:
     watch = HostWatch(root, no_labels, lambda _: None, interval=3600)
     watch.start()
