@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from lab import command, components, modules
+from lab import command, components, modules, state
 from lab.build import Builder, available_modules
 from lab.cluster import Cluster
 from lab.errors import LabError
@@ -126,6 +127,21 @@ def _build(options: argparse.Namespace) -> int:
     return 0
 
 
+def _clean(_: argparse.Namespace) -> int:
+    settings = Settings.from_environment(os.environ)
+    up = [layout.name for layout in state.layouts(settings.state)]
+    if up:
+        raise LabError(
+            f"The cluster {up[0]!r} uses the cache; nothing was removed. First: scripts/cluster --name {up[0]} down"
+        )
+    for name in ("bin", "go", "images"):
+        directory = settings.cache / name
+        if directory.exists():
+            shutil.rmtree(directory)
+            print(f"removed {directory}")
+    return 0
+
+
 def _add_version(options: argparse.Namespace) -> int:
     progress = Progress()
     go = Builder(Settings.from_environment(os.environ), progress).toolchain()
@@ -188,6 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_build(
         add("build", "Only build the programs; print where they are.", "build --test-driver", _build, named=False)
     )
+    add("clean", "Remove all cached programs and images; the next start builds anew.", "clean", _clean, named=False)
     version = add(
         "add-version",
         "Write the Go module from which a further Kubernetes version is built.",

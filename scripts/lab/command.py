@@ -16,8 +16,7 @@ _INTERRUPTED = 130
 
 def run(action: Callable[[], int]) -> int:
     """Run a command's action; return the exit status: the action's own, 1 failed with a text, 130 interrupted."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         return action()
     except LabError as error:
@@ -30,6 +29,9 @@ def run(action: Callable[[], int]) -> int:
         # Whoever read our output has stopped, as `head` does; Python's own flush at the end must not fail on it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:

@@ -167,3 +167,22 @@ def test_wrong_usage_ends_with_status_2(capsys: pytest.CaptureFixture[str]) -> N
         cli.main(["fly"])
     assert ended.value.code == 2
     assert "invalid choice" in capsys.readouterr().err
+
+
+def test_clean_removes_programs_and_images_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEURON_DRA_CACHE", str(tmp_path))
+    monkeypatch.setenv("NEURON_DRA_LAB_DIR", "/nowhere/ndl")
+    for name in ("bin", "images", "others"):
+        (tmp_path / name).mkdir()
+    assert cli.main(["clean"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["others"]
+    assert str(tmp_path / "bin") in capsys.readouterr().out
+
+
+def test_an_error_is_one_line_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["up", "--nodes", "0"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: Cannot make this cluster: 0 nodes")
+    assert error.count("\n") == 1
