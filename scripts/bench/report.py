@@ -73,8 +73,8 @@ def text(
             ],
         ),
         "",
-        "Resident memory in MB of the processes that were called. They use a kubeconfig, whose reader costs this driver",
-        "about 15 MB that a pod does not need:",
+        "Resident memory in MB of the processes that were called. They use a kubeconfig, whose reader costs this",
+        "driver about 15 MB that a pod does not need:",
         "",
         *_table(
             ("driver", "before the calls", "after them"),
