@@ -1,51 +1,32 @@
 """The one truth about prepared claims: a directory with one small file for each, and an index of it in memory.
 
-``claims/<uid>.json`` holds version, checksum and the entry. A file is written under another name, flushed, renamed, and
-the directory flushed: after a loss of power it is there whole or not at all. The checksum is over the bytes of the
-entry as they stand in the file, so fields that another version of the driver added do not spoil it; they are ignored
-on reading. A file says which version a reader must have at least (``minimumReader``), so a format may grow for as long
-as older drivers can still use it, and an older driver sets aside, not misreads, what it cannot.
+``claims/<uid>.json`` (see ``journalfile``) is written under another name, flushed, renamed, and the directory flushed:
+after a loss of power it is there whole or not at all.
 
 A file that cannot be read is moved to ``quarantine/`` under its name and reported; the others are not affected. What it
 held stays held (see ``held.Quarantined``) until the claim is prepared again or unprepared, or the API server settles
 it. If it can be read later (by a newer driver, say), it comes back by itself.
 
-The index is valid as long as the counter in the lock file is the one that was left there; so a call costs the same with
-one claim as with a hundred, and a second instance of the driver may write in between.
+The index is valid as long as the lock file's mark is the one that was left there; so a call costs the same with one
+claim as with a hundred, and a second instance of the driver may write in between.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from dra_driver.claims.held import Held, Quarantined
-from dra_driver.claims.lock import StateLock
+from dra_driver.claims.journalfile import decoded, encoded
+from dra_driver.claims.lock import Mark, StateLock
 from dra_driver.claims.values import UID, Entry, Plan
 from dra_driver.errors import DriverError
 from dra_driver.files import read_file, remove_file, replace_file
 
-VERSION = 1
-"""Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
-
 log = logging.getLogger(__name__)
-
-
-class _File(msgspec.Struct, frozen=True, rename="camel"):
-    version: int
-    minimum_reader: int
-    checksum: str
-    entry: msgspec.Raw
-
-
-_FILE = msgspec.json.Decoder(_File)
-_ENTRY = msgspec.json.Decoder(Entry)
 
 
 class Journal:
@@ -78,7 +59,7 @@ class Journal:
         self._recover = recover
         self._lock = StateLock(directory / "journal.lock", lock_timeout)
         self._held = Held()
-        self._valid_at: int | None = None
+        self._valid_at: Mark | None = None
 
     @property
     def problem(self) -> str | None:
@@ -91,7 +72,7 @@ class Journal:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._lock.held())
-                if self._valid_at != self._lock.counter():
+                if self._valid_at != self._lock.mark():
                     self._load(trusted=None)
             except DriverError as error:
                 self._cannot_use = error.what
@@ -154,7 +135,7 @@ class Journal:
     def _change(self, verb: str, uid: str) -> Iterator[None]:
         self._valid_at = None
         try:
-            counter = self._lock.raise_counter()
+            mark = self._lock.announce()
             yield
         except OSError as error:
             self._cannot_change = f"cannot {verb} claim {uid} in {self._claims}: {error.strerror or error}"
@@ -163,13 +144,12 @@ class Journal:
                 consequence="the call fails and kubelet tries again",
                 remedy="check free space and errors of the disk with the state directory",
             ) from error
-        self._valid_at = counter
+        self._valid_at = mark
         self._cannot_change = None
 
     def _store(self, entry: Entry) -> None:
         uid = entry.plan.uid
-        raw = msgspec.json.encode(entry)
-        data = msgspec.json.encode(_File(VERSION, 1, _checksum(raw), msgspec.Raw(raw))) + b"\n"
+        data = encoded(entry)
         try:
             replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, durable=True)
         except FileNotFoundError:
@@ -180,7 +160,7 @@ class Journal:
         """Read the directory into a new index; ``trusted`` is an index that is known to be up to date."""
         self._valid_at = None
         try:
-            counter = self._lock.counter()
+            mark = self._lock.mark()
             learned = self._held.quarantined
             held = Held()
             self._restore_quarantined()
@@ -203,12 +183,12 @@ class Journal:
         for uid in set(trusted.entries if trusted is not None else ()).difference(held.entries, held.quarantined):
             log.warning("somebody removed %s; the claim counts as unprepared and its devices as free", self.path(uid))
         self._held = held
-        self._valid_at = counter
+        self._valid_at = mark
 
     def _read(self, uid: str, trusted: Entry | None) -> Entry | None:
         """The entry of a file; None when it cannot be read: then it is moved aside."""
         try:
-            return _decoded(read_file(self.path(uid)), uid)
+            return decoded(read_file(self.path(uid)), uid)
         except (ValueError, OSError) as error:
             if trusted is not None:
                 log.warning("journal file %s could not be read (%s); written again from memory", self.path(uid), error)
@@ -239,7 +219,7 @@ class Journal:
             if self.path(uid).exists():
                 continue
             try:
-                _decoded(read_file(path), uid)
+                decoded(read_file(path), uid)
             except (ValueError, OSError):
                 continue
             log.info("journal file %s can be read again", path)
@@ -251,7 +231,7 @@ class Journal:
             remove_file(path, durable=False)
             return
         try:
-            _decoded(read_file(path), uid)
+            decoded(read_file(path), uid)
             reason = "not readable when the driver started"
         except (ValueError, OSError) as error:
             reason = str(error)
@@ -284,26 +264,3 @@ class Journal:
     def path(self, uid: str) -> Path:
         """Where a claim is kept."""
         return self._claims / f"{uid}.json"
-
-
-def _checksum(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()
-
-
-def _decoded(data: bytes | None, uid: str) -> Entry:
-    """The entry in a file. ValueError says why it is none."""
-    try:
-        file = _FILE.decode(data or b"")
-        if file.minimum_reader > VERSION:
-            raise ValueError(
-                f"it was written by a newer version of the driver (format {file.version}, for readers of format "
-                f"{file.minimum_reader} and later; this one has {VERSION})"
-            )
-        if file.checksum != _checksum(bytes(file.entry)):
-            raise ValueError("its checksum is wrong")
-        entry = _ENTRY.decode(file.entry)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if entry.plan.uid != uid:
-        raise ValueError("it is about another claim than its name says")
-    return entry

@@ -1,7 +1,7 @@
 """One lock on the state directory, for the threads of this process and for a second instance during an update.
 
-The lock file also holds a counter. Who changes state raises it first, so whoever finds the counter as he left it knows
-that nobody has changed anything since, and need not read the directory again.
+The lock file also holds a counter. Who changes state raises it first, so whoever finds the counter as he left it, in
+the same file, knows that nobody has changed anything since, and need not read the directory again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from pathlib import Path
 
 from dra_driver.errors import DriverError
 
+Mark = tuple[int, int]
+"""Which lock file since the start (somebody may remove it, then a new one counts from 0), and its counter."""
+
 _COUNTER_BYTES = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 
@@ -28,6 +31,7 @@ class StateLock:
         self._timeout = timeout
         self._threads = threading.Lock()
         self._descriptor: int | None = None
+        self._opened = 0
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -44,15 +48,15 @@ class StateLock:
         finally:
             self._threads.release()
 
-    def counter(self) -> int:
-        """The counter. Only with the lock held."""
-        return int.from_bytes(os.pread(self._file(), _COUNTER_BYTES, 0), "little")
+    def mark(self) -> Mark:
+        """Equal to a former one if and only if nobody has announced a change since. Only with the lock held."""
+        return self._opened, int.from_bytes(os.pread(self._file(), _COUNTER_BYTES, 0), "little")
 
-    def raise_counter(self) -> int:
-        """Announce a change; the new value. Only with the lock held."""
-        value = self.counter() + 1
-        os.pwrite(self._file(), value.to_bytes(_COUNTER_BYTES, "little"), 0)
-        return value
+    def announce(self) -> Mark:
+        """Announce a change; the new mark. Only with the lock held."""
+        opened, counter = self.mark()
+        os.pwrite(self._file(), (counter + 1).to_bytes(_COUNTER_BYTES, "little"), 0)
+        return opened, counter + 1
 
     def close(self) -> None:
         """Let go of the file; the next use opens it again."""
@@ -85,6 +89,7 @@ class StateLock:
         if self._descriptor is None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._opened += 1
         return self._descriptor
 
     def _file(self) -> int:

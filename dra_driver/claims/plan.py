@@ -54,22 +54,11 @@ def plan(
         Refusal: why the claim cannot be prepared. ConsumersUnknown: more has to be known first.
     """
     meta = claim.metadata
-    if not UID.fullmatch(meta.uid):
-        raise Refusal(
-            f"the claim's UID {_named(meta.uid)!r} is not one",
-            consequence=_NOT_PREPARED,
-            remedy="give the claim as the API server has it",
-        )
+    _check_uid(meta.uid)
     results = own_results(claim)
     pairs = [(result, _chips(result, settings)) for result in results]
     present = {chip: _present(inventory, chip, result.device) for result, chips in pairs for chip in chips}
-    exclusive: dict[int, str] = {}
-    for result, chips in pairs:
-        for chip in () if result.admin_access else chips:
-            _check_free(chip, result.device, claim.metadata.uid, held)
-            _check_once(chip, result, exclusive)
-            exclusive[chip] = result.request
-    warnings = _contiguity(sorted(exclusive), settings)
+    warnings = _contiguity(_exclusive(pairs, meta.uid, held), settings)
     env = _environment(claim, results, inventory)
     use = ClaimUse(meta.namespace, meta.uid, users(claim))
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
@@ -192,6 +181,28 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
         consequence="the pod cannot start on this node with this claim",
         remedy="check the Neuron kernel driver (dmesg, lsmod) and the instance; delete the pod to get other devices",
     )
+
+
+def _check_uid(uid: str) -> None:
+    if not UID.fullmatch(uid):
+        raise Refusal(
+            f"the claim's UID {_named(uid)!r} is not one",
+            consequence=_NOT_PREPARED,
+            remedy="give the claim as the API server has it",
+        )
+
+
+def _exclusive(
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], uid: str, held: Held
+) -> list[int]:
+    """Chips that the claim is to have for itself, ascending. Refusal when one is not free, or allocated twice."""
+    request_of: dict[int, str] = {}
+    for result, chips in pairs:
+        for chip in () if result.admin_access else chips:
+            _check_free(chip, result.device, uid, held)
+            _check_once(chip, result, request_of)
+            request_of[chip] = result.request
+    return sorted(request_of)
 
 
 def _check_free(chip: int, device: str, uid: str, held: Held) -> None:

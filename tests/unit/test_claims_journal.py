@@ -368,6 +368,14 @@ def test_a_journal_that_cannot_be_written_says_so_until_it_can(journal: Journal,
     assert held(Journal(directory)) == {"claim-1": (4,), "claim-2": (5,)}
 
 
+def test_an_instance_sees_what_another_did_although_somebody_removed_the_lock_file(directory: Path) -> None:
+    one, other = Journal(directory), Journal(directory)
+    put(one, made(1, 4))
+    (directory / "journal.lock").unlink()
+    put(other, made(2, 5))
+    assert held(one) == {"claim-1": (4,), "claim-2": (5,)}
+
+
 def test_a_journal_that_cannot_be_read_says_so_until_it_can(journal: Journal, directory: Path) -> None:
     put(journal, made(1, 4))
     claims, aside = directory / "claims", directory / "aside"

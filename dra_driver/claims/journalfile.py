@@ -1,0 +1,59 @@
+"""The file of one prepared claim: version, checksum and the entry.
+
+The checksum is over the bytes of the entry as they stand in the file, so fields that another version of the driver
+added do not spoil it; they are ignored on reading. A file says which version a reader must have at least
+(``minimumReader``), so a format may grow for as long as older drivers can still use it, and an older driver sets aside,
+not misreads, what it cannot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from dra_driver.claims.values import Entry
+
+VERSION = 1
+"""Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
+_MINIMUM_READER = 1
+
+
+class _File(msgspec.Struct, frozen=True, rename="camel"):
+    version: int
+    minimum_reader: int
+    checksum: str
+    entry: msgspec.Raw
+
+
+_FILE = msgspec.json.Decoder(_File)
+_ENTRY = msgspec.json.Decoder(Entry)
+
+
+def encoded(entry: Entry) -> bytes:
+    """The file of an entry."""
+    raw = msgspec.json.encode(entry)
+    return msgspec.json.encode(_File(VERSION, _MINIMUM_READER, _checksum(raw), msgspec.Raw(raw))) + b"\n"
+
+
+def decoded(data: bytes | None, uid: str) -> Entry:
+    """The entry in the file of claim ``uid``. ValueError says why it is none."""
+    try:
+        file = _FILE.decode(data or b"")
+        if file.minimum_reader > VERSION:
+            raise ValueError(
+                f"it was written by a newer version of the driver (format {file.version}, for readers of format "
+                f"{file.minimum_reader} and later; this one has {VERSION})"
+            )
+        if file.checksum != _checksum(bytes(file.entry)):
+            raise ValueError("its checksum is wrong")
+        entry = _ENTRY.decode(file.entry)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if entry.plan.uid != uid:
+        raise ValueError("it is about another claim than its name says")
+    return entry
+
+
+def _checksum(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
