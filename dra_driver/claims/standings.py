@@ -7,6 +7,7 @@ ask for, so for those all claims are listed, at once and then every five minutes
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from dra_driver.claims.plan import users
 from dra_driver.claims.preparer import ClaimSource
 from dra_driver.claims.repair import Standing
 from dra_driver.claims.values import Plan
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.errors import ApiError, DecodeError
 from dra_driver.kube.objects import ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.chips import chips_of
@@ -28,6 +29,8 @@ CHECK_SPACING = 600.0
 """Seconds of that time for each claim of the node: however many it has, it asks about six times in an hour."""
 CHECK_DOUBTFUL = 300.0
 """Seconds between two questions about a claim that seems gone, and between two lists for unreadable files."""
+
+log = logging.getLogger(__name__)
 
 
 class Standings:
@@ -75,6 +78,11 @@ class Standings:
         for plan in claims:
             try:
                 claim: ResourceClaim | None = self._source.get_claim(plan.namespace, plan.name)
+            except DecodeError as error:
+                # It is about this one claim, and will be the same in a minute.
+                log.warning("claim %s cannot be looked after: %s", plan.reference, error)
+                self._due[plan.uid] = self._clock() + CHECK_DOUBTFUL
+                continue
             except ApiError as error:
                 if not error.object_missing:
                     raise

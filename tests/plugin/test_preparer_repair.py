@@ -11,7 +11,7 @@ from dra_driver.claims import repairer
 from dra_driver.claims.held import Held
 from dra_driver.claims.standings import CHECK_AGAIN, CHECK_DOUBTFUL
 from dra_driver.errors import DriverError
-from dra_driver.kube.errors import Unreachable
+from dra_driver.kube.errors import DecodeError, Unreachable
 from dra_driver.kube.objects import ResourceClaim
 from tests.claimworld import ApiServer, Node, claim, host, result, uid, without
 from tests.plugin.eventually import eventually
@@ -370,3 +370,16 @@ def test_stopping_does_not_wait_for_a_silent_api_server(
     assert time.monotonic() - started < 5
     answer.set()
     node.repairer.stop()
+
+
+def test_a_claim_that_cannot_be_read_does_not_keep_others_from_being_looked_after(node: Node, api: ApiServer) -> None:
+    odd, gone = api.put(claim(1, [1])), api.put(claim(2, [2]))
+    for item in (odd, gone):
+        node.prepare(item)
+    node.reboot()
+    api.delete(gone)
+    api.trouble = [DecodeError("a field of the wrong type")]
+    assert ("release", uid(2)) in kinds(node)
+    asked = len(api.gets)
+    later(node, 60)
+    assert len(api.gets) == asked, "and it is not asked for every minute"
