@@ -81,6 +81,23 @@ def pytest_runtest_makereport(
     return report
 
 
+_FIGURES = pytest.StashKey[list[str]]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines = config.stash.get(_FIGURES, [])
+    if lines:
+        terminalreporter.section("figures")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def figures(pytestconfig: pytest.Config) -> list[str]:
+    """Lines about what was measured, shown at the end of the run."""
+    return pytestconfig.stash.setdefault(_FIGURES, [])
+
+
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ExternalCluster]:
     """The cluster under test."""

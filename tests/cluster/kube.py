@@ -23,6 +23,7 @@ T = TypeVar("T")
 _GROUPS = {
     "apps/v1": ("daemonsets", "deployments"),
     "resource.k8s.io/v1": ("resourceclaims", "resourceclaimtemplates", "resourceslices", "deviceclasses"),
+    "rbac.authorization.k8s.io/v1": ("clusterroles", "clusterrolebindings"),
     "admissionregistration.k8s.io/v1": ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
 }
 _PREFIX = {resource: f"/apis/{group}" for group, resources in _GROUPS.items() for resource in resources}

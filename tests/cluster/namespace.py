@@ -148,9 +148,10 @@ class Namespace:
         """The claim that a pod knows by this name."""
         found = self.pod(pod)
         assert found is not None, f"there is no pod {pod}"
-        statuses = {entry["name"]: entry.get("resourceClaimName") for entry in found["status"]["resourceClaimStatuses"]}
-        own = {entry["name"]: entry.get("resourceClaimName") for entry in found["spec"]["resourceClaims"]}
-        claim = self.claim(str(statuses.get(name) or own[name]))
+        # From a template or not: both lists name the pod's claims, and only one of the entries names the object.
+        entries = [*found["spec"]["resourceClaims"], *found["status"].get("resourceClaimStatuses", [])]
+        names = {entry["name"]: entry["resourceClaimName"] for entry in entries if "resourceClaimName" in entry}
+        claim = self.claim(names[name])
         assert claim is not None, f"pod {pod} has no claim {name}"
         return claim
 

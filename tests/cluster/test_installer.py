@@ -1,0 +1,121 @@
+"""install-dra-driver.sh on a real cluster: first time, again, and removal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tests.cluster.installation import DAEMONSET, EMULATED, NAMESPACE, Installation
+from tests.cluster.kube import eventually, steadily
+from tests.cluster.namespace import Namespace
+from tests.cluster.objects import pod, request, template
+
+CLUSTER_OBJECTS = {
+    "namespaces": NAMESPACE,
+    "deviceclasses": "neuron.aws.com",
+    "validatingadmissionpolicies": "neuron-dra-driver-own-slices",
+    "validatingadmissionpolicybindings": "neuron-dra-driver-own-slices",
+    "clusterroles": "neuron-dra-driver-clusterrole",
+    "clusterrolebindings": "neuron-dra-driver-binding",
+}
+
+
+def present(installation: Installation) -> set[str]:
+    """Which of the installation's cluster-wide objects exist."""
+    kube = installation.kube
+    return {resource for resource, name in CLUSTER_OBJECTS.items() if kube.get(resource, name) is not None}
+
+
+def identities(installation: Installation) -> set[tuple[str, int]]:
+    """UID and restarts of each of the driver's pods."""
+    pods = installation.pods()
+    return {(item["metadata"]["uid"], item["status"]["containerStatuses"][0]["restartCount"]) for item in pods}
+
+
+def remove(installation: Installation) -> None:
+    """Uninstall and wait until the namespace is gone."""
+    installation.uninstall()
+    eventually("the namespace to be gone", lambda: not present(installation), 60)
+
+
+def test_the_first_installation_prints_what_is_published_and_the_second_changes_nothing(
+    installation: Installation, nodes: Sequence[str]
+) -> None:
+    remove(installation)
+    first = installation.install("--emulate", EMULATED)
+    assert len([line for line in first.stdout.splitlines() if line.endswith(" created")]) == 8
+    lines = [line.split() for line in first.stderr.partition("Published:")[2].splitlines()]
+    assert [line for line in lines if line[:1] and line[0] in nodes] == [
+        [node, EMULATED, "16", "devices", "in", "1", "slice(s)"] for node in nodes
+    ]
+    assert present(installation) == set(CLUSTER_OBJECTS)
+    before, slices = identities(installation), installation.kube.slices()
+
+    second = installation.install("--emulate", EMULATED)
+    assert {line.rpartition(" ")[2] for line in second.stdout.splitlines()} == {"unchanged"}
+    assert "Published:" in second.stderr
+    steadily("no pod of the driver was replaced", lambda: identities(installation) == before, during=3)
+    assert installation.kube.slices() == slices
+
+
+def test_uninstall_refuses_while_claims_are_in_use_and_names_them(driver: Installation, namespace: Namespace) -> None:
+    namespace.apply(template("one", request()), pod("uses", templates={"neurons": "one"}))
+    namespace.wait_ready("uses")
+    before, slices = identities(driver), driver.kube.slices()
+    refused = driver.run("--uninstall", check=False)
+    assert refused.returncode == 1
+    claim = namespace.claim_of("uses")["metadata"]["name"]
+    assert f"  {namespace.name}/{claim}, used by uses" in refused.stderr
+    assert "delete the pods first, or use --force. Nothing was changed" in refused.stderr
+    assert (identities(driver), present(driver), driver.kube.slices()) == (before, set(CLUSTER_OBJECTS), slices)
+
+
+def test_uninstall_takes_everything_away_when_no_claim_is_in_use(driver: Installation) -> None:
+    driver.changed()
+    done = driver.run("--uninstall")
+    assert "Left on the nodes" in done.stderr
+    eventually("everything to be gone", lambda: not present(driver), 60)
+    steadily("no slice comes back", lambda: not driver.kube.slices(), during=3)
+
+
+def test_kubelet_removes_the_slices_of_a_driver_that_has_gone(driver: Installation) -> None:
+    """Half a minute after the driver has gone: it may be an update, in which they should stay."""
+    driver.changed()
+    driver.kube.kubectl("--namespace", NAMESPACE, "delete", "daemonset", DAEMONSET, "--cascade=foreground")
+    slices = driver.kube.slices()
+    assert len(slices) == len(driver.kube.nodes())
+    steadily("the slices stay for a while", lambda: driver.kube.slices() == slices, during=15, every=1)
+    eventually("kubelet to remove the slices", lambda: not driver.kube.slices(), 60, every=1)
+    driver.install("--emulate", EMULATED)
+    assert len(driver.kube.slices()) == len(driver.kube.nodes())
+
+
+def test_a_pod_from_before_the_installation_runs_once_the_driver_is_there(
+    installation: Installation, namespace: Namespace, figures: list[str]
+) -> None:
+    remove(installation)
+    namespace.apply(template("one", request()), pod("early", templates={"neurons": "one"}))
+    namespace.wait_event("early", "neuron.aws.com")
+    assert namespace.phase("early") == "Pending"
+    installation.install("--emulate", EMULATED)
+    ready = time.monotonic()
+    # kubelet comes back to a pod whose claim it could not prepare after 60 to 90 seconds.
+    namespace.wait_ready("early", within=120)
+    figures.append(f"a pod that waited for the driver ran {time.monotonic() - ready:.1f} s after it was installed")
+    assert namespace.numbers("early") == [0]
+
+
+def test_a_pod_that_outlived_its_driver_ends_when_the_driver_is_back(
+    driver: Installation, namespace: Namespace
+) -> None:
+    namespace.apply(template("one", request()), pod("left", templates={"neurons": "one"}))
+    namespace.wait_ready("left")
+    forced = driver.run("--uninstall", "--force")
+    driver.changed()
+    assert "will stay Terminating until the driver is installed again" in forced.stderr
+    assert namespace.numbers("left") == [0], "the pod still has its device"
+    namespace.kubectl("delete", "pod", "left", "--grace-period=1", "--wait=false")
+    steadily("the pod stays", lambda: namespace.pod("left") is not None, during=5)
+    eventually("the namespace to be gone", lambda: not present(driver), 60)
+    driver.install("--emulate", EMULATED)
+    eventually("the pod to be gone", lambda: namespace.pod("left") is None, 100)

@@ -1,0 +1,284 @@
+"""How little the running driver may do: its process, its access to the API server, and slices of others."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from lab.errors import LabError
+
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.transport import Transport
+from tests.cluster.installation import NAMESPACE, SERVICE_ACCOUNT, Installation
+from tests.cluster.kube import Kube, Object, eventually
+
+MEGABYTE = 1 << 20
+MOST_MEMORY = 60
+"""Megabytes of resident memory at rest."""
+USER = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+def status(driver: Installation, node: str) -> dict[str, str]:
+    """The fields of /proc/1/status in the driver's container."""
+    lines = driver.exec(node, "cat", "/proc/1/status").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+# The process
+
+
+def test_the_driver_has_no_capability_cannot_gain_any_and_is_filtered(
+    driver: Installation, nodes: Sequence[str]
+) -> None:
+    for node in nodes:
+        found = status(driver, node)
+        capabilities = {name: int(found[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+        assert set(capabilities.values()) == {0}, capabilities
+        assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
+
+
+def test_the_root_file_system_is_read_only_and_tmp_is_not(driver: Installation, nodes: Sequence[str]) -> None:
+    for path in ("/file", "/opt/venv/file", "/etc/file"):
+        with pytest.raises(LabError, match="Read-only file system"):
+            driver.exec(nodes[0], "sh", "-c", f"echo x > {path}")
+    driver.exec(nodes[0], "sh", "-c", "echo x > /tmp/file && rm /tmp/file")
+
+
+def test_of_the_host_only_the_directories_of_plugins_and_cdi_can_be_written(
+    driver: Installation, nodes: Sequence[str]
+) -> None:
+    mounts = [line.split() for line in driver.exec(nodes[0], "cat", "/proc/1/mounts").splitlines()]
+    writable = {fields[1] for fields in mounts if "rw" in fields[3].split(",")}
+    # The container's own: kernel interfaces, the directory that holds the read-only control groups of version 1, and
+    # files that the runtime wrote for it.
+    own = {path for path in writable if path.startswith(("/proc", "/dev"))} | {
+        "/sys/fs/cgroup",
+        "/etc/hosts",
+        "/etc/hostname",
+        "/etc/resolv.conf",
+    }
+    assert writable - own == {
+        "/var/lib/kubelet/plugins/neuron.aws.com",
+        "/var/lib/kubelet/plugins_registry",
+        "/run/cdi",
+        "/tmp",
+    }
+
+
+def test_the_driver_is_in_the_pods_network_and_opens_one_port_on_its_address(
+    driver: Installation, nodes: Sequence[str]
+) -> None:
+    for node in nodes:
+        found = driver.pod(node)
+        assert found["status"]["podIP"] != found["status"]["hostIP"]
+        assert not [key for key in ("hostNetwork", "hostPID", "hostIPC") if found["spec"].get(key)]
+        tables = driver.exec(node, "cat", "/proc/net/tcp", "/proc/net/tcp6")
+        assert listening(tables) == {(found["status"]["podIP"], 51515)}
+
+
+def listening(tables: str) -> set[tuple[str, int]]:
+    """Addresses and ports of the listening sockets in /proc/net/tcp and tcp6."""
+    found = set()
+    for line in tables.splitlines():
+        fields = line.split()
+        if len(fields) > 3 and fields[3] == "0A":
+            address, port = fields[1].split(":")
+            words = [bytes.fromhex(address[start : start + 8])[::-1] for start in range(0, len(address), 8)]
+            ip = ipaddress.ip_address(b"".join(words))
+            mapped = getattr(ip, "ipv4_mapped", None)
+            found.add((str(mapped or ip), int(port, 16)))
+    return found
+
+
+def test_nothing_privileged_is_asked_for(driver: Installation, nodes: Sequence[str]) -> None:
+    spec = driver.pod(nodes[0])["spec"]
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+    }
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_resident_memory_at_rest_is_small(driver: Installation, nodes: Sequence[str], figures: list[str]) -> None:
+    sizes = [int(status(driver, node)["VmRSS"].removesuffix(" kB")) * 1024 / MEGABYTE for node in nodes]
+    figures.append("resident memory of the driver, MiB: " + ", ".join(f"{size:.1f}" for size in sizes))
+    assert max(sizes) <= MOST_MEMORY
+
+
+# What RBAC allows
+
+
+def rules(kube: Kube, user: str) -> set[tuple[str, str, str, str]]:
+    """All that a service account may do, as verb, API group, resource and name."""
+    spec = {"namespace": "kube-system"}
+    asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": spec}
+    groups = [f"--as-group={group}" for group in ("system:serviceaccounts", "system:authenticated")]
+    command = ("create", "--validate=false", "-o", "json", "-f", "-", f"--as={user}", *groups)
+    review = kube.kubectl(*command, stdin=json.dumps(asked))
+    return {
+        (verb, group, resource, name)
+        for rule in json.loads(review)["status"]["resourceRules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames") or [""]
+    }
+
+
+def test_the_service_account_may_do_exactly_what_the_driver_needs(driver: Installation) -> None:
+    """Nothing about pods, secrets and config maps in any namespace; no write to nodes or claims."""
+    anybody = rules(driver.kube, "system:serviceaccount:default:default")
+    needs = {
+        ("", "nodes"): ("get", "list", "watch"),
+        ("resource.k8s.io", "resourceclaims"): ("get", "list"),
+        ("resource.k8s.io", "resourceslices"): ("get", "list", "watch", "create", "update", "delete"),
+    }
+    expected = {(verb, group, resource, "") for (group, resource), verbs in needs.items() for verb in verbs}
+    assert rules(driver.kube, USER) - anybody == expected
+
+
+@pytest.mark.parametrize(
+    ("verb", "what"),
+    [
+        ("get", "secrets"),
+        ("create", "pods"),
+        ("patch", "nodes"),
+        ("update", "nodes/status"),
+        ("update", "resourceclaims"),
+        ("update", "resourceclaims/status"),
+        ("deletecollection", "resourceslices"),
+        ("create", "serviceaccounts/token"),
+    ],
+)
+def test_what_a_taken_over_driver_would_want_is_refused(driver: Installation, verb: str, what: str) -> None:
+    answer = driver.kube.kubectl("auth", "can-i", verb, what, "--all-namespaces", f"--as={USER}", check=False)
+    assert answer.strip() == "no"
+
+
+# Whose slices it may write
+
+ClientOf = Callable[[str], Transport]
+
+
+@pytest.fixture
+def client_with(driver: Installation, tmp_path: Path) -> ClientOf:
+    """Make a client of the API server that has nothing but a token."""
+    config = json.loads(driver.kube.kubectl("config", "view", "--raw", "--minify", "--flatten", "-o", "json"))
+
+    def make(token: str) -> Transport:
+        config["users"][0]["user"] = {"token": token}
+        path = tmp_path / "kubeconfig"
+        path.write_text(json.dumps(config))
+        path.chmod(0o600)
+        return Transport.from_kubeconfig(str(path))
+
+    return make
+
+
+@pytest.fixture
+def driver_client(driver: Installation, nodes: Sequence[str], client_with: ClientOf) -> Transport:
+    """The API server as the driver of the first node sees it: with that pod's own token."""
+    return client_with(driver.exec(nodes[0], "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token"))
+
+
+def new_slice(node: str, *, pool: str = "", driver: str = "neuron.aws.com", **spec: object) -> Object:
+    """A slice as the driver writes it, without devices; below the pool's generation, so that nobody would use it."""
+    where = {} if "allNodes" in spec else {"nodeName": node}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"generateName": "test-"},
+        "spec": {
+            "driver": driver,
+            "pool": {"name": pool or node, "generation": 0, "resourceSliceCount": 1},
+            **where,
+            **spec,
+        },
+    }
+
+
+def denied(client: Transport, method: str, path: str, body: Object | None = None) -> str:
+    """The text of a refusal with status 403."""
+    with pytest.raises(ApiError) as caught:
+        client.request(method, path, body=body)
+    assert caught.value.status == 403, str(caught.value)
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"node": "node-2"}, 'may write only ResourceSlices with spec.nodeName "node-1"'),
+        ({"node": "node-1", "allNodes": True}, 'may write only ResourceSlices with spec.nodeName "node-1"'),
+        ({"node": "node-1", "pool": "node-2"}, 'may write only to the pool "node-1"'),
+        ({"node": "node-1", "pool": "node-10"}, 'may write only to the pool "node-1"'),
+        ({"node": "node-1", "driver": "gpu.example.com"}, "only ResourceSlices of the driver neuron.aws.com"),
+    ],
+    ids=lambda value: " ".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, dict) else "",
+)
+def test_a_driver_cannot_create_slices_of_others(
+    lab: object, driver_client: Transport, change: dict[str, str], text: str
+) -> None:
+    assert text in denied(driver_client, "POST", SLICES, new_slice(**change))
+
+
+def test_a_driver_can_neither_change_nor_delete_the_slices_of_another_node(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    (other,) = driver.kube.slices(nodes[1])
+    path = f"{SLICES}/{other['metadata']['name']}"
+    fewer = other | {"spec": other["spec"] | {"devices": other["spec"]["devices"][:1]}}
+    for method, body in (("PUT", fewer), ("DELETE", None)):
+        assert f'with spec.nodeName "{nodes[0]}"' in denied(driver_client, method, path, body)
+    assert driver.kube.slices(nodes[1]) == [other]
+
+
+def test_a_driver_can_create_change_and_delete_the_slices_of_its_own_node(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    """And the driver that really runs there puts everything back."""
+    kube, node = driver.kube, nodes[0]
+    (before,) = kube.slices(node)
+
+    def restored() -> bool:
+        found = kube.slices(node)
+        return len(found) == 1 and found[0]["spec"]["devices"] == before["spec"]["devices"]
+
+    driver_client.request("POST", SLICES, body=new_slice(node))
+    eventually("the foreign slice to be removed", restored, 10)
+    (own,) = kube.slices(node)
+    fewer = own | {"spec": own["spec"] | {"devices": own["spec"]["devices"][:1]}}
+    driver_client.request("PUT", f"{SLICES}/{own['metadata']['name']}", body=fewer)
+    eventually("the devices to be back", restored, 10)
+    (own,) = kube.slices(node)
+    driver_client.request("DELETE", f"{SLICES}/{own['metadata']['name']}")
+    eventually("the slice to be back", restored, 10)
+
+
+def test_a_token_of_the_service_account_without_a_node_can_write_no_slices(
+    driver: Installation, nodes: Sequence[str], client_with: ClientOf
+) -> None:
+    token = driver.kube.kubectl("--namespace", NAMESPACE, "create", "token", SERVICE_ACCOUNT).strip()
+    (existing,) = driver.kube.slices(nodes[0])
+    client = client_with(token)
+    for method, path, body in (
+        ("POST", SLICES, new_slice(nodes[0])),
+        ("DELETE", f"{SLICES}/{existing['metadata']['name']}", None),
+    ):
+        assert "not bound to a node" in denied(client, method, path, body)
+
+
+@pytest.mark.kubernetes("1.33")
+def test_the_policy_holds_for_the_older_api_versions_too(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    asked = new_slice(nodes[1]) | {"apiVersion": "resource.k8s.io/v1beta1"}
+    text = denied(driver_client, "POST", SLICES.replace("/v1/", "/v1beta1/"), asked)
+    assert f'with spec.nodeName "{nodes[0]}"' in text
