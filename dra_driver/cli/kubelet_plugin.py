@@ -55,6 +55,9 @@ OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "how often the host is read again"),
 )
 
+LEAST_RESCAN_SECONDS = 0.1
+"""A scan takes 2 ms of CPU."""
+
 CHOICES = {
     "log_format": ("text", "json"),
     "device_numbering": ("renumber", "host"),
@@ -111,8 +114,8 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
     for name in ("healthcheck_port", "metrics_port"):
         values[name] = _number(name, values[name], int, 65535)
     values["rescan_seconds"] = _number("rescan_seconds", values["rescan_seconds"], float, 3600)
-    if values["rescan_seconds"] <= 0:
-        raise UsageError("--rescan-seconds must be above 0", remedy="the default is 10")
+    if values["rescan_seconds"] < LEAST_RESCAN_SECONDS:
+        raise UsageError(f"--rescan-seconds must be at least {LEAST_RESCAN_SECONDS}", remedy="the default is 10")
     return values
 
 

@@ -163,13 +163,6 @@ class ResourceApi:
         """Changes of the Node of that name since ``resource_version``, for ``timeout`` seconds."""
         return self._watch("/api/v1/nodes", _node_query(name), resource_version, timeout, codec.decode_node)
 
-    def server_version(self) -> str:
-        """The API server's own version such as ``v1.37.1``."""
-        info: dict[str, str] = codec.decode(
-            self._transport.request("GET", "/version").body, dict[str, str], "its version"
-        )
-        return info.get("gitVersion", "")
-
     def _write(self, method: str, path: str, desired: ResourceSlice, version: str) -> Stored[ResourceSlice]:
         sent = codec.encode_slice(desired, version)
         answer = self._transport.request(method, path, body=sent)

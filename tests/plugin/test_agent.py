@@ -219,7 +219,7 @@ def test_a_second_instance_takes_over_without_a_write_and_serves_what_the_first_
         (("--emulated-driver-version", "newest"), "newest"),
         (("--device-numbering", "random"), "renumber, host"),
         (("--healthcheck-port", "many"), "--healthcheck-port"),
-        (("--rescan-seconds", "0"), "above 0"),
+        (("--rescan-seconds", "0"), "at least 0.1"),
         (("--rescan-seconds", "nan"), "--rescan-seconds"),
     ],
 )
