@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,29 +51,9 @@ def with_kernel_driver(installation: Installation, version: str) -> None:
     """Have the nodes emulate this version of the kernel driver."""
 
     def change(daemonset: Object) -> None:
-        daemonset["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] = "100%"
-        pod = daemonset["spec"]["template"]["spec"]
-        (main,) = pod["containers"]
-        writer = copy.deepcopy(main) | {
-            "name": "emulate-host",
-            "command": [
-                "dra-driver",
-                "emulate-host",
-                "--instance-type",
-                EMULATED,
-                "--driver-version",
-                version,
-                "/host",
-            ],
-            "volumeMounts": [{"name": "host", "mountPath": "/host"}],
-        }
-        for key in ("livenessProbe", "readinessProbe", "ports", "env"):
-            del writer[key]
-        pod["initContainers"] = [writer]
-        pod["volumes"].append({"name": "host", "emptyDir": {}})
-        main["volumeMounts"].append({"name": "host", "mountPath": "/host"})
-        main["env"] = [item for item in main["env"] if item["name"] != "NEURON_DRA_DRIVER_EMULATION_MODE"]
-        main["env"].append({"name": "HOST_ROOT", "value": "/host"})
+        daemonset["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] = "100%"  # on both nodes at once
+        (main,) = daemonset["spec"]["template"]["spec"]["containers"]
+        main["env"].append({"name": "EMULATED_DRIVER_VERSION", "value": version})
 
     installation.vary(f"kernel driver {version}", change)
 
