@@ -28,7 +28,7 @@ class Extent:
     Attributes:
         rounds: Rounds of each kind; the drivers take turns.
         claims: Claims of one round.
-        held: How many others are prepared in the second half of the rounds.
+        held: How many others are prepared in the second half of each round.
         devices: Devices of each claim.
     """
 
@@ -60,7 +60,7 @@ class Access:
 @dataclass(frozen=True)
 class _Step:
     situation: Situation | None
-    """None for a step that only prepares or unprepares the held claims."""
+    """None for a step that only warms up, or prepares or unprepares the held claims."""
     content: Mapping[str, Any]
 
 
@@ -128,11 +128,14 @@ def _steps(drivers: Sequence[Driver], claims: Mapping[str, Sequence[Mapping[str,
         own = claims[driver.label][: extent.held]
         return _Step(None, {"socket": str(driver.socket), "claims": own, "atOnce": 1, "do": [action]})
 
-    steps = []
-    for held in (0, extent.held):
-        steps += [hold(driver, "prepare") for driver in drivers if held]
-        for number in range(extent.rounds):
+    # Everything by turns, so that other work on the machine disturbs all kinds alike.
+    steps = [step(driver, 0, AT_ONCE, "prepare", "unprepare") for driver in drivers]
+    steps = [_Step(None, warming.content) for warming in steps]
+    for number in range(extent.rounds):
+        for held in dict.fromkeys((0, extent.held)):
+            steps += [hold(driver, "prepare") for driver in drivers if held]
             for driver in drivers if number % 2 else reversed(drivers):
                 steps.append(step(driver, held, 1, "get", "prepare", "unprepare"))
                 steps.append(step(driver, held, AT_ONCE, "prepare", "unprepare"))
-    return steps + [hold(driver, "unprepare") for driver in drivers]
+            steps += [hold(driver, "unprepare") for driver in drivers if held]
+    return steps
