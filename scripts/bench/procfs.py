@@ -23,3 +23,8 @@ def cpu_ticks(text: str) -> int:
     """Return the processor time in ticks, user and system, from /proc/PID/stat."""
     fields = text.rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+def start_ticks(text: str) -> int:
+    """Return when the process started, in ticks since the machine's start, from /proc/PID/stat."""
+    return int(text.rpartition(")")[2].split()[19])

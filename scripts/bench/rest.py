@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from lab.cluster import Cluster
@@ -33,6 +34,7 @@ _KINDS = {
     "write": ["create", "update", "patch", "delete", "deletecollection"],
 }
 _COUNTED = re.compile(r'apiserver_flowcontrol_dispatched_requests_total\{.*flow_schema="benchmark-(\w+)".*\} (\S+)')
+_PUBLISHED = re.compile(r"^(\S+Z) INFO slices\.publisher published generation", re.MULTILINE)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -42,6 +44,7 @@ class RestFigures:
 
     Attributes:
         python: Version of Python in the image.
+        start_seconds: From the start of its process to its slices stored, by its log.
         resident_mb: VmRSS after `SETTLE_SECONDS`, in MB of 1024 kB.
         resident_later_mb: VmRSS at the end.
         threads: Number of its threads.
@@ -51,6 +54,7 @@ class RestFigures:
     """
 
     python: str
+    start_seconds: float
     resident_mb: float
     resident_later_mb: float
     threads: int
@@ -83,6 +87,7 @@ def measure(
         return cluster.kubectl("-n", NAMESPACE, "exec", pod, "--", "cat", path).stdout
 
     python = cluster.kubectl("-n", NAMESPACE, "exec", pod, "--", "python3", "--version").stdout.split()[-1]
+    log = cluster.kubectl("-n", NAMESPACE, "logs", pod).stdout
     status = read("/proc/1/status")
     requests, ticks, begun = _requests(transport), procfs.cpu_ticks(read("/proc/1/stat")), time.monotonic()
     with progress.step(f"watching the driver at rest for {seconds / 60:.0f} minutes"):
@@ -92,6 +97,7 @@ def measure(
     later = read("/proc/1/status")
     return RestFigures(
         python=python,
+        start_seconds=published_at(log) - _boot_time() - procfs.start_ticks(read("/proc/1/stat")) / _TICKS,
         resident_mb=procfs.status_number(status, "VmRSS") / 1024,
         resident_later_mb=procfs.status_number(later, "VmRSS") / 1024,
         threads=procfs.status_number(later, "Threads"),
@@ -101,12 +107,28 @@ def measure(
     )
 
 
+def published_at(log: str) -> float:
+    """Return when the driver had published for the first time, in seconds since 1970, from its log.
+
+    Raises:
+        LabError: The log does not say so.
+    """
+    found = _PUBLISHED.search(log)
+    if found is None:
+        raise LabError("The driver's log does not say that its slices were published, so nothing is reported.")
+    return datetime.fromisoformat(found[1]).timestamp()
+
+
 def dispatched(metrics: str) -> dict[str, int]:
     """Return how many requests the API server let through for each of our FlowSchemas, from its metrics."""
     counts = dict.fromkeys(_KINDS, 0)
     for kind, number in _COUNTED.findall(metrics):
         counts[kind] += int(float(number))
     return counts
+
+
+def _boot_time() -> float:
+    return time.time() - float(Path("/proc/uptime").read_text().split()[0])
 
 
 def _requests(transport: Transport) -> dict[str, int]:

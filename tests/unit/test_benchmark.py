@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from bench.calls import AT_ONCE, Extent, Situation
 from bench.figures import Round, call_figures, percentile
-from bench.procfs import cpu_ticks, status_number
+from bench.procfs import cpu_ticks, start_ticks, status_number
 from bench.report import OURS, targets, text
-from bench.rest import RestFigures, dispatched
+from bench.rest import RestFigures, dispatched, published_at
 from hypothesis import given
 from hypothesis import strategies as st
 from lab.errors import LabError
@@ -59,9 +59,20 @@ def test_requests_are_counted_for_the_driver_only() -> None:
 
 def test_a_process_is_read_whatever_its_name() -> None:
     assert (status_number(STATUS, "VmRSS"), status_number(STATUS, "Threads")) == (50432, 19)
-    assert cpu_ticks(STAT) == 200
+    assert (cpu_ticks(STAT), start_ticks(STAT)) == (200, 2130)
     with pytest.raises(LabError, match="VmSwap"):
         status_number(STATUS, "VmSwap")
+
+
+def test_the_start_ends_with_the_first_publication() -> None:
+    lines = [
+        "1970-01-01T00:01:00.250Z INFO driver neuron-dra-driver 0.1.0 on node node-1",
+        "1970-01-01T00:01:00.500Z INFO slices.publisher published generation 1: 0 deleted, 0 updated, 1 created",
+        "1970-01-01T00:02:00.500Z INFO slices.publisher published generation 2: 0 deleted, 1 updated, 0 created",
+    ]
+    assert published_at("\n".join(lines)) == 60.5
+    with pytest.raises(LabError, match="nothing is reported"):
+        published_at(lines[0])
 
 
 def report(prepare: float, memory_mb: float, writes: int) -> str:
@@ -71,7 +82,7 @@ def report(prepare: float, memory_mb: float, writes: int) -> str:
         for at_once in (1, AT_ONCE)
         for held in (0, 100)
     }
-    rest = RestFigures("3.13.1", memory_mb, memory_mb, 19, 600.0, 0.2, {"watch": 2, "read": 1, "write": writes})
+    rest = RestFigures("3.13.1", 0.4, memory_mb, memory_mb, 19, 600.0, 0.2, {"watch": 2, "read": 1, "write": writes})
     starts = {OURS: [0.5, 0.4, 2.0], "Go test driver": [1.0]}
     memory = {OURS: (48.0, 51.0), "Go test driver": (40.0, 60.0)}
     return text("a machine", 0.1, "1.37.1", Extent(1, 3, 100, 1), starts, calls, memory, rest)
@@ -79,7 +90,7 @@ def report(prepare: float, memory_mb: float, writes: int) -> str:
 
 def test_the_report_says_of_each_target_whether_it_was_met() -> None:
     good = report(3.0, 50.0, 0)
-    assert good.count("| met |") == 11
+    assert good.count("| met |") == 12
     assert "MISSED" not in good
     assert "extrapolated to an hour: 18 watches and reads, 0 writes" in good
     bad = [line for line in report(20.0, 61.0, 1).splitlines() if "MISSED" in line]
