@@ -66,6 +66,7 @@ class Reflector(Generic[T]):
         self._lock = threading.Lock()
         self._open: Watch[T] | None = None
         self._opened_at: float | None = None
+        self._expired = False
         self._thread = threading.Thread(target=self._run, name=f"watch {name}", daemon=True)
         self.last_error = ""
         """Why the collection is not followed right now, or ""."""
@@ -102,6 +103,11 @@ class Reflector(Generic[T]):
                     resource_version = ""
             except _Moved as moved:
                 trouble, resource_version = moved.error, moved.resource_version
+                if moved.error.status == 410 and not self._expired:
+                    # After an outage this is how a server says that it is there again. Only the first one counts: some
+                    # other fault may make every version too old.
+                    self._backoff.reset()
+                self._expired = moved.error.status == 410
             except Exception as error:
                 log.exception("watching %s failed in a way that nobody foresaw; it is tried again", self._name)
                 trouble, resource_version = ApiError(f"internal error: {error!r}"), ""

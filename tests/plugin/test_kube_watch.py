@@ -123,6 +123,20 @@ def test_an_expired_watch_lists_again(server: ApiServer) -> None:
         eventually(lambda: len(follower.events) == 2)
 
 
+def test_a_server_that_says_410_is_there_again_and_is_asked_soon_after_an_outage(server: ApiServer) -> None:
+    backoff = Backoff(first=0.05)
+    with Follower(server, backoff=backoff) as follower:
+        eventually(lambda: watches(server) == 1)
+        server.stop()
+        relabel(server, "2")
+        eventually(lambda: backoff.tries == 6)
+        server.store.expire()
+        server.start()
+        eventually(lambda: watches(server) == 2)
+        # Without that answer the next try would come after 1.6 s or more.
+        eventually(lambda: len(follower.lists) == 2, within=0.8)
+
+
 def test_a_server_that_always_says_410_is_not_asked_in_a_loop(server: ApiServer) -> None:
     server.fail(410, times=10_000, watch=True, reason="Expired")
     with Follower(server):
