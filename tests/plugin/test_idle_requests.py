@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,9 @@ def started(world: World) -> NodeAgent:
         "plugins_dir": str(world.kubelet.plugins_dir),
         "host_root": str(world.host),
         "healthcheck_port": "-1",
-        "rescan_seconds": str(10 / FASTER),
     }
     settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
+    settings = replace(settings, rescan_seconds=settings.rescan_seconds / FASTER)
     transport = world.server.transport(api_key={"BearerToken": f"Bearer {TOKEN}"})
     agent = NodeAgent(settings, transport, lambda: None)
     agent.start()
