@@ -263,8 +263,11 @@ def emulated_root(lab: Cluster, installation: Installation, node: str) -> Path:
 
 
 def nudge(namespace: Namespace, *pods: str) -> None:
-    """Have kubelet look at pods now; after a failed prepare it would do so when they change, or after 60 to 90 s."""
-    namespace.kubectl("annotate", "--overwrite", "pod", *pods, f"nudged={time.monotonic()}")
+    """Have kubelet look at pods now; after a failed prepare it would do so when they change, or after 60 to 90 s.
+
+    Pods that are gone are passed over.
+    """
+    namespace.kubectl("annotate", "--overwrite", "pod", *pods, f"nudged={time.monotonic()}", check=False)
 
 
 def wait_unprepared(files: NodeFiles, uid: str, within: float = 30.0) -> None:

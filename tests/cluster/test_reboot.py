@@ -1,0 +1,137 @@
+"""A node loses power: its CDI directory is empty afterwards, and nothing that ran before runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from lab.cluster import Cluster
+
+from tests.cluster.installation import EMULATED, Installation
+from tests.cluster.kube import Kube, Object, eventually
+from tests.cluster.lifecycle import (
+    Stopwatch,
+    is_ready,
+    kill_driver,
+    nudge,
+    own_namespace,
+    restart_count,
+    uid_of,
+    wait_driver_ready,
+)
+from tests.cluster.namespace import Namespace
+from tests.cluster.nodefiles import NodeFiles
+from tests.cluster.objects import pod, request, template
+
+NODE = "node-1"
+FIRST_BOOT = "11111111-1111-4111-8111-111111111111"
+SECOND_BOOT = "22222222-2222-4222-8222-222222222222"
+
+
+@dataclass
+class Reboot:
+    """What was there before it."""
+
+    namespace: Namespace
+    files: NodeFiles
+    stays_uid: str
+    forgotten_uid: str
+    spec: Object
+    entry: Object
+    shown: dict[int, int]
+    specs_at_start: int
+
+
+def _keep_emulated_host(daemonset: Object) -> None:
+    """Have the emulated host at a fixed place, so that a boot id put there is found by the driver after a reboot."""
+    daemonset["spec"]["template"]["spec"]["containers"][0]["env"].append(
+        {"name": "EMULATION_ROOT", "value": "/tmp/host"}
+    )
+
+
+def _set_boot_id(lab: Cluster, driver: Object, boot_id: str) -> None:
+    """Let the emulated host tell a boot of its own: a reboot of a lab's node does not change the machine's."""
+    tmp = lab.node(NODE).layout.kubelet / "pods" / uid_of(driver) / "volumes/kubernetes.io~empty-dir/tmp"
+    path: Path = tmp / "host/proc/sys/kernel/random/boot_id"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(boot_id + "\n")
+
+
+@pytest.fixture(scope="module")
+def reboot(kube: Kube, lab: Cluster, installation: Installation) -> Iterator[Reboot]:
+    """Two pods run; the power goes; one is deleted with its claim, and kubelet's record is lost; the node starts."""
+    installation.ensure("--emulate", EMULATED)
+    installation.vary("emulated host that stays", _keep_emulated_host)
+    files, node = NodeFiles(lab.node(NODE)), lab.node(NODE)
+    driver = wait_driver_ready(installation, NODE)
+    _set_boot_id(lab, driver, FIRST_BOOT)
+    kill_driver(installation, NODE)
+    wait_driver_ready(installation, NODE, restarts=restart_count(driver) + 1)
+    with own_namespace(kube, "reboot") as namespace:
+        stays = pod("stays", templates={"neurons": "four"}, node=NODE)
+        stays["spec"]["restartPolicy"] = "Always"
+        forgotten = pod("forgotten", templates={"neurons": "four"}, node=NODE)
+        namespace.apply(template("four", request(count=4)), stays, forgotten)
+        namespace.wait_ready("stays", "forgotten")
+        stays_uid, forgotten_uid = (uid_of(namespace.claim_of(name)) for name in ("stays", "forgotten"))
+        seen = Reboot(
+            namespace,
+            files,
+            stays_uid,
+            forgotten_uid,
+            files.specs()[stays_uid],
+            files.journal()[stays_uid],
+            files.shown(stays_uid),
+            specs_at_start=-1,
+        )
+        clock = Stopwatch()
+        node.stop()
+        namespace.kubectl("delete", "pod", "forgotten", "--force", "--grace-period=0")
+        eventually("one claim to be left", lambda: len(namespace.claims()) == 1)
+        _set_boot_id(lab, driver, SECOND_BOOT)
+        (node.layout.kubelet / "dra_manager_state").unlink()
+        node.reboot()
+        seen.specs_at_start = len(files.specs())
+        clock.lap("kubelet is healthy again")
+        wait_driver_ready(installation, NODE, restarts=restart_count(driver) + 2, within=90)
+        clock.lap("the driver is ready")
+        nudge(namespace, "stays")
+        eventually("the pod to run again", lambda: _runs_again(namespace), 90)
+        clock.lap("the pod runs again")
+        yield seen
+
+
+def _runs_again(namespace: Namespace) -> bool:
+    found = namespace.pod("stays")
+    return found is not None and restart_count(found) == 1 and is_ready(found)
+
+
+def test_a_pod_comes_back_with_the_same_devices(reboot: Reboot) -> None:
+    assert reboot.namespace.numbers("stays") == [0, 1, 2, 3]
+    assert reboot.files.shown(reboot.stays_uid) == reboot.shown
+
+
+def test_its_cdi_spec_is_written_again_and_its_journal_entry_is_of_this_boot(reboot: Reboot) -> None:
+    assert reboot.specs_at_start == 0
+    assert reboot.files.specs()[reboot.stays_uid] == reboot.spec
+    now = reboot.files.journal()[reboot.stays_uid]
+    assert (reboot.entry["bootId"], now["bootId"]) == (FIRST_BOOT, SECOND_BOOT)
+    assert now["plan"] == reboot.entry["plan"]
+
+
+def test_slices_are_published_again(reboot: Reboot, kube: Kube) -> None:
+    (found,) = kube.slices(NODE)
+    assert len(found["spec"]["devices"]) == 16
+
+
+def test_devices_of_a_claim_that_is_gone_and_that_kubelet_forgot_are_free_again(
+    reboot: Reboot, installation: Installation
+) -> None:
+    """All twelve devices that the other pod does not have."""
+    eventually("the forgotten claim to be released", lambda: reboot.forgotten_uid not in reboot.files.journal(), 10)
+    assert f"claim {reboot.forgotten_uid}: release: its claim is gone" in installation.logs(NODE)
+    reboot.namespace.apply(template("twelve", request(count=12)), pod("rest", templates={"neurons": "twelve"}, node=NODE))
+    reboot.namespace.wait_ready("rest")
+    assert reboot.namespace.numbers("rest") == list(range(12))

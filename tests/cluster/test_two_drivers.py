@@ -1,0 +1,128 @@
+"""Another driver on the same node, in the same claim: the example of docs/library.md, with a slice made by hand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lab.cluster import Cluster
+
+from tests.cluster.installation import ROOT, Installation
+from tests.cluster.kube import Kube, Object, eventually
+from tests.cluster.lifecycle import Stopwatch, nudge, uid_of, wait_driver_ready, wait_gone
+from tests.cluster.namespace import Namespace
+from tests.cluster.nodefiles import NodeFiles
+from tests.cluster.objects import pod, request, template
+
+NODE = "node-1"
+CLOCK = "clock.example.com"
+CLASS: Object = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": CLOCK},
+    "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{CLOCK}'"}}]},
+}
+SLICE: Object = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceSlice",
+    "metadata": {"name": f"{NODE}-clock"},
+    "spec": {
+        "driver": CLOCK,
+        "nodeName": NODE,
+        "pool": {"name": "node", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "clock", "allowMultipleAllocations": False}, {"name": "clock-2"}],
+    },
+}
+
+
+class ClockDriver:
+    """The example, as a process in the mount namespace of a node."""
+
+    def __init__(self, lab: Cluster, directory: Path) -> None:
+        page = (ROOT / "docs/library.md").read_text()
+        (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        script = directory / "clock.py"
+        script.write_text(code)
+        command = [sys.executable, str(script), "/var/lib/kubelet", "/run/cdi"]
+        self._command = lab.node(NODE).enter_command(command)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRPC_ENABLE_FORK_SUPPORT": "0"}
+        self._process = subprocess.Popen(self._command, env=environment)
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        if self._process is not None:
+            self._process.terminate()
+            assert self._process.wait(15) == 0
+            self._process = None
+
+
+@pytest.fixture
+def clock_driver(lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[ClockDriver]:
+    """The other driver, running, with its class and slice."""
+    made = ClockDriver(lab, tmp_path)
+    made.start()
+    kube.apply(CLASS, SLICE)
+    yield made
+    made.stop()
+    kube.kubectl("delete", "--ignore-not-found", "deviceclass", CLOCK)
+    kube.kubectl("delete", "--ignore-not-found", "resourceslice", SLICE["metadata"]["name"])
+
+
+def test_a_claim_of_two_drivers_waits_for_both_and_neither_disturbs_the_other(
+    driver: Installation,
+    lab: Cluster,
+    kube: Kube,
+    clock_driver: ClockDriver,
+    namespace: Namespace,
+    node_files: dict[str, NodeFiles],
+) -> None:
+    files = node_files[NODE]
+    wait_driver_ready(driver, NODE)
+    both = template("both", request("neurons", 2), request("clock", device_class=CLOCK))
+    namespace.apply(both, template("own", request()), pod("first", templates={"both": "both"}, node=NODE))
+    namespace.wait_ready("first")
+    assert namespace.numbers("first") == [0, 1]
+    assert namespace.exec("first", "echo $PREPARED_AT").strip().isdecimal()
+    first = uid_of(namespace.claim_of("first", "both"))
+
+    stopwatch = Stopwatch()
+    clock_driver.stop()
+    namespace.kubectl("delete", "pod", "first", "--grace-period=1", "--wait=false")
+    namespace.apply(
+        pod("second", templates={"both": "both"}, node=NODE), pod("own", templates={"own": "own"}, node=NODE)
+    )
+    namespace.wait_ready("own")
+    stopwatch.lap("a pod that needs only this driver is ready while the other driver is away")
+    message = namespace.wait_event("second", CLOCK)
+    stopwatch.lap(f"kubelet says: {message}")
+    lab.node(NODE).restart_kubelet()
+    eventually("the slice of this driver to be there again", lambda: kube.slices(NODE))
+    assert namespace.phase("second") == "Pending"
+    assert namespace.pod("first") is not None
+
+    clock_driver.start()
+    _until_registered(lab, "the other driver's socket", lambda: nudge(namespace, "first", "second"))
+    namespace.wait_ready("second")
+    wait_gone(namespace, "first")
+    stopwatch.lap("one pod runs, the other is gone")
+    assert first not in files.specs()
+    assert set(files.journal()) == {
+        uid_of(namespace.claim_of("second", "both")),
+        uid_of(namespace.claim_of("own", "own")),
+    }
+    assert namespace.numbers("second") == [0, 1]
+
+
+def _until_registered(lab: Cluster, what: str, then: Callable[[], None]) -> None:
+    registry = lab.node(NODE).layout.kubelet / "plugins_registry"
+    eventually(what, (registry / f"{CLOCK}-reg.sock").exists)
+    then()
