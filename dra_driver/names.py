@@ -12,6 +12,9 @@ GROUP_ATTRIBUTE_DOMAIN = "resource.aws.com"
 CDI_KIND = "k8s.neuron.aws.com/claim"
 """CDI kind of the claim specs. Device names below it carry the claim UID, so a name is never used again."""
 
+NODE_DEVICE = "neuron-node"
+"""Name of the device that is a whole node of an UltraServer."""
+
 
 def device_name(index: int) -> str:
     """Name of chip ``index`` in ResourceSlices, as the vendor's driver publishes it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dra_driver.topology.ultraserver import Mode
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -44,6 +46,42 @@ class NeuronDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerSet:
+    """A set of nodes that the kernel driver has found to form one server, and this node's place in it."""
+
+    nodes: int
+    """How many there are: 2 or 4, or what the firmware says."""
+    server_id: str
+    """16 lower-case hexadecimal digits, equal on all nodes of the set."""
+    node_id: int
+    """0 to ``nodes`` - 1, unique in the set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The part that a node of an UltraServer type takes in its server, as the kernel driver shows it now."""
+
+    modes: tuple[Mode, ...]
+    """Modes that the node can be used in now, in the order X4, X2V, X2H, X1; empty while ``electing``."""
+    sets: tuple[ServerSet, ...]
+    """Sets that exist, the smallest first; while ``electing`` those of the last reading that was not busy."""
+    elected: bool
+    """Ids come from an election over the links (one set for each size); False: one set from the firmware."""
+    electing: bool = False
+    """The election is running (minutes after boot, or again): ids and modes are not to be relied on."""
+
+    def set_for(self, nodes: int) -> ServerSet | None:
+        """The set that ``nodes`` nodes (2 or 4) working together belong to; None when there is none.
+
+        An election gives each size a set of its own. The firmware gives one, whose ids hold for a part of it too, as
+        in AWS's init script.
+        """
+        if self.elected:
+            return next((found for found in self.sets if found.nodes == nodes), None)
+        return next((found for found in self.sets if found.nodes >= nodes), None)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeInventory:
     """Everything the driver knows of its node. Equal inventories publish equal slices."""
 
@@ -58,6 +96,8 @@ class NodeInventory:
     network_layers: tuple[str | None, str | None, str | None] = (None, None, None)
     """EC2 network topology node ids of layers 1 to 3, from node labels."""
     capacity_block_id: str | None = None
+    ultraserver: Membership | None = None
+    """None: the instance type is no part of an UltraServer, whatever files the host has."""
     emulated: bool = False
     settling: bool = False
     """Some value said ``busy`` (or a device is resetting): read again soon."""

@@ -7,7 +7,42 @@ kernel driver offers below ``/sys/class/neuron_device``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
+
+
+class Mode(Enum):
+    """How a node takes part in an UltraServer, by name; the values are the kernel driver's numbers.
+
+    They stay at the edge: users and logs see names. Source of names and numbers: aws-neuron-sdk,
+    ``deploy/eks/ultraserver.rst``.
+    """
+
+    X4 = 1
+    """Four nodes."""
+    X2H = 2
+    """Two nodes over the horizontal link: a remainder of a server that is not whole."""
+    X2V = 3
+    """Two nodes over the vertical link."""
+    X1 = 4
+    """Stand-alone."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that work together in this mode."""
+        return {Mode.X4: 4, Mode.X2H: 2, Mode.X2V: 2, Mode.X1: 1}[self]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def mode_for(nodes: int, offered: tuple[Mode, ...]) -> Mode | None:
+    """The mode in which ``nodes`` nodes (1, 2 or 4) work together: X4; X2V, else X2H; X1. None: not offered.
+
+    The order is that of AWS's own init script (aws-neuron-sdk, ``src/k8/k8s-ultraserver-init-script.sh``).
+    """
+    preferred = (Mode.X4, Mode.X2V, Mode.X2H, Mode.X1)
+    return next((mode for mode in preferred if mode.nodes == nodes and mode in offered), None)
 
 
 @dataclass(frozen=True, slots=True)
