@@ -101,6 +101,15 @@ def test_waiting_gives_up_after_its_time() -> None:
         waiting.until("miracle", lambda: False, progress=QUIET, timeout=0.1)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Shells start background jobs, and so a whole test run, with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupts_wait_until_the_end_of_an_uninterrupted_block() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), process.uninterrupted():
