@@ -52,9 +52,11 @@ def shown_in(spec: Spec, uid: str) -> dict[int, int] | None:
     """Chips by container number that the spec of claim ``uid`` shows; None when it was not written by this driver."""
     shown: dict[int, int] = {}
     for device in spec.devices:
-        chips = chips_of(device.name.removeprefix(f"{uid}-").rpartition("-")[0])
         nodes = device.container_edits.device_nodes
         found = [(_number(node.host_path or node.path), _number(node.path)) for node in nodes]
+        seen = tuple(chip for chip, _ in found if chip is not None)
+        # A whole node is made of what it shows: at the time of writing those were all chips of the host.
+        chips = chips_of(device.name.removeprefix(f"{uid}-").rpartition("-")[0], seen)
         if chips is None or not device.name.startswith(f"{uid}-") or tuple(chip for chip, _ in found) != chips:
             return None
         for chip, number in found:

@@ -17,7 +17,7 @@ from dra_driver.claims.values import UID, ChipNode, Consumers, Plan, PlannedDevi
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
-from dra_driver.slices.chips import chips_of
+from dra_driver.slices.chips import chips_of, host_chips
 
 __all__ = [
     "ConsumersUnknown",
@@ -56,7 +56,7 @@ def plan(
     meta = claim.metadata
     _check_uid(meta.uid)
     results = own_results(claim)
-    pairs = [(result, _chips(result, settings)) for result in results]
+    pairs = [(result, _chips(result, inventory, settings)) for result in results]
     present = {chip: _present(inventory, chip, result.device) for result, chips in pairs for chip in chips}
     warnings = _contiguity(_exclusive(pairs, meta.uid, held), settings)
     env = _environment(claim, results, inventory)
@@ -140,7 +140,7 @@ def own_pod(claim: ResourceClaim) -> str:
     return next(iter(owners)) if len(owners) == 1 and pods is not None and pods <= owners else ""
 
 
-def _chips(result: DeviceRequestAllocationResult, settings: PlanSettings) -> tuple[int, ...]:
+def _chips(result: DeviceRequestAllocationResult, inventory: NodeInventory, settings: PlanSettings) -> tuple[int, ...]:
     if result.pool != settings.node_name:
         raise Refusal(
             f"device {_named(result.device)} is allocated from pool {_named(result.pool)}, not from this node's pool "
@@ -154,7 +154,7 @@ def _chips(result: DeviceRequestAllocationResult, settings: PlanSettings) -> tup
             consequence=_NOT_PREPARED,
             remedy="remove capacity requests from the claim; pods can share a whole claim instead",
         )
-    chips = chips_of(result.device)
+    chips = chips_of(result.device, host_chips(inventory))
     if chips is None:
         raise Refusal(
             f"device {_named(result.device)} is not one that this driver publishes",

@@ -39,7 +39,7 @@ class Standing:
     Attributes:
         here: it exists under its UID and is allocated to this node.
         pods: whom it is reserved for; None: cannot be told.
-        chips: what it holds alone, when ``here``.
+        chips: what it holds alone, when ``here``; None: cannot be told.
         since: clock reading of the first of the present run of equal answers.
         checks: number of answers in that run.
         checked: clock reading of the last answer.
@@ -50,7 +50,7 @@ class Standing:
     checked: float
     checks: int = 1
     pods: frozenset[str] | None = None
-    chips: frozenset[int] = frozenset()
+    chips: frozenset[int] | None = frozenset()
 
     @property
     def surely_gone(self) -> bool:
@@ -98,7 +98,7 @@ def repairs(
         standing = standings.get(uid)
         if standing is None:
             continue
-        if standing.here and item.chips is None:
+        if standing.here and standing.chips is not None and item.chips is None:
             found.append(
                 Repair("learn", uid, "the API server tells what the unreadable file held", None, standing.chips)
             )

@@ -20,6 +20,7 @@ from dra_driver.claims.repair import GONE_SECONDS, Repair, clashes, repairs
 from dra_driver.claims.standings import Standings
 from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
+from dra_driver.slices.chips import host_chips
 
 INTERVAL = 60.0
 """Seconds between two passes."""
@@ -54,7 +55,7 @@ class Repairer:
         self._journal = journal
         self._cdi = cdi
         self._inventory = inventory
-        self._standings = Standings(source, node_name, journal.boot_id, clock)
+        self._standings = Standings(source, node_name, journal.boot_id, lambda: host_chips(inventory()), clock)
         self._pass = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

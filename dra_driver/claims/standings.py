@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -19,7 +19,7 @@ from dra_driver.claims.preparer import ClaimSource
 from dra_driver.claims.repair import Standing
 from dra_driver.claims.values import Plan
 from dra_driver.kube.errors import ApiError, DecodeError
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.chips import chips_of
 
@@ -40,11 +40,20 @@ class Standings:
         source: the API server.
         node_name: name of this node, which is also its pool's.
         boot_id: identity of this boot.
+        chips: host indexes of all chips of the node, as they are known now.
         clock: monotonic seconds.
     """
 
-    def __init__(self, source: ClaimSource, node_name: str, boot_id: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        source: ClaimSource,
+        node_name: str,
+        boot_id: str,
+        chips: Callable[[], Collection[int]],
+        clock: Callable[[], float],
+    ) -> None:
         self._source = source
+        self._all_chips = chips
         self._node_name = node_name
         self._boot_id = boot_id
         self._clock = clock
@@ -100,27 +109,34 @@ class Standings:
 
     def _note(self, uid: str, claim: ResourceClaim | None) -> None:
         now = self._clock()
-        chips = None if claim is None or claim.metadata.uid != uid else self._chips(claim)
+        own = [] if claim is None or claim.metadata.uid != uid else self._own(claim)
         before = self._known.get(uid)
-        if before is not None and before.here == (chips is not None):
+        if before is not None and before.here == bool(own):
             answer = replace(before, checked=now, checks=before.checks + 1)
         else:
-            answer = Standing(here=chips is not None, since=now, checked=now)
-        if chips is not None and claim is not None:
-            answer = replace(answer, chips=chips, pods=users(claim))
+            answer = Standing(here=bool(own), since=now, checked=now)
+        if own and claim is not None:
+            answer = replace(answer, chips=self._chips(own), pods=users(claim))
         self._known[uid] = answer
 
-    def _chips(self, claim: ResourceClaim) -> frozenset[int] | None:
-        """What the claim holds alone on this node; None when no device of this node is allocated to it."""
+    def _own(self, claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+        """What of this node is allocated to the claim."""
         allocation = claim.status.allocation
-        own = [
+        return [
             result
             for result in (allocation.devices.results if allocation is not None else ())
             if result.driver == DRIVER_NAME and result.pool == self._node_name
         ]
-        if not own:
-            return None
-        return frozenset(chip for result in own if not result.admin_access for chip in chips_of(result.device) or ())
+
+    def _chips(self, own: Iterable[DeviceRequestAllocationResult]) -> frozenset[int] | None:
+        """What a claim holds alone; None when a device is of unknown chips, which may be any."""
+        held: set[int] = set()
+        for result in own:
+            chips = chips_of(result.device, self._all_chips())
+            if chips is None:
+                return None
+            held.update(() if result.admin_access else chips)
+        return frozenset(held)
 
 
 def _again(claims: int) -> float:

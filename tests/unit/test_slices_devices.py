@@ -205,19 +205,19 @@ def test_equal_inventories_give_equal_bytes() -> None:
 @given(st.text(max_size=80), st.lists(st.integers(0, 70_000), max_size=20, unique=True))
 def test_no_inventory_makes_an_error(instance_type: str, indexes: list[int]) -> None:
     published = devices(inventory(instance_type, 0, devices=tuple(chip(i) for i in indexes)))
-    assert [chips_of(device.name) for device in published] == [(i,) for i in sorted(indexes)]
+    assert [chips_of(device.name, indexes) for device in published] == [(i,) for i in sorted(indexes)]
 
 
 @pytest.mark.parametrize(
     "name", ["", "neuron-device-", "neuron-device-01", "neuron-device--1", "neuron-device-1 ", "x", "neuron-device-٣"]
 )
 def test_names_that_we_never_publish_are_no_chips(name: str) -> None:
-    assert chips_of(name) is None
+    assert chips_of(name, range(16)) is None
 
 
 @given(st.integers(0, 99_999))
 def test_a_device_is_the_chip_that_its_name_says(index: int) -> None:
-    assert chips_of(device_name(index)) == (index,)
+    assert chips_of(device_name(index), ()) == (index,)
 
 
 def test_the_page_of_attributes_is_up_to_date() -> None:
