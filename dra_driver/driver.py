@@ -33,8 +33,9 @@ from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.names import CDI_KIND, DRIVER_NAME
-from dra_driver.samples import journal_samples, samples
+from dra_driver.samples import journal_samples, node_sample, samples
 from dra_driver.slices.devices import devices
+from dra_driver.slices.layout import Layout, node_problem
 from dra_driver.slices.publisher import Publisher
 from dra_driver.version import VERSION
 
@@ -71,6 +72,7 @@ class Settings:
     metrics_address: str
     device_numbering: Literal["renumber", "host"]
     contiguity: Literal["refuse", "warn", "allow"]
+    ultraserver_layout: Layout
     rescan_seconds: float
 
     @property
@@ -197,7 +199,7 @@ class NodeAgent:
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
         # on them would fail in between. Without the API server nothing can be published anyway.
         if self._labels is not None:
-            offered = devices(inventory)
+            offered = devices(inventory, self._settings.ultraserver_layout)
             log.info(
                 "%s, kernel driver %s: %d of %d devices are offered",
                 inventory.instance_type or "unknown instance type",
@@ -205,7 +207,17 @@ class NodeAgent:
                 len(offered),
                 len(inventory.devices),
             )
+            if (problem := self._node_problem(inventory)) != "":
+                log.warning(
+                    "the whole node is not offered: %s; it is offered again when all chips are usable. The layout "
+                    "chips offers the other chips meanwhile",
+                    problem,
+                )
             self._publisher.set_desired(offered)
+
+    def _node_problem(self, inventory: NodeInventory) -> str:
+        """Why the whole node is not offered although it should be, or ""."""
+        return node_problem(inventory) if self._settings.ultraserver_layout != "chips" else ""
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -269,7 +281,9 @@ class NodeAgent:
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""
-        yield from samples(self._host.current, self._publisher.status, self._plugin.registration)
+        host = self._host.current
+        yield from samples(host, self._publisher.status, self._plugin.registration)
+        yield node_sample(self._node_problem(host))
         try:
             with self._journal.locked() as held:
                 prepared, unreadable = len(held.entries), len(held.quarantined)

@@ -29,6 +29,13 @@ def samples(inventory: NodeInventory, status: PublisherStatus, registration: Reg
     yield Sample("slice_repairs", "Times others had changed slices.", status.repairs, kind="counter")
 
 
+def node_sample(problem: str) -> Sample:
+    """Whether an UltraServer host is kept from offering itself as a whole."""
+    return Sample(
+        "node_not_offered", "1 while chips keep a whole UltraServer node from being offered.", float(problem != "")
+    )
+
+
 def journal_samples(prepared: int, unreadable: int, repairs: Mapping[str, int]) -> Iterator[Sample]:
     """What is prepared, and what was repaired by kind."""
     yield Sample("prepared_claims", "Claims that are prepared.", prepared)

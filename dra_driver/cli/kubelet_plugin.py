@@ -52,6 +52,12 @@ OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
         "renumber: containers count from /dev/neuron0; host: host ids",
     ),
     ("--contiguity", "CONTIGUITY_POLICY", "warn", "refuse, warn or allow claims whose host ids are no contiguous run"),
+    (
+        "--ultraserver-layout",
+        "ULTRASERVER_LAYOUT",
+        "node",
+        "what nodes of UltraServers offer; node: themselves as one device; chips: each chip",
+    ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "how often the host is read again"),
 )
 
@@ -62,6 +68,7 @@ CHOICES = {
     "log_format": ("text", "json"),
     "device_numbering": ("renumber", "host"),
     "contiguity": ("refuse", "warn", "allow"),
+    "ultraserver_layout": ("node", "chips"),
 }
 
 
@@ -150,6 +157,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         metrics_address=values["metrics_address"],
         device_numbering=values["device_numbering"],
         contiguity=values["contiguity"],
+        ultraserver_layout=values["ultraserver_layout"],
         rescan_seconds=values["rescan_seconds"],
     )
 

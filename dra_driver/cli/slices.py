@@ -26,6 +26,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_host_arguments(parser)
     parser.add_argument("--node-name", default="example-node", help="node and pool name (default: %(default)s)")
+    parser.add_argument(
+        "--ultraserver-layout",
+        choices=("node", "chips"),
+        default="node",
+        help="what nodes of UltraServers offer (default: %(default)s)",
+    )
     parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml", help="default: %(default)s")
     parser.set_defaults(run=run)
 
@@ -36,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.slices.pool import pool
 
     inventory = read_host(args)
-    slices = pool(devices(inventory), args.node_name, EXAMPLE_NODE_UID)
+    slices = pool(devices(inventory, args.ultraserver_layout), args.node_name, EXAMPLE_NODE_UID)
     print_object({"apiVersion": "v1", "kind": "List", "items": [manifest(item) for item in slices]}, args.output)
     return 0
 

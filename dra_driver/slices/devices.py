@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import lru_cache
 
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import Device, DeviceAttribute, DeviceCapacity
-from dra_driver.names import device_name
-from dra_driver.slices.attributes import ATTRIBUTES, Attribute, Subject, Value
+from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.slices.attributes import ATTRIBUTES, Attribute
+from dra_driver.slices.layout import Layout, is_ultraserver, node_problem
+from dra_driver.slices.subject import Subject, Value
 from dra_driver.topology.instance_types import lookup
 
 LONGEST_TEXT = 64
@@ -19,24 +22,39 @@ MOST_ATTRIBUTES = 32
 log = logging.getLogger(__name__)
 
 
-def devices(inventory: NodeInventory) -> tuple[Device, ...]:
-    """The devices that a node offers, by ascending chip index; equal inventories give equal devices.
+def devices(inventory: NodeInventory, layout: Layout = "node") -> tuple[Device, ...]:
+    """The devices that a node offers, chips first and by ascending index; equal inventories give equal devices.
 
-    A chip whose device numbers cannot be read is not offered: no container could be given it. All devices have the same
-    set of attributes. Texts that Kubernetes would refuse are left out.
+    A chip whose device numbers cannot be read is not offered: no container could be given it. The device that is the
+    whole node is offered only when ``layout.node_problem`` has nothing to say. All chips have the same set of
+    attributes. Texts that Kubernetes would refuse are left out.
     """
     kind = lookup(inventory.instance_type) if inventory.instance_type else None
-    offered = [chip for chip in inventory.devices if chip.major is not None and chip.minor is not None]
-    subjects = [Subject(inventory, chip, kind) for chip in sorted(offered, key=lambda chip: chip.index)]
-    columns = [(row, [_legal(row, row.value(subject)) for subject in subjects]) for row in ATTRIBUTES]
+    offered = sorted(
+        (chip for chip in inventory.devices if chip.major is not None and chip.minor is not None),
+        key=lambda chip: chip.index,
+    )
+    chips = [(device_name(chip.index), Subject(inventory, kind, "neuron_device", (chip,))) for chip in offered]
+    if not is_ultraserver(inventory) or layout == "chips":
+        return _published(chips)
+    if node_problem(inventory):
+        return ()
+    return _published([(NODE_DEVICE, Subject(inventory, kind, "neuron_node", tuple(offered)))])
+
+
+def _published(named: Sequence[tuple[str, Subject]]) -> tuple[Device, ...]:
+    """Devices of one resource type."""
+    subjects = [subject for _, subject in named]
+    rows = [row for row in ATTRIBUTES if subjects and subjects[0].resource in row.of]
+    columns = [(row, [_legal(row, row.value(subject)) for subject in subjects]) for row in rows]
     known = [(row, values) for row, values in columns if None not in values][:MOST_ATTRIBUTES]
     return tuple(
         Device(
-            name=device_name(subject.device.index),
+            name=name,
             attributes={row.name: _attribute(row, v[place]) for row, v in known if row.kind != "capacity"},
             capacity={row.name: DeviceCapacity(str(v[place])) for row, v in known if row.kind == "capacity"},
         )
-        for place, subject in enumerate(subjects)
+        for place, (name, _) in enumerate(named)
     )
 
 

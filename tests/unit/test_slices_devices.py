@@ -11,18 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet
 from dra_driver.kube.codec import encode_slice
 from dra_driver.kube.objects import Device
-from dra_driver.names import device_name
+from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.attributes import ATTRIBUTES, markdown
 from dra_driver.slices.chips import chips_of
 from dra_driver.slices.devices import devices
+from dra_driver.slices.layout import node_problem
 from dra_driver.slices.pool import LONGEST_PREFIX, name_prefix, pool
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.topology.ultraserver import Mode
 from dra_driver.version import VERSION
 from tests.plugin.slicerules import validate_slice
 
+PAIR, FOUR = ServerSet(2, "0123456789abcdef", 1), ServerSet(4, "fedcba9876543210", 3)
+MEMBERSHIP = Membership((Mode.X4, Mode.X2V, Mode.X1), (PAIR, FOUR), elected=True)
 VENDOR_TRN2 = {
     "deviceId",
     "instanceType",
@@ -97,7 +101,7 @@ def test_a_trn2_chip_has_what_the_vendor_publishes_and_our_additions() -> None:
 def test_topology_is_published_where_it_exists(
     instance_type: str, count: int, present: set[str], absent: set[str]
 ) -> None:
-    for device in devices(inventory(instance_type, count)):
+    for device in devices(inventory(instance_type, count), "chips"):
         assert present <= set(device.attributes)
         assert not absent & set(device.attributes)
 
@@ -127,7 +131,7 @@ def test_labels_and_host_facts_are_published_when_known() -> None:
     layers = ("nn-1", None, "nn-3")
     chips = tuple(chip(i, pci_bus_id=f"0000:c{i}:00.0", numa_node=i % 2) for i in range(2))
     host = inventory("trn2u.48xlarge", 2, network_layers=layers, capacity_block_id="cb-1", devices=chips)
-    (first, second) = devices(host)
+    (first, second) = devices(host, "chips")
     assert values(first)["networkNodeLayer1"] == "nn-1"
     assert "networkNodeLayer2" not in first.attributes
     assert values(first)["capacityBlockId"] == "cb-1"
@@ -186,8 +190,10 @@ def test_every_type_gives_slices_that_the_api_server_takes(instance_type: str) -
     count = INSTANCE_TYPES[instance_type].devices or 16
     full = inventory(instance_type, count, network_layers=("a", "b", "c"), capacity_block_id="cb")
     chips = tuple(replace(c, pci_bus_id=f"0000:00:{c.index:02x}.0", numa_node=0, connected=(0,)) for c in full.devices)
-    for item in pool(devices(replace(full, devices=chips)), "node-a", "uid"):
+    host = replace(full, devices=chips, ultraserver=MEMBERSHIP)
+    for item in (*pool(devices(host, "chips"), "node-a", "uid"), *pool(devices(host, "node"), "node-a", "uid")):
         validate_slice(msgspec.json.decode(msgspec.json.encode(encode_slice(item, "v1"))), None)
+        assert item.spec.devices
         assert all(len(device.attributes) + len(device.capacity) <= 32 for device in item.spec.devices)
 
 
@@ -204,7 +210,7 @@ def test_equal_inventories_give_equal_bytes() -> None:
 
 @given(st.text(max_size=80), st.lists(st.integers(0, 70_000), max_size=20, unique=True))
 def test_no_inventory_makes_an_error(instance_type: str, indexes: list[int]) -> None:
-    published = devices(inventory(instance_type, 0, devices=tuple(chip(i) for i in indexes)))
+    published = devices(inventory(instance_type, 0, devices=tuple(chip(i) for i in indexes)), "chips")
     assert [chips_of(device.name, indexes) for device in published] == [(i,) for i in sorted(indexes)]
 
 
@@ -232,6 +238,88 @@ def test_attribute_names_are_unique_and_legal() -> None:
     names = [row.name for row in ATTRIBUTES]
     assert len(names) == len(set(names)) <= 32
     assert all(len(name.rpartition("/")[2]) <= 32 for name in names)
+
+
+# UltraServers
+
+
+def ultraserver(**changes: Any) -> NodeInventory:
+    return inventory("trn2u.48xlarge", 16, ultraserver=MEMBERSHIP, **changes)
+
+
+def test_a_node_of_an_ultraserver_is_one_device() -> None:
+    (device,) = devices(ultraserver(network_layers=("nn-1", "nn-2", "nn-3"), capacity_block_id="cb-1"))
+    assert device.name == NODE_DEVICE
+    assert values(device) == {
+        "instanceType": "trn2u.48xlarge",
+        "neuronDriverVersion": "2.26.10.0",
+        "draDriverVersion": VERSION,
+        "resourceType": "neuron_node",
+        "networkNodeLayer1": "nn-1",
+        "networkNodeLayer2": "nn-2",
+        "networkNodeLayer3": "nn-3",
+        "capacityBlockId": "cb-1",
+        "resource.aws.com/devicegroup16_id": "821d14afaf11327d",
+        "ultraserverModes": "X4,X2V,X1",
+        "ultraserverServerId2": "0123456789abcdef",
+        "ultraserverNodeId2": 1,
+        "ultraserverServerId4": "fedcba9876543210",
+        "ultraserverNodeId4": 3,
+        "coreCount": 128,
+    }
+    assert device.capacity["memory"].value == "1536Gi"
+
+
+def test_chips_of_an_ultraserver_know_their_server_too() -> None:
+    published = devices(ultraserver(), "chips")
+    assert [device.name for device in published] == [device_name(i) for i in range(16)]
+    assert {values(device)["ultraserverServerId4"] for device in published} == {"fedcba9876543210"}
+    assert {values(device)["resourceType"] for device in published} == {"neuron_device"}
+
+
+@pytest.mark.parametrize("layout", ["node", "chips"])
+def test_other_hosts_offer_their_chips_in_any_layout(layout: Any) -> None:
+    assert devices(inventory("trn2.48xlarge", 16), layout) == devices(inventory("trn2.48xlarge", 16))
+    assert len(devices(inventory("trn2.48xlarge", 15), layout)) == 15
+    assert node_problem(inventory("trn2.48xlarge", 15)) == ""
+
+
+def test_sets_that_do_not_exist_are_not_published() -> None:
+    (device,) = devices(ultraserver(), "node")
+    lone = Membership((Mode.X2H, Mode.X1), (PAIR,), elected=True)
+    (remainder,) = devices(inventory("trn2u.48xlarge", 16, ultraserver=lone))
+    assert set(device.attributes) - set(remainder.attributes) == {"ultraserverServerId4", "ultraserverNodeId4"}
+
+
+def test_an_election_takes_no_attribute_away() -> None:
+    electing = Membership((), MEMBERSHIP.sets, elected=True, electing=True)
+    (before,), (during,) = devices(ultraserver()), devices(inventory("trn2u.48xlarge", 16, ultraserver=electing))
+    assert set(during.attributes) == set(before.attributes)
+    assert values(during)["ultraserverModes"] == "electing"
+    assert values(during)["ultraserverServerId4"] == "fedcba9876543210"
+
+
+@pytest.mark.parametrize(
+    ("chips", "named"),
+    [
+        (tuple(chip(i) for i in range(16) if i != 5), "neuron5 cannot"),
+        (tuple(chip(i, **({"major": None, "minor": None} if i == 7 else {})) for i in range(16)), "neuron7 cannot"),
+        (tuple(chip(i) for i in range(17)), "has no neuron16"),
+        ((), "neuron15 cannot"),
+    ],
+)
+def test_a_node_is_offered_only_with_all_its_chips(chips: tuple[NeuronDevice, ...], named: str) -> None:
+    host = ultraserver(devices=chips)
+    assert devices(host) == ()
+    assert named in node_problem(host)
+    assert len(devices(host, "chips")) == sum(item.major is not None for item in chips)
+
+
+def test_a_node_of_a_type_whose_chips_nobody_has_counted_must_have_no_gap() -> None:
+    assert [device.name for device in devices(inventory("trn2p.48xlarge", 4))] == [NODE_DEVICE]
+    gap = inventory("trn2p.48xlarge", 0, devices=(chip(0), chip(2)))
+    assert devices(gap) == ()
+    assert "neuron1 cannot" in node_problem(gap)
 
 
 # Pool
