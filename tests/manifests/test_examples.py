@@ -8,6 +8,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
+from tests.cluster.lwspods import Group, decode, leader_pod, worker_pod
 from tests.manifests.support import EXAMPLES, OLD_EXAMPLES, ROOT, Object, documents, name_of, pod_spec
 
 ALL = EXAMPLES + OLD_EXAMPLES
@@ -19,7 +20,13 @@ VENDOR_NAMES = {
     "xl-trn2.yaml",
     "l-trn2.yaml",
     "2.26-driver-trn2.yaml",
+    "2-node-inference-us.yaml",
+    "4-node-inference-us.yaml",
+    "us-and-lnc-config.yaml",
 }
+OTHER_DRIVERS_CLASSES = {"efa.networking.k8s.aws"}
+NODE = "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"
+GATE = "# schedulingGates: [{name: neuron.aws.com/ultraserver}]"
 TRN2 = "device.attributes['neuron.aws.com'].instanceType == 'trn2.48xlarge'"
 
 
@@ -33,6 +40,25 @@ def templates(objects: list[Object]) -> dict[str, Object]:
 
 def devices(objects: list[Object]) -> list[Object]:
     return [item["spec"]["spec"]["devices"] for item in templates(objects).values()]
+
+
+def pods_of(item: Object) -> list[Object]:
+    """Specs of the pods that an object brings about; of a group, the leader's and one worker's."""
+    if item["kind"] == "LeaderWorkerSet":
+        return [pod["spec"] for pod in group_of(item)]
+    return [pod_spec(item)] if item["kind"] in {"Pod", "Deployment"} else []
+
+
+def group_of(item: Object) -> list[Object]:
+    """The leader and one worker, as LeaderWorkerSet would make them; refuses fields that do not exist."""
+    group = Group(decode(item), "default", 0)
+    return [leader_pod(group), worker_pod(group, 1, {"metadata": {"uid": "leader"}}, "server")]
+
+
+def validate(item: Object, version: str) -> None:
+    """Check an object, or the pods of a LeaderWorkerSet, against the API of a Kubernetes version."""
+    for each in group_of(item) if item["kind"] == "LeaderWorkerSet" else [item]:
+        kubernetes_validate.validate(each, version, strict=True)
 
 
 def as_v1(item: Object) -> Object:
@@ -62,14 +88,14 @@ def test_every_example_exists_in_both_spellings() -> None:
 @pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
 def test_examples_are_valid_where_v1_is_served(path: Path, version: str) -> None:
     for item in read(path):
-        kubernetes_validate.validate(item, version, strict=True)
+        validate(item, version)
 
 
 @pytest.mark.parametrize("path", OLD_EXAMPLES, ids=name_of)
 @pytest.mark.parametrize("version", ["1.33", "1.34"])
 def test_old_examples_are_valid_where_v1beta1_is_served(path: Path, version: str) -> None:
     for item in read(path):
-        kubernetes_validate.validate(item, version, strict=True)
+        validate(item, version)
 
 
 @pytest.mark.parametrize("old", OLD_EXAMPLES, ids=name_of)
@@ -82,7 +108,7 @@ def test_both_spellings_ask_for_the_same(old: Path) -> None:
 @pytest.mark.parametrize("path", ALL, ids=name_of)
 def test_pods_use_a_template_of_the_same_file_and_every_claim_of_theirs(path: Path) -> None:
     objects = read(path)
-    pods = [pod_spec(item) for item in objects if item["kind"] in {"Pod", "Deployment"}]
+    pods = [pod for item in objects for pod in pods_of(item)]
     assert pods
     for pod in pods:
         claims = {claim["name"] for claim in pod["resourceClaims"]}
@@ -96,6 +122,7 @@ def test_requests_name_a_class_that_is_installed_or_in_the_file(path: Path) -> N
     objects = read(path)
     (installed,) = documents((ROOT / "scripts/manifests/deviceclass.yaml").read_text())
     known = {item["metadata"]["name"] for item in [installed, *objects] if item["kind"] == "DeviceClass"}
+    known |= OTHER_DRIVERS_CLASSES
     for spec in devices(objects):
         assert {request["exactly"]["deviceClassName"] for request in spec["requests"]} <= known
 
@@ -121,19 +148,21 @@ def test_opaque_parameters_are_what_the_driver_accepts(path: Path) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
 def test_a_connected_set_has_the_size_of_its_group(path: Path) -> None:
-    """A count below the group's size may get chips that are not neighbours."""
+    """A count below the group's size may get chips that are not neighbours. A node counts as all of its chips."""
     for spec in devices(read(path)):
-        (request,) = spec["requests"]
+        requests = {request["name"]: request["exactly"] for request in spec["requests"]}
         for constraint in spec.get("constraints", ()):
-            count = request["exactly"]["count"]
-            assert constraint["matchAttribute"] == f"resource.aws.com/devicegroup{count}_id"
+            for request in (requests[name] for name in constraint["requests"]):
+                expressions = [selector["cel"]["expression"] for selector in request.get("selectors", ())]
+                count = 16 if NODE in expressions else request["count"]
+                assert constraint["matchAttribute"] == f"resource.aws.com/devicegroup{count}_id"
 
 
 @pytest.mark.parametrize("path", ALL, ids=name_of)
 def test_every_container_image_is_public_pinned_and_not_pulled_twice(path: Path) -> None:
     for item in read(path):
-        if item["kind"] in {"Pod", "Deployment"}:
-            for container in pod_spec(item)["containers"]:
+        for pod in pods_of(item):
+            for container in pod["containers"]:
                 assert container["image"] == "public.ecr.aws/ubuntu/ubuntu:22.04"
                 assert container["imagePullPolicy"] == "IfNotPresent"
 
@@ -174,6 +203,46 @@ def test_the_claims_are_those_of_the_vendors_documentation(name: str, request_: 
         }
     ]
     assert spec.get("constraints") == (constraint and [{"requests": ["neurons"], "matchAttribute": constraint}])
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "replicas", "kinds"),
+    [
+        ("2-node-inference-us", 2, 2, {"UltraServerConfig": 2}),
+        ("4-node-inference-us", 4, 2, {"UltraServerConfig": 4}),
+        ("us-and-lnc-config", 2, 1, {"UltraServerConfig": 2, "NeuronConfig": 1}),
+        ("4-node-inference-us-efa", 4, 1, {"UltraServerConfig": 4}),
+    ],
+)
+def test_groups_claim_a_node_for_each_pod_and_name_the_mode_that_fits_their_size(
+    name: str, size: int, replicas: int, kinds: dict[str, int]
+) -> None:
+    objects = read(ROOT / f"examples/specs/{name}.yaml")
+    (spec,) = devices(objects)
+    node = {
+        "deviceClassName": "neuron.aws.com",
+        "allocationMode": "ExactCount",
+        "count": 1,
+        "selectors": [{"cel": {"expression": NODE}}],
+    }
+    assert spec["requests"][0] == {"name": "neurons", "exactly": node}
+    parameters = [entry["opaque"]["parameters"] for entry in spec["config"]]
+    values = {item["kind"]: item.get("ultraserverMode", item.get("logicalNeuronCore")) for item in parameters}
+    assert values == kinds
+    (group,) = [decode(item) for item in objects if item["kind"] == "LeaderWorkerSet"]
+    assert (group.spec.replicas, group.spec.leader_worker_template.size) == (replicas, size)
+    assert group.topology == f"neuron.amazonaws.com/ultraserver-server-id-{size}"
+
+
+@pytest.mark.parametrize("path", [path for path in ALL if "LeaderWorkerSet" in path.read_text()], ids=name_of)
+def test_one_line_gives_the_leader_the_gate_of_the_placer(path: Path) -> None:
+    text = path.read_text()
+    assert text.count(GATE) == 1
+    (item,) = [item for item in documents(text.replace(GATE, GATE[2:])) if item["kind"] == "LeaderWorkerSet"]
+    validate(item, "1.34")
+    leader, worker = pods_of(item)
+    assert leader["schedulingGates"] == [{"name": "neuron.aws.com/ultraserver"}]
+    assert "schedulingGates" not in worker
 
 
 def test_driver_version_is_compared_as_a_string_as_in_the_vendors_documentation() -> None:
