@@ -25,7 +25,7 @@ examples:
   dra-driver emulate-host --instance-type trn2.48xlarge /tmp/trn2
   dra-driver emulate-host --instance-type trn1.32xlarge --driver-version 2.26.10.0 --missing 3,7 /tmp/broken
   dra-driver emulate-host --instance-type trn2.48xlarge --ecc 5:sram=1,mem=2 --lnc 1 /tmp/worn
-  dra-driver emulate-host --instance-type trn2u --ultraserver-modes 3,4 --node-id 2=1 /tmp/pair
+  dra-driver emulate-host --instance-type trn2u --ultraserver-modes X2V,X1 --node-id 2=1 /tmp/pair
 """
 
 
@@ -54,7 +54,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--lnc", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
     group = parser.add_argument_group("UltraServer (types such as trn2u.48xlarge; default: a healthy one of 4 nodes)")
-    group.add_argument("--ultraserver-modes", metavar="LIST", help="1 four nodes, 2 or 3 two nodes, 4 stand-alone")
+    group.add_argument("--ultraserver-modes", metavar="LIST", help="of X4, X2V, X2H and X1, such as X2V,X1")
     group.add_argument("--server-id", metavar="2|4=HEX", action="append", default=[], help="of 2 or 4 nodes, 16 digits")
     group.add_argument("--node-id", metavar="2|4=ID", action="append", default=[], help="in 2 or 4 nodes, -1 for none")
     group.add_argument("--busy", action="store_true", help="the election of the ids still runs")
@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
 def options(args: argparse.Namespace) -> EmulationOptions:
     """The emulation that the arguments ask for; UsageError names the one that cannot be read."""
     from dra_driver.host.emulator import EmulationOptions
+    from dra_driver.topology.ultraserver import parse_modes
 
     modes = args.ultraserver_modes
     return EmulationOptions(
@@ -91,7 +92,7 @@ def options(args: argparse.Namespace) -> EmulationOptions:
         missing=frozenset(_numbers(args.missing, "--missing")),
         ecc=_ecc(args.ecc),
         logical_nc_config=None if args.lnc is None else _number(args.lnc, "--lnc"),
-        ultraserver_modes=None if modes is None else tuple(_numbers(modes, "--ultraserver-modes")),
+        ultraserver_modes=None if modes is None else parse_modes(modes),
         server_ids={_number(size, "--server-id"): text for size, text in _pairs(args.server_id, "--server-id")},
         node_ids={
             _number(size, "--node-id"): _number(text, "--node-id") for size, text in _pairs(args.node_id, "--node-id")

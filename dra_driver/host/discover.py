@@ -17,6 +17,7 @@ from dra_driver.host.node import (
     network_layers,
 )
 from dra_driver.host.reading import HostFiles
+from dra_driver.host.ultraserver import membership
 from dra_driver.topology.instance_types import lookup
 
 EMULATION_MARKER = ".dra-driver-emulated-host.json"
@@ -31,7 +32,8 @@ def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInven
     Args:
         root: ``/`` on the node itself, a mount of it, or a directory made by ``emulate-host``.
         labels: of the Node object; its instance type, EC2 network layers and capacity block are used.
-        known: the inventory of the scan before, if any. Serial numbers of devices in it are not read again.
+        known: the inventory of the scan before, if any. Serial numbers of devices in it are not read again, and its
+            UltraServer's sets stand in while an election runs.
 
     Returns:
         An inventory for every state of the host, with what is odd among its ``findings``. Never raises for what is, or
@@ -49,6 +51,7 @@ def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInven
         findings.add("no-devices", "sys/devices/virtual/neuron_device", version or "of unknown version")
     scan = Scan(files, kind, known, findings)
     devices = read_devices(scan, entries) if loaded and entries else ()
+    ultraserver = membership(scan, loaded=loaded)
     return NodeInventory(
         instance_type=name,
         driver_version=version,
@@ -56,6 +59,7 @@ def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInven
         default_lnc=default_lnc(files, kind, findings),
         network_layers=network_layers(labels),
         capacity_block_id=capacity_block_id(labels),
+        ultraserver=ultraserver,
         emulated=files.status(EMULATION_MARKER) is not None,
         settling=scan.settling,
         findings=findings.all(),

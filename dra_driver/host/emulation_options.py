@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.errors import DriverError
 from dra_driver.topology.instance_types import InstanceType
+from dra_driver.topology.ultraserver import Mode
 
 ECC_FILES = {
     "sram": "sram_ecc_uncorrected",
@@ -22,9 +23,6 @@ ECC_FILES_OF_OLD_DRIVERS = ("sram", "mem", "repairable")
 
 NEW_FILES_SINCE = (2, 30)
 """Kernel driver version that is known to have health files, corrected counts and both UltraServer forms."""
-
-ULTRASERVER_MODES = {1: "four nodes", 2: "two nodes, horizontal link", 3: "two nodes, vertical link", 4: "stand-alone"}
-"""The kernel driver's enumeration."""
 
 _DEFAULT_DRIVER_VERSION = "2.30.2.0"
 _LAST_DRIVER_VERSION = {"inf1": "2.24.7.0"}
@@ -50,8 +48,8 @@ class EmulationOptions:
     """Device index to counters by the names of ``ECC_FILES``."""
     logical_nc_config: int | None = None
     """Node-wide default logical core size, 1 or 2; None: no such file."""
-    ultraserver_modes: tuple[int, ...] | None = None
-    """Keys of ``ULTRASERVER_MODES`` that the node supports; empty: none."""
+    ultraserver_modes: tuple[Mode, ...] | None = None
+    """Modes that the node supports; empty: none."""
     server_ids: Mapping[int, str] = field(default_factory=dict)
     """16 hexadecimal digits; on machines without an election the one of 4 is the reservation id."""
     node_ids: Mapping[int, int] = field(default_factory=dict)
@@ -114,10 +112,6 @@ def _check_ultraserver(kind: InstanceType, options: EmulationOptions) -> None:
         raise DriverError(f"{kind.name} is no part of an UltraServer", remedy="leave the UltraServer options out")
     if options.busy and kind.ultraserver is not None and kind.ultraserver.files != "elected":
         raise DriverError(f"{kind.name} holds no election that could be busy", remedy="leave that option out")
-    for mode in options.ultraserver_modes or ():
-        if mode not in ULTRASERVER_MODES:
-            legal = ", ".join(f"{number} ({text})" for number, text in ULTRASERVER_MODES.items())
-            raise DriverError(f"there is no UltraServer mode {mode}", remedy=f"modes are {legal}")
     _check_ultraserver_ids(options)
 
 

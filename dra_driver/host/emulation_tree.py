@@ -19,6 +19,7 @@ from dra_driver.host.emulation_options import (
 )
 from dra_driver.topology.fabric import Fabric
 from dra_driver.topology.instance_types import InstanceType
+from dra_driver.topology.ultraserver import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ _HEALTH_FAMILIES = {"trn2", "trn3"}
 _SERIAL_BASE = 0x0E30000000000000
 _DEFAULT_SERVER_ID = "1a2b3c4d5e6f7081"
 _NO_SERVER_ID = "0" * 16
-_DEFAULT_MODES = (1, 3, 4)
+_DEFAULT_MODES = (Mode.X4, Mode.X2V, Mode.X1)
 """What a node of a healthy server with four nodes supports."""
 _DEFAULT_NODE_COUNT = 4
 
@@ -174,27 +175,28 @@ def _ultraserver_files(kind: InstanceType, options: EmulationOptions) -> dict[st
     if kind.ultraserver is None:
         return {}
     modes = _DEFAULT_MODES if options.ultraserver_modes is None else options.ultraserver_modes
+    numbers = ",".join(str(number) for number in sorted(mode.value for mode in modes))
     server_ids, node_ids = _ultraserver_ids(modes, options)
     if kind.ultraserver.files != "elected":
         return {
             "node_id": str(node_ids[4]),
             "node_cnt": str(kind.ultraserver.nodes or _DEFAULT_NODE_COUNT),
             "reservation_id": server_ids[4],
-            "ultraserver_mode": ",".join(map(str, modes)),
+            "ultraserver_mode": numbers,
         }
-    files = {"ultraserver_mode": "busy" if options.busy else ",".join(map(str, modes))}
+    files = {"ultraserver_mode": "busy" if options.busy else numbers}
     for size in (2, 4):
         files[f"node_id_{size}"] = "busy" if options.busy else str(node_ids[size])
         files[f"server_id_{size}"] = _NO_SERVER_ID if options.busy else server_ids[size]
     return files
 
 
-def _ultraserver_ids(modes: tuple[int, ...], options: EmulationOptions) -> tuple[dict[int, str], dict[int, int]]:
+def _ultraserver_ids(modes: tuple[Mode, ...], options: EmulationOptions) -> tuple[dict[int, str], dict[int, int]]:
     """Server and node id by number of nodes, as an election gives them.
 
     Nodes 0 and 1 of four share the server's serial number as a pair too, nodes 2 and 3 have the number below it.
     """
-    of_four, of_two = 1 in modes, 2 in modes or 3 in modes
+    of_four, of_two = (any(mode.nodes == nodes for mode in modes) for nodes in (4, 2))
     four = options.node_ids.get(4, 0 if of_four else -1)
     serial = options.server_ids.get(4, _DEFAULT_SERVER_ID)
     pair_serial = serial if four < 2 else f"{(int(serial, 16) - 1) % (1 << 64):016x}"

@@ -192,6 +192,42 @@ _ROWS = (
         "nothing to do, it is read again soon",
     ),
     _Row(
+        "ultraserver-files-missing",
+        "warning",
+        "this is a node of an UltraServer, but {subject} has none of the files {detail}",
+        "its server is not known: claims with UltraServerConfig are refused, and no server ids are published",
+        "update the Neuron kernel driver, and check that the host's /sys/class is visible to this process",
+    ),
+    _Row(
+        "ultraserver-electing",
+        "info",
+        "the nodes of this UltraServer are finding each other (values in {subject} are busy or changing)",
+        "claims with UltraServerConfig wait until that has ended",
+        "nothing to do, it is read again soon; an election can take ten minutes",
+    ),
+    _Row(
+        "ultraserver-value-odd",
+        "warning",
+        "files in {subject} cannot be used: {detail}",
+        "what they should tell counts as not there",
+        "reload the Neuron kernel driver while no program uses the devices, which repeats the election",
+    ),
+    _Row(
+        "ultraserver-incomplete",
+        "warning",
+        "the UltraServer is not whole: {subject} (the kernel driver offers {detail})",
+        "claims for more nodes than that are refused here",
+        "check that the other instances run and have the Neuron kernel driver loaded; reloading it here while no"
+        " program uses the devices repeats the election",
+    ),
+    _Row(
+        "ultraserver-link-down",
+        "warning",
+        "the links between {subject} of this UltraServer do not work (the kernel driver offers {detail})",
+        "claims for that many nodes are refused here",
+        "look for link errors of the kernel driver in 'dmesg', and replace the instance if they stay",
+    ),
+    _Row(
         "lnc-default-unusable",
         "warning",
         "{subject} gives no logical core size for this node ({detail})",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from dra_driver.errors import DriverError
+
 
 class Mode(Enum):
     """How a node takes part in an UltraServer, by name; the values are the kernel driver's numbers.
@@ -36,13 +38,24 @@ class Mode(Enum):
         return self.name
 
 
-def mode_for(nodes: int, offered: tuple[Mode, ...]) -> Mode | None:
-    """The mode in which ``nodes`` nodes (1, 2 or 4) work together: X4; X2V, else X2H; X1. None: not offered.
+PREFERENCE = (Mode.X4, Mode.X2V, Mode.X2H, Mode.X1)
+"""Order in which modes are listed, and chosen: that of AWS's own init script (aws-neuron-sdk,
+``src/k8/k8s-ultraserver-init-script.sh``)."""
 
-    The order is that of AWS's own init script (aws-neuron-sdk, ``src/k8/k8s-ultraserver-init-script.sh``).
-    """
-    preferred = (Mode.X4, Mode.X2V, Mode.X2H, Mode.X1)
-    return next((mode for mode in preferred if mode.nodes == nodes and mode in offered), None)
+
+def parse_modes(text: str) -> tuple[Mode, ...]:
+    """Modes from their names, such as ``X4,X2V,X1``; "" is none. DriverError for another name."""
+    names = [name.strip() for name in text.split(",")] if text else []
+    for name in names:
+        if name not in Mode.__members__:
+            legal = ", ".join(str(mode) for mode in PREFERENCE)
+            raise DriverError(f"there is no UltraServer mode {name[:60]!r}", remedy=f"modes are {legal}")
+    return tuple(mode for mode in PREFERENCE if mode.name in names)
+
+
+def mode_for(nodes: int, offered: tuple[Mode, ...]) -> Mode | None:
+    """The mode in which ``nodes`` nodes (1, 2 or 4) work together: X4; X2V, else X2H; X1. None: not offered."""
+    return next((mode for mode in PREFERENCE if mode.nodes == nodes and mode in offered), None)
 
 
 @dataclass(frozen=True, slots=True)

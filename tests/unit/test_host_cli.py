@@ -26,7 +26,7 @@ def test_the_host_is_written_and_the_next_command_is_named(tmp_path: Path, capsy
 def test_all_options_reach_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (
         "--instance-type trn2u --driver-version 2.30.9.0 --missing 3,7 --ecc 5:sram=1,mem=2 --ecc 5:repairable=3"
-        " --lnc 1 --ultraserver-modes 2,4 --server-id 2=00000000000000aa --node-id 2=1"
+        " --lnc 1 --ultraserver-modes X2H,X1 --server-id 2=00000000000000aa --node-id 2=1"
     )
     assert main(["emulate-host", *arguments.split(), str(tmp_path)]) == 0
 
@@ -67,6 +67,7 @@ def test_a_negative_node_id_and_an_empty_mode_list_are_values(tmp_path: Path) ->
         (["--instance-type", "trn2", "--driver-version", "new"], "'new' is no version"),
         (["--instance-type", "trn2", "--busy"], "no part of an UltraServer"),
         (["--instance-type", "trn2u", "--node-id", "4"], "--node-id cannot be read at '4'"),
+        (["--instance-type", "trn2u", "--ultraserver-modes", "X4,1"], "no UltraServer mode '1'; modes are X4, X2V"),
         (["--instance-type", "trn2u", "--server-id", "4=xyz"], "'xyz' is no server id"),
     ],
 )

@@ -209,7 +209,8 @@ def test_a_type_of_which_only_the_name_is_public_is_published_as_sysfs_shows_it(
     put(host / "sys/devices/virtual/dmi/id/product_name", "trn2p.48xlarge\n")
     inventory = discover(host)
 
-    assert (inventory.instance_type, len(inventory.devices), inventory.findings) == ("trn2p.48xlarge", 16, ())
+    assert (inventory.instance_type, len(inventory.devices)) == ("trn2p.48xlarge", 16)
+    assert codes(inventory) == {"ultraserver-files-missing": "sys/class/neuron_device"}
 
 
 def test_long_and_strange_content_is_shortened_and_quoted_in_texts(host: Path) -> None:

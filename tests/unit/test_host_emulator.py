@@ -12,8 +12,9 @@ import pytest
 from dra_driver.errors import DriverError
 from dra_driver.host.discover import discover
 from dra_driver.host.emulator import EmulationOptions, write_host
-from dra_driver.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
+from dra_driver.topology.ultraserver import Mode
 
 EMULATED = [kind for kind in INSTANCE_TYPES.values() if kind.devices is not None]
 TRN1, TRN2, TRN2U = (INSTANCE_TYPES[name] for name in ("trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge"))
@@ -81,6 +82,16 @@ def expected_device(kind: InstanceType, index: int) -> NeuronDevice:
     )
 
 
+SERIAL = "1a2b3c4d5e6f7081"
+FOUR = ServerSet(4, SERIAL, 0)
+HEALTHY_MODES = (Mode.X4, Mode.X2V, Mode.X1)
+HEALTHY_MEMBER = {
+    "elected": Membership(HEALTHY_MODES, (ServerSet(2, SERIAL, 0), FOUR), elected=True),
+    "pds": Membership(HEALTHY_MODES, (FOUR,), elected=False),
+    "max": Membership(HEALTHY_MODES, (FOUR,), elected=False),
+}
+
+
 @pytest.mark.parametrize("kind", EMULATED, ids=lambda kind: kind.name)
 def test_what_is_written_is_discovered_without_findings(kind: InstanceType, tmp_path: Path) -> None:
     write_host(tmp_path / "host", kind, EmulationOptions())
@@ -89,6 +100,7 @@ def test_what_is_written_is_discovered_without_findings(kind: InstanceType, tmp_
         instance_type=kind.name,
         driver_version="2.24.7.0" if kind.family == "inf1" else "2.30.2.0",
         devices=tuple(expected_device(kind, index) for index in range(kind.devices or 0)),
+        ultraserver=HEALTHY_MEMBER.get(kind.ultraserver.files) if kind.ultraserver else None,
         emulated=True,
     )
 
@@ -201,11 +213,11 @@ HEALTHY_SERVER = {
         (EmulationOptions(node_ids={4: 2}), {"node_id_4": "2\n", "server_id_2": "1a2b3c4d5e6f7080\n"}),
         (EmulationOptions(node_ids={4: 1}), {"node_id_2": "1\n", "node_id_4": "1\n"}),
         (
-            EmulationOptions(ultraserver_modes=(3, 4)),
+            EmulationOptions(ultraserver_modes=(Mode.X2V, Mode.X1)),
             {"node_id_4": "-1\n", "server_id_4": "0000000000000000\n", "ultraserver_mode": "3,4\n"},
         ),
         (
-            EmulationOptions(ultraserver_modes=(4,)),
+            EmulationOptions(ultraserver_modes=(Mode.X1,)),
             {
                 "node_id_2": "-1\n",
                 "node_id_4": "-1\n",
@@ -427,7 +439,6 @@ def test_a_file_in_the_way_is_an_error_with_a_text(tmp_path: Path) -> None:
         (TRN2, EmulationOptions(logical_nc_config=4), "size of 4 does not exist; give 1 or 2"),
         (TRN2, EmulationOptions(busy=True), "no part of an UltraServer"),
         (INSTANCE_TYPES["trn3.48xlarge"], EmulationOptions(busy=True), "no election"),
-        (TRN2U, EmulationOptions(ultraserver_modes=(5,)), "no UltraServer mode 5; modes are 1 .four nodes"),
         (TRN2U, EmulationOptions(node_ids={3: 0}), "no UltraServer of 3 nodes"),
         (TRN2U, EmulationOptions(node_ids={4: 4}), "4 is no node id"),
         (TRN2U, EmulationOptions(server_ids={4: "XYZ"}), "'XYZ' is no server id"),
