@@ -1,0 +1,1 @@
+"""Which UltraServer each group of pods gets: ``dra-driver placer``."""

@@ -1,0 +1,255 @@
+"""Follows the cluster, decides, and carries the decisions out. Keeps nothing that a successor needs to itself.
+
+One thread decides and writes. Each write names the state of the object that it rests on (UID and resource version), and
+the server's answer is taken into account before the next decision. A write without an answer may still be carried out
+later; it is repeated until the server answers, before anything else is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from dra_driver.errors import DriverError
+from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.cluster import CLAIMS, NODES, OFFERS
+from dra_driver.kube.collection import Collection
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.informer import Informer
+from dra_driver.kube.pods import PODS
+from dra_driver.kube.pods import Pod as ApiPod
+from dra_driver.kube.transport import Transport
+from dra_driver.names import DRIVER_NAME
+from dra_driver.placer.decide import decide
+from dra_driver.placer.election import REQUEST_SECONDS
+from dra_driver.placer.memory import Memory
+from dra_driver.placer.names import GATE, GROUP_LABEL, LWS_GROUP_LABEL, PLACED_ANNOTATION, SINCE_ANNOTATION
+from dra_driver.placer.snapshot import snapshot, timestamp
+from dra_driver.placer.teller import Teller
+from dra_driver.placer.values import Action, Explain, Note, Place, Pod, Release, Rules
+
+LOOK_SECONDS: Final = 5.0
+"""Longest time between two decisions: times pass without a change in the cluster."""
+SETTLE_SECONDS: Final = 0.05
+"""Pods of a group, and their claims, come one after the other: they are looked at together."""
+REFUSED_SECONDS: Final = 60.0
+"""A pod that the server did not let us place is left alone for so long, so that it keeps no server from others."""
+
+_SELECTORS: Final = {
+    "pods of LeaderWorkerSets": (("labelSelector", LWS_GROUP_LABEL),),
+    "pods of other groups": (("labelSelector", f"{GROUP_LABEL},!{LWS_GROUP_LABEL}"),),
+    # Only to tell those with the gate what they lack.
+    "pods without node and group": (
+        ("fieldSelector", "spec.nodeName="),
+        ("labelSelector", f"!{GROUP_LABEL},!{LWS_GROUP_LABEL}"),
+    ),
+}
+
+_GROUP_LABELS: Final = {GROUP_LABEL, LWS_GROUP_LABEL}
+_NO_ANSWER: Final = frozenset({0, 401, 429})
+"""HTTP statuses, beside those from 500 on, that say nothing about the change that was asked for."""
+
+log = logging.getLogger(__name__)
+
+
+class Placer:
+    """One term of a leader: from its election until it leads no more.
+
+    Args:
+        transport: the API server.
+        namespace: of the placer's own objects.
+        rules: settings.
+        may_act: asked before each write; see ``Election.may_act``.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        namespace: str,
+        rules: Rules,
+        may_act: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._rules = rules
+        self._may_act = may_act
+        self._clock = clock
+        self._wake = threading.Event()
+        self._nodes = Informer("nodes", Collection(transport, NODES), self._wake.set)
+        drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
+        self._offers = Informer("slices", Collection(transport, OFFERS, drivers), self._wake.set)
+        self._claims = Informer("claims", Collection(transport, CLAIMS), self._wake.set)
+        self._members = {
+            name: Informer(name, Collection(transport, PODS, query), self._wake.set)
+            for name, query in _SELECTORS.items()
+        }
+        self._informers: tuple[Informer[Any], ...] = (
+            self._nodes,
+            self._offers,
+            self._claims,
+            *self._members.values(),
+        )
+        self._pods = Collection(transport, PODS, timeout=REQUEST_SECONDS)
+        self._memory = Memory(transport, namespace)
+        self._teller = Teller(transport)
+        self._unanswered: Place | Note | None = None
+        self._refused: dict[str, float] = {}
+        self._backoff = Backoff(cap=10.0)
+        self.last_error = ""
+        self.last_look = time.monotonic()
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Follow, decide and act until ``stopping`` or ``may_act`` say otherwise."""
+        for informer in self._informers:
+            informer.start()
+        try:
+            while not stopping() and self._may_act():
+                wait = self._round()
+                if self._wake.wait(wait):
+                    time.sleep(SETTLE_SECONDS)
+                    self._wake.clear()
+        finally:
+            for informer in self._informers:
+                informer.stop()
+
+    def wake(self) -> None:
+        """Look at ``stopping`` and ``may_act`` now."""
+        self._wake.set()
+
+    def _round(self) -> float:
+        """One decision and its actions; seconds to wait for the next without a change."""
+        try:
+            self._look()
+        except DriverError as error:
+            self.last_error = str(error)
+            asked = error.retry_after if isinstance(error, ApiError) else None
+            wait = self._backoff.next(asked)
+            log.warning("not everything could be done: %s (next try in %.1f s)", error, wait)
+            return min(wait, LOOK_SECONDS)
+        finally:
+            self.last_look = time.monotonic()
+        self.last_error = ""
+        self._backoff.reset()
+        return LOOK_SECONDS
+
+    def _look(self) -> None:
+        if not all(informer.current for informer in self._informers):
+            trouble = next((informer.last_error for informer in self._informers if informer.last_error), "")
+            if trouble:
+                raise DriverError(trouble, consequence="nothing is decided until the cluster can be followed again")
+            return
+        if self._unanswered is not None:
+            self._carry_out([self._unanswered])
+        now = self._clock()
+        seen = snapshot(
+            self._nodes.objects(),
+            self._offers.objects(),
+            self._claims.objects(),
+            self._candidates(now),
+            self._memory.read(),
+        )
+        actions = decide(seen, now, self._rules)
+        self._teller.forget_all_but({pod.uid for pod in seen.pods})
+        self._carry_out(actions)
+
+    def _candidates(self, now: float) -> list[ApiPod]:
+        """All pods of groups and those with the gate, but for those that cannot be placed at the moment."""
+        self._refused = {uid: until for uid, until in self._refused.items() if until > now}
+        found = {pod.metadata.uid: pod for informer in self._members.values() for pod in informer.objects()}
+        return [
+            pod
+            for uid, pod in found.items()
+            if (uid not in self._refused if _has_gate(pod) else pod.metadata.labels.keys() & _GROUP_LABELS)
+        ]
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if not self._may_act():
+                return
+            match action:
+                case Place() | Note():
+                    self._change(action)
+                case Release():
+                    self._release(action)
+                case Explain(pod, message, wrong):
+                    self._teller.say(pod, "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong)
+
+    def _change(self, action: Place | Note) -> None:
+        self._unanswered = action
+        pod = action.pod
+        try:
+            self._take(self._pods.patch(pod.namespace, pod.name, _patch(action)))
+        except ApiError as error:
+            if error.status in _NO_ANSWER or error.status >= 500:
+                raise
+            self._unanswered = None
+            self._refuse(pod, error)
+            return
+        self._unanswered = None
+        if isinstance(action, Place):
+            log.info("pod %s/%s goes to %s", pod.namespace, pod.name, action.server)
+            self._teller.say(pod, "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}")
+
+    def _refuse(self, pod: Pod, error: ApiError) -> None:
+        """The pod has changed or is gone (look at it), or the server does not allow the change (leave it alone)."""
+        if error.status not in (404, 409):
+            log.warning("pod %s/%s cannot be changed: %s", pod.namespace, pod.name, error)
+            self._refused[pod.uid] = self._clock() + REFUSED_SECONDS  # counts while it has the gate only
+            self._teller.say(pod, "NotPlaced", f"the API server refuses to place it: {error.message}", wrong=True)
+        self._renew(pod)
+
+    def _release(self, action: Release) -> None:
+        self._memory.add(action.released, self._clock())
+        for pod in action.pods:
+            if not self._may_act():
+                return
+            log.info("pod %s/%s is deleted, so that its group is made anew: %s", pod.namespace, pod.name, action.why)
+            avoid = f"it stays away from {action.released.server} until {timestamp(action.released.until)}"
+            self._teller.say(pod, "Released", f"{action.why}; the group is made anew, and {avoid}", wrong=True)
+            try:
+                self._pods.delete(pod.namespace, pod.name, pod.uid, foreground=True)
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+            self._renew(pod)
+
+    def _renew(self, pod: Pod) -> None:
+        """Read a pod, so that the next decision rests on what it is now."""
+        try:
+            found = self._pods.get(pod.namespace, pod.name)
+        except ApiError as error:
+            if not error.object_missing:
+                raise
+            found = None
+        if found is not None and found.metadata.uid == pod.uid:
+            self._take(found)
+        else:
+            for informer in self._members.values():
+                informer.gone(pod.namespace, pod.name, pod.uid)
+
+    def _take(self, pod: ApiPod) -> None:
+        for informer in self._members.values():
+            informer.wrote(pod)
+
+
+def _patch(action: Place | Note) -> dict[str, object]:
+    """The change as a JSON merge patch that holds for exactly this state of the pod."""
+    pod = action.pod
+    meta = {"uid": pod.uid, "resourceVersion": pod.version}
+    since = None if action.since is None else timestamp(action.since)
+    if isinstance(action, Note):
+        return {"metadata": {**meta, "annotations": {SINCE_ANNOTATION: since}}}
+    return {
+        "metadata": {**meta, "annotations": {PLACED_ANNOTATION: action.server, SINCE_ANNOTATION: since}},
+        "spec": {
+            "nodeSelector": {action.label: action.server},
+            "schedulingGates": [{"name": name} for name in pod.other_gates],
+        },
+    }
+
+
+def _has_gate(pod: ApiPod) -> bool:
+    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)

@@ -1,0 +1,205 @@
+"""Which of several placers acts: the holder of a Lease (``coordination.k8s.io/v1``).
+
+The rules are those of Kubernetes' own controllers. A holder renews; whoever has seen the same record unchanged for the
+lease's duration, by its own clock, takes it over. The clocks of the machines need not agree.
+
+A holder stops acting well before the lease can be taken: ``ACT_SECONDS`` after it sent its last successful renewal it
+sends nothing any more, and what it sent until then has been answered or given up (connecting takes at most 5 s, the
+answer 3 s, and both may come twice if the token has to be read again) before ``LEASE_SECONDS`` are over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from dra_driver.kube.collection import Collection
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.records import Lease, LeaseSpec
+from dra_driver.placer.snapshot import timestamp
+
+LEASE_SECONDS: Final = 30
+ACT_SECONDS: Final = 12.0
+RENEW_SECONDS: Final = 3.0
+REQUEST_SECONDS: Final = 3.0
+"""How long the answer to a write may take."""
+LONGEST_SECONDS: Final = 3600
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Durations in seconds; ``lease`` leaves room for requests under way after ``act``."""
+
+    lease: int = LEASE_SECONDS
+    act: float = ACT_SECONDS
+    renew: float = RENEW_SECONDS
+
+
+class Step(Enum):
+    """What a candidate does next."""
+
+    CREATE = "there is no lease"
+    RENEW = "the lease is ours"
+    TAKE = "nobody holds the lease"
+    WAIT = "another one holds the lease"
+
+
+def next_step(lease: Lease | None, identity: str, unchanged_for: float, default_seconds: int) -> Step:
+    """Decide from the lease as stored now.
+
+    Args:
+        lease: None when there is none.
+        identity: of this candidate.
+        unchanged_for: seconds since this candidate has first seen this version of the lease.
+        default_seconds: duration of a lease that does not say its own.
+    """
+    if lease is None:
+        return Step.CREATE
+    holder = lease.spec.holder_identity or ""
+    if holder == identity:
+        return Step.RENEW
+    duration = min(max(lease.spec.lease_duration_seconds or default_seconds, 1), LONGEST_SECONDS)
+    return Step.TAKE if not holder or unchanged_for >= duration else Step.WAIT
+
+
+class Election:
+    """One candidate, with a thread that renews. ``may_act`` may be asked from any thread.
+
+    Args:
+        leases: leases of the API server.
+        namespace: of the lease.
+        name: of the lease.
+        identity: of this candidate, used by no other process.
+        times: durations.
+        on_change: called when it begins or ends to lead.
+    """
+
+    def __init__(
+        self,
+        leases: Collection[Lease],
+        namespace: str,
+        name: str,
+        identity: str,
+        times: Times | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._leases = leases
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._times = times or Times()
+        self._on_change = on_change
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leader election", daemon=True)
+        self._until = 0.0
+        self._seen = ("", 0.0)
+        """Version of the lease, and when it was first seen."""
+        self.last_error = ""
+        self.last_round = time.monotonic()
+
+    def start(self) -> None:
+        """Become a candidate."""
+        self._thread.start()
+
+    def may_act(self) -> bool:
+        """Whether this one leads, and a request sent now is over before another one can lead."""
+        return time.monotonic() < self._until
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Hand over at once. Call it when nothing is under way any more."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        was_leader = self.may_act()
+        self._until = 0.0
+        if was_leader:
+            self._resign()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self.round()
+            self._stopping.wait(self._times.renew)
+
+    def round(self) -> None:
+        """Look at the lease once; take or renew it if that is due."""
+        led = self.may_act()
+        started = time.monotonic()
+        try:
+            if self._hold(started):
+                self._until = started + self._times.act
+            else:
+                self._until = 0.0
+            self.last_error = ""
+        except ApiError as error:
+            # A lease that was renewed before stays ours until that time is over.
+            self.last_error = str(error)
+            log.warning("the lease %s/%s could not be renewed: %s", self._namespace, self._name, error)
+        self.last_round = time.monotonic()
+        leads = self.may_act()
+        if leads != led:
+            log.info("%s: %s", self._identity, "this one acts now" if leads else "another one acts, or nobody")
+            self._on_change()
+
+    def _hold(self, now: float) -> bool:
+        """Whether the lease is ours after this look at it. A conflict means that somebody was faster."""
+        lease = self._get()
+        version = lease.metadata.resource_version if lease else ""
+        if version != self._seen[0]:
+            self._seen = (version, now)
+        step = next_step(lease, self._identity, now - self._seen[1], self._times.lease)
+        if step is Step.WAIT:
+            return False
+        moment = timestamp(time.time(), micro=True)
+        old = lease.spec if lease else LeaseSpec()
+        is_new = step is not Step.RENEW
+        spec = LeaseSpec(
+            holder_identity=self._identity,
+            lease_duration_seconds=self._times.lease,
+            acquire_time=moment if is_new or not old.acquire_time else old.acquire_time,
+            renew_time=moment,
+            lease_transitions=(old.lease_transitions or 0) + (1 if step is Step.TAKE else 0),
+        )
+        try:
+            self._write(spec, version)
+        except ApiError as error:
+            if error.status == 409:
+                return False
+            raise
+        return True
+
+    def _get(self) -> Lease | None:
+        try:
+            return self._leases.get(self._namespace, self._name)
+        except ApiError as error:
+            if error.object_missing:
+                return None
+            raise
+
+    def _write(self, spec: LeaseSpec, version: str) -> None:
+        meta = ObjectMeta(name=self._name, namespace=self._namespace, resource_version=version)
+        if version:
+            self._leases.replace(self._namespace, self._name, Lease(meta, spec))
+        else:
+            self._leases.create(self._namespace, Lease(meta, spec))
+
+    def _resign(self) -> None:
+        try:
+            lease = self._get()
+            if lease is not None and lease.spec.holder_identity == self._identity:
+                spec = LeaseSpec(
+                    holder_identity="",
+                    lease_duration_seconds=1,
+                    renew_time=timestamp(time.time(), micro=True),
+                    lease_transitions=lease.spec.lease_transitions,
+                )
+                self._write(spec, lease.metadata.resource_version)
+        except ApiError as error:
+            log.warning("the lease could not be handed over, so the next one waits until it ends: %s", error)

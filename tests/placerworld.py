@@ -1,0 +1,227 @@
+"""A small cluster for the placer's decisions: servers, groups as LeaderWorkerSet makes them, a scheduler, strangers.
+
+Pods are the placer's own values. What changes them here is what changes them in a cluster: actions of the placer (with
+the state that they rest on checked), the scheduler, which binds a pod to any free node that its selector admits, and
+LeaderWorkerSet, which makes workers when the leader has a node and a new gated leader when a group is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from dra_driver.placer.decide import decide
+from dra_driver.placer.names import SERVER_2, SERVER_4
+from dra_driver.placer.values import Action, Explain, Node, Note, Place, Pod, Release, Released, Rules, Snapshot
+
+
+def ultraservers(count: int = 2) -> list[Node]:
+    """Nodes ``s0-n0`` to ``sN-n3``, of servers ``s0``.. with halves ``s0-h0`` and ``s0-h1``."""
+    return [
+        Node(f"s{server}-n{node}", {SERVER_4: f"s{server}", SERVER_2: f"s{server}-h{node // 2}"})
+        for server in range(count)
+        for node in range(4)
+    ]
+
+
+@dataclass
+class World:
+    """The cluster; ``now`` is the placer's clock."""
+
+    nodes: list[Node] = field(default_factory=ultraservers)
+    rules: Rules = field(default_factory=Rules)
+    now: float = 1000.0
+    pods: dict[str, Pod] = field(default_factory=dict)
+    """By UID."""
+    strangers: dict[str, str] = field(default_factory=dict)
+    """Node to the claim of a pod that has nothing to do with groups."""
+    released: list[Released] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+    """Keys of groups that are not to be made anew."""
+    _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    # What users and other controllers do
+
+    def arrive(self, key: str, size: int, namespace: str = "a") -> Pod:
+        """A group's leader, with the gate."""
+        return self._add(
+            Pod(
+                namespace,
+                f"{key}-0",
+                uid=f"u{next(self._ids)}",
+                created=self.now,
+                group=key,
+                size=str(size),
+                topology=SERVER_4 if size == 4 else SERVER_2,
+                of_lws=True,
+                leader=True,
+                gated=True,
+                claims=True,
+            )
+        )
+
+    def intrude(self, node: str) -> None:
+        """A pod without gate takes a node, if nobody has it."""
+        if node in self.free_nodes():
+            self.strangers[node] = f"other/{node}"
+
+    def end(self, key: str) -> None:
+        """Delete a group for good; its pods are ending from now on."""
+        self.ended.add(key)
+        self._delete([pod for pod in self.pods.values() if pod.group == key])
+
+    def restart(self, key: str) -> None:
+        """LeaderWorkerSet deletes the leader, since a pod has failed."""
+        self._delete([pod for pod in self.pods.values() if pod.group == key and pod.leader])
+
+    def sweep(self, uid: str) -> None:
+        """A pod that is ending is gone; the last one of a group makes room for a new leader."""
+        pod = self.pods[uid]
+        del self.pods[uid]
+        if not self.members(pod.group) and pod.group not in self.ended:
+            self.arrive(pod.group, int(pod.size), pod.namespace)
+
+    def make_workers(self) -> None:
+        """Workers of each leader that has a node, pinned to its server."""
+        for leader in list(self.pods.values()):
+            if not leader.leader or not leader.node or leader.ending:
+                continue
+            names = {pod.name for pod in self.members(leader.group)}
+            labels = next(node.labels for node in self.nodes if node.name == leader.node)
+            for index in range(1, int(leader.size)):
+                name = f"{leader.group}-0-{index}"
+                if name not in names:
+                    self._add(
+                        replace(
+                            leader,
+                            name=name,
+                            uid=f"u{next(self._ids)}",
+                            leader=False,
+                            node="",
+                            placed=None,
+                            since=None,
+                            selector={leader.topology: labels[leader.topology]},
+                        )
+                    )
+
+    def unbound(self) -> list[Pod]:
+        """Pods that the scheduler can do something with."""
+        return [pod for pod in self.pods.values() if not pod.gated and not pod.node and not pod.ending]
+
+    def fitting(self, pod: Pod) -> list[str]:
+        """Free nodes that the pod's selector admits."""
+        free = self.free_nodes()
+        return [
+            node.name
+            for node in self.nodes
+            if node.name in free and all(node.labels.get(key) == value for key, value in pod.selector.items())
+        ]
+
+    def bind(self, pod: Pod, node: str) -> None:
+        """What the scheduler does."""
+        self._change(pod.uid, node=node)
+
+    def run_all(self) -> None:
+        """Scheduler and LeaderWorkerSet do all that they can."""
+        while True:
+            self.make_workers()
+            todo = [(pod, nodes) for pod in self.unbound() if (nodes := self.fitting(pod))]
+            if not todo:
+                return
+            self.bind(todo[0][0], todo[0][1][0])
+
+    def sweep_all(self) -> None:
+        """All that is ending is gone."""
+        for pod in [pod for pod in self.pods.values() if pod.ending]:
+            self.sweep(pod.uid)
+
+    # The placer
+
+    def snapshot(self) -> Snapshot:
+        """What the placer sees."""
+        holders = self.strangers | {
+            pod.node: f"{pod.namespace}/{pod.name}" for pod in self.pods.values() if pod.node and pod.claims
+        }
+        nodes = tuple(replace(node, claim=holders.get(node.name, "")) for node in self.nodes)
+        return Snapshot(nodes, tuple(self.pods.values()), tuple(self.released))
+
+    def decide(self) -> list[Action]:
+        """What the placer would do now."""
+        return decide(self.snapshot(), self.now, self.rules)
+
+    def apply(self, actions: Sequence[Action]) -> None:
+        """What the API server makes of actions; one that rests on an old state changes nothing."""
+        for action in actions:
+            match action:
+                case Place(pod, label, server, since) if self._current(pod):
+                    selector = {**pod.selector, label: server}
+                    self._change(pod.uid, gated=False, placed=(label, server), since=since, selector=selector)
+                case Note(pod, since) if self._current(pod):
+                    self._change(pod.uid, since=since)
+                case Release(pods, released):
+                    self.released.append(released)
+                    self._delete([self.pods[pod.uid] for pod in pods if pod.uid in self.pods])
+                case Explain() | Place() | Note():
+                    pass
+
+    def place(self, most: int = 20) -> list[Action]:
+        """Decide and act until nothing but explanations is left; returns those."""
+        for _ in range(most):
+            actions = self.decide()
+            if all(isinstance(action, Explain) for action in actions):
+                return actions
+            self.apply(actions)
+        raise AssertionError(f"the decisions do not come to rest: {actions}")
+
+    # What is so
+
+    def free_nodes(self) -> set[str]:
+        """Nodes whose device nobody has."""
+        taken = {pod.node for pod in self.pods.values() if pod.node and pod.claims} | self.strangers.keys()
+        return {node.name for node in self.nodes} - taken
+
+    def members(self, key: str) -> list[Pod]:
+        """Pods of a group."""
+        return [pod for pod in self.pods.values() if pod.group == key]
+
+    def server_of(self, key: str) -> str:
+        """Where the group was sent, or ""."""
+        return next((pod.placed[1] for pod in self.members(key) if pod.placed), "")
+
+    def complete(self, key: str) -> bool:
+        """Whether all pods of a group have nodes."""
+        members = self.members(key)
+        return bool(members) and sum(bool(pod.node) for pod in members) == int(members[0].size)
+
+    def waiting(self) -> list[Pod]:
+        """Leaders with the gate, first come first."""
+        found = [pod for pod in self.pods.values() if pod.gated and not pod.ending]
+        return sorted(found, key=lambda pod: (pod.created, pod.namespace, pod.group))
+
+    def given(self) -> dict[str, list[str]]:
+        """By node: the groups that were sent to a server or half which the node is part of."""
+        found: dict[str, list[str]] = {node.name: [] for node in self.nodes}
+        for pod in self.pods.values():
+            for node in self.nodes if pod.placed else ():
+                if pod.placed and node.labels.get(pod.placed[0]) == pod.placed[1]:
+                    found[node.name].append(pod.group)
+        return found
+
+    def _add(self, pod: Pod) -> Pod:
+        self.pods[pod.uid] = replace(pod, version=str(next(self._ids)))
+        return self.pods[pod.uid]
+
+    def _change(self, uid: str, **fields: object) -> None:
+        self.pods[uid] = replace(self.pods[uid], version=str(next(self._ids)), **fields)  # type: ignore[arg-type] # names of the class
+
+    def _current(self, pod: Pod) -> bool:
+        return pod.uid in self.pods and self.pods[pod.uid].version == pod.version
+
+    def _delete(self, pods: Sequence[Pod]) -> None:
+        """The pods are ending, and with a leader its workers."""
+        keys = {pod.group for pod in pods if pod.leader}
+        uids = {pod.uid for pod in pods} | {pod.uid for pod in self.pods.values() if pod.group in keys}
+        for uid in uids:
+            if not self.pods[uid].ending:
+                self._change(uid, ending=True)

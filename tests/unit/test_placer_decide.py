@@ -1,0 +1,373 @@
+"""What the placer does with groups, one situation at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dra_driver.placer.names import GROUP_LABEL, LWS_TOPOLOGY, SERVER_2, SERVER_4
+from dra_driver.placer.values import Action, Explain, Node, Note, Place, Pod, Release, Rules, Taint, Toleration
+from tests.placerworld import World, ultraservers
+
+
+def places(actions: list[Action]) -> dict[str, str]:
+    """Group to server."""
+    return {action.pod.group: action.server for action in actions if isinstance(action, Place)}
+
+
+def texts(actions: list[Action]) -> dict[str, str]:
+    """Group to what it is told."""
+    return {action.pod.group: action.message for action in actions if isinstance(action, Explain)}
+
+
+def change(world: World, name: str, **fields: object) -> None:
+    world.nodes = [replace(node, **fields) if node.name == name else node for node in world.nodes]  # type: ignore[arg-type] # fields of Node
+
+
+def plain(name: str, **fields: object) -> Pod:
+    pod = Pod("a", name, uid=name, version="1", created=1.0, group="job", size="2", gated=True, claims=True)
+    return replace(pod, **fields)  # type: ignore[arg-type] # fields of Pod
+
+
+def test_a_four_gets_the_server_that_is_wholly_free() -> None:
+    world = World()
+    world.intrude("s0-n2")
+    world.arrive("four", 4)
+    (action,) = world.decide()
+    assert isinstance(action, Place)
+    assert (action.label, action.server, action.since) == (SERVER_4, "s1", world.now)
+    assert action.nodes == ("s1-n0", "s1-n1", "s1-n2", "s1-n3")
+
+
+def test_two_groups_of_two_namespaces_at_once_get_two_servers_and_the_third_is_told_why_it_waits() -> None:
+    world = World()
+    for index, namespace in enumerate("abc"):
+        world.arrive(f"four{index}", 4, namespace)
+        world.now += 1
+    explanations = world.place()
+    assert [world.server_of(f"four{index}") for index in range(3)] == ["s0", "s1", ""]
+    assert texts(explanations)["four2"] == (
+        "it waits for an UltraServer with 4 free nodes. "
+        "s0: s0-n0 is used by group a/four0-0; s1: s1-n0 is used by group b/four1-0"
+    )
+
+
+def test_twos_fill_both_halves_of_one_server_before_they_open_another() -> None:
+    world = World()
+    world.intrude("s1-n3")
+    for index in range(4):
+        world.arrive(f"two{index}", 2)
+        world.now += 1
+    world.place()
+    assert [world.server_of(f"two{index}") for index in range(4)] == ["s1-h0", "s0-h0", "s0-h1", ""]
+
+
+def test_a_half_whose_other_half_does_not_exist_is_taken_before_a_whole_server_is_opened() -> None:
+    world = World([*ultraservers(1), Node("z-n0", {SERVER_2: "z"}), Node("z-n1", {SERVER_2: "z"})])
+    world.arrive("two", 2)
+    assert places(world.decide()) == {"two": "z"}
+
+
+@pytest.mark.parametrize("trouble", ["is not Ready", "is cordoned", "offers no device neuron-node"])
+def test_a_server_with_a_node_in_trouble_is_not_given(trouble: str) -> None:
+    world = World(ultraservers(1))
+    change(world, "s0-n1", trouble=trouble)
+    world.arrive("four", 4)
+    assert texts(world.decide()) == {
+        "four": f"it waits for an UltraServer with 4 free nodes. s0: s0-n1 {trouble}",
+    }
+
+
+def test_a_server_of_which_a_node_is_missing_is_not_given() -> None:
+    world = World(ultraservers(1)[:3])
+    world.arrive("four", 4)
+    assert "s0: 3 of 4 nodes are there" in texts(world.decide())["four"]
+
+
+def test_without_any_labelled_node_the_text_says_so() -> None:
+    world = World([])
+    world.arrive("two", 2)
+    assert texts(world.decide()) == {"two": f"it waits for nodes with the label {SERVER_2}; none has it"}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "goes"),
+    [
+        (None, False),
+        (Toleration("neuron", "Exists"), True),
+        (Toleration(operator="Exists"), True),
+        (Toleration("neuron", "Equal", "yes", "NoSchedule"), True),
+        (Toleration("neuron", "Equal", "no"), False),
+        (Toleration("neuron", "Exists", effect="NoExecute"), False),
+    ],
+)
+def test_taints_count_as_far_as_the_pod_does_not_tolerate_them(toleration: Toleration | None, goes: bool) -> None:
+    world = World(ultraservers(1))
+    change(world, "s0-n1", taints=(Taint("neuron", "yes", "NoSchedule"),))
+    pod = world.arrive("four", 4)
+    world.pods[pod.uid] = replace(pod, tolerations=(toleration,) if toleration else ())
+    assert bool(places(world.decide())) == goes
+
+
+def test_the_pods_own_node_selector_is_kept_to() -> None:
+    world = World()
+    pod = world.arrive("four", 4)
+    world.pods[pod.uid] = replace(pod, selector={SERVER_4: "s1"})
+    assert places(world.decide()) == {"four": "s1"}
+
+
+def test_a_pod_that_lws_anti_affinity_repels_is_not_sent_there() -> None:
+    """A router of the same namespace, without devices, keeps leaders off its server; one of another does not."""
+    for namespace, server in (("a", "s1"), ("b", "s0")):
+        world = World()
+        router = Pod(namespace, "router-0", "r", group="router", size="1", of_lws=True, node="s0-n0", phase="Running")
+        world.pods["r"] = router
+        world.arrive("four", 4, "a")
+        assert places(world.decide()) == {"four": server}
+
+
+def test_an_incomplete_group_is_released_in_time_and_goes_elsewhere() -> None:
+    world = World(rules=Rules(timeout=60, avoid=90))
+    world.arrive("four", 4)
+    world.place()
+    world.intrude("s0-n3")
+    world.run_all()
+    world.now += 59
+    assert world.decide() == []
+    world.now += 1
+    (action,) = world.decide()
+    assert isinstance(action, Release)
+    assert [pod.name for pod in action.pods] == ["four-0"]
+    assert (action.released.server, action.released.until) == ("s0", world.now + 90)
+    assert action.why == "only 3 of its 4 pods got a node of s0 within 60 s"
+    world.apply([action])
+    assert world.decide() == [], "its pods are ending; nothing is left to do"
+    world.sweep_all()
+    world.place()
+    world.run_all()
+    assert world.server_of("four") == "s1"
+    assert world.complete("four")
+
+
+def test_a_released_group_comes_back_to_the_only_server_when_its_time_is_over() -> None:
+    world = World(ultraservers(1), Rules(timeout=60, avoid=90))
+    world.arrive("four", 4)
+    world.place()
+    world.now += 60
+    world.place()
+    world.sweep_all()
+    assert "s0: the group failed on it a short time ago" in texts(world.decide())["four"]
+    world.now += 90
+    assert places(world.decide()) == {"four": "s0"}
+
+
+def test_a_complete_group_is_noted_once_and_left_alone() -> None:
+    world = World()
+    world.arrive("four", 4)
+    world.place()
+    world.run_all()
+    (note,) = world.decide()
+    assert note == Note(note.pod, None)  # type: ignore[union-attr] # a Note, as the comparison shows
+    world.apply([note])
+    world.now += 10**6
+    assert world.decide() == []
+
+
+def test_a_group_that_loses_a_node_gets_the_whole_time_again() -> None:
+    """A worker that comes back alone (restart policy None) and finds its node taken."""
+    world = World(rules=Rules(timeout=60))
+    world.arrive("two", 2)
+    world.place()
+    world.run_all()
+    world.place()
+    (worker,) = [pod for pod in world.members("two") if not pod.leader]
+    del world.pods[worker.uid]
+    world.strangers[worker.node] = "other/pod"
+    world.make_workers()
+    world.now += 1000
+    (note,) = world.decide()
+    assert isinstance(note, Note)
+    assert note.since == world.now
+    world.apply([note])
+    world.now += 60
+    (release,) = world.decide()
+    assert isinstance(release, Release)
+
+
+def test_a_time_that_lies_in_the_future_does_not_keep_a_group_for_ever() -> None:
+    world = World()
+    pod = world.arrive("four", 4)
+    world.place()
+    world.pods[pod.uid] = replace(world.pods[pod.uid], since=world.now + 10**8)
+    (note,) = world.decide()
+    assert isinstance(note, Note)
+    assert note.since == world.now
+
+
+def test_a_new_leader_waits_until_the_pods_of_the_former_one_are_gone() -> None:
+    world = World()
+    world.arrive("two", 2)
+    world.place()
+    world.run_all()
+    world.restart("two")
+    (leader,) = [pod for pod in world.members("two") if pod.leader]
+    del world.pods[leader.uid]  # deleted in the background: the workers are there still
+    world.arrive("two", 2)
+    assert texts(world.decide()) == {"two": "it waits for pods of its former start to end: two-0-1"}
+    world.sweep_all()
+    assert places(world.decide()) == {"two": "s0-h0"}
+
+
+def test_of_two_groups_on_one_server_the_incomplete_later_one_goes() -> None:
+    """Which takes two placers that both think that they lead."""
+    world = World()
+    first, second = world.arrive("first", 4), world.arrive("second", 4)
+    placed = Place(first, SERVER_4, "s0", world.now)
+    world.apply([placed, replace(placed, pod=second, since=world.now + 1)])
+    (release,) = world.decide()
+    assert isinstance(release, Release)
+    assert [pod.group for pod in release.pods] == ["second"]
+    assert release.why == "group a/first-0 has the same server"
+
+
+@pytest.mark.parametrize(
+    ("size", "topology", "said"),
+    [
+        ("5", SERVER_4, "a group has 1 to 4 pods, and this one is said to have '5'"),
+        ("", SERVER_4, "a group has 1 to 4 pods, and this one is said to have ''"),
+        ("٤", SERVER_4, "a group has 1 to 4 pods"),
+        ("4", SERVER_2, f"its 4 pods do not fit into the 2 nodes that share {SERVER_2}; use {SERVER_4}"),
+        ("4", "kubernetes.io/hostname", f"its annotation {LWS_TOPOLOGY} is 'kubernetes.io/hostname'"),
+    ],
+)
+def test_groups_that_can_never_be_placed_are_told_why(size: str, topology: str, said: str) -> None:
+    world = World()
+    pod = world.arrive("g", 4)
+    world.pods[pod.uid] = replace(pod, size=size, topology=topology)
+    (action,) = world.decide()
+    assert isinstance(action, Explain)
+    assert action.wrong
+    assert said in action.message
+
+
+def test_a_pod_with_the_gate_and_without_a_group_is_told_what_it_lacks() -> None:
+    world = World()
+    world.pods["p"] = Pod("a", "p", "p", gated=True)
+    (action,) = world.decide()
+    assert isinstance(action, Explain)
+    assert GROUP_LABEL in action.message
+    assert action.wrong
+
+
+def test_a_two_whose_workers_are_kept_together_by_the_whole_server_gets_a_whole_server() -> None:
+    """LeaderWorkerSet pins the worker to the server, not to the half that the leader is on."""
+    world = World()
+    pod = world.arrive("wide", 2)
+    world.pods[pod.uid] = replace(pod, topology=SERVER_4)
+    world.now += 1
+    world.arrive("two", 2, "b")
+    assert places(world.decide()) == {"wide": "s0", "two": "s1-h0"}
+
+
+def test_plain_pods_are_placed_together_when_all_are_there() -> None:
+    world = World()
+    world.pods["p"] = plain("p")
+    assert texts(world.decide()) == {
+        "job": "it waits for the other pods of its group: 1 of 2 are there with the gate",
+    }
+    world.pods["q"] = plain("q")
+    actions = world.decide()
+    assert [(action.pod.name, action.server) for action in actions if isinstance(action, Place)] == [
+        ("p", "s0-h0"),
+        ("q", "s0-h0"),
+    ]
+    world.apply(actions[:1])  # killed in between
+    assert [(action.pod.name, action.server) for action in world.decide() if isinstance(action, Place)] == [
+        ("q", "s0-h0")
+    ]
+
+
+def test_a_pod_more_than_the_group_has_is_told_so() -> None:
+    world = World()
+    for name in "pqr":
+        world.pods[name] = plain(name)
+    world.place()
+    (action,) = [action for action in world.decide() if isinstance(action, Explain)]
+    assert action.message == "its group has 2 pods on s0-h0 already"
+
+
+def test_other_gates_come_first() -> None:
+    world = World()
+    pod = world.arrive("four", 4)
+    world.pods[pod.uid] = replace(pod, other_gates=("quota",))
+    assert texts(world.decide()) == {"four": "it waits for other scheduling gates to be removed: quota"}
+
+
+def simulate(world: World, lifetime: dict[str, float], until: float) -> float:
+    """Twos arrive without end and live as long as their server says; seconds that the four has waited."""
+    begun: dict[str, float] = {}
+    start, number = world.now, 0
+    world.arrive("four", 4, "b")
+    while world.now - start < until:
+        while len(world.waiting()) < 4:
+            number += 1
+            world.arrive(f"two{number}", 2)
+        world.place()
+        world.run_all()
+        world.place()
+        if world.server_of("four"):
+            return world.now - start
+        for key in {pod.group for pod in world.pods.values() if pod.placed}:
+            server = world.server_of(key).partition("-")[0]
+            if world.now - begun.setdefault(key, world.now) >= lifetime[server] and key != "four":
+                world.end(key)
+        world.sweep_all()
+        world.now += 10.0
+    return until
+
+
+@pytest.mark.parametrize(
+    "lifetime",
+    [
+        {"s0": 100.0, "s1": 100.0},
+        {"s0": 100.0, "s1": 3000.0},
+        {"s0": 10**9, "s1": 100.0},
+        {"s0": 2000.0, "s1": 10**9},
+    ],
+    ids=["equal", "one slower", "one for ever", "the other for ever"],
+)
+def test_a_waiting_four_is_not_starved_by_twos_that_come_later(lifetime: dict[str, float]) -> None:
+    world = World(rules=Rules(hold=300.0))
+    for number in range(4):
+        world.arrive(f"early{number}", 2)
+    world.place()
+    world.run_all()
+    world.place()
+    assert simulate(world, lifetime, until=40_000.0) < 40_000.0
+
+
+def test_twos_are_not_starved_by_a_four_that_no_server_will_ever_have_room_for() -> None:
+    world = World(ultraservers(1), Rules(hold=300.0))
+    world.intrude("s0-n0")
+    world.arrive("four", 4)
+    world.now += 1
+    world.arrive("two", 2, "b")
+    assert texts(world.place())["two"].endswith(
+        "s0-h1: s0-n2 is kept for group a/four-0, which has waited longer for a whole server"
+    )
+    waited = 0.0
+    while not world.server_of("two"):
+        world.now += 10.0
+        waited += 10.0
+        world.place()
+    assert waited <= 600.0
+
+
+def test_an_impossible_four_keeps_no_server_from_anybody() -> None:
+    world = World(ultraservers(1))
+    pod = world.arrive("four", 4)
+    world.pods[pod.uid] = replace(pod, selector={"zone": "moon"})
+    world.now += 1
+    world.arrive("two", 2)
+    assert places(world.decide()) == {"two": "s0-h0"}
