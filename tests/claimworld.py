@@ -71,6 +71,10 @@ def neuron_config(size: object) -> dict[str, object]:
     return {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCore": size}
 
 
+def ultraserver_config(nodes: object) -> dict[str, object]:
+    return {"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": nodes}
+
+
 def claim(
     number: int,
     chips: Iterable[int | DeviceRequestAllocationResult],

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from dra_driver.claims.environment import company, environment
 from dra_driver.claims.held import Held
-from dra_driver.claims.logical_cores import VARIABLES, environment
 from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, meeting, numbers
 from dra_driver.claims.values import UID, ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
 from dra_driver.host.inventory import NodeInventory
@@ -59,7 +59,7 @@ def plan(
     pairs = [(result, _chips(result, inventory, settings)) for result in results]
     present = {chip: _present(inventory, chip, result.device) for result, chips in pairs for chip in chips}
     warnings = _contiguity(_exclusive(pairs, meta.uid, held), settings)
-    env = _environment(claim, results, inventory)
+    env = environment(claim, results, inventory)
     use = ClaimUse(meta.namespace, meta.uid, users(claim))
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
     number_of = numbers(sorted(present), use, held, consumers or {}, host=keeps_host_numbers)
@@ -81,7 +81,7 @@ def plan(
         env=env,
         pods=None if use.pods is None else tuple(sorted(use.pods)),
         own_pod=own_pod(claim),
-        warnings=(*warnings, *_company(env, meeting(use, held, consumers or {}))),
+        warnings=(*warnings, *company(env, meeting(use, held, consumers or {}))),
     )
 
 
@@ -250,41 +250,6 @@ def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]
     if settings.contiguity == "refuse":
         raise Refusal(what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy)
     return (f"{what}; {consequence}; {remedy}",)
-
-
-def _environment(
-    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult], inventory: NodeInventory
-) -> dict[str, str]:
-    requests = list(dict.fromkeys(result.request for result in results))
-    requested: dict[str, int | None] = dict.fromkeys(requests)
-    allocation = claim.status.allocation
-    config = allocation.devices.config if allocation is not None else ()
-    if any(entry.opaque is not None and entry.opaque.driver == DRIVER_NAME for entry in config):
-        from dra_driver.config import effective  # pydantic: most claims do not need it
-
-        for request, value in effective(config, requests, DRIVER_NAME).items():
-            if value.ultraserver_mode is not None:
-                raise Refusal(
-                    f"UltraServerConfig (ultraserverMode {value.ultraserver_mode}) is set for request "
-                    f"{_named(request)}, but UltraServers are not supported by this version of the driver",
-                    consequence=_NOT_PREPARED,
-                    remedy="remove the UltraServerConfig to use the node's chips without the links to other nodes",
-                )
-            requested[request] = value.logical_neuron_core
-    return environment(inventory, requested)
-
-
-def _company(env: Mapping[str, str], others: Sequence[Plan]) -> tuple[str, ...]:
-    """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
-    size = env.get(VARIABLES[0])
-    if size is None:
-        return ()
-    return tuple(
-        f"claim {other.reference} of the same pod has {VARIABLES[0]}={other.env[VARIABLES[0]]}, this one {size}; "
-        "a container that uses both gets only one of the values; use them in different containers"
-        for other in others
-        if other.env.get(VARIABLES[0], size) != size
-    )
 
 
 def _named(name: str) -> str:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.claims import ultraserver
 from dra_driver.claims.edits import edits
 from dra_driver.claims.held import Held
 from dra_driver.claims.journal import Journal
@@ -150,7 +151,14 @@ class Repairer:
             "where pods share claims like that"
             for one, other in clashes(held, self._standings.known)
         ]
-        return (*unreadable, *gone, *clashing)
+        inventory = self._inventory()
+        outdated = [
+            f"claim {entry.plan.reference} was prepared for another state of the UltraServer: {change}; delete "
+            "its pods, so that they start with the present one"
+            for entry in held.entries.values()
+            if (change := ultraserver.outdated(entry.plan, inventory))
+        ]
+        return (*unreadable, *gone, *clashing, *outdated)
 
     def _run(self) -> None:
         while True:

@@ -33,8 +33,6 @@ from tests.claimworld import (
     without,
 )
 
-ULTRA = {"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": 2}
-
 
 def made(item: ResourceClaim, inventory: NodeInventory | None = None, *held: Plan, **settings: Any) -> Plan:
     return plan(item, inventory or host(), Held(Entry(one) for one in held), replace(SETTINGS, **settings))
@@ -256,12 +254,6 @@ def test_a_setting_for_a_request_of_another_driver_changes_nothing() -> None:
 
 def test_a_setting_reaches_the_subrequest_that_was_taken() -> None:
     assert lnc(claim(1, [result(4, "neurons/small")], configs=[config(neuron_config(1), "neurons")])) == "1"
-
-
-def test_ultraservers_are_refused_where_they_would_hold() -> None:
-    assert "UltraServers are not supported by this version" in refusal(claim(1, [4], configs=[config(ULTRA)]))
-    elsewhere = claim(1, [result(4, "a")], configs=[config(ULTRA, "b")])
-    assert made(elsewhere).held_chips == (4,)
 
 
 def test_illegal_parameters_are_refused_with_the_path() -> None:
