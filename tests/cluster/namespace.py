@@ -43,9 +43,11 @@ class Namespace:
     _elsewhere: list[str] = field(default_factory=list)
 
     def create(self, labels: dict[str, str] | None = None) -> None:
-        """Make it."""
+        """Make it, ready for pods: those need its service account, which a controller makes."""
         metadata = {"name": self.name, "labels": labels or {}}
         self.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        account = ("get", "serviceaccount", "default", "--ignore-not-found", "-o", "name")
+        eventually(f"the service account of {self.name}", lambda: self.kubectl(*account), 90)
 
     def apply(self, *objects: Object | str) -> None:
         """Apply objects or YAML texts here; DeviceClasses among them go away with the namespace."""

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from lab.cluster import Cluster
 
 from tests.cluster.installation import ROOT, Installation
 from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.lifecycle import Stopwatch, nudge, uid_of, wait_driver_ready, wait_gone
+from tests.cluster.lifecycle import Stopwatch, is_ready, nudge, uid_of, wait_driver_ready, wait_gone
 from tests.cluster.namespace import Namespace
 from tests.cluster.nodefiles import NodeFiles
 from tests.cluster.objects import pod, request, template
@@ -89,7 +89,7 @@ def test_a_claim_of_two_drivers_waits_for_both_and_neither_disturbs_the_other(
     wait_driver_ready(driver, NODE)
     both = template("both", request("neurons", 2), request("clock", device_class=CLOCK))
     namespace.apply(both, template("own", request()), pod("first", templates={"both": "both"}, node=NODE))
-    namespace.wait_ready("first")
+    _wait_ready(namespace, "first")
     assert namespace.numbers("first") == [0, 1]
     assert namespace.exec("first", "echo $PREPARED_AT").strip().isdecimal()
     first = uid_of(namespace.claim_of("first", "both"))
@@ -110,8 +110,8 @@ def test_a_claim_of_two_drivers_waits_for_both_and_neither_disturbs_the_other(
     assert namespace.pod("first") is not None
 
     clock_driver.start()
-    _until_registered(lab, "the other driver's socket", lambda: nudge(namespace, "first", "second"))
-    namespace.wait_ready("second")
+    _wait_ready(namespace, "second")
+    nudge(namespace, "first")
     wait_gone(namespace, "first")
     stopwatch.lap("one pod runs, the other is gone")
     assert first not in files.specs()
@@ -122,7 +122,12 @@ def test_a_claim_of_two_drivers_waits_for_both_and_neither_disturbs_the_other(
     assert namespace.numbers("second") == [0, 1]
 
 
-def _until_registered(lab: Cluster, what: str, then: Callable[[], None]) -> None:
-    registry = lab.node(NODE).layout.kubelet / "plugins_registry"
-    eventually(what, (registry / f"{CLOCK}-reg.sock").exists)
-    then()
+def _wait_ready(namespace: Namespace, name: str) -> None:
+    """Wait for a pod whose other driver kubelet may not have registered yet, which only kubelet knows."""
+
+    def probe() -> bool:
+        nudge(namespace, name)
+        found = namespace.pod(name)
+        return found is not None and is_ready(found)
+
+    eventually(f"pod {name} to be Ready", probe, 60, every=2)
