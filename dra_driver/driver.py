@@ -10,9 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims.journal import Journal
@@ -34,8 +32,9 @@ from dra_driver.kubeletplugin.server import KubeletPlugin
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.names import CDI_KIND, DRIVER_NAME
 from dra_driver.samples import journal_samples, node_sample, samples
+from dra_driver.settings import Settings
 from dra_driver.slices.devices import devices
-from dra_driver.slices.layout import Layout, node_problem
+from dra_driver.slices.layout import node_problem
 from dra_driver.slices.publisher import Publisher
 from dra_driver.version import VERSION
 
@@ -54,31 +53,6 @@ NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What an administrator sets; the command line documents each."""
-
-    node_name: str
-    pod_uid: str | None
-    host_root: Path
-    cdi_root: Path
-    registrar_dir: Path
-    plugins_dir: Path
-    health_port: int
-    health_address: str
-    metrics_port: int
-    metrics_address: str
-    device_numbering: Literal["renumber", "host"]
-    contiguity: Literal["refuse", "warn", "allow"]
-    ultraserver_layout: Layout
-    rescan_seconds: float
-
-    @property
-    def state_dir(self) -> Path:
-        """The driver's own directory: the socket and the journal."""
-        return self.plugins_dir / DRIVER_NAME
 
 
 class NodeAgent:
@@ -110,7 +84,7 @@ class NodeAgent:
             self._on_nodes,
             self._on_node_event,
         )
-        self._publisher = Publisher(api, DRIVER_NAME, settings.node_name)
+        self._publisher = Publisher(api, DRIVER_NAME, settings.node_name, shared_counters=settings.shared_counters)
 
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._journal = Journal(settings.state_dir, boot_id=boot_id(settings.host_root), recover=chips_shown(cdi))
@@ -213,7 +187,7 @@ class NodeAgent:
                     "chips offers the other chips meanwhile",
                     problem,
                 )
-            self._publisher.set_desired(offered)
+            self._publisher.set_desired(offered, devices(inventory, "node"))
 
     def _node_problem(self, inventory: NodeInventory) -> str:
         """Why the whole node is not offered although it should be, or ""."""

@@ -22,6 +22,9 @@ def samples(inventory: NodeInventory, status: PublisherStatus, registration: Reg
         labels = (("code", finding.code), ("subject", finding.subject), ("severity", finding.severity))
         yield Sample("host_finding", "Oddities of the host; see the log for the text.", 1, labels)
     yield Sample("slices_published", "1 while the API server has what is offered.", float(status.published))
+    yield Sample(
+        "slices_fallback", "1 while the layout node is published instead of both.", float(status.fallback != "")
+    )
     yield Sample("slices_missing", "Slices that should exist and do not.", status.missing)
     for verb, count in (("create", status.creates), ("update", status.updates), ("delete", status.deletes)):
         yield Sample("slice_writes", "Writes of slices.", count, (("verb", verb),), "counter")

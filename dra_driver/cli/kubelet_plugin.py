@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from dra_driver.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.driver import Settings
     from dra_driver.kube.transport import Transport
+    from dra_driver.settings import Settings
 
 OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
     # option, environment variable, default, help
@@ -56,7 +56,13 @@ OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
         "--ultraserver-layout",
         "ULTRASERVER_LAYOUT",
         "node",
-        "what nodes of UltraServers offer; node: themselves as one device; chips: each chip",
+        "what nodes of UltraServers offer; node: themselves as one device; chips: each chip; both (Kubernetes 1.37)",
+    ),
+    (
+        "--shared-counters",
+        "SHARED_COUNTERS",
+        "auto",
+        "which servers may get the layout both; auto: Kubernetes 1.37 and later; force: 1.36 too",
     ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "how often the host is read again"),
 )
@@ -68,7 +74,8 @@ CHOICES = {
     "log_format": ("text", "json"),
     "device_numbering": ("renumber", "host"),
     "contiguity": ("refuse", "warn", "allow"),
-    "ultraserver_layout": ("node", "chips"),
+    "ultraserver_layout": ("node", "chips", "both"),
+    "shared_counters": ("auto", "force"),
 }
 
 
@@ -138,7 +145,7 @@ def _number(name: str, text: str, kind: type[int | float], most: int) -> int | f
 
 def settings(values: Mapping[str, Any]) -> Settings:
     """The agent's settings; writes the emulated host when one is asked for."""
-    from dra_driver.driver import Settings
+    from dra_driver.settings import Settings
 
     host_root = Path(values["host_root"])
     if values["emulate"]:
@@ -158,6 +165,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         device_numbering=values["device_numbering"],
         contiguity=values["contiguity"],
         ultraserver_layout=values["ultraserver_layout"],
+        shared_counters=values["shared_counters"],
         rescan_seconds=values["rescan_seconds"],
     )
 

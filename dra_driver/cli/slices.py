@@ -28,7 +28,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--node-name", default="example-node", help="node and pool name (default: %(default)s)")
     parser.add_argument(
         "--ultraserver-layout",
-        choices=("node", "chips"),
+        choices=("node", "chips", "both"),
         default="node",
         help="what nodes of UltraServers offer (default: %(default)s)",
     )

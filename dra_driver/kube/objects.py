@@ -6,9 +6,12 @@ models. Unknown fields are ignored on reading; nothing read here is ever written
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import msgspec
+
+_RELEASE: Final = re.compile(r"v([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", re.ASCII)
 
 
 class _Object(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -39,6 +42,18 @@ class ObjectMeta(_Object, frozen=True):
     finalizers: tuple[str, ...] = ()
     deletion_timestamp: str | None = None
     creation_timestamp: str | None = None
+
+
+class ServerVersion(_Object, frozen=True):
+    """What ``/version`` says."""
+
+    git_version: str = ""
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """Major and minor version; None when the text is no version."""
+        found = _RELEASE.match(self.git_version)
+        return (int(found[1]), int(found[2])) if found else None
 
 
 class NodeSystemInfo(_Object, frozen=True):
@@ -75,12 +90,33 @@ class DeviceCapacity(_Object, frozen=True):
     value: str
 
 
+class Counter(_Object, frozen=True):
+    """``value`` is a Kubernetes quantity."""
+
+    value: str
+
+
+class CounterSet(_Object, frozen=True):
+    """Counters that devices of the same pool consume from."""
+
+    name: str
+    counters: dict[str, Counter]
+
+
+class DeviceCounterConsumption(_Object, frozen=True):
+    """What a device takes of a counter set while it is allocated."""
+
+    counter_set: str
+    counters: dict[str, Counter]
+
+
 class Device(_Object, frozen=True):
     """One device of a slice."""
 
     name: str
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
     capacity: dict[str, DeviceCapacity] = msgspec.field(default_factory=dict)
+    consumes_counters: tuple[DeviceCounterConsumption, ...] = ()
 
 
 class ResourcePool(_Object, frozen=True):
@@ -92,12 +128,13 @@ class ResourcePool(_Object, frozen=True):
 
 
 class ResourceSliceSpec(_Object, frozen=True):
-    """``spec`` of a node-local slice."""
+    """``spec`` of a node-local slice; a slice with counters has no devices (Kubernetes 1.35 and later)."""
 
     driver: str
     pool: ResourcePool
     node_name: str = ""
     devices: tuple[Device, ...] = ()
+    shared_counters: tuple[CounterSet, ...] = ()
 
 
 class ResourceSlice(_Object, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 from dra_driver.kube import codec
 from dra_driver.kube.codec import GROUP, VERSIONS, ObjectList, RawEvent
 from dra_driver.kube.errors import ApiError, Status, refusal
-from dra_driver.kube.objects import Node, ResourceClaim, ResourceSlice
+from dra_driver.kube.objects import Node, ResourceClaim, ResourceSlice, ServerVersion
 from dra_driver.kube.transport import Query, Stream, Transport
 
 T = TypeVar("T")
@@ -88,6 +88,12 @@ class ResourceApi:
         self._transport = transport
         self._versions = versions
         self.version = versions[0]
+
+    def server_version(self) -> ServerVersion:
+        """What the API server says it is."""
+        body = self._transport.request("GET", "/version").body
+        version: ServerVersion = codec.decode(body, ServerVersion, "its version")
+        return version
 
     # Claims
 

@@ -10,6 +10,7 @@ from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import Device, DeviceAttribute, DeviceCapacity
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.attributes import ATTRIBUTES, Attribute
+from dra_driver.slices.counters import MOST_COUNTERS, consuming
 from dra_driver.slices.layout import Layout, is_ultraserver, node_problem
 from dra_driver.slices.subject import Subject, Value
 from dra_driver.topology.instance_types import lookup
@@ -27,7 +28,9 @@ def devices(inventory: NodeInventory, layout: Layout = "node") -> tuple[Device, 
 
     A chip whose device numbers cannot be read is not offered: no container could be given it. The device that is the
     whole node is offered only when ``layout.node_problem`` has nothing to say. All chips have the same set of
-    attributes. Texts that Kubernetes would refuse are left out.
+    attributes. Texts that Kubernetes would refuse are left out. With the layout ``both``, devices consume counters, so
+    that the node and its chips exclude each other; they do so also while the node is not offered, so that no allocated
+    device changes its shape.
     """
     kind = lookup(inventory.instance_type) if inventory.instance_type else None
     offered = sorted(
@@ -37,9 +40,14 @@ def devices(inventory: NodeInventory, layout: Layout = "node") -> tuple[Device, 
     chips = [(device_name(chip.index), Subject(inventory, kind, "neuron_device", (chip,))) for chip in offered]
     if not is_ultraserver(inventory) or layout == "chips":
         return _published(chips)
-    if node_problem(inventory):
-        return ()
-    return _published([(NODE_DEVICE, Subject(inventory, kind, "neuron_node", tuple(offered)))])
+    whole = [] if node_problem(inventory) else [(NODE_DEVICE, Subject(inventory, kind, "neuron_node", tuple(offered)))]
+    if layout == "node":
+        return _published(whole)
+    return tuple(
+        consuming(device, [chip.index for chip in subject.chips])
+        for named in (chips[:MOST_COUNTERS], whole)
+        for device, (_, subject) in zip(_published(named), named, strict=True)
+    )
 
 
 def _published(named: Sequence[tuple[str, Subject]]) -> tuple[Device, ...]:

@@ -18,6 +18,8 @@ class Desired:
     """The devices to publish from now on."""
 
     devices: tuple[Device, ...]
+    fallback: tuple[Device, ...] = ()
+    """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
 
 
 @dataclass(frozen=True, slots=True)

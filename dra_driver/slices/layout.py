@@ -1,19 +1,18 @@
-"""What a host that is a node of an UltraServer offers: the whole node (as AWS documents it), or its chips.
+"""What a host that is a node of an UltraServer offers: the whole node, its chips, or both.
 
-Other hosts offer their chips in any layout.
+``node`` is what AWS documents for such hosts. With ``both``, a claim for the node and a claim for one of its chips
+exclude each other by shared counters (``dra_driver.slices.counters``). Other hosts offer their chips in any layout.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
 from dra_driver.host.inventory import NodeInventory
+from dra_driver.slices.counters import MOST_COUNTERS
 from dra_driver.topology.instance_types import lookup
 
-Layout = Literal["node", "chips"]
-
-MOST_CHIPS: Final = 32
-"""Of a whole node: counters of one counter set (Kubernetes limit)."""
+Layout = Literal["node", "chips", "both"]
 
 
 def is_ultraserver(inventory: NodeInventory) -> bool:
@@ -35,10 +34,10 @@ def node_problem(inventory: NodeInventory) -> str:
         return f"the instance type {inventory.instance_type} has no {_chips(surplus)}"
     if lost := expected - usable:
         return f"{_chips(lost)} cannot be given to a container"
-    if len(expected) > MOST_CHIPS:
-        return f"{len(expected)} chips are more than the {MOST_CHIPS} of a whole node"
+    if len(expected) > MOST_COUNTERS:
+        return f"{len(expected)} chips are more than the {MOST_COUNTERS} of a whole node"
     return ""
 
 
 def _chips(indexes: set[int]) -> str:
-    return ", ".join(f"neuron{index}" for index in sorted(indexes)[:MOST_CHIPS])
+    return ", ".join(f"neuron{index}" for index in sorted(indexes)[:MOST_COUNTERS])

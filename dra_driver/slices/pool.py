@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.objects import Device, ObjectMeta, OwnerReference, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dra_driver.kube.objects import (
+    CounterSet,
+    Device,
+    ObjectMeta,
+    OwnerReference,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
 from dra_driver.names import DRIVER_NAME
+from dra_driver.slices.counters import counter_sets
 
 DEVICES_PER_SLICE = 64
 """Kubernetes allows 128 until the first device of the slice has a taint or counters, then 64: never plan for more."""
@@ -19,6 +28,9 @@ def pool(
 ) -> tuple[ResourceSlice, ...]:
     """The slices of a node, in the order of their index; at least one, which says "running, but no devices".
 
+    Counters that devices consume come first, in a slice of their own: a server that drops them shows it before any
+    device is offered, and until all slices are there the scheduler leaves the pool alone.
+
     The generation is 1 here; ``reconcile.decide`` sets the one to publish. Raises DriverError for a device name that
     comes twice.
     """
@@ -27,13 +39,16 @@ def pool(
         twice = sorted({name for name in names if names.count(name) > 1})
         raise DriverError(f"device names must be unique in a pool: {', '.join(twice)}")
     parts = [tuple(devices[i : i + DEVICES_PER_SLICE]) for i in range(0, len(devices), DEVICES_PER_SLICE)] or [()]
+    contents: list[tuple[tuple[Device, ...], tuple[CounterSet, ...]]] = [(part, ()) for part in parts]
+    if counters := counter_sets(devices):
+        contents.insert(0, ((), counters))
     owner = OwnerReference(api_version="v1", kind="Node", name=node_name, uid=node_uid, controller=True)
     return tuple(
         ResourceSlice(
             ObjectMeta(generate_name=name_prefix(index, driver, node_name), owner_references=(owner,)),
-            ResourceSliceSpec(driver, ResourcePool(node_name, 1, len(parts)), node_name, part),
+            ResourceSliceSpec(driver, ResourcePool(node_name, 1, len(contents)), node_name, part, shared),
         )
-        for index, part in enumerate(parts)
+        for index, (part, shared) in enumerate(contents)
     )
 
 

@@ -27,12 +27,14 @@ from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import Device, Node, ResourceSlice
 from dra_driver.kube.resources import ResourceApi
 from dra_driver.kube.watch import WATCH_SECONDS, Reflector
+from dra_driver.slices.counters import SharedCounters
+from dra_driver.slices.fallback import Chooser
 from dra_driver.slices.inbox import Desired, Inbox, Message, Poke, Seen, versions
 from dra_driver.slices.instance import YIELD_SECONDS, Instance, Precedence
 from dra_driver.slices.pool import pool
 from dra_driver.slices.reconcile import Actions, decide
 from dra_driver.slices.status import PublisherStatus
-from dra_driver.slices.writer import Writer
+from dra_driver.slices.writer import CountersDropped, Writer
 
 RESYNC_SECONDS: Final = 2100.0
 """Mean time between looks without a reason; varies by a seventh, so at most two an hour."""
@@ -63,6 +65,7 @@ class Publisher:
         resync_seconds: mean time between looks without a reason.
         watch_seconds: how long one watch lasts.
         yield_seconds: how long a newer instance's content is left alone at first.
+        shared_counters: which servers are trusted with counters.
         backoff: waits after errors.
     """
 
@@ -76,6 +79,7 @@ class Publisher:
         resync_seconds: float = RESYNC_SECONDS,
         watch_seconds: float = WATCH_SECONDS,
         yield_seconds: float = YIELD_SECONDS,
+        shared_counters: SharedCounters = "auto",
         backoff: Backoff | None = None,
     ) -> None:
         self._api = api
@@ -105,7 +109,8 @@ class Publisher:
         self._following = False
 
         # Of the worker only:
-        self._desired: tuple[Device, ...] | None = None
+        self._desired: Desired | None = None
+        self._chooser = Chooser(api, shared_counters)
         self._known: dict[str, str] | None = None
         """Resource versions of the slices by name."""
         self._writer = Writer(api, self._annotation, self._instance.stamp, self._check_stop, self._count)
@@ -127,9 +132,12 @@ class Publisher:
         if self._thread.is_alive():
             self._thread.join(timeout)
 
-    def set_desired(self, devices: Sequence[Device]) -> None:
-        """Publish these devices from now on. The same as before is no reason to look."""
-        self._inbox.put(Desired(tuple(devices)))
+    def set_desired(self, devices: Sequence[Device], fallback: Sequence[Device] = ()) -> None:
+        """Publish these devices from now on. The same as before is no reason to look.
+
+        ``fallback`` is published instead where ``devices`` consume counters and the server cannot be trusted with them.
+        """
+        self._inbox.put(Desired(tuple(devices), tuple(fallback)))
 
     def poke(self, reason: str) -> None:
         """Look at once: something happened that may have removed slices, such as a registration with kubelet."""
@@ -160,8 +168,8 @@ class Publisher:
     def _take(self, message: Message) -> None:
         now = time.monotonic()
         match message:
-            case Desired(devices) if devices != self._desired:
-                self._desired = devices
+            case Desired() if message != self._desired:
+                self._desired = message
                 self._due = max(now, self._not_before)
             case Poke(reason):
                 log.info("looking after the slices: %s", reason)
@@ -177,8 +185,14 @@ class Publisher:
                 self._due = min(self._due, now + self._repair_backoff.next(pause))
                 self._last_repair = now
 
-    def _look(self, devices: tuple[Device, ...]) -> None:
+    def _look(self, wanted: Desired) -> None:
         """Compare with the server, write what is needed, and say when to look again."""
+        try:
+            self._compare(self._chooser.choose(wanted))
+        except CountersDropped:
+            self._compare(self._chooser.counters_dropped(wanted))
+
+    def _compare(self, devices: tuple[Device, ...]) -> None:
         node = self._get_node()
         existing, _ = self._api.list_slices(self._driver, self._node)
         desired = pool(devices, self._node, node.metadata.uid, self._driver)
@@ -245,6 +259,7 @@ class Publisher:
             last_error="",
             failing_since=None,
             last_success=time.time(),
+            fallback=self._chooser.problem,
             dropped_fields=tuple(sorted(self._writer.dropped)),
         )
         self._published.set()

@@ -31,6 +31,8 @@ class PublisherStatus:
     """``time.monotonic()`` of the first failure since the last success: a clock that is set must restart nobody."""
     last_success: float | None = None
     """``time.time()`` of the last comparison with the server that ended well."""
+    fallback: str = ""
+    """Why the fallback is published instead of what is desired; "" when it is not."""
     dropped_fields: tuple[str, ...] = ()
     """Fields that the server did not keep."""
 

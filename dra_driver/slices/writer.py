@@ -11,9 +11,14 @@ import msgspec
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import ResourceSlice
 from dra_driver.kube.resources import ResourceApi, Stored
+from dra_driver.slices.counters import dropped_counters
 from dra_driver.slices.reconcile import Accepted, Actions
 
 log = logging.getLogger(__name__)
+
+
+class CountersDropped(Exception):  # noqa: N818 # the server's answer, not its error
+    """The server stored a slice without its counters: what is left of it must not stay."""
 
 
 @dataclass(slots=True)
@@ -39,7 +44,12 @@ class Writer:
     """Fields that the server did not keep, of all writes."""
 
     def apply(self, actions: Actions) -> list[ResourceSlice]:
-        """Write; gives the slices as stored. ApiError: what has changed meanwhile is a conflict (409)."""
+        """Write; gives the slices as stored.
+
+        Raises:
+            ApiError: what has changed meanwhile is a conflict (409).
+            CountersDropped: at the first slice that lost its counters; nothing is written after it.
+        """
         for item in actions.delete:
             self.before_each()
             try:
@@ -74,4 +84,6 @@ class Writer:
                 stored.metadata.name,
             )
             self.dropped |= frozenset(answer.dropped)
+            if dropped_counters(answer.dropped):
+                raise CountersDropped
         return stored

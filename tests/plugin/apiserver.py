@@ -28,6 +28,8 @@ class ApiServer:
 
     versions: tuple[str, ...] = ("v1",)
     """Served versions of resource.k8s.io."""
+    git_version: str = "v1.37.1"
+    """What ``/version`` says."""
     bookmark_seconds: float = 60.0
     watch_seconds: float | None = None
     """End every watch after this time, whatever the client asked for."""

@@ -20,7 +20,8 @@ _SCOPES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 def validate_slice(item: Object, stored: Object | None) -> None:
     """Refuse an invalid slice in the shape of v1, or an illegal change of ``stored``."""
     spec = item["spec"]
-    problems = [*_spec_problems(spec), *_device_list_problems(spec.get("devices") or [])]
+    devices = spec.get("devices") or []
+    problems = [*_spec_problems(spec), *_device_list_problems(devices), *_counter_problems(spec, devices)]
     if stored is not None:
         problems += _change_problems(spec, stored["spec"])
     if problems:
@@ -56,6 +57,27 @@ def _device_list_problems(devices: list[Object]) -> Iterator[str]:
     yield from (f"spec.devices[].name: duplicate {name}" for name in set(names) if names.count(name) > 1)
     for device in devices:
         yield from _device_problems(device)
+
+
+def _counter_problems(spec: Object, devices: list[Object]) -> Iterator[str]:
+    sets = spec.get("sharedCounters") or []
+    if sets and devices:
+        yield "spec: only one of devices and sharedCounters may be set"
+    if len(sets) > 8 or len({item["name"] for item in sets}) < len(sets):
+        yield "spec.sharedCounters: at most 8 sets of different names"
+    consumptions = [used for device in devices for used in device.get("consumesCounters") or []]
+    if any(len(device.get("consumesCounters") or []) > 2 for device in devices):
+        yield "spec.devices[].consumesCounters: at most 2 items"
+    for name, counters in [
+        *((item["name"], item["counters"]) for item in sets),
+        *((used["counterSet"], used["counters"]) for used in consumptions),
+    ]:
+        if not all(_LABEL.fullmatch(label) for label in (name, *counters)) or not 0 < len(counters) <= 32:
+            yield f"counters of {name!r}: 1 to 32 with DNS labels"
+        if not all(_QUANTITY.fullmatch(counter["value"]) for counter in counters.values()):
+            yield f"counters of {name!r}: no quantity"
+    if sum(len(used["counters"]) for used in consumptions) > 1024:
+        yield "spec.devices[].consumesCounters: at most 1024 counters"
 
 
 def _device_problems(device: Object) -> Iterator[str]:

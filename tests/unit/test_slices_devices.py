@@ -18,7 +18,7 @@ from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.attributes import ATTRIBUTES, markdown
 from dra_driver.slices.chips import chips_of
 from dra_driver.slices.devices import devices
-from dra_driver.slices.layout import node_problem
+from dra_driver.slices.layout import Layout, node_problem
 from dra_driver.slices.pool import LONGEST_PREFIX, name_prefix, pool
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.topology.ultraserver import Mode
@@ -191,16 +191,18 @@ def test_every_type_gives_slices_that_the_api_server_takes(instance_type: str) -
     full = inventory(instance_type, count, network_layers=("a", "b", "c"), capacity_block_id="cb")
     chips = tuple(replace(c, pci_bus_id=f"0000:00:{c.index:02x}.0", numa_node=0, connected=(0,)) for c in full.devices)
     host = replace(full, devices=chips, ultraserver=MEMBERSHIP)
-    for item in (*pool(devices(host, "chips"), "node-a", "uid"), *pool(devices(host, "node"), "node-a", "uid")):
+    layouts: tuple[Layout, ...] = ("node", "chips", "both")
+    for item in (item for layout in layouts for item in pool(devices(host, layout), "node-a", "uid")):
         validate_slice(msgspec.json.decode(msgspec.json.encode(encode_slice(item, "v1"))), None)
-        assert item.spec.devices
+        assert item.spec.devices or item.spec.shared_counters
         assert all(len(device.attributes) + len(device.capacity) <= 32 for device in item.spec.devices)
 
 
 def test_a_slice_has_the_schema_of_kubernetes() -> None:
-    (item,) = pool(devices(inventory("trn2.48xlarge", 16)), "node-a", "uid")
-    document = msgspec.json.decode(msgspec.json.encode(encode_slice(item, "v1")))
-    kubernetes_validate.validate(document, "1.37", strict=True)
+    plain = pool(devices(inventory("trn2.48xlarge", 16)), "node-a", "uid")
+    for item in (*plain, *pool(devices(ultraserver(), "both"), "node-a", "uid")):
+        document = msgspec.json.decode(msgspec.json.encode(encode_slice(item, "v1")))
+        kubernetes_validate.validate(document, "1.37", strict=True)
 
 
 def test_equal_inventories_give_equal_bytes() -> None:
@@ -277,7 +279,7 @@ def test_chips_of_an_ultraserver_know_their_server_too() -> None:
     assert {values(device)["resourceType"] for device in published} == {"neuron_device"}
 
 
-@pytest.mark.parametrize("layout", ["node", "chips"])
+@pytest.mark.parametrize("layout", ["node", "chips", "both"])
 def test_other_hosts_offer_their_chips_in_any_layout(layout: Any) -> None:
     assert devices(inventory("trn2.48xlarge", 16), layout) == devices(inventory("trn2.48xlarge", 16))
     assert len(devices(inventory("trn2.48xlarge", 15), layout)) == 15
