@@ -6,6 +6,8 @@
 #
 #   IMAGE                the driver's container image, best with a tag that is never reused or with a digest
 #   --emulate TYPE       nodes pretend to be instances of TYPE, such as trn2.48xlarge; the driver then runs on every node
+#   --emulated-ultraservers SxN  with --emulate: nodes make up S UltraServers of N nodes, such as 2x4, by the number at the
+#                        end of a node's name: node-1 to node-4 are the first server
 #   --node-selector K=V  run on the nodes with this label instead of on the known instance types
 #   --kubelet-root DIR   kubelet's root directory on the nodes (default /var/lib/kubelet)
 #   --restart            replace the driver's pods even if nothing changed (an image of the same name was loaded anew)
@@ -29,7 +31,7 @@ POLICY='neuron-dra-driver-own-slices'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 MANIFESTS=$HERE/manifests
 
-image='' emulate='' selector_key='' selector_value='' kubelet_root=/var/lib/kubelet resource_api=''
+image='' emulate='' ultraservers='' selector_key='' selector_value='' kubelet_root=/var/lib/kubelet resource_api=''
 timeout=300 restart='' uninstall='' force='' dry_run='' yes='' with_policy=1 desired=0
 kubectl_command=${KUBECTL:-kubectl}
 
@@ -53,7 +55,7 @@ matches() { [[ $2 =~ $3 ]] || bad_arguments "$1 '$2' is not valid; $4"; }
 parse() {
     while [[ $# -gt 0 ]]; do
         case $1 in
-        --emulate | --node-selector | --kubelet-root | --resource-api | --timeout | --kubectl)
+        --emulate | --emulated-ultraservers | --node-selector | --kubelet-root | --resource-api | --timeout | --kubectl)
             [[ $# -gt 1 ]] || bad_arguments "$1 needs a value"
             set_option "$1" "$2"
             shift
@@ -78,6 +80,7 @@ parse() {
     done
     read -r -a KUBE <<<"$kubectl_command"
     [[ ${#KUBE[@]} -gt 0 ]] || bad_arguments "the kubectl command is empty"
+    if [[ -n $ultraservers && -z $emulate ]]; then bad_arguments "--emulated-ultraservers goes with --emulate trn2u.48xlarge"; fi
     if [[ -n $uninstall ]]; then
         [[ -z $image ]] || bad_arguments "--uninstall takes no image, got '$image'"
     else
@@ -91,6 +94,10 @@ set_option() {
     --emulate)
         matches "$1" "$2" '^[a-z0-9][a-z0-9.-]*$' "expected an instance type such as trn2.48xlarge"
         emulate=$2
+        ;;
+    --emulated-ultraservers)
+        matches "$1" "$2" '^[1-9][0-9]{0,3}x[24]$' "expected something like 2x4: two servers of four nodes"
+        ultraservers=$2
         ;;
     --node-selector)
         matches "$1" "$2" '^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9][A-Za-z0-9._-]*=[A-Za-z0-9._-]*$' "expected LABEL=VALUE"
@@ -124,6 +131,7 @@ render() {
     else
         drop+=$(without emulation)
     fi
+    if [[ -z $ultraservers ]]; then drop+=$(without emulated-ultraservers); fi
     if [[ -n $selector_key ]]; then drop+=$(without instance-types); else drop+=$(without node-selector); fi
     cat "$MANIFESTS/namespace.yaml"
     echo ---
@@ -137,6 +145,7 @@ render() {
     echo ---
     sed -e '/^#/d' -e "$drop" -e '/# >>> /d' -e '/# <<< /d' -e "s|NEURON_DRA_IMAGE|$image|" \
         -e "s|/var/lib/kubelet|$kubelet_root|" -e "s|EMULATED_INSTANCE_TYPE|$emulate|" \
+        -e "s|ULTRASERVER_TOPOLOGY|$ultraservers|" \
         -e "s|NODE_SELECTOR_KEY|$selector_key|" -e "s|NODE_SELECTOR_VALUE|$selector_value|" "$MANIFESTS/daemonset.yaml"
 }
 

@@ -14,6 +14,8 @@ from dra_driver.errors import DriverError
 
 if TYPE_CHECKING:
     from dra_driver.host.emulator import EmulationOptions
+    from dra_driver.host.inventory import Membership
+    from dra_driver.topology.instance_types import InstanceType
 
 LONGEST_LIST = 256
 """Characters of an option's value; far more than any host needs."""
@@ -25,6 +27,7 @@ examples:
   dra-driver emulate-host --instance-type trn2.48xlarge /tmp/trn2
   dra-driver emulate-host --instance-type trn1.32xlarge --driver-version 2.26.10.0 --missing 3,7 /tmp/broken
   dra-driver emulate-host --instance-type trn2.48xlarge --ecc 5:sram=1,mem=2 --lnc 1 /tmp/worn
+  dra-driver emulate-host --instance-type trn2u --ultraservers 2x4 --node-number 3 /tmp/node-3
   dra-driver emulate-host --instance-type trn2u --ultraserver-modes X2V,X1 --node-id 2=1 /tmp/pair
 """
 
@@ -54,6 +57,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--lnc", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
     group = parser.add_argument_group("UltraServer (types such as trn2u.48xlarge; default: a healthy one of 4 nodes)")
+    group.add_argument("--ultraservers", metavar="SxN", help="be part of S servers of N nodes, such as 2x4")
+    group.add_argument("--node-number", metavar="N", help="which node of those, from 1 on, server by server")
     group.add_argument("--ultraserver-modes", metavar="LIST", help="of X4, X2V, X2H and X1, such as X2V,X1")
     group.add_argument("--server-id", metavar="2|4=HEX", action="append", default=[], help="of 2 or 4 nodes, 16 digits")
     group.add_argument("--node-id", metavar="2|4=ID", action="append", default=[], help="in 2 or 4 nodes, -1 for none")
@@ -69,12 +74,14 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         kind = resolve_emulation(args.instance_type)
-        write_host(args.directory, kind, options(args))
+        write_host(args.directory, kind, _placed(kind, args, options(args)))
     except DriverError as error:
         raise error if isinstance(error, UsageError) else UsageError(str(error)) from error
     host = discover(args.directory)
     print(f"{args.directory}: an emulated {host.instance_type} with {len(host.devices)} of {kind.devices} devices,")
     print(f"kernel driver {host.driver_version}{_nodes(args.directory)}")
+    if host.ultraserver is not None:
+        print(f"UltraServer: {_place(host.ultraserver)}")
     for finding in host.findings:
         print(f"the driver will report: {finding.code} ({finding.subject})")
     print(f"next: dra-driver slices --host-root {shlex.quote(str(args.directory))}")
@@ -99,6 +106,19 @@ def options(args: argparse.Namespace) -> EmulationOptions:
         },
         busy=args.busy,
     )
+
+
+def _placed(kind: InstanceType, args: argparse.Namespace, chosen: EmulationOptions) -> EmulationOptions:
+    """The options of the place that ``--ultraservers`` and ``--node-number`` name, if they do."""
+    from dra_driver.host.emulated_servers import Servers
+
+    if args.ultraservers is None and args.node_number is None:
+        return chosen
+    if args.ultraservers is None or args.node_number is None:
+        raise UsageError(
+            "--ultraservers and --node-number go together", remedy="give both, as in --ultraservers 2x4 --node-number 3"
+        )
+    return Servers.parse(args.ultraservers).options(kind, _number(args.node_number, "--node-number"), chosen)
 
 
 def _ecc(items: Iterable[str]) -> dict[int, dict[str, int]]:
@@ -136,6 +156,13 @@ def _number(text: str, option: str) -> int:
     if not _NUMBER.fullmatch(text.strip()):
         raise UsageError(f"{option} expects a number, not {text[:60]!r}", remedy="see dra-driver emulate-host --help")
     return int(text)
+
+
+def _place(member: Membership) -> str:
+    if member.electing:
+        return "its nodes are still electing their ids"
+    places = (f"node {one.node_id} of {one.nodes} in server {one.server_id}" for one in member.sets)
+    return "; ".join([f"modes {', '.join(map(str, member.modes)) or '(none)'}", *places])
 
 
 def _nodes(directory: Path) -> str:

@@ -42,6 +42,12 @@ OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
     ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics"),
     ("--emulate", "NEURON_DRA_DRIVER_EMULATION_MODE", "", "run on emulated hardware of this type, e.g. trn2.48xlarge"),
     ("--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"),
+    (
+        "--emulated-ultraservers",
+        "EMULATED_ULTRASERVERS",
+        "",
+        "emulated nodes make up UltraServers, such as 2x4; the number that ends a node's name tells which it is",
+    ),
     ("--emulation-root", "EMULATION_ROOT", "", "where the emulated host is written (default: a temporary directory)"),
     ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
     ("--log-format", "LOG_FORMAT", "text", "text or json"),
@@ -120,6 +126,11 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
         if name in CHOICES and value not in CHOICES[name]:
             legal = ", ".join(CHOICES[name])
             raise UsageError(f"{option} (${variable}) is {value!r}", remedy=f"use one of: {legal}")
+    if values["emulated_ultraservers"] and not values["emulate"]:
+        raise UsageError(
+            "--emulated-ultraservers ($EMULATED_ULTRASERVERS) is given without --emulate",
+            remedy="name the type of the emulated nodes too, such as --emulate trn2u.48xlarge",
+        )
     if not values["node_name"]:
         raise UsageError(
             "no node name is given",
@@ -150,7 +161,13 @@ def settings(values: Mapping[str, Any]) -> Settings:
     host_root = Path(values["host_root"])
     if values["emulate"]:
         root = Path(values["emulation_root"])
-        host_root = emulate(values["emulate"], values["emulated_driver_version"] or None, root)
+        host_root = emulate(
+            values["emulate"],
+            values["emulated_driver_version"] or None,
+            root,
+            servers=values["emulated_ultraservers"],
+            node_name=values["node_name"],
+        )
     return Settings(
         node_name=values["node_name"],
         pod_uid=values["pod_uid"] or None,
@@ -170,14 +187,21 @@ def settings(values: Mapping[str, Any]) -> Settings:
     )
 
 
-def emulate(name: str, driver_version: str | None, root: Path) -> Path:
-    """Write the host tree of instance type ``name`` at ``root`` and return that."""
+def emulate(name: str, driver_version: str | None, root: Path, *, servers: str = "", node_name: str = "") -> Path:
+    """Write the host tree of instance type ``name`` at ``root`` and return that.
+
+    ``servers`` (such as ``2x4``, or "") are the UltraServers that the emulated nodes make up together.
+    """
     from dra_driver.errors import DriverError
+    from dra_driver.host.emulated_servers import Servers, node_number
     from dra_driver.host.emulator import EmulationOptions, write_host
     from dra_driver.topology.instance_types import resolve_emulation
 
     try:
-        write_host(root, resolve_emulation(name), EmulationOptions(driver_version=driver_version))
+        kind, options = resolve_emulation(name), EmulationOptions(driver_version=driver_version)
+        if servers:
+            options = Servers.parse(servers).options(kind, node_number(node_name), options)
+        write_host(root, kind, options)
     except DriverError as error:
         raise UsageError(str(error)) from error
     return root

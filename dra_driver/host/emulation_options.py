@@ -54,6 +54,8 @@ class EmulationOptions:
     """16 hexadecimal digits; on machines without an election the one of 4 is the reservation id."""
     node_ids: Mapping[int, int] = field(default_factory=dict)
     """0 to 3, or -1: part of no such server."""
+    node_count: int | None = None
+    """Nodes of the server on machines without an election; None: as many as a complete one has."""
     busy: bool = False
     """The election of the UltraServer's ids is still running."""
 

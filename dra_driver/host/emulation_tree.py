@@ -68,7 +68,7 @@ _TORUS_ORDER_TRN2 = (
 
 _HEALTH_FAMILIES = {"trn2", "trn3"}
 _SERIAL_BASE = 0x0E30000000000000
-_DEFAULT_SERVER_ID = "1a2b3c4d5e6f7081"
+DEFAULT_SERVER_ID = "1a2b3c4d5e6f7081"
 _NO_SERVER_ID = "0" * 16
 _DEFAULT_MODES = (Mode.X4, Mode.X2V, Mode.X1)
 """What a node of a healthy server with four nodes supports."""
@@ -180,7 +180,7 @@ def _ultraserver_files(kind: InstanceType, options: EmulationOptions) -> dict[st
     if kind.ultraserver.files != "elected":
         return {
             "node_id": str(node_ids[4]),
-            "node_cnt": str(kind.ultraserver.nodes or _DEFAULT_NODE_COUNT),
+            "node_cnt": str(options.node_count or kind.ultraserver.nodes or _DEFAULT_NODE_COUNT),
             "reservation_id": server_ids[4],
             "ultraserver_mode": numbers,
         }
@@ -198,7 +198,7 @@ def _ultraserver_ids(modes: tuple[Mode, ...], options: EmulationOptions) -> tupl
     """
     of_four, of_two = (any(mode.nodes == nodes for mode in modes) for nodes in (4, 2))
     four = options.node_ids.get(4, 0 if of_four else -1)
-    serial = options.server_ids.get(4, _DEFAULT_SERVER_ID)
+    serial = options.server_ids.get(4, DEFAULT_SERVER_ID)
     pair_serial = serial if four < 2 else f"{(int(serial, 16) - 1) % (1 << 64):016x}"
     node_ids = {2: options.node_ids.get(2, max(four, 0) % 2 if of_two else -1), 4: four}
     server_ids = {

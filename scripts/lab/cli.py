@@ -16,7 +16,7 @@ from lab.cluster import Cluster
 from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import Settings
-from lab.spec import DEFAULT_KUBERNETES, ClusterSpec, parse_labels, parse_labels_file
+from lab.spec import DEFAULT_KUBERNETES, ClusterSpec, nodes_of_ultraservers, parse_labels, parse_labels_file
 
 _FAILED = 1
 # Commands that hand words on to another program, and how many words, themselves included, are ours.
@@ -51,7 +51,7 @@ def _up(options: argparse.Namespace) -> int:
         texts = parse_labels_file(_read(options.node_labels_file)) + texts
     spec = ClusterSpec(
         name=options.name,
-        nodes=options.nodes,
+        nodes=nodes_of_ultraservers(options.ultraservers) if options.ultraservers else options.nodes,
         kubernetes=options.kubernetes,
         kubelet=options.kubelet,
         runtime_config=_split(options.runtime_config),
@@ -73,6 +73,12 @@ Kubernetes {spec.kubernetes} with {spec.nodes} node(s) is up. To use it:
   {program} down
 A node's /run/cdi, /var/lib/kubelet and logs are in {cluster.layout.directory}/n1 (cdi, kubelet, log) and so on."""
     )
+    if options.ultraservers:
+        print(
+            f"""The nodes can stand for UltraServers, node-1 and the next for the first. With the driver's image loaded:
+  scripts/install-dra-driver.sh --yes --kubectl "{program} kubectl" \\
+    --emulate trn2u.48xlarge --emulated-ultraservers {options.ultraservers} IMAGE"""
+        )
     return 0
 
 
@@ -232,7 +238,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_up(up: argparse.ArgumentParser) -> None:
     _add_versions(up)
-    up.add_argument("--nodes", type=int, default=1, help="number of nodes (default: %(default)s)")
+    size = up.add_mutually_exclusive_group()
+    size.add_argument("--nodes", type=int, default=1, help="number of nodes (default: %(default)s)")
+    size.add_argument(
+        "--ultraservers",
+        default="",
+        metavar="SxN",
+        help="as many nodes as S UltraServers of N nodes have, such as 2x4; says how to install the driver for that",
+    )
     up.add_argument("--runtime-config", action="append", default=[], metavar="GROUP/VERSION=true", help="APIs to serve")
     up.add_argument("--feature-gates", action="append", default=[], metavar="NAME=true", help="for all components")
     up.add_argument(

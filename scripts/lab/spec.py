@@ -17,6 +17,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _DIRECTORY = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+")
+_ULTRASERVERS = re.compile(r"([1-9][0-9]?)x([24])", re.ASCII)
 _SETTING = re.compile(r"[A-Za-z0-9./-]+=(true|false)")
 
 # What kubelet may set on its own node among the labels below kubernetes.io and k8s.io (Kubernetes, well-known labels
@@ -123,6 +124,18 @@ def parse_labels(texts: Iterable[str]) -> dict[str, dict[str, str]]:
             raise LabError(f"{text!r} is not a label KEY=VALUE or NODE:KEY=VALUE. Nothing was done.")
         labels.setdefault(node or "*", {})[key] = value
     return labels
+
+
+def nodes_of_ultraservers(text: str) -> int:
+    """Return how many nodes `SERVERSxNODES` are: UltraServers of 2 or 4 nodes, for the driver's emulation.
+
+    Raises:
+        LabError: The text has another form.
+    """
+    found = _ULTRASERVERS.fullmatch(text)
+    if found is None:
+        raise LabError(f"{text!r} is not such as 2x4: two UltraServers of four nodes (or two). Nothing was done.")
+    return int(found[1]) * int(found[2])
 
 
 def parse_labels_file(text: str) -> list[str]:

@@ -88,7 +88,7 @@ def test_the_class_is_written_for_the_served_api_version(api: str, version: str)
 @variants
 def test_nothing_of_the_template_is_left(options: tuple[str, ...]) -> None:
     text = install("--dry-run", *options, IMAGE).stdout
-    for mark in ("NEURON_DRA_IMAGE", "EMULATED_INSTANCE_TYPE", "NODE_SELECTOR_", ">>>", "<<<"):
+    for mark in ("NEURON_DRA_IMAGE", "EMULATED_INSTANCE_TYPE", "ULTRASERVER_TOPOLOGY", "NODE_SELECTOR_", ">>>", "<<<"):
         assert mark not in text
 
 
@@ -230,6 +230,13 @@ def test_emulation_runs_on_any_node_and_touches_nothing_of_its_hardware_settings
     assert "nodeSelector" not in pod(*options)
 
 
+def test_emulated_nodes_are_parts_of_ultraservers_when_that_is_asked_for() -> None:
+    options = ("--emulate", "trn2u.48xlarge", "--emulated-ultraservers", "2x4")
+    assert environment(*options)["EMULATED_ULTRASERVERS"] == "2x4"
+    assert "EMULATED_ULTRASERVERS" not in environment("--emulate", "trn2u.48xlarge")
+    assert "EMULATED_ULTRASERVERS" not in environment()
+
+
 def test_a_node_selector_stands_in_for_the_instance_types() -> None:
     options = ("--node-selector", "example.com/neuron=yes")
     assert pod(*options)["nodeSelector"] == {"example.com/neuron": "yes"}
@@ -281,6 +288,8 @@ def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> Non
         (("--yes=1", IMAGE), "there is no option --yes"),
         (("--emulate",), "--emulate needs a value"),
         (("--emulate", "trn2\nx: y", IMAGE), "--emulate"),
+        (("--emulate=trn2u", "--emulated-ultraservers", "2x3", IMAGE), "two servers of four nodes"),
+        (("--emulated-ultraservers", "2x4", IMAGE), "--emulated-ultraservers goes with --emulate"),
         (("image with spaces",), "IMAGE"),
         (("img|e s/x",), "IMAGE"),
         (("img&",), "IMAGE"),
@@ -305,5 +314,14 @@ def test_bad_arguments_are_refused_before_anything_happens(arguments: tuple[str,
 def test_help_lists_every_option() -> None:
     result = install("--help")
     assert result.returncode == 0
-    for option in ("--emulate", "--uninstall", "--dry-run", "--kubelet-root", "--kubectl", "--node-selector", "--yes"):
+    for option in (
+        "--emulate",
+        "--emulated-ultraservers",
+        "--uninstall",
+        "--dry-run",
+        "--kubelet-root",
+        "--kubectl",
+        "--node-selector",
+        "--yes",
+    ):
         assert option in result.stdout

@@ -186,3 +186,11 @@ def test_an_error_is_one_line_without_a_traceback(capsys: pytest.CaptureFixture[
     error = capsys.readouterr().err
     assert error.startswith("error: Cannot make this cluster: 0 nodes")
     assert error.count("\n") == 1
+
+
+def test_nodes_are_counted_or_follow_from_ultraservers(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["up", "--nodes", "8", "--ultraservers", "2x4"])
+    assert "not allowed with argument" in capsys.readouterr().err
+    assert cli.main(["up", "--ultraservers", "26x4"]) == 1
+    assert "104 nodes were asked for" in capsys.readouterr().err

@@ -57,6 +57,16 @@ def test_all_problems_are_told_at_once() -> None:
         ClusterSpec(nodes=0, kubernetes="x")
 
 
+def test_ultraservers_are_so_many_nodes() -> None:
+    assert [spec.nodes_of_ultraservers(text) for text in ("2x4", "1x2", "25x4")] == [8, 2, 100]
+
+
+@pytest.mark.parametrize("text", ["", "2x3", "0x4", "2X4", "2x", "x4", "8", "2x44", "-1x4", "100x4", "٢x4"])
+def test_other_ultraservers_are_refused(text: str) -> None:
+    with pytest.raises(LabError, match="two UltraServers of four nodes"):
+        spec.nodes_of_ultraservers(text)
+
+
 def test_labels_are_for_all_nodes_or_for_the_one_before_the_colon() -> None:
     labels = spec.parse_labels(["a=1", "node-2:a=2", "node-2:b.example/c="])
     asked = ClusterSpec(nodes=2, labels=labels)
