@@ -154,7 +154,12 @@ def write_released(released: Iterable[Released], now: float) -> str:
     current = sorted((item for item in released if item.until > now), key=lambda item: item.until)
     return json.dumps(
         [
-            {"namespace": item.namespace, "group": item.group, "server": item.server, "until": timestamp(item.until)}
+            {
+                "namespace": item.namespace,
+                "group": item.group,
+                "server": item.server,
+                "until": timestamp(item.until, micro=True),
+            }
             for item in current[-MOST_RELEASED:]
         ]
     )

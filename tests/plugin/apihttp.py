@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.plugin.apistore import Object, Refused
+from tests.plugin.plainobjects import PLAIN_KINDS, labels_match, write_plain
 from tests.plugin.slicerules import validate_slice
 
 if TYPE_CHECKING:
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 GROUP_PATH = re.compile(
     r"/apis/resource\.k8s\.io/(?P<version>[^/]+)/(namespaces/(?P<namespace>[^/]+)/)?(?P<kind>[a-z]+)(/(?P<name>[^/]+))?"
 )
-CORE_PATH = re.compile(r"/api/(?P<version>v1)/(?P<kind>nodes)(/(?P<name>[^/]+))?")
-KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodes": "Node"}
+CORE_PATH = re.compile(
+    r"/(api|apis/coordination\.k8s\.io)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
+    r"(?P<kind>nodes|pods|leases|events|configmaps)(/(?P<name>[^/]+))?"
+)
+KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodes": "Node"} | PLAIN_KINDS
 
 
 @dataclass(slots=True)
@@ -117,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._handle()
 
-    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 # names that http.server calls
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 # names that http.server calls
 
     def _handle(self) -> None:
         api = self.server.api
@@ -166,10 +170,11 @@ class _Handler(BaseHTTPRequestHandler):
         if api.token is not None and request.authorization.lower() != f"bearer {api.token}".lower():
             raise Refused(401, "Unauthorized", "Unauthorized")
         match = GROUP_PATH.fullmatch(request.path) or CORE_PATH.fullmatch(request.path)
-        served = match and match["kind"] in KINDS and (match["kind"] == "nodes" or match["version"] in api.versions)
+        in_core = match is not None and match.re is CORE_PATH
+        served = match and match["kind"] in KINDS and (in_core or match["version"] in api.versions)
         if request.path == "/version":
             request.status = 200
-            self._send(200, {"gitVersion": api.git_version})
+            self._send(200, {"gitVersion": "v1.37.1"})
         elif match is None or not served:
             request.status = 404
             self._send(404, "404 page not found\n")
@@ -232,6 +237,8 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
         return 200, _export(store.get(kind, key), match)
     if request.method == "GET":
         return 200, _page(api, request, match)
+    if kind in PLAIN_KINDS and request.method != "GET":
+        return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
     if request.method == "DELETE":
         return 200, store.delete(kind, key, (request.body or {}).get("preconditions"))
     if kind != "resourceslices":
@@ -265,7 +272,7 @@ def _selected(item: Object, query: dict[str, str]) -> bool:
             found = found.get(part, "") if isinstance(found, dict) else ""
         if found != value:
             return False
-    return True
+    return labels_match(item, query.get("labelSelector", ""))
 
 
 def _export(item: Object, match: re.Match[str]) -> Object:
@@ -275,7 +282,7 @@ def _export(item: Object, match: re.Match[str]) -> Object:
         item["spec"]["devices"] = [
             {"name": device.pop("name"), "basic": device} for device in item["spec"].get("devices") or []
         ]
-    group = "v1" if kind == "nodes" else f"resource.k8s.io/{version}"
+    group = "v1" if match.re is CORE_PATH else f"resource.k8s.io/{version}"
     return {"apiVersion": group, "kind": KINDS[kind], **item}
 
 

@@ -6,6 +6,7 @@ import copy
 import random
 import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ def key_of(item: Object) -> str:
 
 
 class Store:
-    """All objects by kind (``resourceslices``, ``resourceclaims``, ``nodes``) and key; ``changed`` guards them."""
+    """All objects by kind (``resourceslices``, ``nodes`` and so on) and key; ``changed`` guards them."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -43,7 +44,7 @@ class Store:
         self.oldest = 0
         """Watches from before this version get 410."""
         self.events: list[Event] = []
-        self._objects: dict[str, dict[str, Object]] = {"resourceslices": {}, "resourceclaims": {}, "nodes": {}}
+        self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self._random = random.Random(7)
 
     def get(self, kind: str, key: str) -> Object:

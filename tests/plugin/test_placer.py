@@ -1,0 +1,280 @@
+"""The placer against an API server: what it writes, also when answers are lost and when two of it run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from dra_driver.placer.election import Times
+from dra_driver.placer.names import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION
+from dra_driver.placer.service import LEASE_NAME, Service
+from dra_driver.placer.values import Rules
+from tests.plugin.apiserver import ApiServer
+from tests.plugin.apistore import Object, Refused
+from tests.plugin.eventually import eventually
+
+SYSTEM = "neuron-dra-driver"
+FAST = Times(lease=2, act=1.0, renew=0.1)
+
+
+def add_server(server: ApiServer, name: str) -> None:
+    """Four Ready nodes of an UltraServer that offer themselves."""
+    for index in range(4):
+        node = f"{name}-n{index}"
+        labels = {SERVER_4: name, SERVER_2: f"{name}-h{index // 2}"}
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        server.store.create("nodes", {"metadata": {"name": node, "labels": labels}, "spec": {}, "status": status})
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "neuron.aws.com", "nodeName": node, "pool": pool, "devices": [{"name": "neuron-node"}]}
+        server.store.create("resourceslices", {"metadata": {"name": node}, "spec": spec})
+
+
+def add_leader(server: ApiServer, name: str, size: int = 4, namespace: str = "a", **labels: str) -> Object:
+    """A leader as LeaderWorkerSet makes it, with the gate."""
+    prefix = "leaderworkerset.sigs.k8s.io/"
+    meta = {
+        "namespace": namespace,
+        "name": name,
+        "labels": {f"{prefix}group-key": f"key of {name}", f"{prefix}worker-index": "0", **labels},
+        "annotations": {
+            f"{prefix}size": str(size),
+            f"{prefix}exclusive-topology": SERVER_4 if size == 4 else SERVER_2,
+        },
+    }
+    spec = {"schedulingGates": [{"name": GATE}], "resourceClaims": [{"name": "node"}], "containers": [{"name": "c"}]}
+    return server.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+
+def pod(server: ApiServer, name: str, namespace: str = "a") -> Object:
+    return server.store.get("pods", f"{namespace}/{name}")
+
+
+def server_of(server: ApiServer, name: str, namespace: str = "a") -> str:
+    found = pod(server, name, namespace)["spec"].get("nodeSelector", {})
+    return str(found.get(SERVER_4) or found.get(SERVER_2) or "")
+
+
+def messages(server: ApiServer, name: str) -> list[str]:
+    events = server.store.list("events", lambda item: item["involvedObject"]["name"] == name)[0]
+    return [str(event["message"]) for event in events]
+
+
+def bind(server: ApiServer, name: str, node: str) -> None:
+    """What the scheduler does: the pod gets a node, and its claim the node's device."""
+    found = pod(server, name)
+    found["spec"]["nodeName"] = node
+    server.store.update("pods", f"a/{name}", found)
+    server.add_claim("a", f"{name}-node", devices=[("r", "neuron-node")], node=node)
+
+
+def add_workers(server: ApiServer, leader: str, *nodes: str, first: int = 1) -> None:
+    """Workers that have their nodes already."""
+    template = pod(server, leader)
+    for index, node in enumerate(nodes, first):
+        meta = {key: template["metadata"][key] for key in ("namespace", "annotations")}
+        meta["annotations"] = {key: value for key, value in meta["annotations"].items() if "neuron" not in key}
+        labels = template["metadata"]["labels"] | {"leaderworkerset.sigs.k8s.io/worker-index": str(index)}
+        meta |= {"name": f"{leader}-{index}", "labels": labels}
+        spec = {"nodeName": node, "containers": [{"name": "c"}]}
+        server.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Running"}})
+
+
+@contextmanager
+def placing(server: ApiServer, identity: str = "one", timeout: float = 300.0, times: Times = FAST) -> Iterator[Service]:
+    service = Service(server.transport(), SYSTEM, identity, Rules(timeout=timeout, avoid=60.0), times)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        add_server(running, "s0")
+        add_server(running, "s1")
+        yield running
+
+
+def test_a_leader_gets_node_selector_and_loses_its_gate_in_one_write(server: ApiServer) -> None:
+    add_leader(server, "four-0")
+    with placing(server):
+        eventually(lambda: server_of(server, "four-0") == "s0")
+        found = pod(server, "four-0")
+        assert found["spec"]["schedulingGates"] == []
+        assert found["metadata"]["annotations"][PLACED_ANNOTATION] == "s0"
+        eventually(lambda: messages(server, "four-0"))
+        assert messages(server, "four-0") == ["UltraServer s0 is its group's: s0-n0, s0-n1, s0-n2, s0-n3"]
+    assert server.count("PATCH") == 1
+
+
+def test_a_group_that_is_complete_is_noted_and_costs_two_writes_and_an_event(server: ApiServer) -> None:
+    add_leader(server, "four-0")
+    with placing(server):
+        eventually(lambda: server_of(server, "four-0"))
+        bind(server, "four-0", "s0-n0")
+        add_workers(server, "four-0", "s0-n1", "s0-n2")
+        time.sleep(0.3)
+        assert SINCE_ANNOTATION in pod(server, "four-0")["metadata"]["annotations"]
+        add_workers(server, "four-0", "s0-n3", first=3)
+        eventually(lambda: SINCE_ANNOTATION not in pod(server, "four-0")["metadata"]["annotations"])
+    assert (server.count("PATCH", "pods"), server.count("POST", "events")) == (2, 1)
+
+
+def test_who_waits_is_told_why_once(server: ApiServer) -> None:
+    for name in ("four-0", "four-1", "four-2"):
+        add_leader(server, name, namespace="a")
+    with placing(server):
+        eventually(lambda: messages(server, "four-2"))
+        add_leader(server, "later-0", 2)  # makes it look again
+        eventually(lambda: messages(server, "later-0"))
+    assert [len(messages(server, f"four-{number}")) for number in range(3)] == [1, 1, 1]
+    assert messages(server, "four-2")[0].startswith("it waits for an UltraServer with 4 free nodes. s0: ")
+    with placing(server, "two"):
+        eventually(lambda: server.count("POST", "events", watch=False) >= 6)
+    assert len(messages(server, "four-2")) == 1, "a successor says the same thing under the same name"
+
+
+def test_a_group_that_stays_incomplete_is_deleted_in_the_foreground_and_kept_off_the_server(server: ApiServer) -> None:
+    add_leader(server, "four-0")
+    with placing(server, timeout=1.0):
+        eventually(lambda: server_of(server, "four-0") == "s0")
+        bind(server, "four-0", "s0-n0")
+        eventually(lambda: "deletionTimestamp" in pod(server, "four-0")["metadata"])
+        assert pod(server, "four-0")["metadata"]["finalizers"] == ["foregroundDeletion"]
+        assert (
+            "only 1 of its 4 pods got a node of s0 within 1 s; the group is made anew" in messages(server, "four-0")[1]
+        )
+        server.store.delete("pods", "a/four-0")
+        server.delete_claim("a", "four-0-node")
+        add_leader(server, "four-0")
+        eventually(lambda: server_of(server, "four-0") == "s1")
+    assert server.count("DELETE", "pods") == 1
+
+
+def test_what_it_remembers_outlives_it(server: ApiServer) -> None:
+    add_leader(server, "four-0")
+    with placing(server, timeout=3.0):
+        eventually(lambda: "deletionTimestamp" in pod(server, "four-0")["metadata"], within=10)
+    server.store.delete("pods", "a/four-0")
+    add_leader(server, "four-0")
+    with placing(server, "two", timeout=3.0):
+        eventually(lambda: server_of(server, "four-0") == "s1")
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["carried out", "not carried out"])
+def test_a_lost_answer_gives_no_server_away_twice(server: ApiServer, after: bool) -> None:
+    for number in range(3):
+        add_leader(server, f"four-{number}", namespace="abc"[number])
+    server.drop(2, method="PATCH", path="/pods/", after=after)
+    with placing(server):
+        eventually(lambda: messages(server, "four-2"))
+        eventually(lambda: sum(bool(server_of(server, f"four-{i}", "abc"[i])) for i in range(3)) == 2)
+    placed = [server_of(server, f"four-{number}", "abc"[number]) for number in range(3)]
+    assert sorted(placed) == ["", "s0", "s1"]
+
+
+def test_a_pod_that_the_server_refuses_to_change_keeps_no_server_from_others(server: ApiServer) -> None:
+    add_leader(server, "four-0")
+    add_leader(server, "four-1")
+    add_leader(server, "four-2")
+    server.fail(403, 100, method="PATCH", path="/pods/four-0$", message="a policy says no")
+    with placing(server):
+        eventually(lambda: server_of(server, "four-1") and server_of(server, "four-2"))
+        eventually(lambda: messages(server, "four-0"))
+    assert messages(server, "four-0") == ["the API server refuses to place it: a policy says no"]
+
+
+def test_a_pod_that_changed_meanwhile_is_looked_at_again(server: ApiServer) -> None:
+    add_leader(server, "four-0")
+    server.fail(409, 1, method="PATCH", path="/pods/")
+    with placing(server):
+        eventually(lambda: server_of(server, "four-0") == "s0")
+
+
+def test_nothing_is_decided_while_the_cluster_cannot_be_followed(server: ApiServer) -> None:
+    add_leader(server, "four-0")
+    fault = server.fail(403, 10**6, path="resourceclaims")
+    with placing(server) as service:
+        eventually(service.problems)
+        assert "resourceclaims" in service.problems()[0]
+        assert not server_of(server, "four-0")
+        fault.times = 0
+        eventually(lambda: server_of(server, "four-0") == "s0", within=15)
+        eventually(lambda: not service.problems())
+
+
+def test_of_two_one_acts_and_the_other_takes_over_at_once_when_it_ends(server: ApiServer) -> None:
+    with placing(server, "one") as first, placing(server, "two") as second:
+        eventually(lambda: first.leads or second.leads)
+        time.sleep(0.3)
+        assert first.leads != second.leads
+        leader, other = (first, second) if first.leads else (second, first)
+        leader.stop()
+        eventually(lambda: other.leads, within=1.0)
+        add_leader(server, "four-0")
+        eventually(lambda: server_of(server, "four-0") == "s0")
+    lease = server.store.get("leases", f"{SYSTEM}/{LEASE_NAME}")
+    assert lease["spec"]["leaseTransitions"] == 1
+    assert not lease["spec"].get("holderIdentity")
+
+
+def test_a_leader_that_cannot_renew_stops_before_another_one_can_take_over(server: ApiServer) -> None:
+    with placing(server, "one") as first:
+        eventually(lambda: first.leads)
+        renewed = time.monotonic()
+        # From now on only the other one reaches the leases.
+        server.fail(503, 10**6, method="PUT", path="leases")
+        eventually(lambda: not first.leads, within=2.0)
+        stopped = time.monotonic()
+        assert stopped - renewed <= FAST.act + 0.3
+        add_leader(server, "four-0")
+        time.sleep(0.4)
+        assert not server_of(server, "four-0")
+        server.faults.clear()
+        assert stopped + 0.3 < renewed + FAST.lease
+        eventually(lambda: server_of(server, "four-0") == "s0")
+
+
+def test_a_killed_leader_is_replaced_when_its_lease_is_over(server: ApiServer) -> None:
+    spec = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "leaseTransitions": 4}
+    server.store.create("leases", {"metadata": {"namespace": SYSTEM, "name": LEASE_NAME}, "spec": spec})
+    started = time.monotonic()
+    with placing(server, "two") as service:
+        eventually(lambda: service.leads)
+        assert time.monotonic() - started >= 1.0
+    assert server.store.get("leases", f"{SYSTEM}/{LEASE_NAME}")["spec"]["leaseTransitions"] == 5
+
+
+def test_an_idle_placer_asks_only_for_its_lease(server: ApiServer) -> None:
+    with placing(server, times=Times(lease=30, act=12.0, renew=3.0)) as service:
+        eventually(lambda: service.leads and server.count("GET", watch=True) >= 6)
+        time.sleep(0.2)
+        before = len(server.requests)
+        time.sleep(2.0)
+        others = [request for request in server.requests[before:] if "leases" not in request.path]
+    assert others == []
+
+
+def test_the_double_keeps_kubernetes_rules_for_gates(server: ApiServer) -> None:
+    """Guards the tests above: a change that Kubernetes would refuse is refused here."""
+    add_leader(server, "four-0")
+    transport = server.transport()
+
+    def patch(change: dict[str, Any]) -> int:
+        try:
+            path, kind = "/api/v1/namespaces/a/pods/four-0", "application/merge-patch+json"
+            return transport.request("PATCH", path, body={"spec": change}, content_type=kind).status
+        except Exception as error:  # noqa: BLE001 # any refusal
+            return int(getattr(error, "status", 0))
+
+    assert patch({"schedulingGates": [{"name": GATE}, {"name": "more"}]}) == 422
+    assert patch({"schedulingGates": [], "nodeSelector": {"a": "b"}}) == 200
+    assert patch({"nodeSelector": {"c": "d"}}) == 422
+    with pytest.raises(Refused):
+        server.store.get("pods", "a/other")

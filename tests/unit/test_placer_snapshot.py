@@ -1,0 +1,147 @@
+"""From objects of the API to values: what counts, and what users wrote that does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.kube.cluster import ClusterNode, Offer
+from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.pods import Pod as ApiPod
+from dra_driver.placer.names import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION
+from dra_driver.placer.snapshot import (
+    MOST_RELEASED,
+    pod_of,
+    read_released,
+    seconds,
+    snapshot,
+    timestamp,
+    write_released,
+)
+from dra_driver.placer.values import Released
+
+
+def node(**changes: Any) -> ClusterNode:
+    document: dict[str, Any] = {
+        "metadata": {"name": "n", "labels": {SERVER_4: "s", SERVER_2: "h"}},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    return msgspec.convert(document | changes, ClusterNode)
+
+
+def offer(generation: int, *devices: str, driver: str = "neuron.aws.com") -> Offer:
+    pool = {"name": "n", "generation": generation, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": "n", "pool": pool, "devices": [{"name": name} for name in devices]}
+    return msgspec.convert({"metadata": {"name": f"slice{generation}"}, "spec": spec}, Offer)
+
+
+def claim(driver: str = "neuron.aws.com", *, pool: str = "n", admin: bool = False) -> ResourceClaim:
+    result = {"request": "r", "driver": driver, "pool": pool, "device": "neuron-node", "adminAccess": admin}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    return msgspec.convert({"metadata": {"namespace": "a", "name": "c"}, "status": status}, ResourceClaim)
+
+
+def pod(spec: dict[str, Any] | None = None, **metadata: Any) -> ApiPod:
+    document = {"metadata": {"namespace": "a", "name": "p", "uid": "u"} | metadata, "spec": spec or {}}
+    return msgspec.convert(document, ApiPod)
+
+
+NOT_READY = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "offers", "trouble"),
+    [
+        ({}, [offer(1, "neuron-node")], ""),
+        ({}, [offer(1, "neuron-device-0", "neuron-node")], ""),
+        ({"status": NOT_READY}, [offer(1, "neuron-node")], "is not Ready"),
+        ({"status": {}}, [offer(1, "neuron-node")], "is not Ready"),
+        ({"spec": {"unschedulable": True}}, [offer(1, "neuron-node")], "is cordoned"),
+        ({}, [], "offers no device neuron-node"),
+        ({}, [offer(1, "neuron-device-0")], "offers no device neuron-node"),
+        ({}, [offer(1, "neuron-node"), offer(2)], "offers no device neuron-node"),
+        ({}, [offer(2, "neuron-node"), offer(1)], ""),
+        ({}, [offer(1, "neuron-node", driver="other")], "offers no device neuron-node"),
+    ],
+)
+def test_a_node_is_usable_when_it_is_ready_and_offers_its_newest_device(
+    changes: dict[str, Any], offers: list[Offer], trouble: str
+) -> None:
+    (found,) = snapshot([node(**changes)], offers, [], []).nodes
+    assert found.trouble == trouble
+
+
+def test_nodes_without_labels_of_servers_are_left_out() -> None:
+    assert snapshot([node(metadata={"name": "n", "labels": {"zone": "1"}})], [], [], []).nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("held", "by"),
+    [
+        (claim(), "a/c"),
+        (claim(pool="n/chips"), "a/c"),
+        (claim("other"), ""),
+        (claim(pool="m"), ""),
+        (claim(admin=True), ""),
+        (ResourceClaim(metadata=claim().metadata), ""),
+    ],
+    ids=["ours", "pool below", "other driver", "other node", "admin access", "not allocated"],
+)
+def test_claims_that_hold_a_device_of_the_node_count(held: ResourceClaim, by: str) -> None:
+    (found,) = snapshot([node()], [], [held], []).nodes
+    assert found.claim == by
+
+
+def test_only_taints_that_keep_pods_off_count() -> None:
+    taints = [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "PreferNoSchedule"}]
+    (found,) = snapshot([node(spec={"taints": taints})], [], [], []).nodes
+    assert [taint.key for taint in found.taints] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "gates", "placed"),
+    [
+        ({SERVER_4: "s"}, [], (SERVER_4, "s")),
+        ({SERVER_2: "s"}, [], (SERVER_2, "s")),
+        ({SERVER_4: "other"}, [], None),
+        ({}, [], None),
+        ({SERVER_4: "s"}, [{"name": GATE}], None),
+    ],
+)
+def test_a_pod_counts_as_placed_only_if_its_node_selector_says_so_and_its_gate_is_gone(
+    selector: dict[str, str], gates: list[dict[str, str]], placed: tuple[str, str] | None
+) -> None:
+    found = pod_of(pod({"nodeSelector": selector, "schedulingGates": gates}, annotations={PLACED_ANNOTATION: "s"}))
+    assert found.placed == placed
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2026-01-01", "2026-01-01T00:00:00", "9" * 400, "0001-01-01T00:00:00+14:00"]
+)
+def test_a_time_that_nobody_of_us_wrote_counts_as_absent(text: str) -> None:
+    found = pod_of(pod(annotations={SINCE_ANNOTATION: text}))
+    assert found.since is None or found.since < 0
+
+
+@given(st.integers(0, 4 * 10**9))
+def test_times_survive_being_written(moment: int) -> None:
+    assert seconds(timestamp(moment)) == moment
+    assert seconds(timestamp(moment, micro=True)) == moment
+
+
+@given(st.text() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
+def test_a_memory_that_cannot_be_read_is_empty(text: str) -> None:
+    assert read_released(text) == ()
+
+
+def test_the_memory_keeps_what_is_not_over_and_is_bounded() -> None:
+    many = [Released("a", f"g{number}", "s", 1000.0 + number) for number in range(2 * MOST_RELEASED)]
+    kept = read_released(write_released(many, now=1010.0))
+    assert kept == tuple(many[-MOST_RELEASED:])
+    assert read_released(write_released(many[:20], now=1010.0)) == tuple(many[11:20])
