@@ -1,0 +1,124 @@
+"""``dra-driver rank``: an init container's command that tells a pod its place in a group on UltraServers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dra_driver.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from dra_driver.groupstart.environment import Place
+    from dra_driver.groupstart.members import Table
+    from dra_driver.groupstart.messages import Hello
+
+DEFAULT_PORT = 46900
+DEFAULT_SECONDS = 600.0
+LONGEST_SECONDS = 86400.0
+
+EPILOG = """\
+Reads LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX, which LeaderWorkerSet sets, and
+NEURON_RT_ULTRASERVER_MODE, _SERVER_ID and _NODE_ID, which the claim gives: so the init container needs the claim too.
+Writes NEURON_GLOBAL_TOPOID and NEURON_GLOBAL_TOPOID0_HOST. The pods of a group meet at the leader's port; nothing is
+kept from one start of a group to the next.
+
+example, in the main container: set -a; . /neuron/env; exec my-program
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "rank",
+        help="in an init container: find this pod's place in a group on UltraServers",
+        description="Meet the other pods of a LeaderWorkerSet's group, check that their nodes are complete"
+        " UltraServers, and write this pod's place to a file.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--output", type=Path, default=Path("/neuron/env"), metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="the leader's (default: %(default)s)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT_SECONDS,
+        metavar="SECONDS",
+        help="for everything (default: %(default)g)",
+    )
+    parser.add_argument("--leader-address", metavar="HOST", help="default: LWS_LEADER_ADDRESS")
+    parser.add_argument("--host", help="under which others reach this pod (default: its name in the group's domain)")
+    parser.add_argument("--listen", default="", metavar="ADDRESS", help="of the leader's port (default: all)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Find the place and write it; GroupError when the group cannot start."""
+    import asyncio
+
+    from dra_driver.groupstart.environment import hello, place_of
+    from dra_driver.groupstart.following import follow
+    from dra_driver.groupstart.leading import lead, listen
+    from dra_driver.groupstart.members import GroupError
+
+    # The first process of a container gets no default action for it, and a pod that is deleted would wait for the kill.
+    # There is nothing to end in good order: the file appears whole or not at all.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    if not (0 < args.port < 65536 and 0 < args.timeout <= LONGEST_SECONDS):
+        raise UsageError(
+            f"--port is 1 to 65535, --timeout up to {LONGEST_SECONDS:g} s, not {args.port}, {args.timeout}"
+        )
+    try:
+        given = {"LWS_LEADER_ADDRESS": args.leader_address} if args.leader_address else {}
+        place = place_of({**os.environ, **given})
+        own = hello(place, args.host or _host(place, args.port))
+    except GroupError as error:
+        raise UsageError(str(error)) from error
+
+    def keep(table: Table) -> None:
+        _keep(args.output, table, own)
+
+    _say(f"{own.member} of {own.size}, in sets of {own.nodes} nodes" + _server(own))
+    if place.index:
+        asyncio.run(follow(own, (place.leader, args.port), args.timeout, keep, _say))
+    else:
+        asyncio.run(lead(own, listen(args.listen, args.port), args.timeout, keep, _say))
+    return 0
+
+
+def _keep(path: Path, table: Table, own: Hello) -> None:
+    """Print the group and write the file; OSError when that is not possible."""
+    from dra_driver.files import replace_file
+    from dra_driver.groupstart.environment import env_file, variables
+
+    for place, member in enumerate(table.members):
+        where = f" node {member.node} of server {member.server}" if member.server else ""
+        _say(f"place {place}: {member}{where}")
+    values = variables(table, own.member.index)
+    replace_file(path, env_file(values), temporary=f".{path.name}.new", mode=0o644, durable=False)
+    _say(f"{path}: " + " ".join(f"{name}={value}" for name, value in values.items()))
+
+
+def _host(place: Place, port: int) -> str:
+    from dra_driver.groupstart.environment import own_host
+
+    return own_host(place, socket.gethostname()) or _address_towards(place.leader, port)
+
+
+def _address_towards(leader: str, port: int) -> str:
+    """Own address on the way to another one; nothing is sent."""
+    family = socket.AF_INET6 if ":" in leader else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((leader, port))
+        return str(probe.getsockname()[0])
+
+
+def _server(own: Hello) -> str:
+    return f", node {own.member.node} of server {own.member.server}" if own.nodes > 1 else ""
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

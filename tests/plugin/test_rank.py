@@ -1,0 +1,405 @@
+"""Members of a group find their places over real sockets, whatever comes late, twice, wrongly, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from dra_driver.groupstart import following, leading
+from dra_driver.groupstart.following import follow
+from dra_driver.groupstart.leading import lead, listen
+from dra_driver.groupstart.members import GroupError, Member, Table
+from dra_driver.groupstart.messages import (
+    HELLO_LIMIT,
+    Confirmed,
+    Hello,
+    Placed,
+    Progress,
+    Refused,
+    from_leader,
+    line_of,
+)
+from tests.plugin.eventually import eventually
+
+SERVERS = ("8b6a1c0e5d2f4936", "8b6a1c0e5d2f4937")
+SOON = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "RETRY_SECONDS", 0.05)
+
+
+class Group:
+    """The members of one group, each in a thread with an event loop of its own."""
+
+    def __init__(self, size: int, nodes: Literal[1, 2, 4], pool: ThreadPoolExecutor) -> None:
+        self.size = size
+        self.nodes = nodes
+        self.pool = pool
+        self.listener = listen("127.0.0.1", 0)
+        self.port: int = self.listener.getsockname()[1]
+        self.kept: dict[int, Table] = {}
+        self.said: dict[int, list[str]] = {index: [] for index in range(size)}
+
+    def member(self, index: int) -> Member:
+        """Worker indexes run against the node ids, as they may."""
+        seat = self.size - 1 - index
+        if self.nodes == 1:
+            return Member(index, f"h{index}")
+        return Member(index, f"h{index}", SERVERS[seat // self.nodes], seat % self.nodes)
+
+    def lead(self, within: float = SOON, *, own: Member | None = None) -> Future[None]:
+        """Start the leader on the listener; it is bound again when it was used up."""
+        if self.listener.fileno() < 0:
+            self.listener = listen("127.0.0.1", self.port)
+        return self.pool.submit(
+            asyncio.run, lead(self.hello(own or self.member(0)), self.listener, within, *self._ends(0))
+        )
+
+    def follow(self, index: int, within: float = SOON, *, own: Member | None = None) -> Future[None]:
+        """Start a worker."""
+        hello, leader = self.hello(own or self.member(index)), ("127.0.0.1", self.port)
+        return self.pool.submit(asyncio.run, follow(hello, leader, within, *self._ends(index)))
+
+    def hello(self, member: Member) -> Hello:
+        return Hello(member, self.size, self.nodes)
+
+    def connect(self) -> socket.socket:
+        """A connection to the leader that the test itself speaks on."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=SOON)
+
+    def text(self, index: int) -> str:
+        """What a member said to people."""
+        return "\n".join(self.said[index])
+
+    def wait_said(self, index: int, text: str) -> None:
+        eventually(lambda: text in self.text(index), SOON)
+
+    def check_places(self) -> None:
+        """Everybody has the same table, sorted by server and node."""
+        assert sorted(self.kept) == list(range(self.size))
+        assert len({table.members for table in self.kept.values()}) == 1
+        expected = list(range(self.size)) if self.nodes == 1 else list(range(self.size))[::-1]
+        assert [member.index for member in self.kept[0].members] == expected
+
+    def _ends(self, index: int) -> tuple[Callable[[Table], None], Callable[[str], None]]:
+        return (lambda table: self.kept.__setitem__(index, table)), self.said[index].append
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as made:
+        yield made
+
+
+Make = Callable[[int, Literal[1, 2, 4]], Group]
+
+
+@pytest.fixture
+def make(pool: ThreadPoolExecutor) -> Iterator[Make]:
+    made: list[Group] = []
+
+    def group(size: int, nodes: Literal[1, 2, 4]) -> Group:
+        made.append(Group(size, nodes, pool))
+        return made[-1]
+
+    yield group
+    for item in made:
+        item.listener.close()
+
+
+def outcome(future: Future[None]) -> str:
+    """The error that a member ended with."""
+    with pytest.raises(GroupError) as caught:
+        future.result(SOON)
+    return str(caught.value)
+
+
+def read_answer(connection: socket.socket) -> object:
+    """What the leader says after its progress."""
+    with connection.makefile("rb") as file:
+        while isinstance(answer := from_leader(file.readline()), Progress):
+            pass
+    return answer
+
+
+@pytest.mark.parametrize(("size", "nodes"), [(1, 1), (2, 2), (4, 4), (8, 4), (4, 2), (3, 1)])
+def test_members_in_any_order_get_one_table(make: Make, size: int, nodes: Literal[1, 2, 4]) -> None:
+    group = make(size, nodes)
+    indexes = random.sample(range(size), size)
+    for future in [group.follow(index) if index else group.lead() for index in indexes]:
+        future.result(SOON)
+    group.check_places()
+
+
+def test_everybody_says_who_is_waited_for(make: Make) -> None:
+    group = make(4, 4)
+    futures = [group.lead(), group.follow(1), group.follow(2)]
+    for index in (0, 1, 2):
+        group.wait_said(index, "3 of 4 members: waiting for worker 3")
+    futures.append(group.follow(3))
+    for future in futures:
+        future.result(SOON)
+    group.check_places()
+
+
+def test_workers_wait_for_a_leader_that_comes_late(make: Make) -> None:
+    group = make(2, 2)
+    group.listener.close()
+    worker = group.follow(1)
+    group.wait_said(1, "cannot be reached yet")
+    group.lead().result(SOON)
+    worker.result(SOON)
+    group.check_places()
+
+
+def test_a_second_worker_of_one_index_is_refused_and_the_group_goes_on(make: Make) -> None:
+    group = make(4, 4)
+    futures = [group.lead(), group.follow(1), group.follow(2)]
+    group.wait_said(0, "waiting for worker 3")
+    other = Member(1, "impostor", SERVERS[0], 2)
+    assert "worker 1 (impostor) comes second: worker 1 (h1) is there" in outcome(group.follow(1, own=other))
+    futures.append(group.follow(3))
+    for future in futures:
+        future.result(SOON)
+    group.check_places()
+
+
+def test_a_worker_that_restarts_is_missing_until_it_is_back(make: Make) -> None:
+    group = make(2, 2)
+    leader = group.lead()
+    with group.connect() as first:
+        first.sendall(line_of(Hello(group.member(1), 2, 4)))  # it does not even want what the group wants
+        assert isinstance(read_answer(first), Refused)
+    group.wait_said(0, "1 of 2 members: waiting for worker 1")
+    group.follow(1).result(SOON)
+    leader.result(SOON)
+    group.check_places()
+
+
+def test_the_leader_answers_again_until_a_worker_has_confirmed(make: Make) -> None:
+    group = make(2, 2)
+    leader = group.lead()
+    for _ in range(2):  # killed each time between the table and the confirmation
+        with group.connect() as killed:
+            killed.sendall(line_of(group.hello(group.member(1))))
+            assert read_answer(killed) == Placed([group.member(1), group.member(0)])
+    assert not leader.done()
+    group.follow(1).result(SOON)
+    leader.result(SOON)
+    group.check_places()
+
+
+def test_a_started_group_takes_no_other_worker_instead(make: Make) -> None:
+    group = make(2, 2)
+    leader = group.lead()
+    with group.connect() as killed:
+        killed.sendall(line_of(group.hello(group.member(1))))
+        assert isinstance(read_answer(killed), Placed)
+    moved = Member(1, "h1", SERVERS[1], 0)
+    assert "the whole group is made anew" in outcome(group.follow(1, own=moved))
+    group.follow(1).result(SOON)
+    leader.result(SOON)
+
+
+HOSTILE = [
+    b"",
+    b"\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\n",
+    b"[" * (HELLO_LIMIT - 1) + b"\n",
+    b"x" * (8 * HELLO_LIMIT),
+    line_of(Confirmed()),
+    line_of(Hello(Member(0, "h0", SERVERS[0], 1), 2, 2)),
+    line_of(Hello(Member(7, "h7", SERVERS[0], 1), 2, 2)),
+]
+
+
+def test_strangers_do_not_keep_a_group_from_starting(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leading, "HELLO_SECONDS", 0.5)
+    group = make(2, 2)
+    leader = group.lead()
+    silent = [group.connect() for _ in range(20)]
+    for line in HOSTILE:
+        with group.connect() as stranger:
+            stranger.sendall(line)
+    group.follow(1).result(SOON)
+    leader.result(SOON)
+    group.check_places()
+    for connection in silent:
+        connection.close()
+    assert "Traceback" not in group.text(0)
+
+
+def test_connections_are_bounded_and_free_again_when_they_say_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "HELLO_SECONDS", 0.5)
+    monkeypatch.setattr(leading, "SPARE_CONNECTIONS", 4)
+    group = make(2, 2)
+    leader = group.lead()
+    crowd = [group.connect() for _ in range(40)]
+    group.follow(1).result(SOON)
+    leader.result(SOON)
+    for connection in crowd:
+        connection.close()
+    group.check_places()
+
+
+def test_when_a_worker_never_comes_all_end_with_its_number(make: Make) -> None:
+    group = make(4, 4)
+    futures = [group.lead(within=1.5), group.follow(1), group.follow(2)]
+    for text in [outcome(future) for future in futures]:
+        assert "3 of 4 members: waiting for worker 3, but 1.5 s are over; the group cannot start" in text
+    assert group.kept == {}
+
+
+def test_a_worker_without_a_leader_ends_with_what_it_last_saw(make: Make) -> None:
+    group = make(2, 2)
+    group.listener.close()
+    assert "0.5 s are over without a place" in (text := outcome(group.follow(1, within=0.5)))
+    assert "cannot be reached yet" in text
+
+
+@pytest.mark.parametrize(
+    ("server", "node", "text"),
+    [
+        (SERVERS[1], 1, "1 of the group's members, and 4 must be together: worker 2 (h2)"),
+        ("0" * 16, 1, "worker 2 (h2) is on a node that is part of no set of 4 nodes"),
+        (SERVERS[0], 0, "have the same node id"),
+    ],
+)
+def test_a_worker_in_the_wrong_place_stops_everybody_with_the_reason(
+    make: Make, server: str, node: int, text: str
+) -> None:
+    group = make(4, 4)
+    wrong = Member(2, "h2", server, node)
+    futures = [group.lead(), group.follow(1), group.follow(2, own=wrong), group.follow(3)]
+    for told in [outcome(future) for future in futures]:
+        assert text in told or "members, and 4 must be together" in told
+    assert group.kept == {}
+
+
+def test_a_leader_that_talks_nonsense_is_asked_again(make: Make) -> None:
+    group = make(2, 2)
+    worker = group.follow(1)
+    answers = [b"SSH-2.0-x\r\n", b"x" * 2_000_000, line_of(Placed([group.member(0)])), b""]
+    for answer in answers:
+        connection, _ = group.listener.accept()
+        with connection:
+            connection.settimeout(SOON)
+            assert connection.recv(HELLO_LIMIT)
+            # It may hang up before all of a long line is sent.
+            connection.sendall(answer) if len(answer) < HELLO_LIMIT else connection.send(answer)
+    connection, _ = group.listener.accept()
+    with connection:
+        assert connection.recv(HELLO_LIMIT)
+        connection.sendall(line_of(Refused("no\x1b[2J")))
+        assert outcome(worker) == "no?[2J"
+
+
+# The command
+
+
+class Command:
+    """``dra-driver rank`` as a process."""
+
+    def __init__(self, directory: Path, index: int, port: int, *, size: int = 2, node: int | None = None) -> None:
+        self.output = directory / f"env-{index}"
+        environment = {
+            "LWS_LEADER_ADDRESS": "127.0.0.1",
+            "LWS_GROUP_SIZE": str(size),
+            "LWS_WORKER_INDEX": str(index),
+            "NEURON_RT_ULTRASERVER_MODE": "3",
+            "NEURON_RT_ULTRASERVER_SERVER_ID": SERVERS[0],
+            "NEURON_RT_ULTRASERVER_NODE_ID": str(1 - index if node is None else node),
+        }
+        options = ["--output", str(self.output), "--port", str(port), "--timeout", "30", "--listen", "127.0.0.1"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dra_driver", "rank", *options],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def wait_for_line(self, text: str) -> None:
+        assert self.process.stdout is not None
+        seen = ""
+        for line in self.process.stdout:
+            seen += line
+            if text in line:
+                return
+        raise AssertionError(f"{text!r} did not come: {seen}")
+
+    def end(self) -> tuple[int, str]:
+        """Exit status and the rest of the output."""
+        output, _ = self.process.communicate(timeout=40)
+        return self.process.returncode, output
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        number: int = probe.getsockname()[1]
+    return number
+
+
+def test_the_command_writes_a_file_for_the_shell_also_after_a_restart_of_the_leader(tmp_path: Path, port: int) -> None:
+    leader = Command(tmp_path, 0, port)
+    leader.wait_for_line("1 of 2 members: waiting for worker 1")
+    leader.process.kill()
+    leader.end()
+    worker = Command(tmp_path, 1, port)
+    worker.wait_for_line("cannot be reached yet")
+    again = Command(tmp_path, 0, port)
+    for command in (again, worker):
+        assert command.end()[0] == 0
+    show = "env | grep ^NEURON_GLOBAL_ | LC_ALL=C sort"
+    script = f"set -a; . {worker.output}; {show}; . {again.output}; echo $NEURON_GLOBAL_TOPOID"
+    printed = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines() == ["NEURON_GLOBAL_TOPOID0_HOST=127.0.0.1", "NEURON_GLOBAL_TOPOID=0", "1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["env-0", "env-1"]
+
+
+def test_the_command_ends_when_its_pod_is_deleted(tmp_path: Path, port: int) -> None:
+    leader = Command(tmp_path, 0, port)
+    leader.wait_for_line("waiting for worker 1")
+    leader.process.send_signal(signal.SIGTERM)
+    assert leader.end() == (143, "")
+
+
+def test_a_leader_that_cannot_write_stops_the_group(tmp_path: Path, port: int) -> None:
+    leader = Command(tmp_path / "missing", 0, port)
+    worker = Command(tmp_path, 1, port)
+    for status, output in (leader.end(), worker.end()):
+        assert (status, output.count("Traceback")) == (1, 0)
+        assert "error: [Errno 2]" in output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("variable", ["LWS_GROUP_SIZE", "NEURON_RT_ULTRASERVER_MODE"])
+def test_outside_of_a_group_the_command_says_what_is_missing(variable: str) -> None:
+    others = {"LWS_LEADER_ADDRESS": "a", "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}
+    environment = {key: value for key, value in others.items() if key != variable}
+    done = subprocess.run(
+        [sys.executable, "-m", "dra_driver", "rank"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"error: the variable {variable} is not set; " in done.stderr
