@@ -75,9 +75,9 @@ REFUSED = {
         [config({"apiVersion": "neuron.aws.com/v1", "kind": "GpuConfig"})],
         'kind: expected NeuronConfig or UltraServerConfig, got "GpuConfig"',
     ),
-    "an UltraServer": (
+    "an UltraServer mode for a single chip": (
         [config({"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": 2})],
-        "UltraServerConfig (ultraserverMode 2) is set for request neurons, but UltraServers are not supported",
+        "UltraServerConfig (ultraserverMode 2) is set for request neurons, but its device neuron-device-",
     ),
     "two sizes in one claim": (
         [config(neuron_config(1), "neurons"), config(neuron_config(2), "more")],
