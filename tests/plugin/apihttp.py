@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         served = match and match["kind"] in KINDS and (in_core or match["version"] in api.versions)
         if request.path == "/version":
             request.status = 200
-            self._send(200, {"gitVersion": "v1.37.1"})
+            self._send(200, {"gitVersion": api.git_version})
         elif match is None or not served:
             request.status = 404
             self._send(404, "404 page not found\n")
