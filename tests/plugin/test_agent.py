@@ -217,6 +217,8 @@ def test_a_second_instance_takes_over_without_a_write_and_serves_what_the_first_
         (("--node-name", ""), "NODE_NAME"),
         (("--emulate", "p5.48xlarge"), "p5.48xlarge"),
         (("--emulated-driver-version", "newest"), "newest"),
+        (("--emulated-ultraservers", "2x3"), "write 2x4 for two servers of four nodes"),
+        (("--emulated-ultraservers", "2x4"), "does not end with a number"),
         (("--device-numbering", "random"), "renumber, host"),
         (("--healthcheck-port", "many"), "--healthcheck-port"),
         (("--rescan-seconds", "0"), "at least 0.1"),
