@@ -4,7 +4,8 @@
     KUBECONFIG=... NEURON_DRA_TEST_IMAGE=... pytest tests/cluster --existing-cluster     on any other
 
 A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which. Tests for
-other versions are deselected. One process, one cluster: never with ``-n``.
+other versions are deselected. ``@pytest.mark.ultraservers`` gives it a cluster of eight nodes that stand for two
+UltraServers; those tests come together, and only one of the two clusters is up at a time. One process: never ``-n``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from pathlib import Path
 
 import pytest
 from lab.cluster import Cluster
-from lab.spec import ClusterSpec
+from lab.spec import ClusterSpec, nodes_of_ultraservers
 
 from tests.cluster import diagnosis
-from tests.cluster.installation import EMULATED, ROOT, Installation
+from tests.cluster.installation import EMULATED, EMULATED_ULTRASERVER, ROOT, ULTRASERVERS, Installation
 from tests.cluster.kube import ExternalCluster, Kube
 from tests.cluster.namespace import Namespace
 from tests.cluster.nodefiles import NodeFiles
@@ -33,8 +34,11 @@ TEST_SECONDS = 180
 DRIVER_IMAGE = "neuron-dra-driver:test"
 
 
-def _spec(version: str) -> ClusterSpec:
+def _spec(version: str, *, ultraservers: bool) -> ClusterSpec:
     """The cluster for a version of Kubernetes; 1.33 is a kubelet of that version below a newer control plane."""
+    if ultraservers:
+        labels = {"*": {TYPE_LABEL: EMULATED_ULTRASERVER}}
+        return ClusterSpec(name="tests", nodes=nodes_of_ultraservers(ULTRASERVERS), kubernetes=version, labels=labels)
     labels = {"*": {TYPE_LABEL: EMULATED}}
     if not version.startswith("1.33."):
         return ClusterSpec(name="tests", nodes=2, kubernetes=version, labels=labels)
@@ -53,6 +57,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cluster")
     group.addoption("--kubernetes", default="1.37.1", metavar="VERSION", help="Kubernetes to test on (default 1.37.1)")
     group.addoption("--existing-cluster", action="store_true", help="use the cluster of $KUBECONFIG instead of an own")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"ultraservers: on eight nodes that stand for {ULTRASERVERS} UltraServer nodes")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give each test its cluster; pytest then runs those of one cluster after each other."""
+    if "cluster" in metafunc.fixturenames:
+        wanted = metafunc.definition.get_closest_marker("ultraservers") is not None
+        metafunc.parametrize("cluster", [wanted], indirect=True, ids=[pytest.HIDDEN_PARAM], scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -100,14 +115,17 @@ def figures(pytestconfig: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ExternalCluster]:
-    """The cluster under test."""
+    """The cluster under test: of two nodes, or of UltraServers."""
+    ultraservers = bool(request.param)
     if request.config.getoption("existing_cluster"):
+        if ultraservers:
+            pytest.skip("needs a cluster of eight nodes that the tests bring up themselves")
         kubeconfig = os.environ.get("KUBECONFIG", "")
         if not kubeconfig or not shutil.which("kubectl"):
             pytest.fail("--existing-cluster needs KUBECONFIG and kubectl")
         yield ExternalCluster(Path(kubeconfig))
         return
-    own = Cluster(_spec(request.config.getoption("kubernetes")))
+    own = Cluster(_spec(request.config.getoption("kubernetes"), ultraservers=ultraservers))
     own.down()  # what a killed run left
     try:
         own.up()
@@ -161,6 +179,13 @@ def installation(kube: Kube, cluster: Cluster | ExternalCluster, driver_image: s
 def driver(installation: Installation) -> Installation:
     """The driver, installed and ready on every node, on emulated hardware."""
     installation.ensure("--emulate", EMULATED)
+    return installation
+
+
+@pytest.fixture
+def ultraserver_driver(installation: Installation) -> Installation:
+    """The driver, installed and ready on every node of two emulated UltraServers."""
+    installation.ensure("--emulate", EMULATED_ULTRASERVER, "--emulated-ultraservers", ULTRASERVERS)
     return installation
 
 

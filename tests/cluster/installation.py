@@ -18,6 +18,9 @@ DAEMONSET = "neuron-dra-driver-kubelet-plugin"
 SERVICE_ACCOUNT = "neuron-dra-driver-sa"
 LABELS = f"app={DAEMONSET}"
 EMULATED = "trn2.48xlarge"
+EMULATED_ULTRASERVER = "trn2u.48xlarge"
+ULTRASERVERS = "2x4"
+"""Two UltraServers of four nodes: node-1 to node-4 and node-5 to node-8."""
 
 
 class Installation:
