@@ -10,6 +10,8 @@
 #                        end of a node's name: node-1 to node-4 are the first server
 #   --node-selector K=V  run on the nodes with this label instead of on the known instance types
 #   --kubelet-root DIR   kubelet's root directory on the nodes (default /var/lib/kubelet)
+#   --placer             also run the placer, which keeps groups of pods on UltraServers from blocking each other
+#   --group-timeout S    with --placer: a group that lacks nodes for so many seconds is made anew elsewhere (default 300)
 #   --restart            replace the driver's pods even if nothing changed (an image of the same name was loaded anew)
 #   --uninstall          remove the driver; refuses while pods use its devices, but with --force
 #   --force              uninstall although pods use devices: they stay Terminating until the driver is back
@@ -28,11 +30,13 @@ NAMESPACE='neuron-dra-driver'
 DAEMONSET='neuron-dra-driver-kubelet-plugin'
 DRIVER='neuron.aws.com'
 POLICY='neuron-dra-driver-own-slices'
+PLACER='neuron-dra-driver-placer'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 MANIFESTS=$HERE/manifests
 
 image='' emulate='' ultraservers='' selector_key='' selector_value='' kubelet_root=/var/lib/kubelet resource_api=''
 timeout=300 restart='' uninstall='' force='' dry_run='' yes='' with_policy=1 desired=0
+placer='' group_timeout=300
 kubectl_command=${KUBECTL:-kubectl}
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
@@ -55,13 +59,15 @@ matches() { [[ $2 =~ $3 ]] || bad_arguments "$1 '$2' is not valid; $4"; }
 parse() {
     while [[ $# -gt 0 ]]; do
         case $1 in
-        --emulate | --emulated-ultraservers | --node-selector | --kubelet-root | --resource-api | --timeout | --kubectl)
+        --emulate | --emulated-ultraservers | --node-selector | --kubelet-root | --resource-api | --timeout | --kubectl | \
+            --group-timeout)
             [[ $# -gt 1 ]] || bad_arguments "$1 needs a value"
             set_option "$1" "$2"
             shift
             ;;
         --*=*) set_option "${1%%=*}" "${1#*=}" ;;
         --restart) restart=1 ;;
+        --placer) placer=1 ;;
         --uninstall) uninstall=1 ;;
         --force) force=1 ;;
         --dry-run) dry_run=1 ;;
@@ -116,6 +122,10 @@ set_option() {
         matches "$1" "$2" '^[1-9][0-9]{0,5}$' "expected a number of seconds"
         timeout=$2
         ;;
+    --group-timeout)
+        matches "$1" "$2" '^[1-9][0-9]{0,4}$' "expected a number of seconds"
+        group_timeout=$2
+        ;;
     --kubectl) kubectl_command=$2 ;;
     *) bad_arguments "there is no option $1 with a value" ;;
     esac
@@ -147,6 +157,15 @@ render() {
         -e "s|/var/lib/kubelet|$kubelet_root|" -e "s|EMULATED_INSTANCE_TYPE|$emulate|" \
         -e "s|ULTRASERVER_TOPOLOGY|$ultraservers|" \
         -e "s|NODE_SELECTOR_KEY|$selector_key|" -e "s|NODE_SELECTOR_VALUE|$selector_value|" "$MANIFESTS/daemonset.yaml"
+    if [[ -n $placer ]]; then render_placer; fi
+}
+
+render_placer() {
+    local drop=''
+    if [[ -z $with_policy ]]; then drop=$(without policy); fi
+    echo ---
+    sed -e "$drop" -e '/^#/d' -e "s|NEURON_DRA_IMAGE|$image|" -e "s|GROUP_TIMEOUT_SECONDS|$group_timeout|" \
+        "$MANIFESTS/placer.yaml"
 }
 
 confirm() {
@@ -232,6 +251,7 @@ check_device_plugin() {
 apply() {
     render | kube apply -f - || die "not everything could be applied (see above); correct that and run this again"
     if [[ -n $restart ]]; then kube -n "$NAMESPACE" rollout restart "daemonset/$DAEMONSET"; fi
+    if [[ -n $restart && -n $placer ]]; then kube -n "$NAMESPACE" rollout restart "deployment/$PLACER"; fi
 }
 
 rollout_columns='{.metadata.generation}|{.status.observedGeneration}|{.status.desiredNumberScheduled}'
@@ -258,6 +278,12 @@ wait_ready() {
         if [[ $SECONDS -ge $deadline ]]; then return 1; fi
         sleep 1
     done
+}
+
+wait_placer() {
+    kube -n "$NAMESPACE" rollout status "deployment/$PLACER" --timeout="${timeout}s" >&2 ||
+        die "the placer is not ready (see above), and pods with the gate neuron.aws.com/ultraserver wait until it is; its" \
+            "log says more: ${KUBE[*]} -n $NAMESPACE logs -l app=$PLACER --prefix"
 }
 
 explain_failure() {
@@ -345,16 +371,19 @@ uninstall() {
     # The pods first and wholly, else they would publish their slices again.
     remove -n "$NAMESPACE" daemonset "$DAEMONSET" --cascade=foreground --timeout="${timeout}s" ||
         die "the driver's pods have not ended (see above), so the rest was left; run this again when they have"
+    remove -n "$NAMESPACE" deployment "$PLACER"
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
-        remove validatingadmissionpolicybinding,validatingadmissionpolicy "$POLICY"
+        remove validatingadmissionpolicybinding,validatingadmissionpolicy "$POLICY" "$PLACER"
     fi
     remove deviceclass "$DRIVER"
-    remove clusterrolebinding neuron-dra-driver-binding
-    remove clusterrole neuron-dra-driver-clusterrole
+    remove clusterrolebinding neuron-dra-driver-binding "$PLACER"
+    remove clusterrole neuron-dra-driver-clusterrole "$PLACER"
     remove namespace "$NAMESPACE"
     lines "" "Left on the nodes: the record of prepared claims in $kubelet_root/plugins/$DRIVER. A later installation goes" \
-        "on from it; where the driver will not come back, and no pod uses its devices, it may be deleted."
+        "on from it; where the driver will not come back, and no pod uses its devices, it may be deleted." \
+        "Nodes of UltraServers keep their labels: take them away with" \
+        "  ${KUBE[*]} label nodes --all neuron.amazonaws.com/ultraserver-{mode,server-id-2,node-id-2,server-id-4,node-id-4}-"
 }
 
 main() {
@@ -368,6 +397,7 @@ main() {
         preflight
         apply
         if ! wait_ready; then explain_failure; fi
+        if [[ -n $placer ]]; then wait_placer; fi
         show_published
     fi
 }

@@ -379,12 +379,36 @@ def test_uninstall_removes_all_that_was_applied_and_the_pods_first(cluster: Clus
     removed = [line.removeprefix("delete --ignore-not-found ") for line in cluster.changes]
     assert removed[0].startswith("-n neuron-dra-driver daemonset neuron-dra-driver-kubelet-plugin --cascade=foreground")
     text = " ".join(removed)
-    for item in documents(install("--dry-run", IMAGE).stdout):
-        if item["kind"] != "ServiceAccount":  # goes with the namespace
+    for item in documents(install("--dry-run", "--placer", IMAGE).stdout):
+        if item["kind"] not in ("ServiceAccount", "Role", "RoleBinding"):  # go with the namespace
             assert item["kind"].lower() in text
             assert item["metadata"]["name"] in text
     assert removed[-1] == "namespace neuron-dra-driver"
     assert "resourceslices --field-selector spec.driver=neuron.aws.com" in removed
+
+
+def test_the_placer_is_waited_for_and_restarted_with_the_driver(cluster: Cluster) -> None:
+    cluster.reply("rollout status", "deployment successfully rolled out\n")
+    assert cluster.run("--placer", "--restart", "--timeout", "7", IMAGE).returncode == 0
+    (waited,) = [line for line in cluster.calls if "rollout status" in line]
+    assert waited == "-n neuron-dra-driver rollout status deployment/neuron-dra-driver-placer --timeout=7s"
+    assert len([line for line in cluster.calls if "rollout restart" in line]) == 2
+
+
+def test_a_placer_that_does_not_become_ready_is_a_failure_that_says_where_to_look(cluster: Cluster) -> None:
+    cluster.reply("rollout status", "", "timed out waiting for the condition\n", 1)
+    result = cluster.run("--placer", IMAGE)
+    assert result.returncode == 1
+    assert "the placer is not ready" in result.stderr
+    assert "logs -l app=neuron-dra-driver-placer" in result.stderr
+
+
+def test_without_admission_policies_the_placer_comes_without_its_own(cluster: Cluster) -> None:
+    cluster.reply("get --raw /apis/admissionregistration", "", "not found\n", 1)
+    cluster.reply("rollout status", "deployment successfully rolled out\n")
+    assert cluster.run("--placer", IMAGE).returncode == 0
+    assert "ValidatingAdmissionPolicy" not in cluster.applied
+    assert "kind: Deployment" in cluster.applied
 
 
 def test_uninstall_keeps_the_rest_while_the_pods_have_not_ended(cluster: Cluster) -> None:

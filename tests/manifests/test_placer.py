@@ -1,0 +1,108 @@
+"""The placer's Deployment: valid, least rights, unprivileged, and only when it is asked for."""
+
+from __future__ import annotations
+
+import kubernetes_validate
+import pytest
+
+from dra_driver.placer.memory import NAME as MEMORY_NAME
+from dra_driver.placer.names import GATE, PLACED_ANNOTATION
+from dra_driver.placer.service import LEASE_NAME
+from tests.manifests.support import IMAGE, Object, of_kind, rendered
+
+PLACER = "neuron-dra-driver-placer"
+
+
+def added(*options: str) -> list[Object]:
+    """What --placer adds."""
+    with_it, without = rendered("--placer", *options, IMAGE), rendered(*options, IMAGE)
+    assert with_it[: len(without)] == without
+    return with_it[len(without) :]
+
+
+def container() -> Object:
+    (only,) = of_kind(added(), "Deployment")["spec"]["template"]["spec"]["containers"]
+    found: Object = only
+    return found
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.36", "1.37"])
+@pytest.mark.parametrize("options", [(), ("--emulate", "trn2u.48xlarge", "--group-timeout=20")])
+def test_what_is_added_is_valid_and_has_the_placers_name(version: str, options: tuple[str, ...]) -> None:
+    objects = added(*options)
+    assert [item["kind"] for item in objects] == [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "Deployment",
+    ]
+    for item in objects:
+        kubernetes_validate.validate(item, version, strict=True)
+        assert item["metadata"]["name"] == PLACER
+
+
+def test_the_placer_may_do_exactly_this() -> None:
+    rules = [*of_kind(added(), "ClusterRole")["rules"], *of_kind(added(), "Role")["rules"]]
+    named = [LEASE_NAME]
+    assert [LEASE_NAME] == [MEMORY_NAME]
+    assert rules == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "delete"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+        {
+            "apiGroups": ["resource.k8s.io"],
+            "resources": ["resourceclaims", "resourceslices"],
+            "verbs": ["list", "watch"],
+        },
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": named,
+            "verbs": ["get", "update"],
+        },
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": named, "verbs": ["get", "update"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+    ]
+
+
+def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
+    spec = of_kind(added(), "ValidatingAdmissionPolicy")["spec"]
+    (condition,) = spec["matchConditions"]
+    account = f"system:serviceaccount:neuron-dra-driver:{PLACER}"
+    assert condition["expression"] == f'request.userInfo.username == "{account}"'
+    expressions = " ".join(item["expression"] for item in spec["variables"])
+    assert f"'{GATE}'" in expressions
+    assert f"'{PLACED_ANNOTATION}'" in expressions
+    assert spec["failurePolicy"] == "Fail"
+
+
+def test_the_pods_have_no_privilege() -> None:
+    spec = of_kind(added(), "Deployment")["spec"]["template"]["spec"]
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container()["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC", "volumes", "initContainers"} & set(spec)
+
+
+def test_two_replicas_of_the_drivers_image_run_with_the_timeout_that_was_given() -> None:
+    found = of_kind(added("--group-timeout", "20"), "Deployment")
+    assert found["spec"]["replicas"] == 2
+    (only,) = found["spec"]["template"]["spec"]["containers"]
+    assert (only["image"], only["command"]) == (IMAGE, ["dra-driver", "placer"])
+    environment = {item["name"]: item.get("value") for item in only["env"]}
+    assert environment["GROUP_TIMEOUT"] == "20"
+    assert environment["HEALTHCHECK_PORT"] == str(only["livenessProbe"]["grpc"]["port"])
