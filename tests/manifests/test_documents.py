@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 
-from tests.manifests.support import ROOT, install, name_of
+from tests.manifests.support import ROOT, Object, documents, install, name_of
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
 
@@ -42,3 +43,24 @@ def test_options_of_the_installer_exist(path: Path) -> None:
 def test_named_example_files_exist(path: Path) -> None:
     for name in re.findall(r"examples/specs/[A-Za-z0-9./-]+\.yaml", path.read_text()):
         assert (ROOT / name).is_file(), name
+
+
+def objects_in(path: Path) -> list[Object]:
+    """The complete Kubernetes objects that a document shows."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    shown = [item for block in blocks if "apiVersion:" in block for item in documents(block)]
+    return [item for item in shown if "metadata" in item]
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if objects_in(path)], ids=name_of)
+def test_objects_in_documents_are_valid(path: Path) -> None:
+    for item in objects_in(path):
+        kubernetes_validate.validate(item, "1.37", strict=True)
+
+
+def test_the_pod_that_learns_its_place_is_valid() -> None:
+    text = (ROOT / "docs/ultraserver.md").read_text()
+    (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "args: [rank]" in block]
+    (template,) = documents(block)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "vllm-0"}, **template}
+    kubernetes_validate.validate(pod, "1.34", strict=True)
