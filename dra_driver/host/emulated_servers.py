@@ -45,6 +45,8 @@ class Servers:
     def options(self, kind: InstanceType, number: int, options: EmulationOptions | None = None) -> EmulationOptions:
         """``options`` for host ``number`` of these servers; what they say of its place already stays.
 
+        With modes that leave X4 out, the node is one of what an election finds of a server that is not whole.
+
         Raises:
             DriverError: there is no such number, or the type is no part of an UltraServer.
         """
@@ -56,16 +58,20 @@ class Servers:
                 f"{self} UltraServers have no node number {number}",
                 remedy=f"numbers go from 1 to {self.servers * self.nodes}",
             )
+        elected, modes = kind.ultraserver.files == "elected", given.ultraserver_modes
+        if modes is None:
+            modes = (Mode.X4, Mode.X2V, Mode.X1) if self.nodes == 4 else (Mode.X2V, Mode.X1)
         server, node_id = divmod(number - 1, self.nodes)
-        serial = f"{int(DEFAULT_SERVER_ID, 16) + server * _SERIAL_STEP:016x}"
+        serial, key = int(DEFAULT_SERVER_ID, 16) + server * _SERIAL_STEP, 4
         # Without an election there is one set, whose options go by the number of a whole server.
-        key = self.nodes if kind.ultraserver.files == "elected" else 4
-        modes = (Mode.X4, Mode.X2V, Mode.X1) if self.nodes == 4 else (Mode.X2V, Mode.X1)
+        if elected and Mode.X4 not in modes:
+            serial, node_id, key = serial - node_id // 2, node_id % 2, 2
+        in_set = not elected or any(mode.nodes == key for mode in modes)
         return replace(
             given,
-            ultraserver_modes=modes if given.ultraserver_modes is None else given.ultraserver_modes,
-            server_ids={key: serial, **given.server_ids},
-            node_ids={key: node_id, **given.node_ids},
+            ultraserver_modes=modes,
+            server_ids=({key: f"{serial:016x}"} if in_set else {}) | dict(given.server_ids),
+            node_ids=({key: node_id} if in_set else {}) | dict(given.node_ids),
             node_count=self.nodes,
         )
 

@@ -18,17 +18,19 @@ from dra_driver.host.discover import discover
 from dra_driver.host.emulated_servers import Servers, node_number
 from dra_driver.host.emulation_options import EmulationOptions
 from dra_driver.host.emulation_tree import TextFile, host_files
-from dra_driver.host.inventory import Membership
+from dra_driver.host.inventory import Membership, ServerSet
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.topology.ultraserver import Mode
 
 TRN2U, TRN3, TRN2 = (INSTANCE_TYPES[name] for name in ("trn2u.48xlarge", "trn3.48xlarge", "trn2.48xlarge"))
 
 
-def member(servers: str, number: int, kind: str = "trn2u.48xlarge") -> Membership:
+def member(
+    servers: str, number: int, kind: str = "trn2u.48xlarge", options: EmulationOptions | None = None
+) -> Membership:
     """What a driver reads on that host; of the host only the files that matter are written."""
     row = INSTANCE_TYPES[kind]
-    tree = host_files(row, Servers.parse(servers).options(row, number))
+    tree = host_files(row, Servers.parse(servers).options(row, number, options))
     with tempfile.TemporaryDirectory() as directory:
         for path, entry in tree.items():
             parts = path.split("/")
@@ -53,8 +55,8 @@ def test_eight_nodes_are_two_servers_of_two_pairs_each() -> None:
     assert [node for _, node in pairs] == [0, 1] * 4
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 9), st.sampled_from([2, 4]), st.sampled_from(["trn2u.48xlarge", "trn3.48xlarge"]))
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 4), st.sampled_from([2, 4]), st.sampled_from(["trn2u.48xlarge", "trn3.48xlarge"]))
 def test_every_set_is_complete_and_of_its_own_id(servers: int, nodes: int, kind: str) -> None:
     places: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number in range(1, servers * nodes + 1):
@@ -68,7 +70,22 @@ def test_what_is_said_of_a_place_already_stays() -> None:
     given_ = EmulationOptions(driver_version="2.26.10.0", ultraserver_modes=(Mode.X1,), node_ids={4: -1})
     options = Servers(2, 4).options(TRN2U, 6, given_)
     assert (options.driver_version, options.ultraserver_modes, options.node_ids) == ("2.26.10.0", (Mode.X1,), {4: -1})
-    assert options.server_ids == {4: "1a2b3c4d5e6f7091"}
+    assert options.server_ids == {}
+
+
+@pytest.mark.parametrize(
+    ("modes", "number", "sets"),
+    [
+        ((Mode.X2V, Mode.X1), 5, (ServerSet(2, "1a2b3c4d5e6f7091", 0),)),
+        ((Mode.X2H, Mode.X1), 8, (ServerSet(2, "1a2b3c4d5e6f7090", 1),)),
+        ((Mode.X1,), 8, ()),
+    ],
+)
+def test_a_node_may_be_one_of_a_server_that_is_not_whole(
+    modes: tuple[Mode, ...], number: int, sets: tuple[ServerSet, ...]
+) -> None:
+    found = member("2x4", number, options=EmulationOptions(ultraserver_modes=modes))
+    assert (found.modes, found.sets) == (modes, sets)
 
 
 @pytest.mark.parametrize(
