@@ -196,13 +196,13 @@ def _exclusive(
     pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], uid: str, held: Held
 ) -> list[int]:
     """Chips that the claim is to have for itself, ascending. Refusal when one is not free, or allocated twice."""
-    request_of: dict[int, str] = {}
+    taken: dict[int, DeviceRequestAllocationResult] = {}
     for result, chips in pairs:
         for chip in () if result.admin_access else chips:
             _check_free(chip, result.device, uid, held)
-            _check_once(chip, result, request_of)
-            request_of[chip] = result.request
-    return sorted(request_of)
+            _check_once(chip, result, taken)
+            taken[chip] = result
+    return sorted(taken)
 
 
 def _check_free(chip: int, device: str, uid: str, held: Held) -> None:
@@ -228,14 +228,25 @@ def _check_free(chip: int, device: str, uid: str, held: Held) -> None:
     )
 
 
-def _check_once(chip: int, result: DeviceRequestAllocationResult, seen: Mapping[int, str]) -> None:
-    if chip in seen:
+def _check_once(
+    chip: int, result: DeviceRequestAllocationResult, taken: Mapping[int, DeviceRequestAllocationResult]
+) -> None:
+    other = taken.get(chip)
+    if other is None:
+        return
+    if other.device == result.device:
         raise Refusal(
-            f"device {result.device} is allocated twice in this claim, for requests {_named(seen[chip])} and "
+            f"device {result.device} is allocated twice in this claim, for requests {_named(other.request)} and "
             f"{_named(result.request)}",
             consequence=_NOT_PREPARED,
             remedy="delete the pod so that the claim is allocated again",
         )
+    raise Refusal(
+        f"devices {other.device} and {result.device} are both allocated to this claim, but share chip {chip}",
+        consequence=_NOT_PREPARED,
+        remedy="select resourceType 'neuron_node' or 'neuron_device' in each request; allocationMode All without it "
+        "takes the whole node and its chips",
+    )
 
 
 def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:

@@ -70,7 +70,12 @@ def test_node_and_chip_exclude_each_other() -> None:
     node, chip = made(whole(1), inventory), made(claim(2, [7]), inventory)
     assert f"is still prepared for claim {node.reference}" in refusal(claim(2, [7]), inventory, node)
     assert f"is still prepared for claim {chip.reference}" in refusal(whole(1), inventory, chip)
-    assert "is allocated twice in this claim" in refusal(claim(3, [result(NODE_DEVICE), result(7)]), inventory)
+
+
+def test_a_node_and_a_chip_of_it_in_one_claim_are_refused_with_the_selector_to_use() -> None:
+    said = refusal(claim(3, [result(7), result(NODE_DEVICE)]), host(instance_type=TRN2U))
+    assert "devices neuron-device-7 and neuron-node are both allocated to this claim, but share chip 7" in said
+    assert "select resourceType 'neuron_node' or 'neuron_device'" in said
 
 
 def test_the_cdi_spec_tells_what_a_node_claim_holds() -> None:

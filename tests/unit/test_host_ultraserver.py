@@ -32,6 +32,7 @@ HEALTHY = {
 BUSY = {"node_id_2": "busy", "node_id_4": "busy", "server_id_2": NONE, "server_id_4": NONE, "ultraserver_mode": "busy"}
 ALONE = {"node_id_2": "-1", "node_id_4": "-1", "server_id_2": NONE, "server_id_4": NONE, "ultraserver_mode": "4"}
 RESERVED = {"node_id": "3", "node_cnt": "4", "reservation_id": SERIAL, "ultraserver_mode": "1,3,4"}
+RENAMED = {**HEALTHY, "node_id_4": "3", "server_id_4": "00000000000000aa", "server_id_2": "00000000000000a9"}
 PAIR, FOUR = ServerSet(2, BELOW, 0), ServerSet(4, SERIAL, 2)
 MEMBER = Membership((Mode.X4, Mode.X2V, Mode.X1), (PAIR, FOUR), elected=True)
 
@@ -216,23 +217,30 @@ def test_an_election_at_start_has_no_sets(tmp_path: Path) -> None:
     assert member(read(tmp_path, BUSY)) == Membership((), (), elected=True, electing=True)
 
 
-def test_an_election_that_begins_while_it_is_read_is_not_mixed_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("first", "then"), [(HEALTHY, BUSY), (BUSY, HEALTHY), (BUSY, ALONE), (HEALTHY, RENAMED)])
+@pytest.mark.parametrize("after", range(12))
+def test_a_change_in_the_midst_of_a_scan_is_never_mixed_up(
+    first: dict[str, str], then: dict[str, str], after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every file is as of before the election but the last ones: the ids of the election are gone already."""
+    """The kernel driver's state changes at once, after some of the files have been read."""
     before = read(tmp_path, HEALTHY)
-    really = reading._read_all
+    states = [member(read(tmp_path, state)) for state in (first, then)]
+    whole = [replace(state, sets=(PAIR, FOUR)) if state.electing else state for state in states]
+    write(tmp_path, first)
+    really, reads = reading._read_all, 0
 
-    def later(path: str) -> bytes:
-        text = really(path)
-        if path.endswith("ultraserver_mode"):
-            write(tmp_path, BUSY)
-        return text
+    def counting(path: str) -> bytes:
+        nonlocal reads
+        reads += CLASS in path
+        if reads == after:
+            write(tmp_path, then)
+        return really(path)
 
-    monkeypatch.setattr(reading, "_read_all", later)
-    during = discover(tmp_path, {}, before)
-    assert member(during) == Membership((), (PAIR, FOUR), elected=True, electing=True)
-    assert during.settling
+    monkeypatch.setattr(reading, "_read_all", counting)
+    scanned = discover(tmp_path, {}, before)
+    monkeypatch.undo()
+    assert member(scanned) in (*whole, Membership((), (PAIR, FOUR), elected=True, electing=True))
+    assert scanned.settling == member(scanned).electing
 
 
 TEXTS = st.one_of(
