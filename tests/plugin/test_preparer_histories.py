@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dra_driver.errors import DriverError
 from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.names import NODE_DEVICE
 from tests.claimworld import ApiServer, Node, claim, result, uid
 from tests.plugin.crashpoints import effects
 
@@ -26,6 +27,7 @@ CHIPS: list[list[int | DeviceRequestAllocationResult]] = [
     [2, 3, 4],
     [5],
     [result(0, admin_access=True), 4],
+    [result(NODE_DEVICE)],
 ]
 CLAIMS = {
     number: claim(number, chips, pods=[f"pod-{number % 3}"], template=number % 2 == 0)
@@ -193,7 +195,7 @@ class Histories(RuleBasedStateMachine):
             assert names == set(self.promised[number])
             minors = {node.minor for device in spec.devices for node in device.container_edits.device_nodes}
             majors = {node.major for device in spec.devices for node in device.container_edits.device_nodes}
-            assert minors == {int(r.device.removeprefix("neuron-device-")) for r in _results(CLAIMS[number])}
+            assert minors == {chip for one in _results(CLAIMS[number]) for chip in _chips(one)}
             assert majors == {self.major}
 
 
@@ -203,7 +205,12 @@ def _results(item: ResourceClaim) -> Any:
 
 
 def _exclusive(item: ResourceClaim) -> list[int]:
-    return [int(r.device.removeprefix("neuron-device-")) for r in _results(item) if not r.admin_access]
+    return [chip for one in _results(item) if not one.admin_access for chip in _chips(one)]
+
+
+def _chips(of: DeviceRequestAllocationResult) -> list[int]:
+    """Chips of the host that a device is made of, of all sixteen for a whole node."""
+    return list(range(16)) if of.device == NODE_DEVICE else [int(of.device.removeprefix("neuron-device-"))]
 
 
 Histories.TestCase.settings = settings(
