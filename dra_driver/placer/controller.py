@@ -109,13 +109,21 @@ class Placer:
             informer.start()
         try:
             while not stopping() and self._may_act():
+                began = time.monotonic()
                 wait = self._round()
+                # In a large cluster a decision takes half a second; half of the time is for what comes in.
+                spent = time.monotonic() - began
                 if self._wake.wait(wait):
-                    time.sleep(SETTLE_SECONDS)
+                    time.sleep(max(SETTLE_SECONDS, min(spent, LOOK_SECONDS)))
                     self._wake.clear()
         finally:
             for informer in self._informers:
                 informer.stop()
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether a write got no answer, so that it may be carried out yet."""
+        return self._unanswered is not None
 
     def wake(self) -> None:
         """Look at ``stopping`` and ``may_act`` now."""

@@ -113,14 +113,14 @@ class Election:
         """Whether this one leads, and a request sent now is over before another one can lead."""
         return time.monotonic() < self._until
 
-    def stop(self, timeout: float = 5.0) -> None:
-        """Hand over at once. Call it when nothing is under way any more."""
+    def stop(self, timeout: float = 5.0, *, hand_over: bool = True) -> None:
+        """Be no candidate any more; ``hand_over`` at once, if nothing is under way, or let the lease run out."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
         was_leader = self.may_act()
         self._until = 0.0
-        if was_leader:
+        if was_leader and hand_over:
             self._resign()
 
     def _run(self) -> None:

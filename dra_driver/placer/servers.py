@@ -181,9 +181,9 @@ def _turn(waited: float, turns: int, first: float) -> int:
 
 def obstacles(servers: Sequence[Server], avoided: frozenset[str], obstacle: Callable[[Node], str]) -> str:
     """For people: why each of the servers cannot be had."""
-    texts = [f"{server.id}: {_obstacle(server, avoided, obstacle)}" for server in servers]
-    more = f"; and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return "; ".join(texts[:SHOWN]) + more
+    texts = [f"{server.id}: {_obstacle(server, avoided, obstacle)}" for server in servers[:SHOWN]]
+    more = [f"and {len(servers) - SHOWN} more"] if len(servers) > SHOWN else []
+    return "; ".join([*texts, *more])
 
 
 def _obstacle(server: Server, avoided: frozenset[str], obstacle: Callable[[Node], str]) -> str:

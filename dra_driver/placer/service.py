@@ -45,6 +45,7 @@ class Service:
         self._election = Election(leases, namespace, LEASE_NAME, identity, times, self._wake)
         self._thread = threading.Thread(target=self._run, name="placer", daemon=True)
         self._last_round = time.monotonic()
+        self._uncertain = False
 
     def start(self) -> None:
         """Become a candidate."""
@@ -57,10 +58,11 @@ class Service:
         self._wake()
         if self._thread.is_alive():
             self._thread.join(timeout)
-        if self._thread.is_alive():
+        # The next leader must not begin before the last write of this one is decided.
+        uncertain = self._thread.is_alive() or self._uncertain
+        if uncertain:
             log.warning("a request is under way still, so the lease is not handed over; it ends by itself")
-            return
-        self._election.stop()
+        self._election.stop(hand_over=not uncertain)
 
     @property
     def leads(self) -> bool:
@@ -102,6 +104,7 @@ class Service:
                     log.exception("placing failed in a way that nobody foresaw; it begins anew")
                     self._stopping.wait(1.0)
                 finally:
+                    self._uncertain = self._placer.uncertain
                     self._placer = None
             else:
                 self._changed.wait(10.0)
