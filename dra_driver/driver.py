@@ -31,7 +31,9 @@ from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.names import CDI_KIND, DRIVER_NAME
-from dra_driver.samples import journal_samples, node_sample, samples
+from dra_driver.nodelabels.labels import labels
+from dra_driver.nodelabels.writer import LabelWriter
+from dra_driver.samples import journal_samples, label_samples, node_sample, samples
 from dra_driver.settings import Settings
 from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import node_problem
@@ -86,6 +88,8 @@ class NodeAgent:
         )
         self._publisher = Publisher(api, DRIVER_NAME, settings.node_name, shared_counters=settings.shared_counters)
 
+        self._label_writer = LabelWriter(api, settings.node_name)
+
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._journal = Journal(settings.state_dir, boot_id=boot_id(settings.host_root), recover=chips_shown(cdi))
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
@@ -114,6 +118,9 @@ class NodeAgent:
         settings = self._settings
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
         self._publisher.start()
+        self._label_writer.start()
+        if self._node is not None:
+            self._label_writer.saw(self._node)
         self._host.start()
         host = self._host.current
         if host.emulated:
@@ -135,6 +142,7 @@ class NodeAgent:
         """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
         log.info("stopping; slices and prepared claims stay")
         self._publisher.stop(THREAD_GRACE)
+        self._label_writer.stop(THREAD_GRACE)
         self._plugin.stop(STOP_GRACE)
         self._repairer.stop()
         self._node_watch.stop(THREAD_GRACE)
@@ -170,6 +178,8 @@ class NodeAgent:
         return self._labels
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
+        # Turned off, the labels are taken away: an id that nobody keeps true would lead pods to the wrong server.
+        self._label_writer.want(labels(inventory.ultraserver) if self._settings.ultraserver_labels == "on" else {})
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
         # on them would fail in between. Without the API server nothing can be published anyway.
         if self._labels is not None:
@@ -202,6 +212,7 @@ class NodeAgent:
             self._take_labels(event.object)
 
     def _take_labels(self, node: Node) -> None:
+        self._label_writer.saw(node)
         first = self._labels is None
         if node.metadata.labels == self._labels:
             return
@@ -258,6 +269,7 @@ class NodeAgent:
         host = self._host.current
         yield from samples(host, self._publisher.status, self._plugin.registration)
         yield node_sample(self._node_problem(host))
+        yield from label_samples(self._label_writer.status)
         try:
             with self._journal.locked() as held:
                 prepared, unreadable = len(held.entries), len(held.quarantined)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kubeletplugin.registration import Registration
 from dra_driver.metrics import Sample
+from dra_driver.nodelabels.writer import LabelStatus
 from dra_driver.slices.status import PublisherStatus
 from dra_driver.version import VERSION
 
@@ -30,6 +31,13 @@ def samples(inventory: NodeInventory, status: PublisherStatus, registration: Reg
         yield Sample("slice_writes", "Writes of slices.", count, (("verb", verb),), "counter")
     yield Sample("slice_errors", "Failed tries to publish.", status.errors, kind="counter")
     yield Sample("slice_repairs", "Times others had changed slices.", status.repairs, kind="counter")
+
+
+def label_samples(status: LabelStatus) -> Iterator[Sample]:
+    """How the labels of the own Node stand."""
+    yield Sample("node_labels_current", "1 while the Node has the labels that it should have.", float(status.current))
+    yield Sample("node_label_writes", "Writes of labels of the Node.", status.writes, kind="counter")
+    yield Sample("node_label_errors", "Failed tries to label the Node.", status.errors, kind="counter")
 
 
 def node_sample(problem: str) -> Sample:

@@ -29,6 +29,7 @@ class Settings:
     contiguity: Literal["refuse", "warn", "allow"]
     ultraserver_layout: Layout
     shared_counters: SharedCounters
+    ultraserver_labels: Literal["on", "off"]
     rescan_seconds: float
 
     @property

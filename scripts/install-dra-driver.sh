@@ -29,7 +29,7 @@ set -euo pipefail
 NAMESPACE='neuron-dra-driver'
 DAEMONSET='neuron-dra-driver-kubelet-plugin'
 DRIVER='neuron.aws.com'
-POLICY='neuron-dra-driver-own-slices'
+POLICIES=(neuron-dra-driver-own-slices neuron-dra-driver-own-node)
 PLACER='neuron-dra-driver-placer'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 MANIFESTS=$HERE/manifests
@@ -211,7 +211,7 @@ preflight() {
     if ! serves_policies; then
         with_policy=''
         warn "the API server has no ValidatingAdmissionPolicy (Kubernetes 1.30 and later do), so a driver pod that is" \
-            "taken over could write the ResourceSlices of other nodes"
+            "taken over could write the ResourceSlices and the Nodes of others"
     fi
     check_nodes
     check_device_plugin
@@ -374,7 +374,7 @@ uninstall() {
     remove -n "$NAMESPACE" deployment "$PLACER"
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
-        remove validatingadmissionpolicybinding,validatingadmissionpolicy "$POLICY" "$PLACER"
+        remove validatingadmissionpolicybinding,validatingadmissionpolicy "${POLICIES[@]}" "$PLACER"
     fi
     remove deviceclass "$DRIVER"
     remove clusterrolebinding neuron-dra-driver-binding "$PLACER"

@@ -70,6 +70,7 @@ OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
         "auto",
         "which servers may get the layout both; auto: Kubernetes 1.37 and later; force: 1.36 too",
     ),
+    ("--ultraserver-labels", "ULTRASERVER_LABELS", "on", "on or off: label nodes of UltraServers with mode and ids"),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "how often the host is read again"),
 )
 
@@ -82,6 +83,7 @@ CHOICES = {
     "contiguity": ("refuse", "warn", "allow"),
     "ultraserver_layout": ("node", "chips", "both"),
     "shared_counters": ("auto", "force"),
+    "ultraserver_labels": ("on", "off"),
 }
 
 
@@ -183,6 +185,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         contiguity=values["contiguity"],
         ultraserver_layout=values["ultraserver_layout"],
         shared_counters=values["shared_counters"],
+        ultraserver_labels=values["ultraserver_labels"],
         rescan_seconds=values["rescan_seconds"],
     )
 

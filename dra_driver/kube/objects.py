@@ -56,6 +56,20 @@ class ServerVersion(_Object, frozen=True):
         return (int(found[1]), int(found[2])) if found else None
 
 
+class ManagedFields(_Object, frozen=True):
+    """Who wrote which fields; ``fields_v1`` is a tree of names."""
+
+    manager: str = ""
+    operation: str = ""
+    fields_v1: Any = None
+
+
+class NodeMeta(ObjectMeta, frozen=True):
+    """``metadata`` of a Node."""
+
+    managed_fields: tuple[ManagedFields, ...] = ()
+
+
 class NodeSystemInfo(_Object, frozen=True):
     """``status.nodeInfo``, the part in use."""
 
@@ -71,7 +85,7 @@ class NodeStatus(_Object, frozen=True):
 class Node(_Object, frozen=True):
     """A cluster node."""
 
-    metadata: ObjectMeta
+    metadata: NodeMeta
     status: NodeStatus = NodeStatus()
 
 

@@ -170,7 +170,7 @@ class Transport:
             method: HTTP method.
             path: absolute path.
             query: query parameters.
-            body: plain JSON value (what ``msgspec.to_builtins`` gives), or None.
+            body: plain JSON value (what ``msgspec.to_builtins`` gives), bytes for other content types, or None.
             content_type: of the body.
             timeout: seconds without a byte before it is given up.
 

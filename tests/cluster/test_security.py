@@ -133,10 +133,10 @@ def rules(kube: Kube, user: str) -> set[tuple[str, str, str, str]]:
 
 
 def test_the_service_account_may_do_exactly_what_the_driver_needs(driver: Installation) -> None:
-    """Nothing about pods, secrets and config maps in any namespace; no write to nodes or claims."""
+    """Nothing about pods, secrets and config maps in any namespace; no write to claims."""
     anybody = rules(driver.kube, "system:serviceaccount:default:default")
     needs = {
-        ("", "nodes"): ("get", "list", "watch"),
+        ("", "nodes"): ("get", "list", "watch", "patch"),
         ("resource.k8s.io", "resourceclaims"): ("get", "list"),
         ("resource.k8s.io", "resourceslices"): ("get", "list", "watch", "create", "update", "delete"),
     }
@@ -149,7 +149,9 @@ def test_the_service_account_may_do_exactly_what_the_driver_needs(driver: Instal
     [
         ("get", "secrets"),
         ("create", "pods"),
-        ("patch", "nodes"),
+        ("update", "nodes"),
+        ("create", "nodes"),
+        ("patch", "nodes/status"),
         ("update", "nodes/status"),
         ("update", "resourceclaims"),
         ("update", "resourceclaims/status"),
@@ -273,6 +275,83 @@ def test_a_token_of_the_service_account_without_a_node_can_write_no_slices(
         ("DELETE", f"{SLICES}/{existing['metadata']['name']}", None),
     ):
         assert "not bound to a node" in denied(client, method, path, body)
+
+
+# What of Nodes it may write
+
+MODE = "neuron.amazonaws.com/ultraserver-mode"
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+
+
+def labels_of(driver: Installation, node: str) -> dict[str, str]:
+    found = driver.kube.get("node", node)
+    assert found is not None
+    labels: dict[str, str] = found["metadata"]["labels"]
+    return labels
+
+
+def labelled(client: Transport, node: str, labels: dict[str, str]) -> Object:
+    """Apply labels as the driver does; gives the Node as stored."""
+    body = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels}}).encode()
+    query = [("fieldManager", "test"), ("force", "true")]
+    answer = client.request("PATCH", f"/api/v1/nodes/{node}", query=query, body=body, content_type=APPLY)
+    stored: Object = json.loads(answer.body)
+    return stored
+
+
+def test_a_driver_can_set_and_remove_the_ultraserver_labels_of_its_own_node(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    before = labels_of(driver, nodes[0])
+    try:
+        stored = labelled(driver_client, nodes[0], {MODE: "1_2_4"})
+        assert stored["metadata"]["labels"] == before | {MODE: "1_2_4"}
+    finally:
+        stored = labelled(driver_client, nodes[0], {})
+    assert stored["metadata"]["labels"] == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"labels": {"example.com/zone": "x"}}},
+        {"metadata": {"labels": {"kubernetes.io/hostname": None}}},
+        {"metadata": {"labels": {"kubernetes.io/hostname": "node-2"}}},
+        {"metadata": {"labels": {"neuron.amazonaws.com/ultraserver-server-id-8": "x"}}},
+        {"metadata": {"annotations": {"example.com/note": "x"}}},
+        {"metadata": {"finalizers": ["example.com/hold"]}},
+        {"metadata": {"ownerReferences": []}, "spec": {"unschedulable": True}},
+        {"spec": {"taints": [{"key": "example.com/away", "effect": "NoExecute"}]}},
+        {"metadata": {"labels": {MODE: "1"}}, "spec": {"unschedulable": True}},
+    ],
+    ids=json.dumps,
+)
+def test_a_driver_can_change_nothing_else_of_its_node(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str], change: Object
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        driver_client.request("PATCH", f"/api/v1/nodes/{nodes[0]}", body=change, content_type=MERGE)
+    assert caught.value.status == 403
+    assert "This service account may change" in caught.value.message
+
+
+def test_a_driver_cannot_label_another_node(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    before = labels_of(driver, nodes[1])
+    with pytest.raises(ApiError, match="403") as caught:
+        labelled(driver_client, nodes[1], {MODE: "1_2_4"})
+    assert f'only the labels of the Node "{nodes[0]}"' in caught.value.message
+    assert labels_of(driver, nodes[1]) == before
+
+
+def test_a_token_of_the_service_account_without_a_node_can_label_no_node(
+    driver: Installation, nodes: Sequence[str], client_with: ClientOf
+) -> None:
+    token = driver.kube.kubectl("--namespace", NAMESPACE, "create", "token", SERVICE_ACCOUNT).strip()
+    with pytest.raises(ApiError, match="not bound to a node"):
+        labelled(client_with(token), nodes[0], {MODE: "1_2_4"})
 
 
 @pytest.mark.kubernetes("1.33")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
 
+from dra_driver.nodelabels.labels import KEYS
 from tests.manifests.support import IMAGE, MANIFESTS, Object, documents, install, name_of, of_kind, rendered
 
 VARIANTS = {
@@ -67,6 +69,8 @@ def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> Non
         "DeviceClass",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
         "DaemonSet",
     ]
     for item in objects:
@@ -101,7 +105,7 @@ def test_the_driver_may_do_exactly_this() -> None:
     assert {(rule["apiGroups"][0], rule["resources"][0]): rule["verbs"] for rule in role["rules"]} == {
         ("resource.k8s.io", "resourceclaims"): ["get", "list"],
         ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "delete"],
-        ("", "nodes"): ["get", "list", "watch"],
+        ("", "nodes"): ["get", "list", "watch", "patch"],
     }
     assert all(set(rule) == {"apiGroups", "resources", "verbs"} for rule in role["rules"])
     assert all(len(rule["apiGroups"]) == len(rule["resources"]) == 1 for rule in role["rules"])
@@ -251,27 +255,39 @@ def test_another_kubelet_root_is_used_throughout() -> None:
     assert {"/srv/kubelet/plugins/neuron.aws.com", "/srv/kubelet/plugins_registry"} < set(host_paths(*options))
 
 
-def test_the_admission_policy_concerns_the_driver_and_all_its_slice_writes() -> None:
-    objects = rendered(IMAGE)
+@pytest.mark.parametrize(
+    ("policy", "concerns"),
+    [
+        (
+            "neuron-dra-driver-own-slices",
+            {
+                "apiGroups": ["resource.k8s.io"],
+                "apiVersions": ["v1", "v1beta2", "v1beta1"],
+                "resources": ["resourceslices"],
+            },
+        ),
+        ("neuron-dra-driver-own-node", {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["nodes", "nodes/*"]}),
+    ],
+)
+def test_the_admission_policies_concern_the_driver_and_all_that_it_writes(policy: str, concerns: Object) -> None:
+    objects = [item for item in rendered(IMAGE) if item["metadata"]["name"] == policy]
     spec = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]
     assert spec["failurePolicy"] == "Fail"
-    assert spec["matchConstraints"]["resourceRules"] == [
-        {
-            "apiGroups": ["resource.k8s.io"],
-            "apiVersions": ["v1", "v1beta2", "v1beta1"],
-            "resources": ["resourceslices"],
-            "operations": ["CREATE", "UPDATE", "DELETE"],
-            "scope": "*",  # the default, but left out it makes every run of the installer write the policy again
-        }
-    ]
+    # Scope * is the default, but left out it makes every run of the installer write the policy again.
+    everything = {"operations": ["CREATE", "UPDATE", "DELETE"], "scope": "*"}
+    assert spec["matchConstraints"]["resourceRules"] == [concerns | everything]
     (condition,) = spec["matchConditions"]
     account = "system:serviceaccount:neuron-dra-driver:neuron-dra-driver-sa"
     assert condition["expression"] == f'request.userInfo.username == "{account}"'
     binding = of_kind(objects, "ValidatingAdmissionPolicyBinding")
-    assert binding["spec"] == {
-        "policyName": of_kind(objects, "ValidatingAdmissionPolicy")["metadata"]["name"],
-        "validationActions": ["Deny"],
-    }
+    assert binding["spec"] == {"policyName": policy, "validationActions": ["Deny"]}
+
+
+def test_the_labels_that_the_policy_lets_pass_are_those_that_the_driver_writes() -> None:
+    objects = [item for item in rendered(IMAGE) if item["metadata"]["name"] == "neuron-dra-driver-own-node"]
+    variables = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]["variables"]
+    (ours,) = [item["expression"] for item in variables if item["name"] == "ours"]
+    assert set(re.findall(r"'([^']+)'", ours)) == KEYS
 
 
 def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> None:
@@ -299,6 +315,7 @@ def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> Non
         (("--node-selector", 'a=b"', IMAGE), "--node-selector"),
         (("--resource-api", "v1alpha3", IMAGE), "--resource-api"),
         (("--timeout", "0", IMAGE), "--timeout"),
+        (("--placer", "--group-timeout", "0", IMAGE), "--group-timeout"),
         (("--timeout", "soon", IMAGE), "--timeout"),
         (("--kubectl", "", IMAGE), "kubectl command is empty"),
         (("--uninstall", IMAGE), "--uninstall takes no image"),

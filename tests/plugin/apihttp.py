@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.plugin.apistore import Object, Refused
+from tests.plugin.nodeapply import apply_labels
 from tests.plugin.plainobjects import PLAIN_KINDS, labels_match, write_plain
 from tests.plugin.slicerules import validate_slice
 
@@ -41,6 +42,7 @@ class Request:
     authorization: str
     body: Any
     at: float
+    content_type: str = ""
     status: int = 0
 
     @property
@@ -134,6 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.headers.get("Authorization", ""),
             json.loads(body) if body else None,
             time.monotonic(),
+            self.headers.get("Content-Type", ""),
         )
         api.requests.append(request)
         fault = api.take_fault(request)
@@ -239,6 +242,9 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
         return 200, _page(api, request, match)
     if kind in PLAIN_KINDS and request.method != "GET":
         return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
+    if kind == "nodes" and request.method == "PATCH":
+        stored = apply_labels(store, key, request.body, request.query, request.content_type)
+        return 200, _export(stored, match)
     if request.method == "DELETE":
         return 200, store.delete(kind, key, (request.body or {}).get("preconditions"))
     if kind != "resourceslices":

@@ -1,0 +1,1 @@
+"""Labels on the own Node that say which UltraServer it is part of."""
