@@ -21,6 +21,7 @@ Object = dict[str, Any]
 T = TypeVar("T")
 
 _GROUPS = {
+    "coordination.k8s.io/v1": ("leases",),
     "apps/v1": ("daemonsets", "deployments"),
     "resource.k8s.io/v1": ("resourceclaims", "resourceclaimtemplates", "resourceslices", "deviceclasses"),
     "rbac.authorization.k8s.io/v1": ("clusterroles", "clusterrolebindings"),

@@ -1,0 +1,347 @@
+"""Groups on two UltraServers that block each other, and the placer that keeps them from it.
+
+``NEURON_DRA_PLACER_TRIES`` and ``NEURON_DRA_PLACER_GROUPS`` make the repeated tests longer than they are by default
+(50 and 200 are what the placer's claims rest on); their time limits grow with them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+import yaml
+
+from dra_driver.placer.names import GATE, LWS_SIZE, LWS_WORKER_INDEX, SERVER_2, SERVER_4, SINCE_ANNOTATION
+from tests.cluster.installation import EMULATED_ULTRASERVER, NAMESPACE, ROOT, ULTRASERVERS, Installation
+from tests.cluster.kube import Kube, Object, eventually
+from tests.cluster.leaderworkerset import LeaderWorkerSets
+from tests.cluster.lifecycle import is_ready, own_namespace, process_of
+from tests.cluster.namespace import Namespace
+from tests.cluster.objects import pod as plain_pod
+from tests.cluster.objects import request, template
+
+pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.36")]
+
+TRIES = int(os.environ.get("NEURON_DRA_PLACER_TRIES", "2"))
+GROUPS = int(os.environ.get("NEURON_DRA_PLACER_GROUPS", "12"))
+GROUP_TIMEOUT = 20
+PLACER = "neuron-dra-driver-placer"
+SELECTOR = "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"
+FAILOVER_SECONDS = 45.0
+"""A killed leader's lease lasts 30 s; and its successor reads the cluster first."""
+
+
+@pytest.fixture
+def placer(installation: Installation, kube: Kube) -> Installation:
+    """The driver on two UltraServers, and the placer, which acts."""
+    installation.ensure(
+        "--emulate",
+        EMULATED_ULTRASERVER,
+        "--emulated-ultraservers",
+        ULTRASERVERS,
+        "--placer",
+        f"--group-timeout={GROUP_TIMEOUT}",
+    )
+    eventually("the nodes to be labelled", lambda: len(servers(kube)) == 2, 30)
+    eventually("a placer to act", lambda: acting(kube), FAILOVER_SECONDS)
+    return installation
+
+
+@pytest.fixture
+def groups(kube: Kube, namespace: Namespace) -> Iterator[LeaderWorkerSets]:
+    with LeaderWorkerSets(kube) as made:
+        yield made
+
+
+def servers(kube: Kube) -> dict[str, set[str]]:
+    """Nodes of each server by its id, those with four."""
+    found: dict[str, set[str]] = {}
+    for node in kube.find("nodes"):
+        if server := node["metadata"]["labels"].get(SERVER_4):
+            found.setdefault(server, set()).add(node["metadata"]["name"])
+    return {server: names for server, names in sorted(found.items()) if len(names) == 4}
+
+
+def acting(kube: Kube) -> str:
+    """Name of the placer's pod that holds the lease, or ""."""
+    lease = kube.get("leases", PLACER, NAMESPACE)
+    holder = str(lease["spec"].get("holderIdentity") or "") if lease else ""
+    return holder.rpartition("_")[0]
+
+
+def lws(name: str, size: int, *, gated: bool, worker_selector: dict[str, str] | None = None) -> Object:
+    """One group of the example with that size, with or without the gate."""
+    documents = yaml.safe_load_all((ROOT / f"examples/specs/{size}-node-inference-us.yaml").read_text())
+    wanted: Object = next(item for item in documents if item["kind"] == "LeaderWorkerSet")
+    wanted["metadata"]["name"] = name
+    wanted["spec"]["replicas"] = 1
+    for key in ("leaderTemplate", "workerTemplate"):
+        spec = wanted["spec"]["leaderWorkerTemplate"][key]["spec"]
+        spec["terminationGracePeriodSeconds"] = 1
+        spec.pop("schedulingGates", None)
+        for entry in spec["resourceClaims"]:
+            entry["resourceClaimTemplateName"] = "one-node"
+    if gated:
+        wanted["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]["schedulingGates"] = [{"name": GATE}]
+    if worker_selector:
+        wanted["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["nodeSelector"] = worker_selector
+    return wanted
+
+
+def one_node() -> Object:
+    """A template of claims for one whole node."""
+    return template("one-node", request("neurons", selectors=[SELECTOR]))
+
+
+def take(namespace: Namespace, node: str) -> str:
+    """A pod that has nothing to do with groups takes a node; its name."""
+    name = f"taker-{node}"
+    namespace.apply(plain_pod(name, templates={"neurons": "one-node"}, node=node))
+    namespace.wait_ready(name)
+    return name
+
+
+def complete(pods: Sequence[Object], size: int) -> bool:
+    """Whether a group has all its pods, and they are Ready."""
+    return len(pods) == size and all(is_ready(pod) for pod in pods)
+
+
+def servers_of(kube: Kube, pods: Sequence[Object]) -> set[str]:
+    """Ids of the servers whose nodes the pods have."""
+    nodes = {str(pod["spec"].get("nodeName", "")) for pod in pods}
+    return {server for server, names in servers(kube).items() if names & nodes}
+
+
+def end(groups: LeaderWorkerSets, namespace: Namespace, *names: str) -> None:
+    """Delete groups and wait until their pods are gone."""
+    for name in names:
+        groups.delete(name, namespace.name)
+    eventually("the groups to be gone", lambda: not any(groups.pods(name, namespace.name) for name in names), 60)
+
+
+def is_stuck(groups: LeaderWorkerSets, namespace: Namespace, name: str) -> bool:
+    """Whether a pod of the group was told by the scheduler that no node of the group's server has a device left."""
+    for pod in groups.pods(name, namespace.name):
+        conditions = {entry["type"]: entry for entry in pod["status"].get("conditions", ())}
+        if "cannot allocate all claims" in str(conditions.get("PodScheduled", {}).get("message", "")):
+            return "nodeName" not in pod["spec"]
+    return False
+
+
+def test_without_the_gate_a_group_hangs_half_placed_while_a_server_is_free_and_with_it_never(
+    placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube, figures: list[str]
+) -> None:
+    """Which server the scheduler prefers differs between clusters, so the node of each one is taken in turn."""
+    namespace.apply(one_node())
+    stuck = 0
+    for number, nodes in enumerate(servers(kube).values()):
+        taker = take(namespace, sorted(nodes)[1])
+        name = f"bare{number}"
+        groups.apply(lws(name, 4, gated=False), namespace=namespace.name)
+
+        def decided(name: str = name) -> str:
+            if is_stuck(groups, namespace, name):
+                return "stuck"
+            return "runs" if complete(groups.pods(name, namespace.name), 4) else ""
+
+        stuck += eventually(f"{name} to run or to hang", decided, 60) == "stuck"
+        end(groups, namespace, name)
+        namespace.delete_pod(taker)
+    assert stuck, "the deadlock that the placer is there for does not exist on this cluster"
+
+    began = time.monotonic()
+    for number in range(TRIES):
+        chosen = number % 2
+        nodes = list(servers(kube).values())[chosen]
+        taker = take(namespace, random.choice(sorted(nodes)))
+        name = f"gated{number}"
+        groups.apply(lws(name, 4, gated=True), namespace=namespace.name)
+        eventually(f"{name} to run", lambda name=name: complete(groups.pods(name, namespace.name), 4), 45)  # type: ignore[misc] # bound at once
+        assert servers_of(kube, groups.pods(name, namespace.name)) == {list(servers(kube))[1 - chosen]}
+        end(groups, namespace, name)
+        namespace.delete_pod(taker)
+    spent = time.monotonic() - began
+    figures.append(f"with the gate {TRIES} of {TRIES} groups beside a taken node ran, {spent / TRIES:.1f} s each")
+
+
+def test_two_groups_of_two_namespaces_at_once_get_a_server_each(
+    placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube, figures: list[str]
+) -> None:
+    with own_namespace(kube, "placer-other") as other:
+        for place in (namespace, other):
+            place.apply(one_node())
+        for number in range(TRIES):
+            name = f"both{number}"
+            for place in (namespace, other):
+                groups.apply(lws(name, 4, gated=True), namespace=place.name)
+
+            def both(name: str = name) -> bool:
+                return all(complete(groups.pods(name, place.name), 4) for place in (namespace, other))
+
+            eventually("both groups to run", both, 45)
+            found = [servers_of(kube, groups.pods(name, place.name)) for place in (namespace, other)]
+            assert sorted(map(sorted, found)) == [[server] for server in servers(kube)]
+            for place in (namespace, other):
+                end(groups, place, name)
+    figures.append(f"with the gate {TRIES} of {TRIES} pairs of groups in two namespaces ran")
+
+
+def test_a_group_that_cannot_complete_is_released_in_time_and_runs_on_the_other_server(
+    placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube
+) -> None:
+    """The placer does not know what else workers need: here a label that only the second server's nodes have."""
+    (first, _), (second, nodes) = servers(kube).items()
+    namespace.apply(one_node())
+    kube.kubectl("label", "node", *sorted(nodes), "placer-test=ok", "--overwrite")
+    try:
+        wanted = lws("picky", 4, gated=True, worker_selector={"placer-test": "ok"})
+        groups.apply(wanted, namespace=namespace.name)
+        eventually(
+            "the group to try the first server",
+            lambda: servers_of(kube, groups.pods("picky", namespace.name)) == {first},
+            30,
+        )
+        began = time.monotonic()
+        namespace.wait_event("picky-0", f"only 1 of its 4 pods got a node of {first} within {GROUP_TIMEOUT} s", 60)
+        assert time.monotonic() - began <= GROUP_TIMEOUT + 10
+        eventually("the group to run", lambda: complete(groups.pods("picky", namespace.name), 4), 60)
+        assert servers_of(kube, groups.pods("picky", namespace.name)) == {second}
+        end(groups, namespace, "picky")
+    finally:
+        kube.kubectl("label", "node", *sorted(nodes), "placer-test-")
+
+
+def test_a_third_group_is_told_what_it_waits_for_and_pairs_share_a_server(
+    placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube
+) -> None:
+    namespace.apply(one_node())
+    for name in ("pair-a", "pair-b"):
+        groups.apply(lws(name, 2, gated=True), namespace=namespace.name)
+        eventually("the pair to run", lambda name=name: complete(groups.pods(name, namespace.name), 2), 45)  # type: ignore[misc] # bound at once
+    pairs = [*groups.pods("pair-a", namespace.name), *groups.pods("pair-b", namespace.name)]
+    assert len(servers_of(kube, pairs)) == 1
+    assert all(SERVER_2 in pod["spec"]["nodeSelector"] for pod in pairs)
+    groups.apply(lws("four", 4, gated=True), namespace=namespace.name)
+    eventually("the four to run", lambda: complete(groups.pods("four", namespace.name), 4), 45)
+
+    def noted() -> bool:
+        leader = namespace.pod("four-0")
+        return leader is not None and SINCE_ANNOTATION not in leader["metadata"]["annotations"]
+
+    eventually("the placer to note that all have their nodes", noted, 10)
+    groups.apply(lws("third", 4, gated=True), namespace=namespace.name)
+    text = namespace.wait_event("third-0", "it waits for an UltraServer with 4 free nodes", 30)
+    assert all(server in text for server in servers(kube))
+    end(groups, namespace, "four")
+    eventually("the third to run", lambda: complete(groups.pods("third", namespace.name), 4), 45)
+    end(groups, namespace, "third", "pair-a", "pair-b")
+
+
+@dataclass
+class Watchful:
+    """Looks at all groups again and again, and fails when one of the placer's promises is broken."""
+
+    kube: Kube
+    namespaces: Sequence[str]
+    half_since: dict[str, float] = field(default_factory=dict)
+    waits_since: dict[str, float] = field(default_factory=dict)
+    longest_half: float = 0.0
+    longest_wait: float = 0.0
+
+    def look(self) -> None:
+        """One look; call it at least each second."""
+        now = time.monotonic()
+        by_group: dict[tuple[str, str], list[Object]] = {}
+        for namespace in self.namespaces:
+            for pod in self.kube.find("pods", namespace, labels="leaderworkerset.sigs.k8s.io/name"):
+                name = pod["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/name"]
+                by_group.setdefault((namespace, name), []).append(pod)
+        sent: dict[str, tuple[str, str]] = {}
+        half, waiting = set(), set()
+        for group, pods in by_group.items():
+            present = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+            for leader in (pod for pod in present if pod["metadata"]["labels"][LWS_WORKER_INDEX] == "0"):
+                uid = leader["metadata"]["uid"]
+                if leader["spec"].get("schedulingGates"):
+                    waiting.add(uid)
+                    continue
+                if sum("nodeName" in pod["spec"] for pod in present) < int(leader["metadata"]["annotations"][LWS_SIZE]):
+                    half.add(uid)
+                for node in self._nodes(leader["spec"]["nodeSelector"]):
+                    assert sent.setdefault(node, group) == group, f"{node} was given to {sent[node]} and to {group}"
+        self.longest_half = max(self.longest_half, _remember(self.half_since, half, now))
+        free = any(not names & sent.keys() for names in servers(self.kube).values())
+        self.longest_wait = max(self.longest_wait, _remember(self.waits_since, waiting if free else set(), now))
+
+    def _nodes(self, selector: dict[str, str]) -> list[str]:
+        found = self.kube.find("nodes", labels=",".join(f"{key}={value}" for key, value in selector.items()))
+        return [str(node["metadata"]["name"]) for node in found]
+
+
+def _remember(since: dict[str, float], now_so: set[str], now: float) -> float:
+    """Seconds that the longest of those has been so."""
+    for uid in set(since) - now_so:
+        del since[uid]
+    return max((now - since.setdefault(uid, now) for uid in now_so), default=0.0)
+
+
+def kill(kube: Kube, *, hard: bool) -> None:
+    """End the placer that acts: its process at once, or its pod in order."""
+    name = acting(kube)
+    pod = kube.get("pods", name, NAMESPACE) if name else None
+    if pod is None:
+        return
+    if hard and pod["status"].get("containerStatuses", [{}])[0].get("state", {}).get("running"):
+        os.kill(process_of(pod), signal.SIGKILL)
+    else:
+        kube.kubectl("--namespace", NAMESPACE, "delete", "pod", name, "--wait=false")
+
+
+@pytest.mark.timeout(240 + 20 * GROUPS, func_only=True)
+def test_groups_that_come_and_go_in_three_namespaces_while_the_placer_is_killed(
+    placer: Installation, groups: LeaderWorkerSets, kube: Kube, figures: list[str]
+) -> None:
+    chance = random.Random(os.environ.get("NEURON_DRA_PLACER_SEED", "7"))
+    with ExitStack() as stack:
+        places = [stack.enter_context(own_namespace(kube, f"placer-{letter}")) for letter in "abc"]
+        for place in places:
+            place.apply(one_node())
+        watchful = Watchful(kube, [place.name for place in places])
+        live: dict[str, tuple[Namespace, int, float]] = {}
+        made = served = kills = 0
+        began = time.monotonic()
+        while made < GROUPS or live:
+            if made < GROUPS and len(live) < 5:
+                place, size = chance.choice(places), chance.choice([2, 2, 4])
+                groups.apply(lws(f"g{made}", size, gated=True), namespace=place.name)
+                live[f"g{made}"] = place, size, 0.0
+                made += 1
+                if made % 6 == 3:
+                    kill(kube, hard=chance.random() < 0.3)
+                    kills += 1
+            watchful.look()
+            now = time.monotonic()
+            for name, (place, size, ends) in list(live.items()):
+                if not ends and complete(groups.pods(name, place.name), size):
+                    live[name] = place, size, now + chance.uniform(0, 3)
+                    served += 1
+                    if chance.random() < 0.2:  # LeaderWorkerSet makes the group anew
+                        place.kubectl("delete", "pod", f"{name}-0-1", "--wait=false", check=False)
+                elif ends and now > ends:
+                    groups.delete(name, place.name)
+                    del live[name]
+            time.sleep(0.2)
+        spent = time.monotonic() - began
+        figures.append(
+            f"{served} of {made} groups ran with {kills} kills of the placer in {spent:.0f} s; half-placed at most "
+            f"{watchful.longest_half:.1f} s, waiting beside a free server at most {watchful.longest_wait:.1f} s"
+        )
+        assert served == made
+        assert watchful.longest_half <= GROUP_TIMEOUT + FAILOVER_SECONDS
+        assert watchful.longest_wait <= FAILOVER_SECONDS + 15
