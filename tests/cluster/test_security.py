@@ -151,7 +151,6 @@ def test_the_service_account_may_do_exactly_what_the_driver_needs(driver: Instal
         ("create", "pods"),
         ("update", "nodes"),
         ("create", "nodes"),
-        ("patch", "nodes/status"),
         ("update", "nodes/status"),
         ("update", "resourceclaims"),
         ("update", "resourceclaims/status"),
@@ -285,7 +284,7 @@ MERGE = "application/merge-patch+json"
 
 
 def labels_of(driver: Installation, node: str) -> dict[str, str]:
-    found = driver.kube.get("node", node)
+    found = driver.kube.get("nodes", node)
     assert found is not None
     labels: dict[str, str] = found["metadata"]["labels"]
     return labels
