@@ -134,6 +134,7 @@ def is_stuck(groups: LeaderWorkerSets, namespace: Namespace, name: str) -> bool:
     return False
 
 
+@pytest.mark.timeout(120 + 15 * TRIES, func_only=True)
 def test_without_the_gate_a_group_hangs_half_placed_while_a_server_is_free_and_with_it_never(
     placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube, figures: list[str]
 ) -> None:
@@ -170,6 +171,7 @@ def test_without_the_gate_a_group_hangs_half_placed_while_a_server_is_free_and_w
     figures.append(f"with the gate {TRIES} of {TRIES} groups beside a taken node ran, {spent / TRIES:.1f} s each")
 
 
+@pytest.mark.timeout(120 + 15 * TRIES, func_only=True)
 def test_two_groups_of_two_namespaces_at_once_get_a_server_each(
     placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube, figures: list[str]
 ) -> None:
@@ -241,6 +243,30 @@ def test_a_third_group_is_told_what_it_waits_for_and_pairs_share_a_server(
     end(groups, namespace, "four")
     eventually("the third to run", lambda: complete(groups.pods("third", namespace.name), 4), 45)
     end(groups, namespace, "third", "pair-a", "pair-b")
+
+
+def test_the_placers_account_may_touch_only_pods_that_have_or_had_the_gate(
+    placer: Installation, namespace: Namespace, kube: Kube
+) -> None:
+    gated = plain_pod("gated")
+    gated["spec"]["schedulingGates"] = [{"name": GATE}]
+    namespace.apply(plain_pod("other"), gated)
+    namespace.wait_event("gated", "it needs the label", 30)
+
+    def answer(*arguments: str) -> str:
+        account = f"--as=system:serviceaccount:{NAMESPACE}:{PLACER}"
+        done = kube.access.kubectl(account, f"--namespace={namespace.name}", *arguments, check=False)
+        return done.stdout + done.stderr
+
+    image = '{"spec": {"containers": [{"name": "main", "image": "localhost/evil:1"}]}}'
+    assert "may change only pods that have or had the gate" in answer("annotate", "pod", "other", "a=b")
+    assert "may change only pods that have or had the gate" in answer("delete", "pod", "other")
+    assert "may change only pods that have or had the gate" in answer("delete", "pod", "gated")
+    assert "may change neither images nor labels" in answer("patch", "pod", "gated", "-p", image)
+    assert "may change neither images nor labels" in answer("label", "pod", "gated", "a=b")
+    assert "annotated" in answer("annotate", "pod", "gated", "a=b")
+    assert "forbidden" in answer("create", "configmap", "x")
+    assert "forbidden" in answer("get", "secrets")
 
 
 @dataclass
