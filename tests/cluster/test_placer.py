@@ -277,6 +277,9 @@ class Watchful:
     namespaces: Sequence[str]
     half_since: dict[str, float] = field(default_factory=dict)
     waits_since: dict[str, float] = field(default_factory=dict)
+    looks: int = 0
+    halves: int = 0
+    """How often a half-placed group was seen."""
     longest_half: float = 0.0
     longest_wait: float = 0.0
 
@@ -301,6 +304,7 @@ class Watchful:
                     half.add(uid)
                 for node in self._nodes(leader["spec"]["nodeSelector"]):
                     assert sent.setdefault(node, group) == group, f"{node} was given to {sent[node]} and to {group}"
+        self.looks, self.halves = self.looks + 1, self.halves + len(half)
         self.longest_half = max(self.longest_half, _remember(self.half_since, half, now))
         free = any(not names & sent.keys() for names in servers(self.kube).values())
         self.longest_wait = max(self.longest_wait, _remember(self.waits_since, waiting if free else set(), now))
@@ -366,7 +370,8 @@ def test_groups_that_come_and_go_in_three_namespaces_while_the_placer_is_killed(
         spent = time.monotonic() - began
         figures.append(
             f"{served} of {made} groups ran with {kills} kills of the placer in {spent:.0f} s; half-placed at most "
-            f"{watchful.longest_half:.1f} s, waiting beside a free server at most {watchful.longest_wait:.1f} s"
+            f"{watchful.longest_half:.1f} s ({watchful.halves} times seen in {watchful.looks} looks), "
+            f"waiting beside a free server at most {watchful.longest_wait:.1f} s"
         )
         assert served == made
         assert watchful.longest_half <= GROUP_TIMEOUT + FAILOVER_SECONDS
