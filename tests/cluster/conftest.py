@@ -30,7 +30,7 @@ from tests.cluster.objects import IMAGE
 
 NEWEST = "1.37"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
-TEST_SECONDS = 180
+TEST_SECONDS = 240
 DRIVER_IMAGE = "neuron-dra-driver:test"
 
 

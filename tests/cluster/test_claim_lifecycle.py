@@ -59,7 +59,7 @@ def test_a_pod_that_was_deleted_by_force_is_unprepared_and_its_successor_of_the_
     namespace.kubectl("delete", "pod/same", "--grace-period=0", "--force", "--wait=false")
     eventually("the old claim to be gone", lambda: namespace.claim("same") is None)
     namespace.apply(*objects)
-    namespace.wait_ready("same", within=90)
+    namespace.wait_ready("same")
     new = namespace.claim_of("same")["metadata"]["uid"]
     assert new != old
     assert namespace.numbers("same") == [0, 1]
@@ -71,7 +71,7 @@ def test_pods_that_fill_two_nodes_at_once_share_no_device(
 ) -> None:
     names = [f"pod-{number}" for number in range(16)]
     namespace.apply(template("two", request(count=2)), *(pod(name, templates={"neurons": "two"}) for name in names))
-    namespace.wait_ready(*names, within=120)
+    namespace.wait_ready(*names)
     given = [(item.pool, item.chip) for found in namespace.claims() for item in namespace.allocated(found)]
     assert len(given) == len(set(given)) == 32
     for node, files in node_files.items():
