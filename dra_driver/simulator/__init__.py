@@ -1,0 +1,1 @@
+"""What kube-scheduler would do, without a cluster: values in, values out."""
