@@ -83,6 +83,7 @@ class CounterConsumption(_Object, frozen=True):
 
     counter_set: str
     counters: dict[str, Counter] = msgspec.field(default_factory=dict)
+    compatibility_groups: tuple[str, ...] = ()
 
 
 class DeviceTaint(_Object, frozen=True):

@@ -67,8 +67,6 @@ def _amount(capacity: DeviceCapacity, requested: Quantity | None, release: Relea
     wanted, style = parse(requested), suffix_of(requested)
     if policy is None:
         return Amount(wanted, style, legal=True)
-    if policy.default is not None and wanted == parse(policy.default):
-        return Amount(wanted, style, legal=True)
     if policy.valid_range is not None and policy.valid_range.min is not None:
         wanted, style = _stepped(wanted, style, policy.valid_range, release)
     else:
@@ -80,11 +78,12 @@ def _amount(capacity: DeviceCapacity, requested: Quantity | None, release: Relea
 
 def _judged(amount: int, style: str, capacity: DeviceCapacity, release: Release) -> Amount:
     policy = capacity.request_policy
-    legal = True
-    if policy is not None and policy.valid_range is not None:
+    if policy is None or (policy.default is not None and amount == parse(policy.default)):
+        legal = True
+    elif policy.valid_range is not None:
         legal = _in_range(amount, policy.valid_range, release)
-    elif policy is not None and policy.valid_values:
-        legal = amount in map(parse, policy.valid_values)
+    else:
+        legal = not policy.valid_values or amount in map(parse, policy.valid_values)
     return Amount(amount, style, legal)
 
 

@@ -69,11 +69,15 @@ class Offer:
     """Amounts in units of 10^-9."""
     verdicts: dict[tuple[str, ...], bool | Failure] = field(init=False, default_factory=dict)
     """By expressions: selected or not, or how they failed."""
+    unreadable: str = field(init=False)
+    """An attribute of a type that the release does not know: every selector fails on the device."""
     view: Any = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.id = (self.driver, self.pool, self.device.name)
         self.shareable = bool(self.device.allow_multiple_allocations)
+        empty = DeviceAttribute()
+        self.unreadable = next((name for name, found in sorted(self.device.attributes.items()) if found == empty), "")
         total: dict[CounterKey, int] = {}
         for entry in self.device.consumes_counters:
             for name, counter in entry.counters.items():
@@ -116,6 +120,9 @@ def verdict(offer: Offer, selectors: Sequence[Selector], key: tuple[str, ...], v
     if selectors and offer.view is None:
         offer.view = view(offer.driver, offer.device)
     for place, selector in enumerate(selectors):
+        if offer.unreadable and not isinstance(selector, BrokenSelector):
+            result = Failure(place, f"CEL runtime error: attribute {offer.unreadable}: unsupported attribute value")
+            break
         try:
             if not selector.matches(offer.view):
                 result = False

@@ -23,6 +23,7 @@ class PoolIndex:
     def __init__(self, slices: Iterable[ResourceSlice], release: Release) -> None:
         self._release = release
         self._all: dict[PoolKey, list[ResourceSlice]] = defaultdict(list)
+        self._newest: dict[PoolKey, int] = {}
         self._on_node: dict[str, list[ResourceSlice]] = defaultdict(list)
         self._shared: list[ResourceSlice] = []
         self._everywhere: dict[PoolKey, list[ResourceSlice]] = defaultdict(list)
@@ -35,6 +36,10 @@ class PoolIndex:
     def _add(self, item: ResourceSlice) -> None:
         spec = item.spec
         key = (spec.driver, spec.pool.name)
+        self._newest[key] = max(self._newest.get(key, 0), spec.pool.generation)
+        if not self._release.knows_no_groups and _has_compatibility_groups(item):
+            # Its pool stays incomplete.
+            return
         self._all[key].append(item)
         if spec.shared_counters and self._release.counters_everywhere:
             self._everywhere[key].append(item)
@@ -78,7 +83,7 @@ class PoolIndex:
         wanted = current[0].spec.pool.resource_slice_count
         rest: list[ResourceSlice] = []
         if len(current) != wanted:
-            if any(item.spec.pool.generation > generation for item in self._all[key]):
+            if self._newest[key] > generation:
                 return None
             complete = [item for item in self._all[key] if item.spec.pool.generation == generation]
             if len(complete) != wanted:
@@ -125,6 +130,10 @@ def _relevant(item: ResourceSlice, node: NodeView) -> bool:
     return bool(spec.per_device_node_selection) and any(
         matches(node, device.node_name, device.all_nodes, device.node_selector) for device in spec.devices
     )
+
+
+def _has_compatibility_groups(item: ResourceSlice) -> bool:
+    return any(entry.compatibility_groups for device in item.spec.devices for entry in device.consumes_counters)
 
 
 def _unknown_counter(offer: Offer, sets: set[str], counters: dict[CounterKey, int]) -> str:

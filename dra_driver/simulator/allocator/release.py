@@ -24,13 +24,15 @@ class Release:
     """A share in use counts as such only with consumed capacity; otherwise the next one consumes counters again."""
     keeps_config_requests: bool
     """Configuration that is for all requests names them, and comes once for each request that it names."""
+    knows_no_groups: bool
+    """Compatibility groups are not known. From 1.37 on slices with them are passed over (their gate is off)."""
     whole_steps: bool
     """Steps of a capacity range are whole numbers."""
 
 
 RELEASES = {
-    "1.36": Release("1.36", *(True,) * 7),
-    "1.37": Release("1.37", *(False,) * 7),
+    "1.36": Release("1.36", *(True,) * 8),
+    "1.37": Release("1.37", *(False,) * 8),
 }
 
 
