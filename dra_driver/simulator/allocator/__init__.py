@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.offers import Selector, Selectors
+from dra_driver.simulator.allocator.placer import Placer
 from dra_driver.simulator.allocator.usage import Usage
 from dra_driver.simulator.allocator.world import Allocation, Refusal, World, allocate
 
-__all__ = ["Allocation", "NodeView", "Refusal", "Selector", "Selectors", "Usage", "World", "allocate"]
+__all__ = ["Allocation", "NodeView", "Placer", "Refusal", "Selector", "Selectors", "Usage", "World", "allocate"]

@@ -92,7 +92,7 @@ class Likeness:
             not self._possible(later, request.options[0])
             for later, prepared in enumerate(self._claims)
             for place, request in enumerate(prepared.requests)
-            if (later, place) > (claim, number) and not request.options[0].all_devices
+            if (later, place) > (claim, number)
         )
 
     def _possible(self, claim: int, option: Option) -> bool:
@@ -103,6 +103,8 @@ class Likeness:
             if self._progress.free(candidate.offer, option, claim)
             and self._progress.fits(candidate, held, option.names[0])
         ]
+        if option.all_devices:
+            return len(left) == len(self._lists[option]) > 0
         return len(left) >= option.count and all(
             max(Counter(candidate.values[place] for candidate in left).values(), default=0) >= option.count
             for place, item in enumerate(held)

@@ -18,6 +18,8 @@ DeviceId = tuple[str, str, str]
 CounterKey = tuple[str, str]
 """Counter set and counter."""
 
+_NO_VALUE = DeviceAttribute()
+
 
 class Selector(Protocol):
     """A compiled selector."""
@@ -34,7 +36,7 @@ class BrokenSelector:
 
     def matches(self, device: Any) -> bool:  # noqa: ARG002 - of the protocol
         """Always a DriverError."""
-        raise DriverError(f"CEL compile error: {self.text}")
+        raise DriverError(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +71,12 @@ class Offer:
     """Amounts in units of 10^-9."""
     verdicts: dict[tuple[str, ...], bool | Failure] = field(init=False, default_factory=dict)
     """By expressions: selected or not, or how they failed."""
-    unreadable: str = field(init=False)
-    """An attribute of a type that the release does not know: every selector fails on the device."""
     view: Any = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.id = (self.driver, self.pool, self.device.name)
         self.shareable = bool(self.device.allow_multiple_allocations)
-        empty = DeviceAttribute()
-        self.unreadable = next((name for name, found in sorted(self.device.attributes.items()) if found == empty), "")
-        total: dict[CounterKey, int] = {}
-        for entry in self.device.consumes_counters:
-            for name, counter in entry.counters.items():
-                key = (entry.counter_set, name)
-                total[key] = total.get(key, 0) + parse(counter.value)
-        self.consumes = tuple(total.items())
+        self.consumes = _consumption(self.device) if self.device.consumes_counters else ()
 
     def attribute(self, name: str) -> DeviceAttribute | None:
         """An attribute by its qualified name; one without a domain belongs to the driver's."""
@@ -111,26 +104,35 @@ class Pool:
         return not self.incomplete and not self.invalid
 
 
+def _consumption(device: Device) -> tuple[tuple[CounterKey, int], ...]:
+    total: dict[CounterKey, int] = {}
+    for entry in device.consumes_counters:
+        for name, counter in entry.counters.items():
+            key = (entry.counter_set, name)
+            total[key] = total.get(key, 0) + parse(counter.value)
+    return tuple(total.items())
+
+
 def verdict(offer: Offer, selectors: Sequence[Selector], key: tuple[str, ...], view: Any) -> bool | Failure:
     """Whether all selectors match, or the first failure; asked once for each device and list of selectors."""
     known = offer.verdicts.get(key)
-    if known is not None:
-        return known
-    result: bool | Failure = True
-    if selectors and offer.view is None:
+    if known is None:
+        known = offer.verdicts[key] = _verdict(offer, selectors, view) if selectors else True
+    return known
+
+
+def _verdict(offer: Offer, selectors: Sequence[Selector], view: Any) -> bool | Failure:
+    unreadable = [name for name, found in offer.device.attributes.items() if found == _NO_VALUE]
+    if unreadable and not isinstance(selectors[0], BrokenSelector):
+        # Of a type that the release does not know.
+        return Failure(0, f"CEL runtime error: attribute {min(unreadable)}: unsupported attribute value")
+    if offer.view is None:
         offer.view = view(offer.driver, offer.device)
     for place, selector in enumerate(selectors):
-        if offer.unreadable and not isinstance(selector, BrokenSelector):
-            result = Failure(place, f"CEL runtime error: attribute {offer.unreadable}: unsupported attribute value")
-            break
         try:
             if not selector.matches(offer.view):
-                result = False
-                break
+                return False
         except DriverError as error:
-            result = Failure(
-                place, error.what if isinstance(selector, BrokenSelector) else f"CEL runtime error: {error.what}"
-            )
-            break
-    offer.verdicts[key] = result
-    return result
+            stage = "compile" if isinstance(selector, BrokenSelector) else "runtime"
+            return Failure(place, f"CEL {stage} error: {error.what}")
+    return True

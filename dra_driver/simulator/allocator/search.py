@@ -237,7 +237,8 @@ class _Search:
             return False
         if candidate.error:
             raise AllocationError(candidate.error)
-        if self.progress.add(candidate, held, option.names[0]):
+        # Capacity comes before the constraints, which may remember what is tried in vain.
+        if not self.progress.capacity_left(candidate) or self.progress.add(candidate, held, option.names[0]):
             return False
         self.progress.take(candidate, option, claim)
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator.candidates import Surroundings
@@ -55,7 +56,7 @@ class World:
         self.release = release(kubernetes)
         self.pools = PoolIndex(slices, self.release)
         self.classes = {item.metadata.name: item for item in classes}
-        self.selectors = selectors
+        self.selectors = Selectors(lru_cache(maxsize=4096)(selectors.compile), selectors.view)
         self.usage = usage if usage is not None else Usage()
 
     def prepare(self, claims: Sequence[ResourceClaim]) -> tuple[PreparedClaim, ...] | Refusal:
