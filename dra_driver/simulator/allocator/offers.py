@@ -18,8 +18,6 @@ DeviceId = tuple[str, str, str]
 CounterKey = tuple[str, str]
 """Counter set and counter."""
 
-_NO_VALUE = DeviceAttribute()
-
 
 class Selector(Protocol):
     """A compiled selector."""
@@ -46,7 +44,7 @@ class Selectors:
     compile: Callable[[str], Selector]
     """A DriverError when the expression is not legal."""
     view: Callable[[str, Device], Any]
-    """Driver and device to what ``Selector.matches`` takes."""
+    """Driver and device to what ``Selector.matches`` takes; a DriverError when selectors cannot read the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +120,13 @@ def verdict(offer: Offer, selectors: Sequence[Selector], key: tuple[str, ...], v
 
 
 def _verdict(offer: Offer, selectors: Sequence[Selector], view: Any) -> bool | Failure:
-    unreadable = [name for name, found in offer.device.attributes.items() if found == _NO_VALUE]
-    if unreadable and not isinstance(selectors[0], BrokenSelector):
-        # Of a type that the release does not know.
-        return Failure(0, f"CEL runtime error: attribute {min(unreadable)}: unsupported attribute value")
-    if offer.view is None:
-        offer.view = view(offer.driver, offer.device)
     for place, selector in enumerate(selectors):
+        broken = isinstance(selector, BrokenSelector)
         try:
+            if offer.view is None and not broken:
+                offer.view = view(offer.driver, offer.device)
             if not selector.matches(offer.view):
                 return False
         except DriverError as error:
-            stage = "compile" if isinstance(selector, BrokenSelector) else "runtime"
-            return Failure(place, f"CEL {stage} error: {error.what}")
+            return Failure(place, f"CEL {'compile' if broken else 'runtime'} error: {error.what}")
     return True

@@ -20,8 +20,8 @@ from dra_driver.simulator.allocator.requests import MOST_RESULTS, AllocationErro
 
 MOST_STEPS = 2_000_000
 """After so many the search is given up; Kubernetes gives up after 10 seconds."""
-STEPS_BEFORE_COMPARING = 64
-"""Until then nothing is remembered: most searches need fewer."""
+SETBACKS_BEFORE_COMPARING = 32
+"""Until then nothing is remembered: most searches have fewer."""
 
 
 class TooManyResults(Exception):  # noqa: N818 - not an error: a turn that the search takes
@@ -71,6 +71,7 @@ class _Search:
         self._all: dict[Option, list[Candidate]] = {}
         self._attributes: dict[Option, list[str]] = {}
         self._steps = 0
+        self._setbacks = 0
         self._prepass()
         self._prune = prune and not self._remembers_failures()
         self._likeness: Likeness | None = None
@@ -213,6 +214,7 @@ class _Search:
                     self.progress.undo(claim, held, option.names[0])
             if done:
                 return True
+            self._setbacks += 1
         if likeness:
             likeness.note_failure(state)
         return False
@@ -244,7 +246,7 @@ class _Search:
         return True
 
     def _comparison(self) -> Likeness | None:
-        if not self._prune or self._steps <= STEPS_BEFORE_COMPARING:
+        if not self._prune or self._setbacks <= SETBACKS_BEFORE_COMPARING:
             return None
         if self._likeness is None:
             options = [option for item in self._claims for request in item.requests for option in request.options]
