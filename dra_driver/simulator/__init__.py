@@ -1,1 +1,1 @@
-"""What kube-scheduler would do, without a cluster: values in, values out."""
+"""What Kubernetes would do with a claim, computed without a cluster. Values in, values out; no files, no network."""

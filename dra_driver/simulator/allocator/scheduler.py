@@ -15,7 +15,7 @@ from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusa
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim
 
 
-class Placer:
+class Scheduler:
     """Gives out the devices of a world. What it gives is in use from then on."""
 
     def __init__(self, world: World, nodes: Iterable[NodeView]) -> None:
