@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.simulator.allocator import Allocation, NodeView, Scheduler, Refusal, World, allocate
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World, allocate
 from tests.allocatorworld import (
     chips,
     claim,
