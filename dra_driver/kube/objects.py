@@ -81,6 +81,7 @@ class Device(_Object, frozen=True):
     name: str
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
     capacity: dict[str, DeviceCapacity] = msgspec.field(default_factory=dict)
+    allow_multiple_allocations: bool | None = None
 
 
 class ResourcePool(_Object, frozen=True):

@@ -10,4 +10,14 @@ from dra_driver.simulator.cel.program import Environment, Program, compile  # no
 from dra_driver.simulator.cel.quantity import Quantity
 from dra_driver.simulator.cel.semver import Semver
 
-__all__ = ["CelDevice", "CelError", "Environment", "Position", "Program", "Quantity", "Semver", "Unsupported", "compile"]
+__all__ = [
+    "CelDevice",
+    "CelError",
+    "Environment",
+    "Position",
+    "Program",
+    "Quantity",
+    "Semver",
+    "Unsupported",
+    "compile",
+]

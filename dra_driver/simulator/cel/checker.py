@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from dra_driver.simulator.cel import syntax
 from dra_driver.simulator.cel.declarations import Overload
@@ -12,8 +14,32 @@ from dra_driver.simulator.cel.libraries.formatting import check_literal
 from dra_driver.simulator.cel.libraries.regex import compiled
 from dra_driver.simulator.cel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
 from dra_driver.simulator.cel.types import (
-    ANY, BOOL, BYTES, CIDR, DEVICE, DOUBLE, DURATION, DYN, INT, IP, NULL, QUANTITY, STRING, TIMESTAMP, UINT,
-    Bindings, Type, assignable, is_dyn, list_of, map_of, most_general, optional_of, param, substitute, type_of,
+    ANY,
+    BOOL,
+    BYTES,
+    CIDR,
+    DEVICE,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    IP,
+    NULL,
+    QUANTITY,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    Bindings,
+    Type,
+    assignable,
+    is_dyn,
+    list_of,
+    map_of,
+    most_general,
+    optional_of,
+    param,
+    substitute,
+    type_of,
 )  # fmt: skip
 from dra_driver.simulator.cel.values import Uint
 
@@ -183,7 +209,9 @@ class _Checker:
             elif not is_dyn(result) and given != result:
                 result = DYN
         if result is None:
-            raise CelError("compile", _no_match(node, [substitute(self.bound, k, free_is_dyn=True) for k in kinds]), node.position)
+            raise CelError(
+                "compile", _no_match(node, [substitute(self.bound, k, free_is_dyn=True) for k in kinds]), node.position
+            )
         self.checked.overloads[node] = tuple(fitting)
         return result
 
@@ -245,7 +273,9 @@ class _Checker:
             found = self.check(part)
             if not self._assignable([expected], [found]):
                 expected_text = text_of(substitute(self.bound, expected, free_is_dyn=True))
-                raise CelError("compile", f"expected type '{expected_text}' but found '{text_of(found)}'", part.position)
+                raise CelError(
+                    "compile", f"expected type '{expected_text}' but found '{text_of(found)}'", part.position
+                )
         self.scopes.pop()
         result = self.check(node.result)
         self.scopes.pop()
@@ -279,7 +309,7 @@ class _Checker:
         return found is not None
 
 
-_BY_KIND = {
+_BY_KIND: dict[type, Callable[[_Checker, Any], Type]] = {
     Literal: _Checker._literal, Ident: _Checker._ident, Select: _Checker._select, Call: _Checker._call,  # noqa: SLF001 # one table of this module's own methods
     ListLiteral: _Checker._list, MapLiteral: _Checker._map, syntax.Struct: _Checker._struct,  # noqa: SLF001
     Fold: _Checker._fold, syntax.Bind: _Checker._bind,  # noqa: SLF001
@@ -327,6 +357,18 @@ def _same_types(node: ListLiteral | MapLiteral, types: dict[Node, Type]) -> None
                 raise CelError("compile", message, element.position)
 
 
+def _inside(node: Node) -> Iterator[Node]:
+    """A node, and what is in it if it is a literal of a list or map."""
+    yield node
+    if isinstance(node, ListLiteral):
+        for element in node.elements:
+            yield from _inside(element)
+    if isinstance(node, MapLiteral):
+        for key, value, _ in node.entries:
+            yield from _inside(key)
+            yield from _inside(value)
+
+
 def _literal_arguments(call: Call, types: dict[Node, Type]) -> None:
     """A pattern or a format that is a literal must be right."""
     if call.function == "matches":
@@ -339,9 +381,7 @@ def _literal_arguments(call: Call, types: dict[Node, Type]) -> None:
         return
     given = call.args[0]
     if isinstance(call.target, Literal) and isinstance(given, ListLiteral):
-        wrong = check_literal(str(call.target.value), [types[element] for element in given.elements])
+        kinds = [[types[node] for node in _inside(element)] for element in given.elements]
+        wrong = check_literal(str(call.target.value), kinds)
         if wrong is not None:
             raise CelError("compile", wrong, call.position)
-
-
-

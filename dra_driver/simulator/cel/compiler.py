@@ -93,7 +93,11 @@ class Compiler:
         if not isinstance(node, Call) or node.function != "_[_]":
             return None
         container, key = node.args
-        if not isinstance(container, Select) or not isinstance(container.operand, Ident) or not isinstance(key, Literal):
+        if (
+            not isinstance(container, Select)
+            or not isinstance(container.operand, Ident)
+            or not isinstance(key, Literal)
+        ):
             return None
         is_device = container.operand.absolute or not any("device" in variables for variables in self._readers)
         if not is_device or container.operand.name != "device" or container.field not in {"attributes", "capacity"}:
@@ -151,7 +155,7 @@ class Compiler:
         negated = node.function == "_!=_"
         if type(wanted) is str and self.checked.types[node.args[0]].kind == "string":
             return (lambda frame: left(frame) != wanted) if negated else (lambda frame: left(frame) == wanted)
-        equals = operators.equals
+        test = operators.differs if negated else operators.equals
         kind = type(wanted)
         if kind in {str, int, bool}:
 
@@ -159,18 +163,21 @@ class Compiler:
                 value = left(frame)
                 if value.__class__ is kind:
                     return (value == wanted) is not negated
-                return equals(value, wanted) is not negated
+                return test(value, wanted)
 
             return quick
-        if negated:
-            return lambda frame: not equals(left(frame), right(frame))
-        return lambda frame: equals(left(frame), right(frame))
+        return lambda frame: test(left(frame), right(frame))
 
     def _membership(self, node: Call) -> Code:
         item, container = map(self.code, node.args)
         listed = node.args[1]
-        if isinstance(listed, ListLiteral) and listed.elements and all(
-            isinstance(element, Literal) and type(element.value) in _HASHED for element in listed.elements
+        if isinstance(listed, ListLiteral) and not listed.elements:
+            # Kubernetes does not even compute the item.
+            return lambda _: False
+        if (
+            isinstance(listed, ListLiteral)
+            and listed.elements
+            and all(isinstance(element, Literal) and type(element.value) in _HASHED for element in listed.elements)
         ):
             return _in_constants(item, container)
         contains = operators.contains
@@ -297,7 +304,7 @@ def _applied(run: Run, codes: list[Code]) -> Code:
                 raise EvaluationError(str(error)) from None
 
         return unary
-    if len(codes) == 2:  # noqa: PLR2004 # the usual case, worth its own closure
+    if len(codes) == 2:  # the usual case, worth its own closure
         first, second = codes
 
         def binary(frame: Frame) -> Any:
@@ -335,7 +342,7 @@ def _logical(parts: list[Code], *, absorbing: bool) -> Code:
             raise failed
         return not absorbing
 
-    def run(frame: Frame) -> bool:
+    def run(frame: Frame) -> Any:
         done = 0
         try:
             for part in parts:

@@ -7,7 +7,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dra_driver.simulator.cel.sizes import (
-    SIZE_UNKNOWN, UNLIMITED, EntrySize, Size, add, product_of, scaled, sum_of, times, union,
+    SIZE_UNKNOWN,
+    UNLIMITED,
+    EntrySize,
+    Size,
+    add,
+    product_of,
+    scaled,
+    sum_of,
+    times,
+    union,
 )  # fmt: skip
 from dra_driver.simulator.cel.syntax import Call, Literal, Node
 from dra_driver.simulator.cel.types import BYTES, STRING
@@ -31,7 +40,9 @@ def call_cost(estimator: Estimator, node: Call, overload: str, target: Operand |
         inside = add(inside, arg.cost)
     if overload == "conditional":
         estimator.set_entries(node, _joined(estimator, node.args[1], node.args[2]))
-        return add(args[0].cost, max(args[1].cost, args[2].cost)), union(args[1].known_size or SIZE_UNKNOWN, args[2].known_size or SIZE_UNKNOWN)
+        return add(args[0].cost, max(args[1].cost, args[2].cost)), union(
+            args[1].known_size or SIZE_UNKNOWN, args[2].known_size or SIZE_UNKNOWN
+        )
     if overload in {"logical_and", "logical_or"}:
         return inside, None
     if overload in {"add_list", "add_string", "add_bytes"}:
@@ -162,7 +173,7 @@ def _join(target: Operand | None, args: list[Operand]) -> Cost | None:
     return scaled(size[1], TRAVERSAL), size
 
 
-def _contains_address(string_overload: bool, base: int) -> Rule:  # noqa: FBT001 # a row of the table below
+def _contains_address(string_overload: bool, base: int) -> Rule:  # a row of the table below
     return lambda _, args: (add(base, scaled(args[0].size[1], TRAVERSAL)) if string_overload else base, None)
 
 
@@ -241,7 +252,11 @@ _TEXT_FACTOR = 2 + TRAVERSAL
 
 OVERLOADS: dict[str, Rule] = {
     **dict.fromkeys(
-        (f"{word}_{kind}" for word in ("less", "less_equals", "greater", "greater_equals") for kind in ("string", "bytes")),
+        (
+            f"{word}_{kind}"
+            for word in ("less", "less_equals", "greater", "greater_equals")
+            for kind in ("string", "bytes")
+        ),
         _compared,
     ),
     "equals": _equal,
@@ -266,17 +281,19 @@ OVERLOADS: dict[str, Rule] = {
     "list_distinct": _squared(2),
     **{f"list_{kind}_sort": _squared(_TEXT_FACTOR if kind in {"string", "bytes"} else 2) for kind in _SORTED},
     **{
-        f"list_{kind}_sortByAssociatedKeys": _squared(_TEXT_FACTOR if kind in {"string", "bytes"} else 2, of_argument=True)
+        f"list_{kind}_sortByAssociatedKeys": _squared(
+            _TEXT_FACTOR if kind in {"string", "bytes"} else 2, of_argument=True
+        )
         for kind in _SORTED
     },
     "list_sets_contains_list": _sets(1),
     "list_sets_intersects_list": _sets(1),
     "list_sets_equivalent_list": _sets(2),
     "cidr_ip": _constant(1),
-    "cidr_contains_ip_string": _contains_address(True, 4),  # noqa: FBT003 # a row
-    "cidr_contains_ip_ip": _contains_address(False, 4),  # noqa: FBT003 # a row
-    "cidr_contains_cidr_string": _contains_address(True, 7),  # noqa: FBT003 # a row
-    "cidr_contains_cidr": _contains_address(False, 7),  # noqa: FBT003 # a row
+    "cidr_contains_ip_string": _contains_address(True, 4),  # a row
+    "cidr_contains_ip_ip": _contains_address(False, 4),  # a row
+    "cidr_contains_cidr_string": _contains_address(True, 7),  # a row
+    "cidr_contains_cidr": _contains_address(False, 7),  # a row
 }
 """By overload; these come first."""
 

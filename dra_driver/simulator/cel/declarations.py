@@ -72,4 +72,6 @@ def is_certain(static: Type) -> bool:
 
 def no_overload(name: str, *values: Any) -> EvaluationError:
     """The error of a call that no overload takes."""
-    return EvaluationError(f"no such overload: {name}({', '.join(map(type_name, values))})" if name else "no such overload")
+    return EvaluationError(
+        f"no such overload: {name}({', '.join(map(type_name, values))})" if name else "no such overload"
+    )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from dra_driver.kube.objects import Device, DeviceAttribute
 from dra_driver.simulator.cel.errors import CelError, EvaluationError
 from dra_driver.simulator.cel.quantity import Quantity
 from dra_driver.simulator.cel.semver import Semver
@@ -14,6 +13,35 @@ from dra_driver.simulator.cel.values import DeviceMap, DomainMap
 
 Value = bool | int | str | Semver
 """What an attribute can be."""
+
+
+class PublishedAttribute(Protocol):
+    """An attribute in a slice, such as ``kube.objects.DeviceAttribute``; lists are not values that selectors know."""
+
+    @property
+    def int_(self) -> int | None: ...
+    @property
+    def bool_(self) -> bool | None: ...
+    @property
+    def string(self) -> str | None: ...
+    @property
+    def version(self) -> str | None: ...
+
+
+class PublishedCapacity(Protocol):
+    """A capacity in a slice."""
+
+    @property
+    def value(self) -> str: ...
+
+
+class PublishedDevice(Protocol):
+    """A device in a slice, such as ``kube.objects.Device``, with or without ``allow_multiple_allocations``."""
+
+    @property
+    def attributes(self) -> Mapping[str, PublishedAttribute]: ...
+    @property
+    def capacity(self) -> Mapping[str, PublishedCapacity]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +64,7 @@ class CelDevice:
                 object.__setattr__(self, name, DomainMap({domain: DeviceMap(ids) for domain, ids in given.items()}))
 
     @classmethod
-    def of(cls, driver: str, device: Device) -> CelDevice:
+    def of(cls, driver: str, device: PublishedDevice) -> CelDevice:
         """The device of a slice; CelError (runtime) for a value that Kubernetes could not give to a selector."""
         attributes: dict[str, dict[str, Value]] = {}
         for name, attribute in device.attributes.items():
@@ -76,7 +104,7 @@ def _split(name: str, driver: str) -> tuple[str, str]:
     return (domain, identifier) if slash else (driver, name)
 
 
-def _value(name: str, attribute: DeviceAttribute) -> Value:
+def _value(name: str, attribute: PublishedAttribute) -> Value:
     for value in (attribute.int_, attribute.bool_, attribute.string):
         if value is not None:
             return value

@@ -5,11 +5,23 @@ The estimate never falls below the real cost, so what passes here cannot exceed 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dra_driver.simulator.cel.checker import Checked
 from dra_driver.simulator.cel.sizes import (
-    ONE, SCALARS, SIZE_UNKNOWN, UNLIMITED, EntrySize, Size, add, literal_size, size_at, times, union,
+    ONE,
+    SCALARS,
+    SIZE_UNKNOWN,
+    UNLIMITED,
+    EntrySize,
+    Size,
+    add,
+    literal_size,
+    size_at,
+    times,
+    union,
 )  # fmt: skip
 from dra_driver.simulator.cel.syntax import Bind, Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
 from dra_driver.simulator.cel.types import Type
@@ -200,12 +212,12 @@ class Estimator:
         cost = add(self.cost(node.range), self.cost(node.initial))
         initial = _Local(self.path(node.initial), self.size(node.initial), self.entries(node.initial))
         self._push(node.accumulator, initial)
-        for name, local in self._loop_variables(node):
+        variables = self._loop_variables(node)
+        for name, local in variables:
             self._push(name, local)
         loop = add(self.cost(node.condition), self.cost(node.step))
-        for name in (node.variable, node.variable2):
-            if name is not None:
-                self._locals[name].pop()
+        for name, _ in variables:
+            self._locals[name].pop()
         cost = add(cost, self.cost(node.result))
         self._locals[node.accumulator].pop()
         count = self.size(node.range) or SIZE_UNKNOWN
@@ -226,9 +238,7 @@ class Estimator:
         return [(node.variable, value if is_list else key)]
 
 
-_COSTS = {
+_COSTS: dict[type, Callable[[Estimator, Any], int]] = {
     Literal: Estimator._literal, Ident: Estimator._ident, Select: Estimator._select, Call: Estimator._call,  # noqa: SLF001 # one table of this module's own methods
     ListLiteral: Estimator._list, MapLiteral: Estimator._map, Bind: Estimator._bind, Fold: Estimator._fold,  # noqa: SLF001
 }  # fmt: skip
-
-

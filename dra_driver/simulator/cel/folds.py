@@ -117,7 +117,7 @@ def _append(items: list[Any], item: Any) -> list[Any]:
 
 
 def _insert(target: dict[Any, Any], *added: Any) -> dict[Any, Any]:
-    if len(added) == 2:  # noqa: PLR2004 # key and value; otherwise a map of them
+    if len(added) == 2:  # key and value; otherwise a map of them
         entries = [(to_key(added[0]), added[1])]
     elif type(added[0]) in MAPS:
         entries = list(added[0].items())
@@ -128,6 +128,3 @@ def _insert(target: dict[Any, Any], *added: Any) -> dict[Any, Any]:
             raise EvaluationError(f"insert failed: key {from_key(key)} already exists")
         target[key] = value
     return target
-
-
-

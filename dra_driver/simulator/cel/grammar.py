@@ -18,9 +18,7 @@ from dra_driver.errors import DriverError
 _ESCAPED = r"\\[^\n\r]"
 _STRINGS = {
     "STRING_LIT": rf"""/(?:[rR]"[^"\n\r]*"|[rR]'[^'\n\r]*'|"(?:{_ESCAPED}|[^"\\\n\r])*"|'(?:{_ESCAPED}|[^'\\\n\r])*')/""",
-    "MLSTRING_LIT": (
-        r'''/(?s:[rR]""".*?"""|[rR]\'\'\'.*?\'\'\'|"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\')/'''
-    ),
+    "MLSTRING_LIT": (r'''/(?s:[rR]""".*?"""|[rR]\'\'\'.*?\'\'\'|"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\')/'''),
 }
 
 AMENDMENTS = (
@@ -31,7 +29,7 @@ AMENDMENTS = (
     (r"^STRING_LIT (?:.*\n)*?\n", f"STRING_LIT: {_STRINGS['STRING_LIT']}\n\n"),
     (r"^MLSTRING_LIT (?:.*\n)*?\n", f"MLSTRING_LIT: {_STRINGS['MLSTRING_LIT']}\n\n"),
     # A keyword ends where the word ends: `a instance` is no `a in stance`.
-    (r'^relation_in .*$', 'relation_in: relation IN\nIN.2: /in(?![_a-zA-Z0-9])/'),
+    (r"^relation_in .*$", "relation_in: relation IN\nIN.2: /in(?![_a-zA-Z0-9])/"),
     (r"^BOOL_LIT .*$", "BOOL_LIT.2: /(?:true|false)(?![_a-zA-Z0-9])/"),
     (r"^NULL_LIT .*$", "NULL_LIT.2: /null(?![_a-zA-Z0-9])/"),
     # A field in back quotes: a.`b.c/d`.
@@ -54,7 +52,7 @@ AMENDMENTS = (
 
 @lru_cache(maxsize=1)
 def grammar() -> str:
-    """celpy's grammar with the amendments; DriverError when celpy is not installed or has changed."""
+    """Celpy's grammar with the amendments; DriverError when celpy is not installed or has changed."""
     found = importlib.util.find_spec("celpy")
     if found is None or not found.submodule_search_locations:
         raise DriverError(

@@ -68,7 +68,7 @@ def _fold(call: Call, variables: tuple[Node, ...], initial: Node, condition: Nod
         position=call.position,
         range=call.target,
         variable=names[0],
-        variable2=names[1] if len(names) == 2 else None,  # noqa: PLR2004 # index and value
+        variable2=names[1] if len(names) == 2 else None,  # index and value
         accumulator=ACCUMULATOR,
         initial=initial,
         condition=condition,

@@ -70,7 +70,7 @@ def _remainder(left: int, right: int) -> int:
 def _divide_doubles(left: float, right: float) -> float:
     if right:
         return left / right
-    if left == 0 or left != left:  # noqa: PLR0124 # NaN
+    if left == 0 or left != left:  # NaN
         return float("nan")
     return float("inf") if (left > 0) == (str(right)[0] != "-") else float("-inf")
 
@@ -115,7 +115,7 @@ def order(name: str) -> Binary:
     def run(left: Any, right: Any) -> Any:
         kind, other = type(left), type(right)
         if kind in NUMBERS and other in NUMBERS:
-            if left != left or right != right:  # noqa: PLR0124 # NaN
+            if left != left or right != right:  # NaN
                 raise EvaluationError("NaN values cannot be ordered")
             return compare(left, right)
         if kind is other and kind in ORDERED:
@@ -127,9 +127,14 @@ def order(name: str) -> Binary:
 
 def equals(left: Any, right: Any) -> bool:
     """``left == right`` as the operator."""
-    if type(left) in PICKY and type_name(right) != type_name(left):
+    if type(left) in PICKY and (type_name(right) != type_name(left) or (type(right) is Quantity and right.computed)):
         raise no_overload("", left, right)
     return equal(left, right)
+
+
+def differs(left: Any, right: Any) -> bool:
+    """``left != right`` as the operator; where ``==`` fails, this is true."""
+    return not equal(left, right)
 
 
 def negate(value: Any) -> Any:
@@ -187,7 +192,7 @@ def index(container: Any, key: Any) -> Any:
 
 
 def _place(key: Any) -> int:
-    if type(key) not in NUMBERS or key != key:  # noqa: PLR0124 # NaN
+    if type(key) not in NUMBERS or key != key:  # NaN
         raise EvaluationError(f"unsupported index type '{type(key).__name__}' in list")
     if int(key) != key:
         raise EvaluationError(f"unsupported index value {key} in list")
@@ -214,8 +219,8 @@ def present(container: Any, key: Any) -> bool:
     if kind in MAPS:
         return has_key(container, key)
     if kind is CelDevice:
-        return container.has_field(key)
-    return kind is Optional and container.present and present(container.value, key)
+        return bool(container.has_field(key))
+    return kind is Optional and bool(container.present) and present(container.value, key)
 
 
 def text_of(value: Any) -> str:

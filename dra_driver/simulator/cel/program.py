@@ -65,7 +65,7 @@ class Program:
 
 
 @lru_cache(maxsize=1024)
-def compile(expression: str, environment: Environment = Environment()) -> Program:  # noqa: A001, B008 # the usual word; frozen
+def compile(expression: str, environment: Environment = Environment()) -> Program:  # noqa: A001 # the usual word; frozen
     """Compile a selector as the API server would when a claim or class with it is created.
 
     CelError (compile) says why it would be refused; ``position`` is where, when one place is to blame.
@@ -84,5 +84,7 @@ def compile(expression: str, environment: Environment = Environment()) -> Progra
     except RecursionError:
         raise Unsupported("compile", "the expression nests too deeply to be simulated", Position(1, 1)) from None
     if cost > MOST_COST:
-        raise CelError("compile", f"too complex: the estimated cost of {cost} exceeds the limit of {MOST_COST}", Position(1, 1))
+        raise CelError(
+            "compile", f"too complex: the estimated cost of {cost} exceeds the limit of {MOST_COST}", Position(1, 1)
+        )
     return Program(expression, cost, code, compiler.width)

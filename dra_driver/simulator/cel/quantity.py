@@ -21,14 +21,16 @@ class Quantity:
     """An exact value in units of 1e-9.
 
     ``amount`` is (value, decimal scale) while Kubernetes would hold it in 64 bits: ``asInteger()`` depends on that, so
-    1 is an integer and 1000m is not.
+    1 is an integer and 1000m is not. ``computed`` is the result of ``add()`` or ``sub()``: in Kubernetes nothing is
+    equal to one, though one can be equal to something.
     """
 
     nanos: int
     amount: tuple[int, int] | None
+    computed: bool = False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Quantity) and self.nanos == other.nanos
+        return isinstance(other, Quantity) and not other.computed and self.nanos == other.nanos
 
     def __hash__(self) -> int:
         return hash(self.nanos)
@@ -49,12 +51,12 @@ class Quantity:
 
     def add(self, other: Quantity) -> Quantity:
         """The sum."""
-        return Quantity(self.nanos + other.nanos, _sum(self.amount, other.amount))
+        return Quantity(self.nanos + other.nanos, _sum(self.amount, other.amount), computed=True)
 
     def sub(self, other: Quantity) -> Quantity:
         """The difference."""
         amount = None if other.amount is None else (-other.amount[0], other.amount[1])
-        return Quantity(self.nanos - other.nanos, _sum(self.amount, amount))
+        return Quantity(self.nanos - other.nanos, _sum(self.amount, amount), computed=True)
 
     @classmethod
     def of(cls, value: int) -> Quantity:
@@ -66,17 +68,23 @@ class Quantity:
         """Read what Kubernetes reads; ValueError otherwise."""
         match = _SYNTAX.fullmatch(text)
         if match is None or not (match[2] or match[3]):
-            raise ValueError("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")
+            raise ValueError(
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            )
         sign = -1 if match[1] == "-" else 1
         whole, fraction, suffix = match[2].lstrip("0") or "0", (match[3] or "").rstrip("0"), match[4]
         binary = _BINARY.get(suffix)
         exponent = binary if binary is not None else _decimal_exponent(suffix)
         digits = int(whole + fraction)
-        exact = Fraction(digits, 10 ** len(fraction)) * (2**exponent if binary is not None else Fraction(10) ** exponent)
+        exact = Fraction(digits, 10 ** len(fraction)) * (
+            2**exponent if binary is not None else Fraction(10) ** exponent
+        )
         # Finer than a nano is rounded away from zero; larger than an int64 is the largest one.
         nanos = -(-(exact.numerator * _NANO) // exact.denominator)
         if nanos > INT_MAX * _NANO:
-            return cls(sign * INT_MAX * _NANO, None if binary is None and exponent < 0 else _kept(sign * digits, exponent))
+            return cls(
+                sign * INT_MAX * _NANO, None if binary is None and exponent < 0 else _kept(sign * digits, exponent)
+            )
         return cls(sign * nanos, _amount(sign * digits, whole, fraction, exponent, binary=binary is not None))
 
 
@@ -100,7 +108,7 @@ def _amount(digits: int, whole: str, fraction: str, exponent: int, *, binary: bo
     if not binary:
         scale = exponent - len(fraction)
         room = _MOST_DIGITS - len(whole) - len(fraction)
-        return (digits, scale) if room >= 0 and scale >= -9 else None  # noqa: PLR2004 # nano
+        return (digits, scale) if room >= 0 and scale >= -9 else None  # nano
     room = 15 - len(whole) - int(exponent * 3 / 10) - 1
     value = digits << exponent
     return (value, 0) if room >= 0 and not fraction and INT_MIN <= value <= INT_MAX else None

@@ -20,7 +20,25 @@ DEEPEST = 250
 """Levels of nesting that cel-go's parser accepts at most."""
 
 RESERVED = frozenset(
-    "as break const continue else for function if import let loop package namespace return var void while".split()
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
 )
 BINARY = {"&&": "_&&_", "||": "_||_", "in": "@in"}
 UNARY = {"!": "!_", "-": "-_"}
@@ -31,16 +49,15 @@ def read(expression: str) -> Node:
     if not expression.strip():
         raise CelError("compile", "the expression is empty", Position(1, 1))
     try:
-        node = _parser().parse(expression)
+        # Lark's signature is that of a tree; the transformer makes nodes.
+        node: Any = _parser().parse(expression)
     except VisitError as error:
         if isinstance(error.orig_exc, CelError):
             raise error.orig_exc from None
         raise
     except UnexpectedInput as error:
         raise _syntax_error(expression, error) from None
-    if isinstance(node, Literal):
-        _number(node)
-    return node  # type: ignore[no-any-return] # Lark's signature is that of a tree, the transformer makes nodes
+    return _number(node)
 
 
 @lru_cache(maxsize=1)
@@ -54,7 +71,9 @@ def _syntax_error(expression: str, error: UnexpectedInput) -> CelError:
     if isinstance(error, UnexpectedCharacters):
         return CelError("compile", f"syntax error: unexpected {lines[error.line - 1][error.column - 1]!r}", position)
     if isinstance(error, UnexpectedEOF) or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
-        return CelError("compile", "syntax error: the expression ends too early", Position(len(lines), len(lines[-1]) + 1))
+        return CelError(
+            "compile", "syntax error: the expression ends too early", Position(len(lines), len(lines[-1]) + 1)
+        )
     return CelError("compile", f"syntax error: unexpected {str(getattr(error, 'token', ''))!r}", position)
 
 
@@ -96,7 +115,9 @@ def _binary(children: list[Any]) -> Any:
         # One node for a chain, as cel-go balances it: its length is no depth.
         position = _at(operator)
         depth = max(left.depth, _deeper(position, right))
-        return Call(position=left.position, depth=depth, function=function, target=None, args=(*left.args, _number(right)))
+        return Call(
+            position=left.position, depth=depth, function=function, target=None, args=(*left.args, _number(right))
+        )
     return _call(operator, function, left, right)
 
 
@@ -113,7 +134,7 @@ def _nodes(children: list[Any]) -> list[Any]:
     return [child for child in children if not isinstance(child, Token)]
 
 
-def _arguments(children: list[Any]) -> list[Node]:
+def _arguments(children: list[Any]) -> list[Any]:
     return next((child for child in children if isinstance(child, list)), [])
 
 
@@ -133,12 +154,14 @@ class _Builder(Transformer[Any, Any]):
 
     relation = addition = multiplication = staticmethod(_binary)
     conditionalor = conditionaland = staticmethod(_logical)
-    relation_lt = relation_le = relation_gt = relation_ge = relation_eq = relation_ne = relation_in = staticmethod(_left)
+    relation_lt = relation_le = relation_gt = relation_ge = relation_eq = relation_ne = relation_in = staticmethod(
+        _left
+    )
     addition_add = addition_sub = multiplication_mul = multiplication_div = multiplication_mod = staticmethod(_left)
     exprlist = staticmethod(_nodes)
     elements = mapinits = staticmethod(_series)
 
-    def __default__(self, data: str, children: list[Any], meta: Any) -> Any:  # noqa: ARG002 # Lark's signature
+    def __default__(self, data: str, children: list[Any], meta: Any) -> Any:  # Lark's signature
         """Rules that only choose or bracket, and the parts that Lark makes of repetitions."""
         return Tree(data, children) if data.startswith("_") else _nodes(children)[0]
 
@@ -158,8 +181,14 @@ class _Builder(Transformer[Any, Any]):
             return children[0]
         operator, operand = children
         # Only a literal right behind the sign, not one in parentheses, makes a negative literal with it.
-        if operator == "-" and isinstance(operand, Literal) and operand.depth == 1 and type(operand.value) in {int, float}:
-            return Literal(position=_at(operator), value=-operand.value)
+        if (
+            operator == "-"
+            and isinstance(operand, Literal)
+            and operand.depth == 1
+            and operand.signs < len("--")
+            and type(operand.value) in {int, float}
+        ):
+            return Literal(position=_at(operator), value=-operand.value, signs=operand.signs + 1)
         function = UNARY[str(operator)]
         if isinstance(operand, Call) and operand.function == function and operand.depth == operand.args[0].depth + 1:
             # Two signs in a row are none, unless there are parentheses between them.
@@ -271,4 +300,3 @@ def _literal(token: Token) -> Any:
         return read_as(text)
     except ValueError as error:
         raise CelError("compile", str(error), _at(token)) from None
-

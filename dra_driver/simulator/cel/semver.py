@@ -37,11 +37,13 @@ class Semver:
         match = _SYNTAX.fullmatch(text)
         if match is None:
             raise ValueError(_complaint(text))
-        numbers = tuple(int(match[place]) for place in (1, 2, 3))
-        if max(numbers) > UINT_MAX:
+        major, minor, patch = int(match[1]), int(match[2]), int(match[3])
+        if max(major, minor, patch) > UINT_MAX:
             raise ValueError("value out of range")
-        release = (1,) if match[4] is None else (0, tuple(_release_part(part) for part in match[4].split(".")))
-        return cls(*numbers, order=(*numbers, release))
+        release: tuple[Any, ...] = (
+            (1,) if match[4] is None else (0, tuple(_release_part(part) for part in match[4].split(".")))
+        )
+        return cls(major, minor, patch, (major, minor, patch, release))
 
     @classmethod
     def normalized(cls, text: str) -> Semver:
@@ -51,7 +53,7 @@ class Semver:
             if len(part) > 1:
                 bare = part.lstrip("0")
                 parts[place] = bare if bare[:1].isdigit() and bare[:1].isascii() else "0" + bare
-        if len(parts) < 3 and ("+" in parts[-1] or "-" in parts[-1]):  # noqa: PLR2004 # major.minor.patch
+        if len(parts) < 3 and ("+" in parts[-1] or "-" in parts[-1]):  # major.minor.patch
             raise ValueError("short version cannot contain PreRelease/Build meta data")
         return cls.parse(".".join([*parts, "0", "0"][:3]))
 
@@ -71,6 +73,6 @@ def _complaint(text: str) -> str:
     if not text:
         return "Version string empty"
     parts = text.split(".", 2)
-    if len(parts) != 3:  # noqa: PLR2004 # major.minor.patch
+    if len(parts) != 3:  # major.minor.patch
         return "No Major.Minor.Patch elements found"
     return f"Invalid character(s) or leading zeroes found in version {text!r}"

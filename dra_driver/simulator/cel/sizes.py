@@ -53,7 +53,9 @@ def size_at(path: tuple[str, ...]) -> Size | None:
     if not path or path[0] != "device":
         return None
     part = path[1:]
-    if len(part) == 3 and part[:2] == (_ATTRIBUTES, "@values") and not part[2].startswith("@"):  # noqa: PLR2004 # attributes, domain, name
+    if (
+        len(part) == 3 and part[:2] == (_ATTRIBUTES, "@values") and not part[2].startswith("@")
+    ):  # attributes, domain, name
         return (0, VALUE_LENGTH)
     found = _PARTS.get(part)
     return None if found is None else (0, found)

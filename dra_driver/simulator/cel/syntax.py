@@ -18,9 +18,10 @@ class Node:
 
 @dataclass(eq=False, slots=True)
 class Literal(Node):
-    """A constant: bool, int, Uint, float, str, bytes or None."""
+    """A constant: bool, int, Uint, float, str, bytes or None. ``signs`` is 1 behind one minus sign, 2 behind two."""
 
     value: Any
+    signs: int = 0
 
 
 @dataclass(eq=False, slots=True)

@@ -23,11 +23,12 @@ STRING, BYTES, NULL, DYN, ANY, ERROR = (
     Type("string"), Type("bytes"), Type("null_type"), Type("dyn"), Type("any"), Type("!error!"),
 )  # fmt: skip
 TIMESTAMP, DURATION = Type("google.protobuf.Timestamp"), Type("google.protobuf.Duration")
-DEVICE, QUANTITY, SEMVER, URL, FORMAT, IP, CIDR = (
-    Type(f"kubernetes.{name}") for name in ("DRADevice", "Quantity", "Semver", "URL", "NamedFormat", "IP", "CIDR")
+DEVICE, QUANTITY, SEMVER, URL, FORMAT = (
+    Type(f"kubernetes.{name}") for name in ("DRADevice", "Quantity", "Semver", "URL", "NamedFormat")
 )
 IP, CIDR = Type("net.IP"), Type("net.CIDR")
-NULLABLE = frozenset({"any", "optional_type", *(t.kind for t in (TIMESTAMP, DURATION, DEVICE, QUANTITY, SEMVER, URL, FORMAT, IP, CIDR))})
+_OBJECTS = (TIMESTAMP, DURATION, DEVICE, QUANTITY, SEMVER, URL, FORMAT, IP, CIDR)
+NULLABLE = frozenset({"any", "optional_type", *(given.kind for given in _OBJECTS)})
 """Kinds that ``null`` may stand for."""
 
 
@@ -143,4 +144,6 @@ def substitute(bound: Bindings, given: Type, *, free_is_dyn: bool = False) -> Ty
         return DYN if free_is_dyn else given
     if not given.params:
         return given
-    return Type(given.kind, tuple(substitute(bound, part, free_is_dyn=free_is_dyn) for part in given.params), given.name)
+    return Type(
+        given.kind, tuple(substitute(bound, part, free_is_dyn=free_is_dyn) for part in given.params), given.name
+    )

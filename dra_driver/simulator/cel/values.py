@@ -30,11 +30,11 @@ class Key:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: bool) -> None:  # noqa: FBT001 # the value itself
+    def __init__(self, value: bool) -> None:  # the value itself
         self.value = value
 
 
-_TRUE, _FALSE = Key(True), Key(False)  # noqa: FBT003 # the values themselves
+_TRUE, _FALSE = Key(True), Key(False)  # the values themselves
 KEY_TYPES = (bool, int, Uint, str)
 
 

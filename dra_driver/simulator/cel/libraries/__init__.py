@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver.simulator.cel.declarations import merge
+from dra_driver.simulator.cel.declarations import Run, merge
 from dra_driver.simulator.cel.libraries import formats, kubernetes, lists, network, optionals, regex, standard, strings
 
 FUNCTIONS = merge(
@@ -17,11 +17,28 @@ FUNCTIONS = merge(
 )
 """Name -> overloads."""
 
-BEFORE_1_37 = {**strings.BEFORE_1_37, **lists.BEFORE_1_37}
+BEFORE_1_37: dict[str, Run] = {**strings.BEFORE_1_37, **lists.BEFORE_1_37}
 """Overload -> how Kubernetes 1.36 runs it."""
 
 NOT_SIMULATED = frozenset(
-    "timestamp duration getFullYear getMonth getDayOfYear getDayOfMonth getDate getDayOfWeek getHours getMinutes"
-    " getSeconds getMilliseconds authorizer path group serviceAccount resource".split()
+    [
+        "timestamp",
+        "duration",
+        "getFullYear",
+        "getMonth",
+        "getDayOfYear",
+        "getDayOfMonth",
+        "getDate",
+        "getDayOfWeek",
+        "getHours",
+        "getMinutes",
+        "getSeconds",
+        "getMilliseconds",
+        "authorizer",
+        "path",
+        "group",
+        "serviceAccount",
+        "resource",
+    ]
 )
 """Functions that Kubernetes has and this environment has not; no attribute has a type they are for."""

@@ -34,7 +34,7 @@ def _pattern(text: str, *, pattern: str, most: int, what: str, prefix: bool = Fa
 
 def _qualified_name(text: str) -> list[str]:
     parts = text.split("/")
-    if len(parts) > 2:  # noqa: PLR2004 # prefix/name
+    if len(parts) > 2:  # prefix/name
         return ["a qualified name is expected"]
     wrong = _pattern(parts[-1], pattern=NAME, most=63, what="name part")
     if len(parts) == 1:

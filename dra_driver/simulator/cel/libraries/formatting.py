@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.simulator.cel.errors import Unsupported
-from dra_driver.simulator.cel.types import Type, is_dyn
+from dra_driver.simulator.cel.types import Type
 from dra_driver.simulator.cel.values import MAPS, TypeValue, from_key, type_name
 
 CLAUSE = re.compile(r"%(?:(%)|(?:\.([0-9]+))?(.)|$)", re.DOTALL)
@@ -51,8 +51,11 @@ def format_text(text: str, args: list[Any]) -> str:
     return CLAUSE.sub(clause, text)
 
 
-def check_literal(text: str, kinds: list[Type]) -> str | None:
-    """What is wrong with a literal text and the static types of its literal list of arguments."""
+def check_literal(text: str, kinds: list[list[Type]]) -> str | None:
+    """What is wrong with a literal text and its literal list of arguments.
+
+    Of each argument ``kinds`` has the static type, followed by those of all that is in it if it is a literal itself.
+    """
     used = 0
     for escaped, _, letter in CLAUSE.findall(text):
         if escaped:
@@ -63,10 +66,10 @@ def check_literal(text: str, kinds: list[Type]) -> str | None:
             return f'could not parse formatting clause: unrecognized formatting clause "{letter}"'
         if used >= len(kinds):
             return f"index {used} out of range"
-        kind = kinds[used]
-        allowed = CLAUSES[letter][1] | ({"string"} if letter in "fe" else set())
-        if kind.kind not in allowed and not (is_dyn(kind) and kind.kind != "any"):
-            return f"error during formatting: {CLAUSES[letter][0]}, was given {kind}"
+        allowed = CLAUSES[letter][1] | ({"string"} if letter in "fe" else set()) | {"dyn"}
+        for kind in kinds[used] if letter == "s" else kinds[used][:1]:
+            if kind.kind not in allowed:
+                return f"error during formatting: {CLAUSES[letter][0]}, was given {kind}"
         used += 1
     if used < len(kinds):
         return f"too many arguments supplied to string.format (expected {used}, got {len(kinds)})"
@@ -117,13 +120,17 @@ def _fixed(value: Any, precision: int) -> str:
         return "NaN" if math.isnan(number) else "∞" if number > 0 else "-∞"
     if number == 0 and math.copysign(1, number) < 0:
         raise Unsupported("runtime", "%f of -0.0 is not simulated: its text depends on Go's printer")
-    if abs(number) >= 1e15:  # noqa: PLR2004 # where digits beyond a double's precision begin
-        raise Unsupported("runtime", "%f of a number of 1e15 or more is not simulated: its digits depend on Go's printer")
+    if abs(number) >= 1e15:  # where digits beyond a double's precision begin
+        raise Unsupported(
+            "runtime", "%f of a number of 1e15 or more is not simulated: its digits depend on Go's printer"
+        )
     return f"{number:,.{min(precision, 100)}f}"
 
 
 def _scientific(value: Any, precision: int) -> str:
-    raise Unsupported("runtime", f"%e is not simulated: Kubernetes writes {value} ({precision} digits) in a locale's way")
+    raise Unsupported(
+        "runtime", f"%e is not simulated: Kubernetes writes {value} ({precision} digits) in a locale's way"
+    )
 
 
 def _hexadecimal(letter: str) -> Callable[[Any, int], str]:
@@ -146,5 +153,3 @@ WRITERS: dict[str, Callable[[Any, int], str]] = {
     "X": _hexadecimal("X"),
     "o": lambda value, _: format(int(value), "o"),
 }
-
-

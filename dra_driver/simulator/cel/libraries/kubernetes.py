@@ -22,7 +22,7 @@ def _reads(parse: Callable[..., Any]) -> Callable[..., bool]:
     return run
 
 
-def _semver(text: str, normalize: bool) -> Semver:  # noqa: FBT001 # CEL passes it by position
+def _semver(text: str, normalize: bool) -> Semver:  # CEL passes it by position
     return Semver.normalized(text) if normalize else Semver.parse(text)
 
 
@@ -34,7 +34,7 @@ def _integer(quantity: Quantity) -> int:
 
 
 def _sign(value: Any) -> int:
-    return (value > 0) - (value < 0)
+    return int(value > 0) - int(value < 0)
 
 
 def _compare_versions(left: Semver, right: Semver) -> int:

@@ -109,7 +109,9 @@ def _intersects(items: list[Any], others: list[Any]) -> bool:
     return any(equal(item, other) for item in items for other in others)
 
 
-def _per_type(name: str, kinds: tuple[Type, ...], run: Callable[..., Any], result: Type | None = None) -> tuple[Overload, ...]:
+def _per_type(
+    name: str, kinds: tuple[Type, ...], run: Callable[..., Any], result: Type | None = None
+) -> tuple[Overload, ...]:
     return tuple(method(f"list_{kind}_{name}", (list_of(kind),), result or kind, run) for kind in kinds)
 
 
@@ -134,9 +136,7 @@ FUNCTIONS: Functions = {
     "distinct": (method("list_distinct", (LIST,), LIST, _distinct),),
     "sets.contains": (function("list_sets_contains_list", (LIST, LIST), BOOL, _contains),),
     "sets.equivalent": (
-        function(
-            "list_sets_equivalent_list", (LIST, LIST), BOOL, lambda a, b: _contains(a, b) and _contains(b, a)
-        ),
+        function("list_sets_equivalent_list", (LIST, LIST), BOOL, lambda a, b: _contains(a, b) and _contains(b, a)),
     ),
     "sets.intersects": (function("list_sets_intersects_list", (LIST, LIST), BOOL, _intersects),),
 }

@@ -67,7 +67,7 @@ def _contains_network(cidr: Cidr, other: Cidr) -> bool:
 def _link_local_multicast(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv4Address):
         return address in ipaddress.IPv4Network("224.0.0.0/24")
-    return address.packed[0] == 0xFF and address.packed[1] & 0x0F == 2  # noqa: PLR2004 # the scope in the address
+    return address.packed[0] == 0xFF and address.packed[1] & 0x0F == 2  # the scope in the address
 
 
 def _global_unicast(address: Address) -> bool:
@@ -117,8 +117,6 @@ def _query(url: Url) -> dict[str, list[str]]:
     return found
 
 
-
-
 FUNCTIONS: Functions = {
     "ip": (
         function("string_to_ip", (STRING,), IP, _address),
@@ -143,9 +141,7 @@ FUNCTIONS: Functions = {
         method("cidr_contains_cidr", (CIDR, CIDR), BOOL, _contains_network),
     ),
     "prefixLength": (method("cidr_prefix_length", (CIDR,), INT, lambda cidr: cidr.bits),),
-    "masked": (
-        method("cidr_masked", (CIDR,), CIDR, lambda cidr: Cidr(_network(cidr).network_address, cidr.bits)),
-    ),
+    "masked": (method("cidr_masked", (CIDR,), CIDR, lambda cidr: Cidr(_network(cidr).network_address, cidr.bits)),),
     "string": (
         function("ip_to_string", (IP,), STRING, str),
         function("cidr_to_string", (CIDR,), STRING, lambda cidr: f"{cidr.address}/{cidr.bits}"),

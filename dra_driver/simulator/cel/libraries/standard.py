@@ -12,7 +12,19 @@ from dra_driver.simulator.cel import operators
 from dra_driver.simulator.cel.declarations import Functions, Overload, function, method
 from dra_driver.simulator.cel.libraries.regex import matches
 from dra_driver.simulator.cel.types import (
-    BOOL, BYTES, DOUBLE, DYN, INT, STRING, UINT, Type, list_of, map_of, optional_of, param, type_of,
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DYN,
+    INT,
+    STRING,
+    UINT,
+    Type,
+    list_of,
+    map_of,
+    optional_of,
+    param,
+    type_of,
 )  # fmt: skip
 from dra_driver.simulator.cel.values import INT_MAX, INT_MIN, UINT_MAX, TypeValue, Uint, type_name
 
@@ -40,7 +52,7 @@ def to_int(value: Any) -> int:
     if isinstance(value, str):
         if not _WHOLE.fullmatch(value):
             raise ValueError("type conversion error from 'string' to 'int'")
-        value = int(value) if len(value) < 32 else INT_MAX + 1  # noqa: PLR2004 # far too long for 64 bits
+        value = int(value) if len(value) < 32 else INT_MAX + 1  # far too long for 64 bits
     elif isinstance(value, float) and not INT_MIN < value < INT_MAX:
         raise ValueError("integer overflow")
     whole = int(value)
@@ -54,7 +66,7 @@ def to_uint(value: Any) -> Uint:
     if isinstance(value, str):
         if not _WHOLE.fullmatch(value) or not value[0].isdigit():
             raise ValueError("type conversion error from 'string' to 'uint'")
-        value = int(value) if len(value) < 32 else UINT_MAX + 1  # noqa: PLR2004 # far too long for 64 bits
+        value = int(value) if len(value) < 32 else UINT_MAX + 1  # far too long for 64 bits
     elif isinstance(value, float) and (math.isnan(value) or math.isinf(value)):
         raise ValueError("unsigned integer overflow")
     whole = int(value)
@@ -128,7 +140,10 @@ def _comparison(name: str) -> tuple[Overload, ...]:
     run = operators.order(name)
     pairs = [(BOOL, BOOL), *product(NUMERIC, NUMERIC), (STRING, STRING), (BYTES, BYTES)]
     words = {"_<_": "less", "_<=_": "less_equals", "_>_": "greater", "_>=_": "greater_equals"}[name]
-    return tuple(function(f"{words}_{left}{'' if left == right else f'_{right}'}", (left, right), BOOL, run) for left, right in pairs)
+    return tuple(
+        function(f"{words}_{left}{'' if left == right else f'_{right}'}", (left, right), BOOL, run)
+        for left, right in pairs
+    )
 
 
 def _arithmetic(name: str, word: str, *kinds: Type) -> tuple[Overload, ...]:
@@ -143,7 +158,7 @@ FUNCTIONS: Functions = {
     "@not_strictly_false": (function("not_strictly_false", (BOOL,), BOOL, _same),),
     "!_": (function("logical_not", (BOOL,), BOOL, operators.invert),),
     "_==_": (function("equals", (A, A), BOOL, operators.equals),),
-    "_!=_": (function("not_equals", (A, A), BOOL, lambda a, b: not operators.equals(a, b)),),
+    "_!=_": (function("not_equals", (A, A), BOOL, operators.differs),),
     **{name: _comparison(name) for name in operators.ORDER},
     "_+_": _arithmetic("_+_", "add", BYTES, DOUBLE, INT, LIST, STRING, UINT),
     "_-_": _arithmetic("_-_", "subtract", DOUBLE, INT, UINT),
@@ -159,9 +174,13 @@ FUNCTIONS: Functions = {
     ),
     "_[?_]": (
         function("list_optindex_optional_int", (LIST, INT), optional_of(A), operators.optional_index),
-        function("optional_list_optindex_optional_int", (optional_of(LIST), INT), optional_of(A), operators.optional_index),
+        function(
+            "optional_list_optindex_optional_int", (optional_of(LIST), INT), optional_of(A), operators.optional_index
+        ),
         function("map_optindex_optional_value", (MAP, A), optional_of(B), operators.optional_index),
-        function("optional_map_optindex_optional_value", (optional_of(MAP), A), optional_of(B), operators.optional_index),
+        function(
+            "optional_map_optindex_optional_value", (optional_of(MAP), A), optional_of(B), operators.optional_index
+        ),
     ),
     "_?._": (function("select_optional_field", (DYN, STRING), optional_of(A), operators.optional_index),),
     "@in": (
@@ -171,7 +190,10 @@ FUNCTIONS: Functions = {
     "size": tuple(
         row
         for kind in (BYTES, LIST, MAP, STRING)
-        for row in (function(f"size_{kind.kind}", (kind,), INT, _size), method(f"{kind.kind}_size", (kind,), INT, _size))
+        for row in (
+            function(f"size_{kind.kind}", (kind,), INT, _size),
+            method(f"{kind.kind}_size", (kind,), INT, _size),
+        )
     ),
     "type": (function("type", (A,), type_of(A), lambda value: TypeValue(type_name(value))),),
     "dyn": (function("to_dyn", (A,), DYN, _same),),
