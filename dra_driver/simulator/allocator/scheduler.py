@@ -1,0 +1,73 @@
+"""Claims over a whole cluster: each goes to the first node, by name, that can satisfy it.
+
+A node that refused claims is not asked again for equal ones while nothing is given back: more devices in use cannot
+turn a refusal into an allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dra_driver.simulator.allocator.nodes import NodeView
+from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusal, World
+from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim
+
+
+class Scheduler:
+    """Gives out the devices of a world. What it gives is in use from then on."""
+
+    def __init__(self, world: World, nodes: Iterable[NodeView]) -> None:
+        self.world = world
+        self._nodes = sorted(nodes, key=lambda node: node.name)
+        self._open: dict[bytes, list[NodeView]] = {}
+
+    def place(self, claims: Sequence[ResourceClaim], on: Sequence[NodeView] | None = None) -> Allocation | Refusal:
+        """Allocate the claims of one pod together.
+
+        Args:
+            claims: in the pod's order; they count as used by nobody before.
+            on: the only nodes that come into question, in the order in which they are asked.
+        """
+        prepared = self.world.prepare(claims)
+        if isinstance(prepared, Refusal):
+            return prepared
+        waiting = list(reversed(on)) if on is not None else self._not_refused(claims)
+        answer: Allocation | Refusal = Refusal(NO_SOLUTION)
+        while waiting:
+            answer = self.world.ask(prepared, waiting[-1])
+            if isinstance(answer, Allocation):
+                for result in answer.results:
+                    self.world.usage.take(result.devices.results)
+                break
+            if answer.fatal:
+                break
+            waiting.pop()
+        return answer
+
+    def release(self, results: Iterable[AllocatedDevice]) -> None:
+        """Give devices back."""
+        self.world.usage.release(results)
+        self._open.clear()
+
+    def _not_refused(self, claims: Sequence[ResourceClaim]) -> list[NodeView]:
+        """The nodes that have not refused equal claims, the first one last; to be shortened by whoever asks them."""
+        if not self._refusals_last(claims):
+            return list(reversed(self._nodes))
+        key = msgspec.json.encode([claim.spec for claim in claims], order="sorted")
+        return self._open.setdefault(key, list(reversed(self._nodes)))
+
+    def _refusals_last(self, claims: Sequence[ResourceClaim]) -> bool:
+        """False where up to 1.36 more devices in use may indeed help: what is tried in vain changes what is allowed."""
+        release = self.world.release
+        if not (release.distinct_by_request or release.all_counts_remaining):
+            return True
+        options = [
+            option
+            for claim in claims
+            for request in claim.spec.devices.requests
+            for option in (request.exactly, *request.first_available)
+        ]
+        distinct = any(item.distinct_attribute for claim in claims for item in claim.spec.devices.constraints)
+        return not distinct and not any(option is not None and option.allocation_mode == "All" for option in options)

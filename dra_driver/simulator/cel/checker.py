@@ -1,0 +1,387 @@
+"""The checks that the API server makes before it stores an expression: names, types, literals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.simulator.cel import syntax
+from dra_driver.simulator.cel.declarations import Overload
+from dra_driver.simulator.cel.errors import CelError, Position, Unsupported
+from dra_driver.simulator.cel.libraries import FUNCTIONS, NOT_SIMULATED
+from dra_driver.simulator.cel.libraries.formatting import check_literal
+from dra_driver.simulator.cel.libraries.regex import compiled
+from dra_driver.simulator.cel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
+from dra_driver.simulator.cel.types import (
+    ANY,
+    BOOL,
+    BYTES,
+    CIDR,
+    DEVICE,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    IP,
+    NULL,
+    QUANTITY,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    Bindings,
+    Type,
+    assignable,
+    is_dyn,
+    list_of,
+    map_of,
+    most_general,
+    optional_of,
+    param,
+    substitute,
+    type_of,
+)  # fmt: skip
+from dra_driver.simulator.cel.values import Uint
+
+DEVICE_FIELDS = {
+    "driver": STRING,
+    "attributes": map_of(STRING, map_of(STRING, ANY)),
+    "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
+    "allowMultipleAllocations": BOOL,
+}
+LITERALS: dict[type, Type] = {
+    bool: BOOL, int: INT, Uint: UINT, float: DOUBLE, str: STRING, bytes: BYTES, type(None): NULL,
+}  # fmt: skip
+TYPE_IDENTS: dict[str, Type] = {
+    kind.kind: kind
+    for kind in (BOOL, INT, UINT, DOUBLE, STRING, BYTES, NULL, IP, CIDR, DURATION, TIMESTAMP, list_of(DYN),
+                 map_of(DYN, DYN), optional_of(DYN), type_of(DYN))
+}  # fmt: skip
+"""Names that stand for types."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """What the checker found out, by node."""
+
+    types: dict[Node, Type] = field(default_factory=dict)
+    overloads: dict[Node, tuple[Overload, ...]] = field(default_factory=dict)
+    named_types: dict[Node, str] = field(default_factory=dict)
+
+
+def check(root: Node, *, back_quotes: bool) -> Checked:
+    """Check an expression; CelError (compile) for the first thing that Kubernetes would refuse.
+
+    Calls of functions with a dotted name lose their target on the way: ``sets.contains(a, b)`` has two arguments.
+    """
+    checker = _Checker(back_quotes=back_quotes)
+    checker.check(root)
+    checked = checker.checked
+    for node, kind in checked.types.items():
+        checked.types[node] = substitute(checker.bound, kind, free_is_dyn=True)
+    for node in checker.aggregates:
+        _same_types(node, checked.types)
+    for call in checker.literal_calls:
+        _literal_arguments(call, checked.types)
+    return checked
+
+
+def text_of(kind: Type) -> str:
+    """A type in an error's text."""
+    return str(kind).replace("null_type", "null")
+
+
+class _Checker:
+    def __init__(self, *, back_quotes: bool) -> None:
+        self.checked = Checked()
+        self.back_quotes = back_quotes
+        self.bound: Bindings = {}
+        self.scopes: list[dict[str, Type]] = [{"device": DEVICE}]
+        self.aggregates: list[ListLiteral | MapLiteral] = []
+        self.literal_calls: list[Call] = []
+        self._variables = 0
+        self._exempt = 0
+
+    def check(self, node: Node) -> Type:
+        """The type of a node, which may still have free variables."""
+        known = self.checked.types.get(node)
+        if known is None:
+            # Macros may use a node twice; once is enough.
+            known = _BY_KIND[type(node)](self, node)
+            self.checked.types[node] = known
+        return known
+
+    def _literal(self, node: Literal) -> Type:
+        return LITERALS[type(node.value)]
+
+    def _ident(self, node: Ident) -> Type:
+        found = self._lookup(node, node.name, [self.scopes[0]] if node.absolute else self.scopes)
+        if found is None:
+            name = f".{node.name}" if node.absolute else node.name
+            raise CelError("compile", f"undeclared reference to '{name}'", node.position)
+        return found
+
+    def _lookup(self, node: Node, name: str, scopes: list[dict[str, Type]]) -> Type | None:
+        for scope in reversed(scopes):
+            if name in scope:
+                return scope[name]
+        if name not in TYPE_IDENTS:
+            return None
+        self.checked.named_types[node] = name
+        return type_of(TYPE_IDENTS[name])
+
+    def _select(self, node: Select) -> Type:
+        if node.quoted and not self.back_quotes:
+            raise CelError("compile", "unsupported syntax: '`'", node.position)
+        name = None if node.test else qualified_name(node)
+        found = self._lookup(node, name, []) if name is not None else None
+        if found is not None:
+            return found
+        selected = self._field(node.operand, node.field, node.position, optional=False)
+        return BOOL if node.test else substitute(self.bound, selected)
+
+    def _field(self, operand: Node, name: str, position: Position, *, optional: bool) -> Type:
+        kind = substitute(self.bound, self.check(operand))
+        is_optional = kind.kind == "optional_type"
+        target = kind.params[0] if is_optional else kind
+        if target.kind == "map":
+            selected = target.params[1]
+        elif target == DEVICE:
+            if name not in DEVICE_FIELDS:
+                raise CelError("compile", f"undefined field '{name}'", position)
+            selected = DEVICE_FIELDS[name]
+        elif target.kind == "param":
+            self._assignable([DYN], [target])
+            selected = DYN
+        elif is_dyn(target):
+            selected = DYN
+        else:
+            raise CelError("compile", f"type '{text_of(target)}' does not support field selection", position)
+        return optional_of(selected) if is_optional or optional else selected
+
+    def _call(self, node: Call) -> Type:
+        if node.function == "_?._":
+            operand, name = node.args
+            if not isinstance(name, Literal) or not isinstance(name.value, str):
+                raise CelError("compile", "unsupported optional field selection", node.position)
+            self.checked.overloads[node] = FUNCTIONS[node.function]
+            self.check(name)
+            return substitute(self.bound, self._field(operand, name.value, node.position, optional=True))
+        exempt = node.function == "format"
+        self._exempt += exempt
+        for arg in node.args:
+            self.check(arg)
+        self._adopt_namespace(node)
+        if node.target is not None:
+            self.check(node.target)
+        self._exempt -= exempt
+        if node.function not in FUNCTIONS:
+            if node.function in NOT_SIMULATED:
+                raise Unsupported("compile", f"the simulator does not have {node.function}()", node.position)
+            raise CelError("compile", f"undeclared reference to '{node.function}'", node.position)
+        if node.function in {"matches", "format"}:
+            self.literal_calls.append(node)
+        return self._resolve(node)
+
+    def _adopt_namespace(self, node: Call) -> None:
+        """``sets.contains(a, b)`` is a function with a dotted name, not a method of ``sets``."""
+        prefix = qualified_name(node.target) if node.target is not None else None
+        if prefix is not None and f"{prefix}.{node.function}" in FUNCTIONS:
+            node.function, node.target = f"{prefix}.{node.function}", None
+
+    def _resolve(self, node: Call) -> Type:
+        parts = node.args if node.target is None else (node.target, *node.args)
+        kinds = [self.checked.types[part] for part in parts]
+        if node.function in {"_&&_", "_||_"}:
+            return self._all_bool(node, kinds)
+        fitting: list[Overload] = []
+        result: Type | None = None
+        for overload in FUNCTIONS[node.function]:
+            if overload.method != (node.target is not None) or len(overload.args) != len(kinds):
+                continue
+            self._variables += 1
+            if not self._assignable(kinds, [_fresh(kind, self._variables) for kind in overload.args]):
+                continue
+            fitting.append(overload)
+            given = substitute(self.bound, _fresh(overload.result, self._variables))
+            if result is None:
+                result = given
+            elif not is_dyn(result) and given != result:
+                result = DYN
+        if result is None:
+            raise CelError(
+                "compile", _no_match(node, [substitute(self.bound, k, free_is_dyn=True) for k in kinds]), node.position
+            )
+        self.checked.overloads[node] = tuple(fitting)
+        return result
+
+    def _all_bool(self, node: Call, kinds: list[Type]) -> Type:
+        for arg, kind in zip(node.args, kinds, strict=True):
+            if not self._assignable([kind], [BOOL]):
+                raise CelError("compile", f"expected type 'bool' but found '{text_of(kind)}'", arg.position)
+        self.checked.overloads[node] = FUNCTIONS[node.function]
+        return BOOL
+
+    def _list(self, node: ListLiteral) -> Type:
+        joined: Type | None = None
+        for place, element in enumerate(node.elements):
+            kind = self._unwrapped(element, optional=place in node.optional)
+            joined = self._join(joined, kind)
+        self._remember(node)
+        return list_of(joined or self._variable())
+
+    def _map(self, node: MapLiteral) -> Type:
+        key_kind: Type | None = None
+        value_kind: Type | None = None
+        for key, value, optional in node.entries:
+            key_kind = self._join(key_kind, self.check(key))
+            value_kind = self._join(value_kind, self._unwrapped(value, optional=optional))
+        self._remember(node)
+        return map_of(key_kind or self._variable(), value_kind or self._variable())
+
+    def _remember(self, node: ListLiteral | MapLiteral) -> None:
+        if not self._exempt:
+            self.aggregates.append(node)
+
+    def _unwrapped(self, node: Node, *, optional: bool) -> Type:
+        kind = self.check(node)
+        if not optional or is_dyn(kind):
+            return kind
+        if kind.kind != "optional_type":
+            expected = text_of(optional_of(kind))
+            raise CelError("compile", f"expected type '{expected}' but found '{text_of(kind)}'", node.position)
+        return kind.params[0]
+
+    def _join(self, known: Type | None, kind: Type) -> Type:
+        if known is None:
+            return kind
+        return most_general(known, kind) if self._assignable([known], [kind]) else DYN
+
+    def _struct(self, node: syntax.Struct) -> Type:
+        raise CelError("compile", f"undeclared reference to '{node.name}': no type can be made here", node.position)
+
+    def _fold(self, node: Fold) -> Type:
+        kind = substitute(self.bound, self.check(node.range))
+        accumulated = self.check(node.initial)
+        first, second = self._elements(node, kind)
+        self.scopes.append({node.accumulator: accumulated})
+        loop = {node.variable: first}
+        if node.variable2 is not None:
+            loop = {node.variable: INT if kind.kind == "list" else first, node.variable2: second}
+        self.scopes.append(loop)
+        for part, expected in ((node.condition, BOOL), (node.step, accumulated)):
+            found = self.check(part)
+            if not self._assignable([expected], [found]):
+                expected_text = text_of(substitute(self.bound, expected, free_is_dyn=True))
+                raise CelError(
+                    "compile", f"expected type '{expected_text}' but found '{text_of(found)}'", part.position
+                )
+        self.scopes.pop()
+        result = self.check(node.result)
+        self.scopes.pop()
+        return substitute(self.bound, result)
+
+    def _elements(self, node: Fold, kind: Type) -> tuple[Type, Type]:
+        if kind.kind == "list":
+            return kind.params[0], kind.params[0]
+        if kind.kind == "map":
+            return kind.params[0], kind.params[1]
+        if kind.kind not in {"dyn", "param"}:
+            message = f"expression of type '{text_of(kind)}' cannot be range of a comprehension (must be list, map, or dynamic)"
+            raise CelError("compile", message, node.range.position)
+        self._assignable([DYN], [kind])
+        return DYN, DYN
+
+    def _bind(self, node: syntax.Bind) -> Type:
+        self.scopes.append({node.name: self.check(node.value)})
+        kind = self.check(node.body)
+        self.scopes.pop()
+        return substitute(self.bound, kind)
+
+    def _variable(self) -> Type:
+        self._variables += 1
+        return param(f"_{self._variables}")
+
+    def _assignable(self, left: list[Type], right: list[Type]) -> bool:
+        found = assignable(self.bound, left, right)
+        if found is not None:
+            self.bound = found
+        return found is not None
+
+
+_BY_KIND: dict[type, Callable[[_Checker, Any], Type]] = {
+    Literal: _Checker._literal, Ident: _Checker._ident, Select: _Checker._select, Call: _Checker._call,  # noqa: SLF001 # one table of this module's own methods
+    ListLiteral: _Checker._list, MapLiteral: _Checker._map, syntax.Struct: _Checker._struct,  # noqa: SLF001
+    Fold: _Checker._fold, syntax.Bind: _Checker._bind,  # noqa: SLF001
+}  # fmt: skip
+
+
+def qualified_name(node: Node) -> str | None:
+    """``a.b.c`` as a name, or None for what is not one."""
+    fields: list[str] = []
+    while isinstance(node, Select):
+        if node.test:
+            return None
+        fields.append(node.field)
+        node = node.operand
+    return ".".join([node.name, *reversed(fields)]) if isinstance(node, Ident) else None
+
+
+def _fresh(kind: Type, number: int) -> Type:
+    """The declared type with variables of its own for this call."""
+    if kind.kind == "param":
+        return param(f"{kind.name}{number}")
+    return Type(kind.kind, tuple(_fresh(part, number) for part in kind.params), kind.name) if kind.params else kind
+
+
+def _no_match(node: Call, kinds: list[Type]) -> str:
+    texts = [text_of(kind) for kind in kinds]
+    applied = f"({', '.join(texts)})" if node.target is None else f"{texts[0]}.({', '.join(texts[1:])})"
+    return f"found no matching overload for '{node.function}' applied to '{applied}'"
+
+
+def _same_types(node: ListLiteral | MapLiteral, types: dict[Node, Type]) -> None:
+    """Kubernetes wants all elements of a literal to have one type, even where CEL would not."""
+    if isinstance(node, ListLiteral):
+        columns = [[(element, place in node.optional) for place, element in enumerate(node.elements)]]
+    else:
+        columns = [[(key, False) for key, _, _ in node.entries], [(value, opt) for _, value, opt in node.entries]]
+    for column in columns:
+        first: Type | None = None
+        for element, optional in column:
+            kind = types[element]
+            kind = kind.params[0] if optional and kind.params else kind
+            first = first or kind
+            if kind != first:
+                message = f"expected type '{text_of(first)}' but found '{text_of(kind)}'"
+                raise CelError("compile", message, element.position)
+
+
+def _inside(node: Node) -> Iterator[Node]:
+    """A node, and what is in it if it is a literal of a list or map."""
+    yield node
+    if isinstance(node, ListLiteral):
+        for element in node.elements:
+            yield from _inside(element)
+    if isinstance(node, MapLiteral):
+        for key, value, _ in node.entries:
+            yield from _inside(key)
+            yield from _inside(value)
+
+
+def _literal_arguments(call: Call, types: dict[Node, Type]) -> None:
+    """A pattern or a format that is a literal must be right."""
+    if call.function == "matches":
+        pattern = call.args[-1]
+        if isinstance(pattern, Literal) and isinstance(pattern.value, str):
+            try:
+                compiled(pattern.value)
+            except ValueError as error:
+                raise CelError("compile", f"invalid matches argument: {error}", pattern.position) from None
+        return
+    given = call.args[0]
+    if isinstance(call.target, Literal) and isinstance(given, ListLiteral):
+        kinds = [[types[node] for node in _inside(element)] for element in given.elements]
+        wrong = check_literal(str(call.target.value), kinds)
+        if wrong is not None:
+            raise CelError("compile", wrong, call.position)

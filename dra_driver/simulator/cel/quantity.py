@@ -1,0 +1,124 @@
+"""Kubernetes quantities, as far as CEL sees them: ``quantity("96Gi")`` and what ``device.capacity`` holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dra_driver.simulator.cel.values import INT_MAX, INT_MIN, TYPE_NAMES
+
+_SYNTAX = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([numkMGTPE]?|[KMGTPE]i|[eE][+-]?[0-9]+)", re.ASCII)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_MOST_DIGITS = 18
+"""Decimal digits that Kubernetes keeps in an int64 rather than in a big number."""
+_NANO = 10**9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantity:
+    """An exact value in units of 1e-9.
+
+    ``amount`` is (value, decimal scale) while Kubernetes would hold it in 64 bits: ``asInteger()`` depends on that, so
+    1 is an integer and 1000m is not. ``computed`` is the result of ``add()`` or ``sub()``: in Kubernetes nothing is
+    equal to one, though one can be equal to something.
+    """
+
+    nanos: int
+    amount: tuple[int, int] | None
+    computed: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quantity) and not other.computed and self.nanos == other.nanos
+
+    def __hash__(self) -> int:
+        return hash(self.nanos)
+
+    def integer(self) -> int | None:
+        """The value as an int, or None when Kubernetes cannot tell it as one."""
+        if self.amount is None or self.amount[1] < 0:
+            return None
+        value = int(self.amount[0] * 10 ** self.amount[1])
+        return value if INT_MIN <= value <= INT_MAX else None
+
+    def approximate(self) -> float:
+        """The nearest double."""
+        if self.amount is None:
+            return float(Fraction(self.nanos, _NANO))
+        value, scale = self.amount
+        return float(value) * float(f"1e{scale}") if scale else float(value)
+
+    def add(self, other: Quantity) -> Quantity:
+        """The sum."""
+        return Quantity(self.nanos + other.nanos, _sum(self.amount, other.amount), computed=True)
+
+    def sub(self, other: Quantity) -> Quantity:
+        """The difference."""
+        amount = None if other.amount is None else (-other.amount[0], other.amount[1])
+        return Quantity(self.nanos - other.nanos, _sum(self.amount, amount), computed=True)
+
+    @classmethod
+    def of(cls, value: int) -> Quantity:
+        """A whole number."""
+        return cls(value * _NANO, (value, 0))
+
+    @classmethod
+    def parse(cls, text: str) -> Quantity:
+        """Read what Kubernetes reads; ValueError otherwise."""
+        match = _SYNTAX.fullmatch(text)
+        if match is None or not (match[2] or match[3]):
+            raise ValueError(
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            )
+        sign = -1 if match[1] == "-" else 1
+        whole, fraction, suffix = match[2].lstrip("0") or "0", (match[3] or "").rstrip("0"), match[4]
+        binary = _BINARY.get(suffix)
+        exponent = binary if binary is not None else _decimal_exponent(suffix)
+        digits = int(whole + fraction)
+        exact = Fraction(digits, 10 ** len(fraction)) * (
+            2**exponent if binary is not None else Fraction(10) ** exponent
+        )
+        # Finer than a nano is rounded away from zero; larger than an int64 is the largest one.
+        nanos = -(-(exact.numerator * _NANO) // exact.denominator)
+        if nanos > INT_MAX * _NANO:
+            return cls(
+                sign * INT_MAX * _NANO, None if binary is None and exponent < 0 else _kept(sign * digits, exponent)
+            )
+        return cls(sign * nanos, _amount(sign * digits, whole, fraction, exponent, binary=binary is not None))
+
+
+TYPE_NAMES[Quantity] = "kubernetes.Quantity"
+
+
+def _decimal_exponent(suffix: str) -> int:
+    if suffix in _DECIMAL:
+        return _DECIMAL[suffix]
+    exponent = int(suffix[1:])
+    if abs(exponent) > 1 << 10:
+        raise ValueError("unable to parse quantity's suffix")
+    return exponent
+
+
+def _kept(digits: int, exponent: int) -> tuple[int, int] | None:
+    return (digits, exponent) if INT_MIN <= digits <= INT_MAX and exponent >= 0 else None
+
+
+def _amount(digits: int, whole: str, fraction: str, exponent: int, *, binary: bool) -> tuple[int, int] | None:
+    if not binary:
+        scale = exponent - len(fraction)
+        room = _MOST_DIGITS - len(whole) - len(fraction)
+        return (digits, scale) if room >= 0 and scale >= -9 else None  # nano
+    room = 15 - len(whole) - int(exponent * 3 / 10) - 1
+    value = digits << exponent
+    return (value, 0) if room >= 0 and not fraction and INT_MIN <= value <= INT_MAX else None
+
+
+def _sum(left: tuple[int, int] | None, right: tuple[int, int] | None) -> tuple[int, int] | None:
+    if left is None or right is None:
+        return None
+    if not left[0] or not right[0]:
+        return right if not left[0] else left
+    scale = min(left[1], right[1])
+    total = left[0] * 10 ** (left[1] - scale) + right[0] * 10 ** (right[1] - scale)
+    return (total, scale) if INT_MIN <= total <= INT_MAX else None
