@@ -60,7 +60,14 @@ COMMON: Rows = {
         "«ints»[«int»]",
     ),
     "string": ('""', '"a"', '"trn2.48xlarge"', '"é"', "(«string» + «string»)", "(«bool» ? «string» : «string»)"),
-    "ints": ("[]", "[1, 2, 3]", "[«int», «int»]", "(«ints» + «ints»)", "«ints».map(x, x + 1)", "«ints».filter(x, x > 1)"),
+    "ints": (
+        "[]",
+        "[1, 2, 3]",
+        "[«int», «int»]",
+        "(«ints» + «ints»)",
+        "«ints».map(x, x + 1)",
+        "«ints».filter(x, x > 1)",
+    ),
     "strings": ('["a", "b"]', "[«string», «string»]"),
 }
 """What every CEL evaluator has."""
@@ -111,7 +118,15 @@ KUBERNETES: Rows = {
         "(type(«any») == int)",
         "(«strings».isSorted())",
     ),
-    "any": (f"{BASE}.n", f"{BASE}.s", f"{BASE}.v", f"{BASE}.b", f"{BASE}.missing", 'device.attributes["other.io"].x', f'{BASE}["n"]'),
+    "any": (
+        f"{BASE}.n",
+        f"{BASE}.s",
+        f"{BASE}.v",
+        f"{BASE}.b",
+        f"{BASE}.missing",
+        'device.attributes["other.io"].x',
+        f'{BASE}["n"]',
+    ),
     "int": (
         *COMMON["int"],
         "«optional».orValue(«int»)",

@@ -41,7 +41,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("expression", metavar="EXPRESSION", help="a CEL expression over `device`")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--instance-type", metavar="TYPE", help="the devices of a host of this EC2 type")
-    source.add_argument("--slices", metavar="FILE", help="the devices of these ResourceSlices, YAML or JSON; - is stdin")
+    source.add_argument(
+        "--slices", metavar="FILE", help="the devices of these ResourceSlices, YAML or JSON; - is stdin"
+    )
     source.add_argument("--kubeconfig", metavar="FILE", help="the devices of all drivers of this cluster")
     parser.add_argument(
         "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
@@ -56,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
     slices, release = _source(args)
     try:
-        program = compile(args.expression, Environment(args.kubernetes or release))
+        chosen = args.kubernetes or release
+        program = compile(args.expression, Environment("1.36" if chosen == "1.36" else "1.37"))
     except CelError as error:
         raise UsageError(refusal(args.expression, error)) from error
     rows = [row(program, item, device) for item in slices for device in item.spec.devices]
@@ -94,7 +97,9 @@ def table(rows: list[Row]) -> str:
     widths = [max(len(line[column]) for line in cells) for column in range(3)]
     lines = ["  ".join([*(f"{line[i]:<{widths[i]}}" for i in range(3)), line[3]]).rstrip() for line in cells]
     counts = {state: sum(item.matches is state for item in rows) for state in SHORT}
-    return "\n".join([*lines, f"{len(rows)} devices: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"])
+    return "\n".join(
+        [*lines, f"{len(rows)} devices: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"]
+    )
 
 
 def _source(args: argparse.Namespace) -> tuple[list[ResourceSlice], str]:

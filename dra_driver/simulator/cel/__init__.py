@@ -5,7 +5,7 @@ semantics of cel-go evaluate it.
 """
 
 from dra_driver.simulator.cel.device import CelDevice
-from dra_driver.simulator.cel.errors import CelError, Position, Unsupported
+from dra_driver.simulator.cel.errors import CelError, Position, UnsupportedError
 from dra_driver.simulator.cel.program import Environment, Program, compile  # noqa: A004 # the usual word for it
 from dra_driver.simulator.cel.quantity import Quantity
 from dra_driver.simulator.cel.semver import Semver
@@ -18,6 +18,6 @@ __all__ = [
     "Program",
     "Quantity",
     "Semver",
-    "Unsupported",
+    "UnsupportedError",
     "compile",
 ]

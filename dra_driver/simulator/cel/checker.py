@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.simulator.cel import syntax
 from dra_driver.simulator.cel.declarations import Overload
-from dra_driver.simulator.cel.errors import CelError, Position, Unsupported
+from dra_driver.simulator.cel.errors import CelError, Position, UnsupportedError
+from dra_driver.simulator.cel.identifiers import DEVICE_FIELDS, LITERALS, TYPE_IDENTS
 from dra_driver.simulator.cel.libraries import FUNCTIONS, NOT_SIMULATED
-from dra_driver.simulator.cel.libraries.formatting import check_literal
-from dra_driver.simulator.cel.libraries.regex import compiled
-from dra_driver.simulator.cel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
+from dra_driver.simulator.cel.literalchecks import literal_arguments, same_types
+from dra_driver.simulator.cel.syntax import (
+    Call,
+    Fold,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Node,
+    Select,
+    qualified_name,
+)
 from dra_driver.simulator.cel.types import (
-    ANY,
     BOOL,
-    BYTES,
-    CIDR,
     DEVICE,
-    DOUBLE,
-    DURATION,
     DYN,
     INT,
-    IP,
-    NULL,
-    QUANTITY,
-    STRING,
-    TIMESTAMP,
-    UINT,
     Bindings,
     Type,
     assignable,
@@ -39,25 +38,9 @@ from dra_driver.simulator.cel.types import (
     optional_of,
     param,
     substitute,
+    text_of,
     type_of,
 )  # fmt: skip
-from dra_driver.simulator.cel.values import Uint
-
-DEVICE_FIELDS = {
-    "driver": STRING,
-    "attributes": map_of(STRING, map_of(STRING, ANY)),
-    "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
-    "allowMultipleAllocations": BOOL,
-}
-LITERALS: dict[type, Type] = {
-    bool: BOOL, int: INT, Uint: UINT, float: DOUBLE, str: STRING, bytes: BYTES, type(None): NULL,
-}  # fmt: skip
-TYPE_IDENTS: dict[str, Type] = {
-    kind.kind: kind
-    for kind in (BOOL, INT, UINT, DOUBLE, STRING, BYTES, NULL, IP, CIDR, DURATION, TIMESTAMP, list_of(DYN),
-                 map_of(DYN, DYN), optional_of(DYN), type_of(DYN))
-}  # fmt: skip
-"""Names that stand for types."""
 
 
 @dataclass(slots=True)
@@ -80,15 +63,10 @@ def check(root: Node, *, back_quotes: bool) -> Checked:
     for node, kind in checked.types.items():
         checked.types[node] = substitute(checker.bound, kind, free_is_dyn=True)
     for node in checker.aggregates:
-        _same_types(node, checked.types)
+        same_types(node, checked.types)
     for call in checker.literal_calls:
-        _literal_arguments(call, checked.types)
+        literal_arguments(call, checked.types)
     return checked
-
-
-def text_of(kind: Type) -> str:
-    """A type in an error's text."""
-    return str(kind).replace("null_type", "null")
 
 
 class _Checker:
@@ -177,7 +155,7 @@ class _Checker:
         self._exempt -= exempt
         if node.function not in FUNCTIONS:
             if node.function in NOT_SIMULATED:
-                raise Unsupported("compile", f"the simulator does not have {node.function}()", node.position)
+                raise UnsupportedError("compile", f"the simulator does not have {node.function}()", node.position)
             raise CelError("compile", f"undeclared reference to '{node.function}'", node.position)
         if node.function in {"matches", "format"}:
             self.literal_calls.append(node)
@@ -287,7 +265,10 @@ class _Checker:
         if kind.kind == "map":
             return kind.params[0], kind.params[1]
         if kind.kind not in {"dyn", "param"}:
-            message = f"expression of type '{text_of(kind)}' cannot be range of a comprehension (must be list, map, or dynamic)"
+            message = (
+                f"expression of type '{text_of(kind)}' cannot be range of a comprehension"
+                " (must be list, map, or dynamic)"
+            )
             raise CelError("compile", message, node.range.position)
         self._assignable([DYN], [kind])
         return DYN, DYN
@@ -316,17 +297,6 @@ _BY_KIND: dict[type, Callable[[_Checker, Any], Type]] = {
 }  # fmt: skip
 
 
-def qualified_name(node: Node) -> str | None:
-    """``a.b.c`` as a name, or None for what is not one."""
-    fields: list[str] = []
-    while isinstance(node, Select):
-        if node.test:
-            return None
-        fields.append(node.field)
-        node = node.operand
-    return ".".join([node.name, *reversed(fields)]) if isinstance(node, Ident) else None
-
-
 def _fresh(kind: Type, number: int) -> Type:
     """The declared type with variables of its own for this call."""
     if kind.kind == "param":
@@ -338,50 +308,3 @@ def _no_match(node: Call, kinds: list[Type]) -> str:
     texts = [text_of(kind) for kind in kinds]
     applied = f"({', '.join(texts)})" if node.target is None else f"{texts[0]}.({', '.join(texts[1:])})"
     return f"found no matching overload for '{node.function}' applied to '{applied}'"
-
-
-def _same_types(node: ListLiteral | MapLiteral, types: dict[Node, Type]) -> None:
-    """Kubernetes wants all elements of a literal to have one type, even where CEL would not."""
-    if isinstance(node, ListLiteral):
-        columns = [[(element, place in node.optional) for place, element in enumerate(node.elements)]]
-    else:
-        columns = [[(key, False) for key, _, _ in node.entries], [(value, opt) for _, value, opt in node.entries]]
-    for column in columns:
-        first: Type | None = None
-        for element, optional in column:
-            kind = types[element]
-            kind = kind.params[0] if optional and kind.params else kind
-            first = first or kind
-            if kind != first:
-                message = f"expected type '{text_of(first)}' but found '{text_of(kind)}'"
-                raise CelError("compile", message, element.position)
-
-
-def _inside(node: Node) -> Iterator[Node]:
-    """A node, and what is in it if it is a literal of a list or map."""
-    yield node
-    if isinstance(node, ListLiteral):
-        for element in node.elements:
-            yield from _inside(element)
-    if isinstance(node, MapLiteral):
-        for key, value, _ in node.entries:
-            yield from _inside(key)
-            yield from _inside(value)
-
-
-def _literal_arguments(call: Call, types: dict[Node, Type]) -> None:
-    """A pattern or a format that is a literal must be right."""
-    if call.function == "matches":
-        pattern = call.args[-1]
-        if isinstance(pattern, Literal) and isinstance(pattern.value, str):
-            try:
-                compiled(pattern.value)
-            except ValueError as error:
-                raise CelError("compile", f"invalid matches argument: {error}", pattern.position) from None
-        return
-    given = call.args[0]
-    if isinstance(call.target, Literal) and isinstance(given, ListLiteral):
-        kinds = [[types[node] for node in _inside(element)] for element in given.elements]
-        wrong = check_literal(str(call.target.value), kinds)
-        if wrong is not None:
-            raise CelError("compile", wrong, call.position)

@@ -7,18 +7,15 @@ from typing import Any
 
 from dra_driver.simulator.cel import folds, operators
 from dra_driver.simulator.cel.checker import Checked
+from dra_driver.simulator.cel.closures import Code, Frame, applied, in_constants, literal_key, logical
 from dra_driver.simulator.cel.declarations import Overload, Run, accepts, is_certain, no_overload
 from dra_driver.simulator.cel.device import FIELDS
 from dra_driver.simulator.cel.errors import CelError, EvaluationError
 from dra_driver.simulator.cel.libraries.regex import PATTERN_ARGUMENT, compiled
 from dra_driver.simulator.cel.libraries.standard import CONVERSIONS
-from dra_driver.simulator.cel.semver import Semver
 from dra_driver.simulator.cel.syntax import Bind, Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
 from dra_driver.simulator.cel.types import DEVICE, Type
-from dra_driver.simulator.cel.values import Key, Optional, TypeValue, Uint, to_key
-
-Frame = list[Any]
-Code = Callable[[Frame], Any]
+from dra_driver.simulator.cel.values import Optional, TypeValue, Uint
 
 UNSET: Any = object()
 """In a frame: a bound variable whose value was not needed yet."""
@@ -113,7 +110,7 @@ class Compiler:
         self._check_pattern(node, parts)
         run = self._dispatch(node.function, self.checked.overloads[node], [self.checked.types[part] for part in parts])
         folded = self._folded(node, parts, run)
-        return folded if folded is not None else _applied(run, codes)
+        return folded if folded is not None else applied(run, codes)
 
     def _check_pattern(self, node: Call, parts: tuple[Node, ...]) -> None:
         place = PATTERN_ARGUMENT.get(node.function)
@@ -179,15 +176,15 @@ class Compiler:
             and listed.elements
             and all(isinstance(element, Literal) and type(element.value) in _HASHED for element in listed.elements)
         ):
-            return _in_constants(item, container)
+            return in_constants(item, [element.value for element in listed.elements if isinstance(element, Literal)])
         contains = operators.contains
         return lambda frame: contains(item(frame), container(frame))
 
     def _and(self, node: Call) -> Code:
-        return _logical([self.code(arg) for arg in node.args], absorbing=False)
+        return logical([self.code(arg) for arg in node.args], absorbing=False)
 
     def _or(self, node: Call) -> Code:
-        return _logical([self.code(arg) for arg in node.args], absorbing=True)
+        return logical([self.code(arg) for arg in node.args], absorbing=True)
 
     def _conditional(self, node: Call) -> Code:
         condition, yes, no = map(self.code, node.args)
@@ -259,7 +256,7 @@ class Compiler:
         def run(frame: Frame) -> dict[Any, Any]:
             made: dict[Any, Any] = {}
             for key_code, value_code, optional in rows:
-                key, value = _literal_key(key_code(frame)), value_code(frame)
+                key, value = literal_key(key_code(frame)), value_code(frame)
                 if optional:
                     if type(value) is not Optional:
                         raise no_overload("{?_:_}", value)
@@ -290,93 +287,6 @@ class Compiler:
 
     def _fold(self, node: Fold) -> Code:
         return folds.fold(self, node)
-
-
-def _applied(run: Run, codes: list[Code]) -> Code:
-    """A closure that calls a function; a ValueError of it is an error of the expression."""
-    if len(codes) == 1:
-        (only,) = codes
-
-        def unary(frame: Frame) -> Any:
-            try:
-                return run(only(frame))
-            except ValueError as error:
-                raise EvaluationError(str(error)) from None
-
-        return unary
-    if len(codes) == 2:  # the usual case, worth its own closure
-        first, second = codes
-
-        def binary(frame: Frame) -> Any:
-            try:
-                return run(first(frame), second(frame))
-            except ValueError as error:
-                raise EvaluationError(str(error)) from None
-
-        return binary
-
-    def call(frame: Frame) -> Any:
-        try:
-            return run(*(code(frame) for code in codes))
-        except ValueError as error:
-            raise EvaluationError(str(error)) from None
-
-    return call
-
-
-def _logical(parts: list[Code], *, absorbing: bool) -> Code:
-    """``&&`` (absorbing False) or ``||``: that value anywhere wins over errors everywhere else."""
-
-    def general(frame: Frame, start: int, failed: EvaluationError | None) -> bool:
-        for part in parts[start:]:
-            try:
-                value = part(frame)
-            except EvaluationError as error:
-                failed = failed or error
-                continue
-            if value is absorbing:
-                return absorbing
-            if value is not (not absorbing):
-                failed = failed or no_overload("", value)
-        if failed is not None:
-            raise failed
-        return not absorbing
-
-    def run(frame: Frame) -> Any:
-        done = 0
-        try:
-            for part in parts:
-                done += 1
-                value = part(frame)
-                if value is absorbing:
-                    return absorbing
-                if value is not (not absorbing):
-                    return general(frame, done, no_overload("", value))
-        except EvaluationError as error:
-            return general(frame, done, error)
-        return not absorbing
-
-    return run
-
-
-def _in_constants(item: Code, container: Code) -> Code:
-    def run(frame: Frame) -> bool:
-        value = item(frame)
-        if type(value) is Semver:
-            # Kubernetes looks constants up by hash, and a version has none there.
-            raise EvaluationError(operators.UNHASHABLE)
-        return operators.contains(value, container(frame))
-
-    return run
-
-
-def _literal_key(value: Any) -> Any:
-    try:
-        hash(value)
-    except TypeError:
-        # A key that nothing is equal to; Kubernetes makes such maps too.
-        return Key(value)
-    return to_key(value)
 
 
 _HASHED = frozenset({str, int, Uint, bool, float})

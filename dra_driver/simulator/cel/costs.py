@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dra_driver.simulator.cel.listcosts import Cost, Rule, flatten, listed, range_cost, sets, slice_cost, squared
 from dra_driver.simulator.cel.sizes import (
     SIZE_UNKNOWN,
     UNLIMITED,
@@ -23,10 +23,6 @@ from dra_driver.simulator.cel.types import BYTES, STRING
 
 if TYPE_CHECKING:
     from dra_driver.simulator.cel.estimate import Estimator, Operand
-
-Cost = tuple[int, Size | None]
-"""Cost without that of the arguments, and the size of the result when it is known."""
-Rule = Callable[["Operand | None", "list[Operand]"], Cost | None]
 
 TRAVERSAL, PATTERN = 0.1, 0.25
 """Cost of a character of a text, and of a pattern."""
@@ -177,47 +173,6 @@ def _contains_address(string_overload: bool, base: int) -> Rule:  # a row of the
     return lambda _, args: (add(base, scaled(args[0].size[1], TRAVERSAL)) if string_overload else base, None)
 
 
-def _listed(factor: float, size: Size) -> Cost:
-    """A call that makes a list: its elements, the call and the list itself."""
-    return add(scaled(size[1], factor), 11), size
-
-
-def _literal_int(operand: Operand, default: int) -> int:
-    if isinstance(operand.node, Literal) and type(operand.node.value) is int:
-        return max(operand.node.value, 0)
-    return default
-
-
-def _slice(target: Operand | None, args: list[Operand]) -> Cost | None:
-    if target is None:
-        return None
-    start, end = _literal_int(args[0], 0), _literal_int(args[1], target.size[1])
-    count = (end - start) & UNLIMITED
-    return _listed(1, (count, count))
-
-
-def _range(_: Operand | None, args: list[Operand]) -> Cost:
-    count = _literal_int(args[0], UNLIMITED)
-    return _listed(1, (count, count))
-
-
-def _flatten(target: Operand | None, args: list[Operand]) -> Cost | None:
-    depth = _literal_int(args[0], UNLIMITED) if args else 1
-    return _listed(float(depth), target.size) if target else None
-
-
-def _squared(factor: float, *, of_argument: bool = False) -> Rule:
-    def rule(target: Operand | None, args: list[Operand]) -> Cost | None:
-        operand = args[0] if of_argument else target
-        return _listed(factor, product_of(operand.size, operand.size)) if operand else None
-
-    return rule
-
-
-def _sets(factor: float) -> Rule:
-    return lambda _, args: (add(scaled(product_of(args[0].size, args[1].size)[1], factor), 1), None)
-
-
 def _added(factor: float) -> Rule:
     """Texts are copied, lists are not."""
 
@@ -273,22 +228,22 @@ OVERLOADS: dict[str, Rule] = {
     "add_string": _added(TRAVERSAL),
     "add_bytes": _added(TRAVERSAL),
     "add_list": _added(0),
-    "list_slice": _slice,
-    "list_flatten": _flatten,
-    "list_flatten_int": _flatten,
-    "lists_range": _range,
-    "list_reverse": lambda target, _: _listed(1, target.size) if target else None,
-    "list_distinct": _squared(2),
-    **{f"list_{kind}_sort": _squared(_TEXT_FACTOR if kind in {"string", "bytes"} else 2) for kind in _SORTED},
+    "list_slice": slice_cost,
+    "list_flatten": flatten,
+    "list_flatten_int": flatten,
+    "lists_range": range_cost,
+    "list_reverse": lambda target, _: listed(1, target.size) if target else None,
+    "list_distinct": squared(2),
+    **{f"list_{kind}_sort": squared(_TEXT_FACTOR if kind in {"string", "bytes"} else 2) for kind in _SORTED},
     **{
-        f"list_{kind}_sortByAssociatedKeys": _squared(
+        f"list_{kind}_sortByAssociatedKeys": squared(
             _TEXT_FACTOR if kind in {"string", "bytes"} else 2, of_argument=True
         )
         for kind in _SORTED
     },
-    "list_sets_contains_list": _sets(1),
-    "list_sets_intersects_list": _sets(1),
-    "list_sets_equivalent_list": _sets(2),
+    "list_sets_contains_list": sets(1),
+    "list_sets_intersects_list": sets(1),
+    "list_sets_equivalent_list": sets(2),
     "cidr_ip": _constant(1),
     "cidr_contains_ip_string": _contains_address(True, 4),  # a row
     "cidr_contains_ip_ip": _contains_address(False, 4),  # a row

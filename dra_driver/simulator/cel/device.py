@@ -19,29 +19,40 @@ class PublishedAttribute(Protocol):
     """An attribute in a slice, such as ``kube.objects.DeviceAttribute``; lists are not values that selectors know."""
 
     @property
-    def int_(self) -> int | None: ...
+    def int_(self) -> int | None:
+        """A number."""
+
     @property
-    def bool_(self) -> bool | None: ...
+    def bool_(self) -> bool | None:
+        """A truth value."""
+
     @property
-    def string(self) -> str | None: ...
+    def string(self) -> str | None:
+        """A text."""
+
     @property
-    def version(self) -> str | None: ...
+    def version(self) -> str | None:
+        """A semantic version."""
 
 
 class PublishedCapacity(Protocol):
     """A capacity in a slice."""
 
     @property
-    def value(self) -> str: ...
+    def value(self) -> str:
+        """A quantity."""
 
 
 class PublishedDevice(Protocol):
     """A device in a slice, such as ``kube.objects.Device``, with or without ``allow_multiple_allocations``."""
 
     @property
-    def attributes(self) -> Mapping[str, PublishedAttribute]: ...
+    def attributes(self) -> Mapping[str, PublishedAttribute]:
+        """By name."""
+
     @property
-    def capacity(self) -> Mapping[str, PublishedCapacity]: ...
+    def capacity(self) -> Mapping[str, PublishedCapacity]:
+        """By name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class Estimator:
     def _push(self, name: str, local: _Local) -> None:
         self._locals.setdefault(name, []).append(local)
 
-    def _literal(self, node: Literal) -> int:
+    def _literal(self, _: Literal) -> int:
         return 0
 
     def _ident(self, node: Ident) -> int:

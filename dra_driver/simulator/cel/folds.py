@@ -10,7 +10,8 @@ from dra_driver.simulator.cel.syntax import ACCUMULATOR, Call, Fold, Ident, List
 from dra_driver.simulator.cel.values import MAPS, from_key, to_key, type_name
 
 if TYPE_CHECKING:
-    from dra_driver.simulator.cel.compiler import Code, Compiler, Frame
+    from dra_driver.simulator.cel.closures import Code, Frame
+    from dra_driver.simulator.cel.compiler import Compiler
 
 
 class _Failed:

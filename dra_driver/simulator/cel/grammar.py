@@ -17,7 +17,10 @@ from dra_driver.errors import DriverError
 
 _ESCAPED = r"\\[^\n\r]"
 _STRINGS = {
-    "STRING_LIT": rf"""/(?:[rR]"[^"\n\r]*"|[rR]'[^'\n\r]*'|"(?:{_ESCAPED}|[^"\\\n\r])*"|'(?:{_ESCAPED}|[^'\\\n\r])*')/""",
+    "STRING_LIT": (
+        rf"""/(?:[rR]"[^"\n\r]*"|[rR]'[^'\n\r]*'|"""
+        rf""""(?:{_ESCAPED}|[^"\\\n\r])*"|'(?:{_ESCAPED}|[^'\\\n\r])*')/"""
+    ),
     "MLSTRING_LIT": (r'''/(?s:[rR]""".*?"""|[rR]\'\'\'.*?\'\'\'|"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\')/'''),
 }
 
@@ -33,21 +36,39 @@ AMENDMENTS = (
     (r"^BOOL_LIT .*$", "BOOL_LIT.2: /(?:true|false)(?![_a-zA-Z0-9])/"),
     (r"^NULL_LIT .*$", "NULL_LIT.2: /null(?![_a-zA-Z0-9])/"),
     # A field in back quotes: a.`b.c/d`.
-    (r"^member_dot     : .*$", 'member_dot: member "." (IDENT | QUOTED_IDENT)\nQUOTED_IDENT: /`[-a-zA-Z0-9_.\\/ ]+`/'),
-    # Optional syntax: a.?b, a[?b], [?a], {?k: v}.
+    (
+        r"^member_dot     : .*$",
+        'member_dot: member "." (IDENT | QUOTED_IDENT)\nQUOTED_IDENT: /`[-a-zA-Z0-9_.\\/ ]+`/',
+    ),
+    # Optional syntax: a.?b, a[?b], [?a], {?k: v}; and a comma at the end of a list or map.
     (
         r"^member         : .*$",
         "member: member_dot | member_dot_arg | member_index | member_object | primary | member_opt | member_opt_index",
     ),
-    (r"^member_index .*$", 'member_index: member "[" expr "]"\nmember_opt: member "." "?" (IDENT | QUOTED_IDENT)\n'
-                           'member_opt_index: member "[" "?" expr "]"'),
-    (r"^list_lit .*$", 'list_lit: "[" [","] "]" | "[" elements [","] "]"\nelements: element | elements "," element\n'
-                       'element: expr | optional\noptional: "?" expr'),
+    (
+        r"^member_index .*$",
+        (
+            'member_index: member "[" expr "]"\nmember_opt: member "." "?" (IDENT | QUOTED_IDENT)\n'
+            'member_opt_index: member "[" "?" expr "]"'
+        ),
+    ),
+    (
+        r"^list_lit .*$",
+        (
+            'list_lit: "[" [","] "]" | "[" elements [","] "]"\nelements: element | elements "," element\n'
+            'element: expr | optional\noptional: "?" expr'
+        ),
+    ),
     (r"^map_lit .*$", 'map_lit: "{" [","] "}" | "{" mapinits [","] "}"'),
-    (r"^mapinits .*$", 'mapinits: mapinit | mapinits "," mapinit\n'
-                       'mapinit: expr ":" expr -> entry | "?" expr ":" expr -> optional_entry'),
-    (r"^member_object .*$", 'member_object: member "{" [fieldinits] "}"'),
-)  # fmt: skip
+    (
+        r"^mapinits .*$",
+        (
+            'mapinits: mapinit | mapinits "," mapinit\n'
+            'mapinit: expr ":" expr -> entry | "?" expr ":" expr -> optional_entry'
+        ),
+    ),
+)
+"""Rule or terminal of celpy's grammar -> what stands for it here."""
 
 
 @lru_cache(maxsize=1)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from dra_driver.simulator.cel.checker import check, text_of
+from dra_driver.simulator.cel.checker import check
 from dra_driver.simulator.cel.compiler import Compiler
 from dra_driver.simulator.cel.device import CelDevice
-from dra_driver.simulator.cel.errors import CelError, EvaluationError, Position, Unsupported
+from dra_driver.simulator.cel.errors import CelError, EvaluationError, Position, UnsupportedError
 from dra_driver.simulator.cel.estimate import estimate
 from dra_driver.simulator.cel.libraries import BEFORE_1_37
 from dra_driver.simulator.cel.reading import read
-from dra_driver.simulator.cel.types import ANY, BOOL
+from dra_driver.simulator.cel.types import ANY, BOOL, text_of
 
 MOST_BYTES = 10 << 10
 """Length of a selector (limit of the API)."""
@@ -61,7 +61,7 @@ class Program:
         except EvaluationError as error:
             raise CelError("runtime", str(error)) from None
         except RecursionError:
-            raise Unsupported("runtime", "the expression nests too deeply to be simulated") from None
+            raise UnsupportedError("runtime", "the expression nests too deeply to be simulated") from None
 
 
 @lru_cache(maxsize=1024)
@@ -82,7 +82,7 @@ def compile(expression: str, environment: Environment = Environment()) -> Progra
         code = compiler.code(node)
         cost = estimate(node, checked)
     except RecursionError:
-        raise Unsupported("compile", "the expression nests too deeply to be simulated", Position(1, 1)) from None
+        raise UnsupportedError("compile", "the expression nests too deeply to be simulated", Position(1, 1)) from None
     if cost > MOST_COST:
         raise CelError(
             "compile", f"too complex: the estimated cost of {cost} exceeds the limit of {MOST_COST}", Position(1, 1)

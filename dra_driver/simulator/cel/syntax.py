@@ -103,3 +103,14 @@ class Bind(Node):
 
 ACCUMULATOR = "@result"
 """The accumulator of the macros; no identifier in an expression can have this name."""
+
+
+def qualified_name(node: Node) -> str | None:
+    """``a.b.c`` as a name, or None for what is not one."""
+    fields: list[str] = []
+    while isinstance(node, Select):
+        if node.test:
+            return None
+        fields.append(node.field)
+        node = node.operand
+    return ".".join([node.name, *reversed(fields)]) if isinstance(node, Ident) else None

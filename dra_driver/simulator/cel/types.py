@@ -147,3 +147,8 @@ def substitute(bound: Bindings, given: Type, *, free_is_dyn: bool = False) -> Ty
     return Type(
         given.kind, tuple(substitute(bound, part, free_is_dyn=free_is_dyn) for part in given.params), given.name
     )
+
+
+def text_of(kind: Type) -> str:
+    """A type in an error's text."""
+    return str(kind).replace("null_type", "null")

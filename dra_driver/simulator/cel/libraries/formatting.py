@@ -8,24 +8,30 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from dra_driver.simulator.cel.errors import Unsupported
+from dra_driver.simulator.cel.errors import UnsupportedError
 from dra_driver.simulator.cel.types import Type
 from dra_driver.simulator.cel.values import MAPS, TypeValue, from_key, type_name
 
 CLAUSE = re.compile(r"%(?:(%)|(?:\.([0-9]+))?(.)|$)", re.DOTALL)
 
-_TEXT = {"string", "bool", "bytes", "int", "uint", "double", "list", "map", "type", "null_type",
-         "google.protobuf.Timestamp", "google.protobuf.Duration"}  # fmt: skip
+_WHOLE = frozenset({"int", "uint"})
+_TEXT = _WHOLE | {"string", "bool", "bytes", "double", "list", "map", "type", "null_type"}
+_BINARY = _WHOLE | {"string", "bytes"}
+_STRING_CLAUSE = (
+    "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, "
+    "durations, and timestamps"
+)
+_HEX_CLAUSE = "only integers, byte buffers, and strings can be formatted as hex"
 CLAUSES: dict[str, tuple[str, frozenset[str]]] = {
-    "s": ("string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps", frozenset(_TEXT)),
-    "d": ("decimal clause can only be used on integers", frozenset({"int", "uint"})),
+    "s": (_STRING_CLAUSE, _TEXT),
+    "d": ("decimal clause can only be used on integers", _WHOLE),
     "f": ("fixed-point clause can only be used on doubles", frozenset({"double"})),
     "e": ("scientific clause can only be used on doubles", frozenset({"double"})),
-    "b": ("only integers and bools can be formatted as binary", frozenset({"int", "uint", "bool"})),
-    "x": ("only integers, byte buffers, and strings can be formatted as hex", frozenset({"int", "uint", "string", "bytes"})),
-    "X": ("only integers, byte buffers, and strings can be formatted as hex", frozenset({"int", "uint", "string", "bytes"})),
-    "o": ("octal clause can only be used on integers", frozenset({"int", "uint"})),
-}  # fmt: skip
+    "b": ("only integers and bools can be formatted as binary", _WHOLE | {"bool"}),
+    "x": (_HEX_CLAUSE, _BINARY),
+    "X": (_HEX_CLAUSE, _BINARY),
+    "o": ("octal clause can only be used on integers", _WHOLE),
+}
 """Letter -> what is said of other types, the types it takes."""
 
 LONG_NUMBERS = ("NaN", "Infinity", "-Infinity")
@@ -119,16 +125,16 @@ def _fixed(value: Any, precision: int) -> str:
     if not math.isfinite(number):
         return "NaN" if math.isnan(number) else "∞" if number > 0 else "-∞"
     if number == 0 and math.copysign(1, number) < 0:
-        raise Unsupported("runtime", "%f of -0.0 is not simulated: its text depends on Go's printer")
+        raise UnsupportedError("runtime", "%f of -0.0 is not simulated: its text depends on Go's printer")
     if abs(number) >= 1e15:  # where digits beyond a double's precision begin
-        raise Unsupported(
+        raise UnsupportedError(
             "runtime", "%f of a number of 1e15 or more is not simulated: its digits depend on Go's printer"
         )
     return f"{number:,.{min(precision, 100)}f}"
 
 
 def _scientific(value: Any, precision: int) -> str:
-    raise Unsupported(
+    raise UnsupportedError(
         "runtime", f"%e is not simulated: Kubernetes writes {value} ({precision} digits) in a locale's way"
     )
 

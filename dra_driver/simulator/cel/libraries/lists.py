@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 from dra_driver.simulator.cel import operators
@@ -30,7 +31,7 @@ def _less(left: Any, right: Any) -> bool:
 
 
 def _is_sorted(items: list[Any]) -> bool:
-    return not any(_less(after, before) for before, after in zip(items, items[1:], strict=False))
+    return not any(_less(after, before) for before, after in pairwise(items))
 
 
 def _extreme(name: str, is_better: Callable[[Any, Any], bool]) -> Callable[[list[Any]], Any]:
@@ -95,10 +96,14 @@ def _distinct(items: list[Any]) -> list[Any]:
     return found
 
 
+def _numbers(count: int) -> list[int]:
+    return list(range(count))
+
+
 def _range(count: int) -> list[int]:
     if count < 0:
         raise ValueError(f"lists.range: size must be non-negative, got {count}")
-    return list(range(count))
+    return _numbers(count)
 
 
 def _contains(items: list[Any], part: list[Any]) -> bool:
@@ -119,7 +124,7 @@ FUNCTIONS: Functions = {
     "isSorted": _per_type("is_sorted_bool", COMPARABLE, _is_sorted, BOOL),
     "sum": tuple(method(f"list_{kind}_sum", (list_of(kind),), kind, _sum_from(zero)) for kind, zero in ZEROS.items()),
     "max": _per_type("max", COMPARABLE, _extreme("max", lambda item, best: _less(best, item))),
-    "min": _per_type("min", COMPARABLE, _extreme("min", lambda item, best: _less(item, best))),
+    "min": _per_type("min", COMPARABLE, _extreme("min", _less)),
     "indexOf": (method("list_a_index_of_int", (LIST, T), INT, _index_of),),
     "lastIndexOf": (method("list_a_last_index_of_int", (LIST, T), INT, _last_index_of),),
     "slice": (method("list_slice", (LIST, INT, INT), LIST, _slice),),
@@ -141,5 +146,5 @@ FUNCTIONS: Functions = {
     "sets.intersects": (function("list_sets_intersects_list", (LIST, LIST), BOOL, _intersects),),
 }
 
-BEFORE_1_37 = {"lists_range": lambda count: list(range(count))}
+BEFORE_1_37 = {"lists_range": _numbers}
 """Overload -> what it did in Kubernetes 1.36."""

@@ -1,4 +1,4 @@
-"""Regular expressions: RE2's, which are those of Go but for ``\\C``."""
+r"""Regular expressions: RE2's, which are those of Go but for ``\C``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def compiled(pattern: str) -> Any:
         raise ValueError(f"error parsing regexp: {reason.decode() if isinstance(reason, bytes) else reason}") from None
 
 
-# What means the same to Python's engine, which answers three times as fast: no classes but plain ones, no groups, and few
-# repetitions, so that backtracking cannot take long.
 _PLAIN = re.compile(
-    r"\^?(?:(?:[A-Za-z0-9_/:@, =~-]|\\[.+*?()|{}^$\[\]-]|\.|\[\^?[A-Za-z0-9_.]+(?:-(?=[A-Za-z0-9])[A-Za-z0-9])?\])[*+?]?)*\$?"
+    r"\^?(?:(?:[A-Za-z0-9_/:@, =~-]|\\[.+*?()|{}^$]|\.|\[[A-Za-z0-9_.]+\]|\[(?:a-z|A-Z|0-9)+\])[*+?]?)*\$?"
 )
+"""What means the same to Python's engine, which answers three times as fast: no groups, classes of plain characters."""
 _MOST_REPETITIONS = 2
+"""With more of them, backtracking could take long."""
 
 
 @lru_cache(maxsize=256)
