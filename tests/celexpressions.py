@@ -34,9 +34,8 @@ COMMON: Rows = {
         "(«string» <= «string»)",
         "(«bool» ? «bool» : «bool»)",
         "(«string» in «strings»)",
-        "(«int» in «ints»)",
+        "(«int» in «members»)",
         "«string».startsWith(«string»)",
-        "«string».contains(«string»)",
         "«ints».all(x, x > «int»)",
         "«ints».exists(x, x == «int»)",
         "«ints».exists_one(x, x == 2)",
@@ -68,14 +67,17 @@ COMMON: Rows = {
         "«ints».map(x, x + 1)",
         "«ints».filter(x, x > 1)",
     ),
+    "members": ("[1, 2, 3]", "[«int», «int»]"),
     "strings": ('["a", "b"]', "[«string», «string»]"),
 }
-"""What every CEL evaluator has."""
+"""What every CEL evaluator has. celpy has no ``contains`` on what it has concatenated."""
 
 KUBERNETES: Rows = {
     **COMMON,
     "bool": (
         *COMMON["bool"],
+        "«string».contains(«string»)",
+        "(«int» in «ints»)",
         f"{BASE}.b",
         f'device.driver == "{DOMAIN}"',
         "device.allowMultipleAllocations",

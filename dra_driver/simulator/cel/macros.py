@@ -31,7 +31,7 @@ def expand(call: Call) -> Node:
     if expanded is None:
         return call
     # The nodes that an expansion adds are not nested more deeply than what was written, seen from outside.
-    expanded.depth = call.depth
+    expanded.depth, expanded.chain = call.depth, call.chain
     return expanded
 
 

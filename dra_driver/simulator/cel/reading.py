@@ -17,7 +17,7 @@ from dra_driver.simulator.cel.syntax import Call, Ident, ListLiteral, Literal, M
 from dra_driver.simulator.cel.values import INT_MAX
 
 DEEPEST = 250
-"""Levels of nesting that cel-go's parser accepts at most."""
+"""Open brackets, and members of a chain, that cel-go's parser accepts at most."""
 
 RESERVED = frozenset(
     [
@@ -81,11 +81,19 @@ def _at(token: Token) -> Position:
     return Position(token.line or 1, token.column or 1)
 
 
-def _deeper(position: Position, *children: Node | None) -> int:
-    depth = 1 + max((child.depth for child in children if child is not None), default=0)
-    if depth > DEEPEST:
-        raise CelError("compile", f"the expression nests deeper than {DEEPEST} levels", position)
+def _inside(position: Position, *children: Node) -> int:
+    """The depth of a bracket around these nodes."""
+    depth = 1 + max((child.depth for child in children), default=0)
+    if depth >= DEEPEST:
+        raise CelError("compile", f"expression recursion limit exceeded: {DEEPEST}", position)
     return depth
+
+
+def _longer(position: Position, left: Node) -> int:
+    """The length of a chain that goes on behind this node."""
+    if left.chain >= DEEPEST:
+        raise CelError("compile", "max recursion depth exceeded", position)
+    return left.chain + 1
 
 
 def _number(node: Node) -> Node:
@@ -96,13 +104,30 @@ def _number(node: Node) -> Node:
 
 
 def _call(token: Token, function: str, *args: Node, target: Node | None = None) -> Node:
+    """A function or method with its arguments in parentheses, expanded when it is a macro."""
     position = _at(token)
-    for arg in (*args, *((target,) if target else ())):
+    for arg in args:
         _number(arg)
-    node = Call(
-        position=position, depth=_deeper(position, target, *args), function=function, target=target, args=tuple(args)
-    )
-    return expand(node)
+    depth = _inside(position, *args) if args else 0
+    chain = 0
+    if target is not None:
+        depth = max(depth, _number(target).depth)
+        chain = _longer(position, target)
+    return expand(Call(position=position, depth=depth, chain=chain, function=function, target=target, args=tuple(args)))
+
+
+def _operator(token: Token, function: str, *operands: Node) -> Node:
+    """An operator, which is no bracket."""
+    position = _at(token)
+    depth = max(_number(operand).depth for operand in operands)
+    chain = _longer(position, operands[0]) if len(operands) > 1 else 0
+    return Call(position=position, depth=depth, chain=chain, function=function, target=None, args=operands)
+
+
+def _index(token: Token, function: str, container: Node, key: Node) -> Node:
+    node = _operator(token, function, container, key)
+    node.depth = max(node.depth, _inside(node.position, key))
+    return node
 
 
 def _binary(children: list[Any]) -> Any:
@@ -111,14 +136,16 @@ def _binary(children: list[Any]) -> Any:
         return children[0]
     (left, operator), right = children
     function = BINARY.get(str(operator), f"_{operator}_")
-    if function in {"_&&_", "_||_"} and isinstance(left, Call) and left.function == function:
+    if function not in {"_&&_", "_||_"}:
+        return _operator(operator, function, left, right)
+    if isinstance(left, Call) and left.function == function and not left.bracketed:
         # One node for a chain, as cel-go balances it: its length is no depth.
-        position = _at(operator)
-        depth = max(left.depth, _deeper(position, right))
-        return Call(
-            position=left.position, depth=depth, function=function, target=None, args=(*left.args, _number(right))
-        )
-    return _call(operator, function, left, right)
+        args = (*left.args, _number(right))
+        depth = max(left.depth, right.depth)
+        return Call(position=left.position, depth=depth, function=function, target=None, args=args)
+    node = _operator(operator, function, left, right)
+    node.chain = 0
+    return node
 
 
 def _left(children: list[Any]) -> tuple[Node, Token]:
@@ -169,7 +196,9 @@ class _Builder(Transformer[Any, Any]):
         if len(children) == 1:
             return children[0]
         condition, mark, yes, _, no = children
-        return _call(mark, "_?_:_", condition, yes, no)
+        node = _operator(mark, "_?_:_", condition, yes, no)
+        node.chain, node.depth = 0, max(node.depth, _inside(node.position, no))
+        return node
 
     def unary_not(self, children: list[Any]) -> Token:
         return children[0]  # type: ignore[no-any-return] # the operator's token
@@ -184,16 +213,16 @@ class _Builder(Transformer[Any, Any]):
         if (
             operator == "-"
             and isinstance(operand, Literal)
-            and operand.depth == 1
+            and not operand.bracketed
             and operand.signs < len("--")
             and type(operand.value) in {int, float}
         ):
             return Literal(position=_at(operator), value=-operand.value, signs=operand.signs + 1)
         function = UNARY[str(operator)]
-        if isinstance(operand, Call) and operand.function == function and operand.depth == operand.args[0].depth + 1:
+        if isinstance(operand, Call) and operand.function == function and not operand.bracketed:
             # Two signs in a row are none, unless there are parentheses between them.
             return operand.args[0]
-        return _call(operator, function, operand)
+        return _operator(operator, function, operand)
 
     def literal(self, children: list[Any]) -> Node:
         token = children[0]
@@ -213,10 +242,7 @@ class _Builder(Transformer[Any, Any]):
 
     def paren_expr(self, children: list[Any]) -> Node:
         node = _number(children[1])
-        # A bracket is a level of its own for the parser, though not for the tree.
-        node.depth = _deeper(_at(children[0]), node)
-        if isinstance(node, Literal):
-            return Literal(position=node.position, depth=node.depth, value=node.value)
+        node.depth, node.chain, node.bracketed = _inside(_at(children[0]), node), 0, True
         return node
 
     def member_dot(self, children: list[Any]) -> Node:
@@ -224,7 +250,8 @@ class _Builder(Transformer[Any, Any]):
         position = _at(dot)
         return Select(
             position=position,
-            depth=_deeper(position, operand),
+            depth=operand.depth,
+            chain=_longer(position, operand),
             operand=_number(operand),
             field=str(name).strip("`"),
             quoted=name.type == "QUOTED_IDENT",
@@ -234,15 +261,15 @@ class _Builder(Transformer[Any, Any]):
         return _call(children[3], str(children[2]), *_arguments(children), target=children[0])
 
     def member_index(self, children: list[Any]) -> Node:
-        return _call(children[1], "_[_]", children[0], children[2])
+        return _index(children[1], "_[_]", children[0], children[2])
 
     def member_opt(self, children: list[Any]) -> Node:
         operand, dot, _, name = children
         field = Literal(position=_at(name), value=str(name).strip("`"))
-        return _call(dot, "_?._", operand, field)
+        return _operator(dot, "_?._", operand, field)
 
     def member_opt_index(self, children: list[Any]) -> Node:
-        return _call(children[1], "_[?_]", children[0], children[3])
+        return _index(children[1], "_[?_]", children[0], children[3])
 
     def element(self, children: list[Any]) -> Any:
         return children[0]
@@ -255,7 +282,7 @@ class _Builder(Transformer[Any, Any]):
         given = _arguments(children)
         optional = frozenset(place for place, item in enumerate(given) if isinstance(item, tuple))
         items = tuple(_number(item[0] if isinstance(item, tuple) else item) for item in given)
-        return ListLiteral(position=position, depth=_deeper(position, *items), elements=items, optional=optional)
+        return ListLiteral(position=position, depth=_inside(position, *items), elements=items, optional=optional)
 
     def entry(self, children: list[Any]) -> tuple[Node, Node, bool]:
         return _number(children[0]), _number(children[2]), False
@@ -267,7 +294,7 @@ class _Builder(Transformer[Any, Any]):
         position = _at(children[0])
         entries = tuple(_arguments(children))
         inside = (node for key, value, _ in entries for node in (key, value))
-        return MapLiteral(position=position, depth=_deeper(position, *inside), entries=entries)
+        return MapLiteral(position=position, depth=_inside(position, *inside), entries=entries)
 
     def fieldinits(self, children: list[Any]) -> list[Node]:
         return _nodes(children)
@@ -282,7 +309,7 @@ class _Builder(Transformer[Any, Any]):
             raise CelError("compile", "a type name is expected before '{'", position)
         values = tuple(_arguments(children))
         full_name = ".".join([node.name, *reversed(name)])
-        return Struct(position=position, depth=_deeper(position, *values), name=full_name, values=values)
+        return Struct(position=position, depth=_inside(position, *values), name=full_name, values=values)
 
 
 def _literal(token: Token) -> Any:

@@ -10,10 +10,16 @@ from dra_driver.simulator.cel.errors import Position
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Node:
-    """An expression. Nodes are compared by identity: the checker and the estimator keep what they learn by node."""
+    """An expression. Nodes are compared by identity: the checker and the estimator keep what they learn by node.
+
+    ``depth`` is how many brackets of any kind are open at the deepest place inside, ``chain`` how many operators and
+    selections follow each other from the left, and ``bracketed`` whether the whole is in parentheses.
+    """
 
     position: Position
-    depth: int = 1
+    depth: int = 0
+    chain: int = 0
+    bracketed: bool = False
 
 
 @dataclass(eq=False, slots=True)
