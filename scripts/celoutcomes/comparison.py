@@ -26,7 +26,7 @@ def expressions(random: Random, count: int) -> list[str]:
 
 
 def differences(recorder: Recorder, asked: Sequence[str], devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A text for each expression on which the simulator and Kubernetes disagree; saying that it does not know is not."""
+    """A text for each expression on which the simulator and Kubernetes disagree. Not knowing is no answer."""
     made = devices_of(devices)
     version: Kubernetes = "1.36" if minor(recorder.kubernetes) == "1.36" else "1.37"
     for text, theirs in zip(asked, recorder.ask(asked, tuple(devices.values())), strict=True):
