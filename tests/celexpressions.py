@@ -56,9 +56,10 @@ COMMON: Rows = {
         "size(«string»)",
         "size(«ints»)",
         "(«bool» ? «int» : «int»)",
-        "«ints»[«int»]",
+        "«ints»[«place»]",
     ),
     "string": ('""', '"a"', '"trn2.48xlarge"', '"é"', "(«string» + «string»)", "(«bool» ? «string» : «string»)"),
+    "place": ("0", "1", "2", "7", "size(«ints»)"),
     "ints": (
         "[]",
         "[1, 2, 3]",
@@ -70,7 +71,7 @@ COMMON: Rows = {
     "members": ("[1, 2, 3]", "[«int», «int»]"),
     "strings": ('["a", "b"]', "[«string», «string»]"),
 }
-"""What every CEL evaluator has. celpy has no ``contains`` on what it has concatenated."""
+"""What every CEL evaluator has. celpy has no ``contains`` on what it has concatenated, and takes -1 as an index."""
 
 KUBERNETES: Rows = {
     **COMMON,
@@ -131,6 +132,7 @@ KUBERNETES: Rows = {
     ),
     "int": (
         *COMMON["int"],
+        "«ints»[«int»]",
         "«optional».orValue(«int»)",
         "«optional».value()",
         "«quantity».compareTo(«quantity»)",
