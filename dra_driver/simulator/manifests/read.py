@@ -189,18 +189,18 @@ class _Reader:
 
     def _check(self, item: Any, origin: Origin) -> None:
         if isinstance(item, objects.DeviceClass):
-            check_class(item, origin, self._expression)
+            check_class(item, origin, self._compiler())
         elif isinstance(item, objects.ResourceClaim):
-            check_claim(item.spec.devices, origin, ("spec",), self._expression)
+            check_claim(item.spec.devices, origin, ("spec",), self._compiler())
         elif isinstance(item, workloads.ResourceClaimTemplate):
-            check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._expression)
+            check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._compiler())
         elif isinstance(item, objects.ResourceSlice):
             check_slice(item, origin)
 
-    def _expression(self, expression: str) -> object:
+    def _compiler(self) -> Compile:
         if self._compile is None:
             self._compile = selectors(self._kubernetes).compile
-        return self._compile(expression)
+        return self._compile
 
     def _add_pods(self, owner: Any, origin: Origin) -> None:
         for pod in controllers.pods(owner, owner.metadata.namespace, origin):
