@@ -10,7 +10,7 @@ from dra_driver.simulator.cel.checker import Checked
 from dra_driver.simulator.cel.closures import Code, Frame, applied, in_constants, logical, made_list, made_map
 from dra_driver.simulator.cel.declarations import Overload, Run, accepts, is_certain, no_overload
 from dra_driver.simulator.cel.device import FIELDS
-from dra_driver.simulator.cel.errors import CelError, EvaluationError
+from dra_driver.simulator.cel.errors import CelError, EvaluationError, UnsupportedError
 from dra_driver.simulator.cel.libraries.regex import PATTERN_ARGUMENT, compiled
 from dra_driver.simulator.cel.libraries.standard import CONVERSIONS
 from dra_driver.simulator.cel.syntax import Bind, Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
@@ -131,6 +131,9 @@ class Compiler:
         except (EvaluationError, ValueError) as error:
             if node.function in CONVERSIONS:
                 raise CelError("compile", str(error), node.position) from None
+            return None
+        except UnsupportedError:
+            # Said when it is evaluated, if it ever is.
             return None
 
     def _dispatch(self, name: str, overloads: tuple[Overload, ...], kinds: list[Type]) -> Run:
