@@ -94,12 +94,13 @@ def test_a_selector_has_its_value(expression: str, expected: bool) -> None:
         (f'device.capacity["{DRIVER}"].missing == quantity("1")', "no such key: missing"),
         (f'device.attributes["{DRIVER}"].version == "1.2.3"', "no such overload"),
         (f'device.attributes["{DRIVER}"].type > 4', "no such overload"),
-        (f'device.attributes["{DRIVER}"].cores', "the result is int, not bool"),
+        (f'device.attributes["{DRIVER}"].cores', "CEL result of type int could not be converted to bool"),
         ("9223372036854775807 + 1 > 0", "integer overflow"),
         ("0u - 1u == 0u", "unsigned integer overflow"),
         ("1 / 0 == 1", "division by zero"),
         ("[1][3] == 1", "index out of bounds: 3"),
         ('quantity("much") == quantity("1")', "quantities must match"),
+        ('quantity("1K") == quantity("1")', "unable to parse quantity's suffix"),
     ],
 )
 def test_a_selector_fails_on_a_device(expression: str, message: str) -> None:
