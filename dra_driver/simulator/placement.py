@@ -140,6 +140,9 @@ class _Placer:
 
     def outcome(self, attempt: Attempt) -> Outcome:
         claims = [self._as_now(claim) for claim in attempt.claims]
+        if leaving := next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None):
+            why = f"claim {leaving.metadata.name} is being deleted, so nothing is allocated with it"
+            return Outcome(attempt.pod, tuple(claims), None, why)
         try:
             fitting, why_not = self._fitting(attempt.pod, claims)
         except DriverError as error:
