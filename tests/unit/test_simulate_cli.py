@@ -233,6 +233,15 @@ def test_the_picture_marks_the_devices_and_the_rest_is_left(shell: Shell, tmp_pa
     assert "1 other node: 16 of 16 devices" in shell.out
 
 
+def test_chips_are_not_left_when_their_node_is_taken_as_a_whole(shell: Shell, tmp_path: Path) -> None:
+    whole = [{"cel": {"expression": "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"}}]
+    file = write(tmp_path, claim("c", selectors=whole))
+    assert shell(file, "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert "0 of 17 devices of neuron.aws.com/node-1" in shell.out
+    assert shell(write(tmp_path, claim("c")), "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert "15 of 17 devices of neuron.aws.com/node-1" in shell.out, "neither the chip nor the node"
+
+
 def test_claims_of_one_pod_get_different_device_numbers(shell: Shell, tmp_path: Path) -> None:
     assert shell(write(tmp_path, claim("x", 2), claim("y", 1), pod("p", "x", "y")), "--node", "trn2.48xlarge") == 0
     paths = re.findall(r"^    (/dev/neuron[0-9]+) +is (/dev/neuron[0-9]+) of the host", shell.out, re.MULTILINE)
