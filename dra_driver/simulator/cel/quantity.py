@@ -67,12 +67,13 @@ class Quantity:
     def parse(cls, text: str) -> Quantity:
         """Read what Kubernetes reads; ValueError otherwise."""
         match = _SYNTAX.fullmatch(text)
-        if match is None or not (match[2] or match[3]):
+        # No digits at all are zero, as in "Ki" or ".".
+        if match is None or not text:
             raise ValueError(
                 "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
             )
         sign = -1 if match[1] == "-" else 1
-        whole, fraction, suffix = match[2].lstrip("0") or "0", (match[3] or "").rstrip("0"), match[4]
+        whole, fraction, suffix = match[2].lstrip("0") or "0", match[3] or "", match[4]
         binary = _BINARY.get(suffix)
         exponent = binary if binary is not None else _decimal_exponent(suffix)
         digits = int(whole + fraction)
