@@ -29,16 +29,19 @@ ATTRIBUTES = ("n", "b", "s", "v", "group", "numa.example/n")
 
 def renamed(case: Object, number: int) -> Object:
     """The same case with names of its own."""
-    found: Object = json.loads(json.dumps(case).replace(TOKEN, f"w{number:04}"))
+    found: Object = json.loads(json.dumps(case).replace(TOKEN, token(number)))
     return found
 
 
+def token(number: int) -> str:
+    """What stands in names instead of ``TOKEN``."""
+    return f"w{number:04}"
+
+
 def reaches_all_nodes(case: Object) -> bool:
-    """Whether other cases in the same cluster see its devices, or (up to 1.36) its counters."""
+    """Whether other cases in the same cluster see its devices."""
     return any(
-        spec.get("allNodes")
-        or "sharedCounters" in spec
-        or any(item.get("allNodes") for item in spec.get("devices", ()))
+        spec.get("allNodes") or any(item.get("allNodes") for item in spec.get("devices", ()))
         for spec in (item["spec"] for item in case["slices"])
     )
 
@@ -133,11 +136,12 @@ class _Case:
             for place, content in zip(order[1:], contents, strict=True)
         ]
         if self.chance(10):
-            old = json.loads(json.dumps(self.random.choice(made)))
+            old = json.loads(json.dumps(self.random.choice(made if self.everywhere else made[bool(counters) :])))
             old["metadata"]["name"] = f"{TOKEN}-{driver[0]}-{name[-1]}-{order[0]}"
             old["spec"]["pool"]["generation"] = generation + self.random.choice((1, -1) if generation else (1,))
             made.append(old)
-        if self.broken:
+        # Up to 1.36 every node sees all counters, also of pools that are broken.
+        if self.broken and (not counters or self.everywhere):
             self._break(made)
         return made
 

@@ -20,7 +20,7 @@ from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import Stream, Transport
 from dra_driver.simulator.cel.program import Kubernetes
 from tests.simulatorcases import Expected, Simulated, accepted, disagreement
-from tests.simulatorworld import Object, renamed
+from tests.simulatorworld import TOKEN, Object, renamed, token
 
 T = TypeVar("T")
 
@@ -40,19 +40,26 @@ _ROOM = {"pods": "10000", "cpu": "1000", "memory": "1000Gi"}
 
 @dataclass
 class Played:
-    """A case as it was played, and the answers for its pods in order."""
+    """A case as it was played, under names of its own, and the answers for its pods in order."""
 
-    case: Object
+    original: Object
+    number: int
     kubernetes: str
+    case: Object = field(init=False)
     answers: list[Object] = field(default_factory=list)
     expected: list[Expected] = field(default_factory=list)
     disagreements: list[str] = field(default_factory=list)
     illegal: str = ""
     """Why the API server refused something for another reason than an expression; then there are no answers."""
 
+    def __post_init__(self) -> None:
+        self.case = renamed(self.original, self.number)
+
     def recorded(self, about: str) -> Object:
-        """For ``tests/data/simulator-cases``."""
-        return {"about": about, "kubernetes": self.kubernetes, "case": self.case, "answers": self.answers}
+        """For ``tests/data/simulator-cases``, under the usual names."""
+        row = {"about": about, "kubernetes": self.kubernetes, "case": self.case, "answers": self.answers}
+        found: Object = json.loads(json.dumps(row).replace(token(self.number), TOKEN))
+        return found
 
 
 class Bench:
@@ -96,7 +103,7 @@ class Bench:
     def play(self, cases: Sequence[Object]) -> list[Played]:
         """Play cases at once. What they leave is out of the way of the next ones."""
         batch = f"b{next(self._numbers)}"
-        played = [Played(renamed(case, next(self._numbers)), self.version) for case in cases]
+        played = [Played(case, next(self._numbers), self.version) for case in cases]
         refused = self._create_worlds(played, batch)
         self._wait_seen(batch)
         alive = [item for item in played if not item.illegal]
@@ -289,7 +296,6 @@ def _pod(pod: Object) -> Object:
         "spec": {
             "containers": [{"name": "main", "image": "none"}],
             "automountServiceAccountToken": False,
-            "preemptionPolicy": "Never",
             "tolerations": [{"operator": "Exists"}],
             "affinity": {
                 "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}

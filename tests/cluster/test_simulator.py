@@ -1,7 +1,8 @@
 """The simulator against a real API server and kube-scheduler, on random clusters and claims.
 
 ``SIMULATOR_SEED`` and ``SIMULATOR_CLAIMS`` choose other ones and more. A disagreement is made small and written to a
-file, which belongs to ``tests/data/simulator-cases``. ``SIMULATOR_RECORD=FILE`` writes all cases and answers.
+file, which belongs to ``tests/data/simulator-cases``. ``SIMULATOR_RECORD=FILE`` writes the cases that others had no
+influence on, with the answers.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def test_random_claims_get_what_the_simulator_says(bench: Bench, figures: list[s
     assert not [item.illegal for item in played if item.illegal]
     seconds = time.monotonic() - start
     if RECORD:
-        rows = [json.dumps(item.recorded("random")) for item in played]
+        alone = [item for item in played if not reaches_all_nodes(item.original)]
+        rows = [json.dumps(item.recorded("random")) for item in alone]
         Path(RECORD).write_text("[\n" + ",\n".join(rows) + "\n]\n")
     figures.append(f"simulator, Kubernetes {bench.version}: {_counts(played)}, {seconds:.0f} s")
     found = [place for place, item in enumerate(played) if item.disagreements]
@@ -146,9 +148,10 @@ def _reports(bench: Bench, wrong: Sequence[Played], directory: Path) -> str:
     """What the simulator is wrong about, each made small if it is so alone as well."""
     texts = []
     for number, item in enumerate(wrong):
-        if number < 3 and _still_wrong(bench, [item.case])[0]:
+        if number < 3 and _still_wrong(bench, [item.original])[0]:
+            width = 1 if reaches_all_nodes(item.original) else TOGETHER // 2
             small = shrunk(
-                item.case, lambda cases: _still_wrong(bench, cases), seconds=SHRINK_SECONDS / 3, width=TOGETHER // 2
+                item.original, lambda cases: _still_wrong(bench, cases), seconds=SHRINK_SECONDS / 3, width=width
             )
             (item,) = bench.play([small])  # noqa: PLW2901 # the same one, smaller
         file = directory / f"disagreement-{bench.kubernetes}-{number}.json"
