@@ -11,9 +11,9 @@ import msgspec
 
 from dra_driver.host.discover import discover
 from dra_driver.host.emulator import EmulationOptions, write_host
-from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
-from dra_driver.simulator.cel import CelDevice, Environment, compile  # noqa: A004 # the usual word for it
+from dra_driver.simulator.allocator import NodeView, Usage, World
 from dra_driver.simulator.explain import Explanation, Question, explain
+from dra_driver.simulator.manifests import selectors
 from dra_driver.simulator.objects import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import Layout
@@ -28,12 +28,6 @@ NEURON = {
 }
 ANY = {"metadata": {"name": "any"}}
 ATTRIBUTES = "device.attributes['neuron.aws.com']"
-
-
-def selectors(kubernetes: str = "1.37") -> Selectors:
-    """The real ones."""
-    environment = Environment("1.36" if kubernetes == "1.36" else "1.37")
-    return Selectors(lambda text: compile(text, environment), CelDevice.of)
 
 
 @lru_cache(maxsize=8)

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, allocate
-from dra_driver.simulator.cel import CelDevice, compile  # noqa: A004 # the usual word for it
 from dra_driver.simulator.explain import Explanation, Question, explain, plain, text
 from dra_driver.simulator.explain.clauses import clauses
 from dra_driver.simulator.explain.core import Part, fits, with_count
 from dra_driver.simulator.explain.values import Diagnosis, NodesAlike
-from dra_driver.simulator.objects import CelSelector, Device, DeviceSelector, ResourceClaim
+from dra_driver.simulator.objects import CelSelector, DeviceSelector, ResourceClaim
 from tests.allocatorworld import (
     ANY,
     claim,
@@ -94,7 +93,7 @@ def questions(draw: st.DrawFn, expressions: list[str], most: int = 3) -> Questio
                 counters(sets, name=f"0-{name}", pool=name, nodeName=name, slices=2),
                 offered(*made, pool=name, nodeName=name, name=f"1-{name}", slices=2),
             ]
-        elif made or draw(st.booleans()):
+        elif bool(made) or bool(draw(st.booleans())):
             slices.append(offered(*made, pool=name, nodeName=name, name=name))
         used += [in_use(item["name"], pool=name) for item in made if draw(st.integers(0, 2)) == 0]
     claims = []
@@ -205,9 +204,8 @@ def test_the_clause_named_is_the_first_that_decides(asked: Question) -> None:
 def outcome(asked: Question, name: str, clause: str) -> bool | None:
     pools = asked.world.pools.pools(NodeView(name.rpartition("-d")[0]))
     offer = next(offer for pool in pools for offer in pool.offers if offer.device.name == name)
-    found: Device = offer.device
     try:
-        return compile(clause).matches(CelDevice.of("a.example", found))
+        return asked.world.selectors.compile(clause).matches(asked.world.selectors.view("a.example", offer.device))
     except DriverError:
         return None
 
