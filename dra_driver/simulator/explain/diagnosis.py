@@ -26,6 +26,8 @@ class Case:
     claims: Sequence[ResourceClaim]
     prepared: Sequence[PreparedClaim]
     world: World
+    server: str = ""
+    """Release of the live API server, "" when there is none."""
 
     def request(self, part: Part) -> PreparedRequest:
         """The request that a part stands for."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from dra_driver.errors import DriverError
@@ -38,6 +39,8 @@ class Question:
     """The claims of the cluster that have devices."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Nodes that the pod does not go to, whatever its claims say, and why not."""
+    server: str = ""
+    """Release of the API server that the claims are on, such as 1.34; "" when there is none."""
 
 
 def explain(question: Question) -> Explanation:
@@ -57,12 +60,37 @@ def explain(question: Question) -> Explanation:
             subject=question.subject, claims=_names(question), fits=False, node=None, could=(), placed=had,
             verdict=verdict, error=prepared.reason, nodes=(), nearest="", remedies=(), traps=(),
         )  # fmt: skip
-    case = Case(waiting, prepared, question.world)
-    survey = _Survey(case, _exclusions(question))
+    case = Case(waiting, prepared, question.world, question.server)
+    survey = _Survey(case, exclusions(question))
     nodes = sorted(question.nodes, key=lambda node: node.name)
     for node in nodes:
         survey.ask(node)
     return _explanation(question, case, survey, had)
+
+
+def placed_on(question: Question, answer: Allocation) -> Explanation:
+    """The explanation of an allocation that the scheduler has just made, without a look at other nodes."""
+    waiting = [claim for claim in question.claims if claim.status.allocation is None]
+    prepared = question.world.prepare(waiting)
+    case = Case(waiting, () if isinstance(prepared, Refusal) else prepared, question.world, question.server)
+    had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
+    survey = _Survey(case, {})
+    survey.took(answer)
+    node = next(node for node in question.nodes if node.name == answer.node)
+    with given_back(case, answer):
+        survey.asked.append(node)
+        return _explanation(question, case, survey, had)
+
+
+@contextmanager
+def given_back(case: Case, answer: Allocation) -> Iterator[None]:
+    """As before the allocation."""
+    results = [item for result in answer.results for item in result.devices.results]
+    case.world.usage.release(results)
+    try:
+        yield
+    finally:
+        case.world.usage.take(results)
 
 
 class _Survey:
@@ -86,14 +114,18 @@ class _Survey:
         self.asked.append(node)
         answer = self._case.world.ask(self._case.prepared, node)
         if isinstance(answer, Allocation):
-            self.could.append(answer)
-            self.found[node.name] = FITS
-            self.decisive = self.decisive or answer
+            self.took(answer)
         elif answer.fatal:
             self.found[node.name] = _error(self._case, node, answer)
             self.decisive = self.decisive or (node, answer)
         else:
             self.found[node.name] = self._diagnosis(node, answer)
+
+    def took(self, answer: Allocation) -> None:
+        """Note that a node does."""
+        self.could.append(answer)
+        self.found[answer.node] = FITS
+        self.decisive = self.decisive or answer
 
     def _diagnosis(self, node: NodeView, answer: Refusal) -> Diagnosis:
         """The parts of the claims are tried on one of the nodes on which nothing tells the difference."""
@@ -135,14 +167,14 @@ def _look(case: Case, node: NodeView) -> object:
     return (pools, names, tuple(seen))
 
 
-def _exclusions(question: Question) -> Mapping[str, str]:
-    """Nodes that do not come into question, those included on which an allocated claim cannot be used."""
+def exclusions(question: Question) -> Mapping[str, str]:
+    """Nodes that do not come into question and why, those included on which an allocated claim cannot be used."""
     excluded = dict(question.excluded)
     for claim in question.claims:
         selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
         for node in question.nodes if selector is not None else ():
             if not matches(node, None, None, selector):
-                text = f"claim {claim_name(claim)} is allocated already, with devices of other nodes"
+                text = f"claim {claim_name(claim)} is allocated already, on other nodes"
                 excluded.setdefault(node.name, text)
     return excluded
 

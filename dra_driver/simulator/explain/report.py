@@ -31,6 +31,28 @@ def text(found: Explanation) -> str:
     return "\n".join(lines)
 
 
+def texts(found: Sequence[Explanation]) -> str:
+    """Several explanations; what is like an earlier one is only counted."""
+    paragraphs: list[str] = []
+    alike: list[Explanation] = []
+    for item in found:
+        if alike and item.like != alike[0].like:
+            paragraphs.append(_alike(alike))
+            alike = []
+        if item.like:
+            alike.append(item)
+        else:
+            paragraphs.append(text(item))
+    return "\n\n".join([*paragraphs, *([_alike(alike)] if alike else [])])
+
+
+def _alike(found: Sequence[Explanation]) -> str:
+    names = shortened([item.subject for item in found], MOST_NAMES)
+    return _sentence(
+        f"{names}: all that is said of {found[0].like} is true of {'it' if len(found) == 1 else 'them'}, too"
+    )
+
+
 def _order(group: NodesAlike) -> tuple[bool, bool, int]:
     """Nodes that do, then errors, then those that are short by least."""
     short = group.diagnosis.short
@@ -80,6 +102,7 @@ def plain(found: Explanation) -> dict[str, Any]:
     """The explanation as objects of JSON; lists and names as in ``values``."""
     return {
         "subject": found.subject,
+        "like": found.like or None,
         "claims": list(found.claims),
         "fits": found.fits,
         "node": found.node,

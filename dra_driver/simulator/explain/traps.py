@@ -24,6 +24,9 @@ MANY_STEPS: Final = 1024
 MANY_POOLS: Final = 50
 """Pools with shared counters from which on 1.36 is slow."""
 
+KEEPS_ALL: Final = (1, 36)
+"""First release of which API servers keep taints, counters and consumable capacity by default."""
+
 Look = Callable[[Case, Sequence[Sight], Allocation | None], str]
 
 
@@ -37,7 +40,7 @@ def traps(case: Case, nodes: Sequence[NodeView], chosen: Allocation | None) -> t
 def _subset_search(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001 # of the table
     worst = max(seen, key=_subsets, default=None)
     if worst is None or _subsets(worst) < MANY_STEPS:
-        return ""
+        return _subset_search_to_come(seen)
     nodes = {sight.node.name for sight in seen if _subsets(sight) >= MANY_STEPS}
     return (
         f"{worst.wish.name} asks for {worst.wish.option.count} devices, and {counted(len(nodes), 'node')} with fewer "
@@ -46,6 +49,26 @@ def _subset_search(case: Case, seen: Sequence[Sight], chosen: Allocation | None)
         "attempt, and it gives up after 10 seconds; allocationMode All, or one device that is the whole node, is "
         "refused at once there"
     )
+
+
+def _subset_search_to_come(seen: Sequence[Sight]) -> str:
+    """Nodes that are empty now will not be."""
+    for sight in seen:
+        option = sight.wish.option
+        limited = any(spec.match_attribute is not None for spec in sight.wish.constraints)
+        if (
+            option.all_devices
+            or limited
+            or not option.count <= len(sight.matching)
+            or 2 ** (option.count - 1) < MANY_STEPS
+        ):
+            continue
+        return (
+            f"{sight.wish.name} asks for {option.count} devices, and when a node has fewer free ones, kube-scheduler "
+            f"tries every subset of them: {2 ** (option.count - 1):,} if one is missing; allocationMode All, or one "
+            "device that is the whole node, is refused at once there"
+        )
+    return ""
 
 
 def _subsets(sight: Sight) -> int:
@@ -171,6 +194,17 @@ def _dropped_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | No
     return ""
 
 
+def _old_server(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    release = tuple(int(part) for part in case.server.split(".")) if case.server else KEEPS_ALL
+    if release >= KEEPS_ALL:
+        return ""
+    return (
+        f"the API server is {case.server}: unless their feature gates are on, it drops without a word what claims say "
+        "about tolerations and consumable capacity, and what slices say about taints and shared counters; what is "
+        f"explained here is what it has kept, by the rules of {case.world.release.name}"
+    )
+
+
 TRAPS: Final[dict[str, Look]] = {
     "subset-search": _subset_search,
     "all-with-counters": _all_with_counters,
@@ -181,6 +215,7 @@ TRAPS: Final[dict[str, Look]] = {
     "vanished-device": _vanished_device,
     "counters-at-scale": _counters_at_scale,
     "dropped-counters": _dropped_counters,
+    "old-server": _old_server,
     "unconnected": unconnected,
 }
 """Name of a trap -> what tells whether it is there; "" when it is not."""

@@ -131,3 +131,5 @@ class Explanation:
     """The nearest miss, "" when it fits or no node is near."""
     remedies: tuple[str, ...]
     traps: tuple[Trap, ...]
+    like: str = ""
+    """An earlier subject with equal claims, of which everything said here was found; "" for none."""

@@ -77,6 +77,6 @@ _LONGEST_CLAUSE = 160
 
 
 def owner(place: str) -> str:
-    """Whose selector it is, in words: ``class a: selector #1`` and ``claim b: selector #0``."""
+    """Whose selector it is, in words: of ``class a: selector #1``, or of the request that is spoken of."""
     holder, _, number = place.rpartition(": selector #")
-    return f"selector {int(number) + 1} of {holder}" if number.isdecimal() else place
+    return f"selector {int(number) + 1} of {holder if holder.startswith('class ') else 'the request'}"
