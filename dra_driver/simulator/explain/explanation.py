@@ -6,21 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, World
-from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
-from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name, diagnosis
-from dra_driver.simulator.explain.errors import error_diagnosis
-from dra_driver.simulator.explain.findings import findings
+from dra_driver.simulator.explain.diagnosis import Case, claim_name
 from dra_driver.simulator.explain.remedies import Miss, remedies
-from dra_driver.simulator.explain.shares import ROW
+from dra_driver.simulator.explain.survey import Survey
 from dra_driver.simulator.explain.traps import traps
 from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
 from dra_driver.simulator.explain.wording import counted, listed, shortened
 from dra_driver.simulator.objects import ResourceClaim
-
-FITS = Diagnosis("fits", "the claims fit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +55,7 @@ def explain(question: Question) -> Explanation:
             verdict=verdict, error=prepared.reason, nodes=(), nearest="", remedies=(), traps=(),
         )  # fmt: skip
     case = Case(waiting, prepared, question.world, question.server)
-    survey = _Survey(case, exclusions(question))
+    survey = Survey(case, exclusions(question))
     nodes = sorted(question.nodes, key=lambda node: node.name)
     for node in nodes:
         survey.ask(node)
@@ -74,11 +68,11 @@ def placed_on(question: Question, answer: Allocation) -> Explanation:
     prepared = question.world.prepare(waiting)
     case = Case(waiting, () if isinstance(prepared, Refusal) else prepared, question.world, question.server)
     had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
-    survey = _Survey(case, {})
+    survey = Survey(case, {})
     survey.took(answer)
     node = next(node for node in question.nodes if node.name == answer.node)
     with given_back(case, answer):
-        survey.asked.append(node)
+        survey.look_at(node)
         return _explanation(question, case, survey, had)
 
 
@@ -91,80 +85,6 @@ def given_back(case: Case, answer: Allocation) -> Iterator[None]:
         yield
     finally:
         case.world.usage.take(results)
-
-
-class _Survey:
-    """The answers of the nodes, in the order in which the scheduler asks them."""
-
-    def __init__(self, case: Case, excluded: Mapping[str, str]) -> None:
-        self._case = case
-        self._excluded = excluded
-        self._known: dict[object, Diagnosis] = {}
-        self.asked: list[NodeView] = []
-        self.found: dict[str, Diagnosis] = {}
-        self.could: list[Allocation] = []
-        self.decisive: tuple[NodeView, Refusal] | Allocation | None = None
-        """What ends the scheduling: the first allocation or error."""
-
-    def ask(self, node: NodeView) -> None:
-        """Ask one node."""
-        if node.name in self._excluded:
-            self.found[node.name] = Diagnosis("pod", self._excluded[node.name])
-            return
-        self.asked.append(node)
-        answer = self._case.world.ask(self._case.prepared, node)
-        if isinstance(answer, Allocation):
-            self.took(answer)
-        elif answer.fatal:
-            self.found[node.name] = _error(self._case, node, answer)
-            self.decisive = self.decisive or (node, answer)
-        else:
-            self.found[node.name] = self._diagnosis(node, answer)
-
-    def took(self, answer: Allocation) -> None:
-        """Note that a node does."""
-        self.could.append(answer)
-        self.found[answer.node] = FITS
-        self.decisive = self.decisive or answer
-
-    def _diagnosis(self, node: NodeView, answer: Refusal) -> Diagnosis:
-        """The parts of the claims are tried on one of the nodes on which nothing tells the difference."""
-        look = _look(self._case, node)
-        known = self._known.get(look)
-        if known is None:
-            known = self._known[look] = diagnosis(self._case, node, answer)
-        return known
-
-
-def _error(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
-    try:
-        return error_diagnosis(case, node, refusal)
-    except DriverError:
-        # Slices that cannot be read at all: there are no devices to look at.
-        return Diagnosis("error", f"an error ends the search here: {refusal.reason}")
-
-
-def _look(case: Case, node: NodeView) -> object:
-    """Everything about a node that a diagnosis can depend on, its name and those of its pools left out."""
-    around = case.around(node)
-    usage = case.world.usage
-    pools = tuple(
-        (pool.key[0], pool.incomplete, pool.invalid, tuple(pool.counters.items()), frozenset(usage.in_pool(pool.key)))
-        if pool.counters or not pool.usable
-        else pool.key[0]
-        for pool in around.pools
-    )
-    names = tuple(pool.key for pool in around.pools if not pool.usable)
-    seen = []
-    for claim, prepared in zip(case.claims, case.prepared, strict=True):
-        attributes = [attribute(spec) for spec in claim.spec.devices.constraints]
-        for request in prepared.requests:
-            for option in request.options:
-                for offer, finding in findings(option, (), around):
-                    values = tuple(value(offer, name) for name in (*attributes, ROW))
-                    shares = tuple(usage.consumed(offer.id).items()) if offer.shareable else ()
-                    seen.append((id(option), finding, values, offer.consumes, shares))
-    return (pools, names, tuple(seen))
 
 
 def exclusions(question: Question) -> Mapping[str, str]:
@@ -201,7 +121,7 @@ def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
     )  # fmt: skip
 
 
-def _explanation(question: Question, case: Case, survey: _Survey, had: tuple[Placed, ...]) -> Explanation:
+def _explanation(question: Question, case: Case, survey: Survey, had: tuple[Placed, ...]) -> Explanation:
     alike = _together(survey.found)
     chosen = survey.decisive if isinstance(survey.decisive, Allocation) else None
     error = ""
@@ -226,7 +146,7 @@ def _explanation(question: Question, case: Case, survey: _Survey, had: tuple[Pla
         nodes=alike,
         nearest=_nearest_sentence(miss, survey) if miss is not None else "",
         remedies=remedies(case, survey.asked, miss, question.holders) if chosen is None else (),
-        traps=traps(case, survey.asked, chosen),
+        traps=traps(case, survey.sights, chosen),
     )
 
 
@@ -237,7 +157,7 @@ def _together(found: Mapping[str, Diagnosis]) -> tuple[NodesAlike, ...]:
     return tuple(NodesAlike(tuple(names), item) for item, names in groups.items())
 
 
-def _verdict(question: Question, survey: _Survey, chosen: Allocation | None) -> str:
+def _verdict(question: Question, survey: Survey, chosen: Allocation | None) -> str:
     total = len(question.nodes)
     if chosen is not None:
         others = [answer.node for answer in survey.could if answer.node != chosen.node]
@@ -255,7 +175,7 @@ def _verdict(question: Question, survey: _Survey, chosen: Allocation | None) -> 
     return f"{question.subject} does not fit on {which}"
 
 
-def _nearest(survey: _Survey) -> Miss | None:
+def _nearest(survey: Survey) -> Miss | None:
     """The node that is short by least; of equal ones the first by name. After an error, the node of the error."""
     if survey.decisive is not None and not isinstance(survey.decisive, Allocation):
         return Miss(survey.decisive[0], survey.found[survey.decisive[0].name])
@@ -264,7 +184,7 @@ def _nearest(survey: _Survey) -> Miss | None:
     return min(able, key=lambda miss: (miss.diagnosis.short is None, miss.diagnosis.short or 0), default=None)
 
 
-def _nearest_sentence(miss: Miss, survey: _Survey) -> str:
+def _nearest_sentence(miss: Miss, survey: Survey) -> str:
     if miss.diagnosis.step == "error":
         return ""
     same = [name for name, item in survey.found.items() if item == miss.diagnosis]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.allocator.offers import Pool
 from dra_driver.simulator.allocator.requests import Option
@@ -64,13 +63,7 @@ def wishes(case: Case) -> list[Wish]:
     ]
 
 
-def sights(case: Case, nodes: Sequence[NodeView]) -> list[Sight]:
-    """Every request on every node; nodes whose slices cannot be read have nothing to be looked at."""
-    found = []
-    for node in nodes:
-        try:
-            around = case.around(node)
-            found += [Sight(wish, node, around.pools, findings(wish.option, (), around)) for wish in wishes(case)]
-        except DriverError:
-            continue
-    return found
+def sights(case: Case, wanted: Sequence[Wish], node: NodeView) -> list[Sight]:
+    """Every request on a node. DriverError when the node's slices cannot be read."""
+    around = case.around(node)
+    return [Sight(wish, node, around.pools, findings(wish.option, (), around)) for wish in wanted]

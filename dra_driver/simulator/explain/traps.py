@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dra_driver.names import DRIVER_NAME, NODE_DEVICE
-from dra_driver.simulator.allocator import Allocation, NodeView
+from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.explain.connections import unconnected
 from dra_driver.simulator.explain.diagnosis import Case
-from dra_driver.simulator.explain.sights import Sight, sights
+from dra_driver.simulator.explain.sights import Sight
 from dra_driver.simulator.explain.values import Trap
 from dra_driver.simulator.explain.views import clause_text
 from dra_driver.simulator.explain.wording import counted, named
@@ -30,9 +30,8 @@ KEEPS_ALL: Final = (1, 36)
 Look = Callable[[Case, Sequence[Sight], Allocation | None], str]
 
 
-def traps(case: Case, nodes: Sequence[NodeView], chosen: Allocation | None) -> tuple[Trap, ...]:
-    """The traps that the claims walk into on these nodes, each named once."""
-    seen = sights(case, nodes)
+def traps(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> tuple[Trap, ...]:
+    """The traps that the claims walk into, each named once."""
     found = ((name, look(case, seen, chosen)) for name, look in TRAPS.items())
     return tuple(Trap(name, sentence) for name, sentence in found if sentence)
 
