@@ -29,6 +29,7 @@ def constraint_view(
         wanted: how many devices they want together.
         pairs: for each of these requests, every device and what was found about it.
     """
+    matching = constraint.match_attribute is not None
     attribute = constraint.match_attribute or constraint.distinct_attribute or ""
     devices = {offer.id: offer for found in pairs for offer, _ in found}
     suitable = {offer.id for found in pairs for offer, finding in found if finding.failed is None}
@@ -42,11 +43,11 @@ def constraint_view(
             label=_label(attribute, members, devices.values()),
             devices=tuple(offer.device.name for offer in members),
             free=tuple(offer.device.name for offer in members if offer.id in free),
-            short=max(wanted - sum(offer.id in free for offer in members), 0),
+            short=max(wanted - sum(offer.id in free for offer in members), 0) if matching else 0,
         )
         for members in by_value.values()
     )
-    kind: Kind = "matchAttribute" if constraint.match_attribute is not None else "distinctAttribute"
+    kind: Kind = "matchAttribute" if matching else "distinctAttribute"
     return ConstraintView(kind, attribute, tuple(labels), wanted, tuple(sorted(shares, key=lambda item: item.short)))
 
 
@@ -84,8 +85,10 @@ _MOST_LABELS = 4
 
 def _part(labels: Sequence[str], count: int) -> str:
     free = f"{count} free" if count else "none free"
+    if count and len(labels) > 1:
+        free += " each"
     if len(labels) > _MOST_LABELS:
-        return f"{len(labels)} groups have {free}{' each' if count else ''}"
+        return f"{len(labels)} groups have {free}"
     return f"{_joined(labels)} {are(len(labels), 'has', 'have')} {free}"
 
 
@@ -93,4 +96,4 @@ def _joined(labels: Sequence[str]) -> str:
     """``rows 0 and 2`` for row 0 and row 2."""
     if len(labels) > 1 and all(label.startswith("row ") for label in labels):
         return f"rows {listed(sorted(label.removeprefix('row ') for label in labels))}"
-    return listed(labels)
+    return ", ".join(labels)

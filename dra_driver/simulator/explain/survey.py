@@ -83,7 +83,6 @@ def _error(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
 
 def _look(case: Case, seen: Sequence[Sight]) -> object:
     """Everything about a node that a diagnosis can depend on, its name and those of its pools left out."""
-    usage = case.world.usage
     pools = tuple(_pool_look(case, pool) for pool in (seen[0].pools if seen else ()))
     return pools, tuple(_device_look(case, sight, *pair) for sight in seen for pair in sight.pairs)
 

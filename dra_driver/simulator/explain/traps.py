@@ -90,13 +90,13 @@ def _all_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | N
     if sight is None:
         return ""
     what = f"{sight.wish.name} asks with allocationMode All for devices that consume shared counters"
-    admin = ", with adminAccess too" if sight.wish.option.admin else ""
+    admin = ", also with adminAccess" if sight.wish.option.admin else ""
     if case.world.release.name == "1.36":
         return (
             f"{what}: kube-scheduler 1.36.0 and 1.36.1 crash on that (kubernetes#138882), and later ones refuse it"
             f"{admin} when the devices exclude each other; ask for one device that is the whole node"
         )
-    return f"{what}: it is refused{admin} whenever two of them exclude each other, such as a node and its chips"
+    return f"{what}: it is refused{admin}, whenever two of them exclude each other, such as a node and its chips"
 
 
 def _admin_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001

@@ -58,7 +58,7 @@ class Share:
     devices: tuple[str, ...]
     free: tuple[str, ...]
     short: int
-    """How many are missing."""
+    """How many are missing for devices with the same value; 0 where they have to differ."""
 
 
 @dataclass(frozen=True, slots=True)
