@@ -109,15 +109,22 @@ def _names(question: Question) -> tuple[str, ...]:
 
 
 def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
+    """Nothing is to be allocated; what remains is whether there is a node for all of it."""
+    excluded = exclusions(question)
+    could = sorted(node.name for node in question.nodes if node.name not in excluded)
     listing = "; ".join(
         f"claim {item.claim} has "
         + (shortened([f"{one.pool}/{one.device}" for one in item.devices]) or "no devices, as it asks for none")
         for item in had
     )
+    verdict = f"{question.subject} has its devices already: {listing}"
+    if not could:
+        verdict += "; but there is no node that it may go to"
     return Explanation(
-        subject=question.subject, claims=_names(question), fits=True, node=None, could=(), placed=had,
-        verdict=f"{question.subject} has its devices already: {listing}", error="", nodes=(), nearest="",
-        remedies=(), traps=(),
+        subject=question.subject, claims=_names(question), fits=bool(could), node=could[0] if could else None,
+        could=tuple(could), placed=had, verdict=verdict, error="",
+        nodes=_together({name: Diagnosis("pod", text) for name, text in excluded.items()}) if not could else (),
+        nearest="", remedies=(), traps=(),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import Allocation, NodeView, Scheduler, World
 from dra_driver.simulator.explain.diagnosis import claim_name
 from dra_driver.simulator.explain.explanation import Question, exclusions, explain, placed_on
@@ -21,6 +22,7 @@ from dra_driver.simulator.manifests import (
     obstacle,
 )
 from dra_driver.simulator.objects import ResourceClaim, ResourceClaimStatus
+from dra_driver.simulator.workloads import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,6 @@ def explanations(
     kubernetes: str,
     *,
     target: Target | None = None,
-    given: Manifests | None = None,
     server: str = "",
 ) -> Iterator[Explanation]:
     """One explanation for each pod, and each claim that no pod has, in the order in which they are placed.
@@ -53,15 +54,14 @@ def explanations(
     Args:
         manifests: everything that was read.
         kubernetes: the release whose behaviour is meant.
-        target: explain this alone, on the cluster as it is: pods that wait beside it take nothing.
-        given: explain what these have, again on the cluster as it is; None for all that waits.
+        target: explain this alone, on the cluster as it is: pods that wait beside it take nothing; None for all.
         server: release of the live cluster, "" when there is none.
 
     Raises:
         ManifestError: something is missing; DriverError for what Kubernetes could not read either.
     """
     world, nodes = cluster_of(manifests, kubernetes)
-    asked = attempts(_reduced(manifests, target, given))
+    asked = attempts(manifests if target is None else _reduced(manifests, target))
     asked = tuple(item for item in asked if _waits(item)) or asked
     series = _Series(manifests, world, nodes, server)
     for attempt in asked:
@@ -72,21 +72,15 @@ def _waits(attempt: Attempt) -> bool:
     return any(claim.status.allocation is None for claim in attempt.claims)
 
 
-def _reduced(manifests: Manifests, target: Target | None, given: Manifests | None) -> Manifests:
-    """With the pods and claims that are asked about only, so that what is wrong with others does not matter."""
-    if target is not None:
-        pods = tuple(pod for pod in manifests.pods if ("pod", pod.namespace, pod.name) == (target.kind, *target.key))
-        wanted = {target.key} if target.kind == "claim" else set()
-    elif given is not None:
-        pods = given.pods
-        wanted = {(item.metadata.namespace, item.metadata.name) for item in given.claims}
-    else:
-        return manifests
+def _reduced(manifests: Manifests, target: Target) -> Manifests:
+    """With the target's pod and claims only, so that what is wrong with others does not matter."""
+    pods = tuple(pod for pod in manifests.pods if ("pod", pod.namespace, pod.name) == (target.kind, *target.key))
+    wanted = {target.key} if target.kind == "claim" else set()
     wanted |= {(pod.namespace, reference.claim) for pod in pods for reference in pod.claims}
     claims = tuple(item for item in manifests.claims if (item.metadata.namespace, item.metadata.name) in wanted)
-    if target is not None and not pods and not (target.kind == "claim" and claims):
+    if not pods and not (target.kind == "claim" and claims):
         raise _absent(manifests, target)
-    return replace(manifests, pods=pods, claims=claims)
+    return replace(manifests, pods=pods, claims=claims, standby=frozenset())
 
 
 def _absent(manifests: Manifests, target: Target) -> ManifestError:
@@ -148,12 +142,27 @@ class _Series:
         pod = attempt.pod
         subject = f"pod {pod.namespace}/{pod.name}" if pod is not None else f"claim {claim_name(claims[0])}"
         excluded = self._obstacles(pod) if pod is not None else {}
+        if pod is not None and pod.node_name and any(claim.status.allocation is None for claim in claims):
+            excluded = {node.name: _BOUND for node in self._nodes}
         return Question(subject, self._world, self._nodes, claims, self._holders, excluded, self._server)
 
     def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:
         """The nodes that the pod does not go to. The pods of one controller do not go to the same ones."""
         key = (pod.node_name, tuple(sorted(pod.node_selector.items())), pod.node_affinity, pod.tolerations)
         if key not in self._excluded:
-            texts = {node.metadata.name: obstacle(pod, node) for node in self._manifests.nodes}
+            texts = {node.metadata.name: _obstacle(pod, node) for node in self._manifests.nodes}
             self._excluded[key] = {name: text for name, text in texts.items() if text}
         return self._excluded[key]
+
+
+_BOUND = (
+    "the pod names its node itself, so the scheduler does not see it and allocates nothing for it; use a nodeSelector on "
+    "kubernetes.io/hostname instead of nodeName"
+)
+
+
+def _obstacle(pod: PodWithClaims, node: Node) -> str:
+    try:
+        return obstacle(pod, node)
+    except DriverError as error:
+        return f"the pod's node affinity cannot be read: {error.what}"
