@@ -123,26 +123,25 @@ def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:
     return (targets[0] if targets else None), files
 
 
-def _input(
-    args: argparse.Namespace, target: Target | None, files: Sequence[str]
-) -> tuple[Manifests, str, str]:
+def _input(args: argparse.Namespace, target: Target | None, files: Sequence[str]) -> tuple[Manifests, str, str]:
     """What there is, the release that is meant, and that of the live server ("" without one)."""
     from dra_driver.simulator.manifests import Manifests, merge, waiting_left_out
 
     live, server = Manifests(), ""
-    if args.from_cluster or args.kubeconfig is not None:
+    from_cluster = args.from_cluster or args.kubeconfig is not None
+    if from_cluster:
         from dra_driver.cli.clusterobjects import read_cluster
 
         live, server = read_cluster(args.kubeconfig)
     kubernetes = args.kubernetes or _nearest(server)
     given = argparse.Namespace(**{**vars(args), "files": files, "from_cluster": False, "kubeconfig": None})
     given.kubernetes = kubernetes
-    if server and not (files or args.node or args.objects):
+    if from_cluster and not (files or args.node or args.objects):
         return live, kubernetes, server
-    if args.node and target is not None and not (files or args.objects or server):
+    if args.node and target is not None and not (files or args.objects or from_cluster):
         raise UsageError(f"{target.kind}/{target.name} is in no cluster", remedy="give --objects, --kubeconfig or FILE")
     rest, _ = read_input(given)
-    return merge(waiting_left_out(live) if files and server else live, rest), kubernetes, server
+    return merge(waiting_left_out(live) if files else live, rest), kubernetes, server
 
 
 def _nearest(server: str) -> str:

@@ -156,8 +156,8 @@ class _Series:
 
 
 _BOUND = (
-    "the pod names its node itself, so the scheduler does not see it and allocates nothing for it; use a nodeSelector on "
-    "kubernetes.io/hostname instead of nodeName"
+    "the pod names its node itself, so the scheduler does not see it and allocates nothing for it; use a nodeSelector "
+    "on kubernetes.io/hostname instead of nodeName"
 )
 
 
