@@ -21,7 +21,7 @@ class Scheduler:
     def __init__(self, world: World, nodes: Iterable[NodeView]) -> None:
         self.world = world
         self._nodes = sorted(nodes, key=lambda node: node.name)
-        self._open: dict[bytes, list[NodeView]] = {}
+        self._open: dict[tuple[bytes, tuple[str, ...] | None], list[NodeView]] = {}
 
     def place(self, claims: Sequence[ResourceClaim], on: Sequence[NodeView] | None = None) -> Allocation | Refusal:
         """Allocate the claims of one pod together.
@@ -33,7 +33,7 @@ class Scheduler:
         prepared = self.world.prepare(claims)
         if isinstance(prepared, Refusal):
             return prepared
-        waiting = list(reversed(on)) if on is not None else self._not_refused(claims)
+        waiting = self._not_refused(claims, on)
         answer: Allocation | Refusal = Refusal(NO_SOLUTION)
         while waiting:
             answer = self.world.ask(prepared, waiting[-1])
@@ -51,12 +51,16 @@ class Scheduler:
         self.world.usage.release(results)
         self._open.clear()
 
-    def _not_refused(self, claims: Sequence[ResourceClaim]) -> list[NodeView]:
+    def _not_refused(self, claims: Sequence[ResourceClaim], on: Sequence[NodeView] | None) -> list[NodeView]:
         """The nodes that have not refused equal claims, the first one last; to be shortened by whoever asks them."""
+        nodes = self._nodes if on is None else on
         if not self._refusals_last(claims):
-            return list(reversed(self._nodes))
-        key = msgspec.json.encode([claim.spec for claim in claims], order="sorted")
-        return self._open.setdefault(key, list(reversed(self._nodes)))
+            return list(reversed(nodes))
+        wanted = msgspec.json.encode([claim.spec for claim in claims], order="sorted")
+        key = (wanted, None if on is None else tuple(node.name for node in on))
+        if key not in self._open:
+            self._open[key] = list(reversed(nodes))
+        return self._open[key]
 
     def _refusals_last(self, claims: Sequence[ResourceClaim]) -> bool:
         """False where up to 1.36 more devices in use may indeed help: what is tried in vain changes what is allowed."""

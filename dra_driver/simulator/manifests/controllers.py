@@ -24,7 +24,7 @@ from dra_driver.simulator.workloads import (
 )
 
 MOST_PODS: Final = 150_000
-"""Of one controller: the size that Kubernetes is tested for."""
+"""In all: the size that Kubernetes is tested for."""
 _HASH: Final = 10
 """Characters that a Deployment puts between its name and the pod's."""
 
@@ -100,7 +100,8 @@ def _of_leader_worker_set(maker: _Maker) -> Iterator[Described]:
     of_workers = (*path, "workerTemplate", "spec")
     of_leader = (*path, "leaderTemplate", "spec") if group.leader_template is not None else of_workers
     size = maker.count(group.size, *path, "size")
-    for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
+    maker.count(owner.spec.replicas * size, "spec", "replicas")
+    for place in range(owner.spec.replicas):
         leader = f"{owner.metadata.name}-{place}"
         yield maker.pod(leader, group.leader_template or group.worker_template, of_leader)
         for worker in range(1, size):

@@ -11,6 +11,7 @@ import msgspec
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.simulator import objects, workloads
 from dra_driver.simulator.manifests import controllers
+from dra_driver.simulator.manifests.controllers import MOST_PODS
 from dra_driver.simulator.manifests.documents import Origin, documents
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import selectors
@@ -105,6 +106,7 @@ class _Reader:
         self._found: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
         self._pods: list[PodWithClaims] = []
         self._origins: dict[Key, Origin] = {}
+        self._count = 0
         self._beside: Counter[str] = Counter()
         self._unconsidered: dict[str, list[str]] = {}
 
@@ -206,6 +208,9 @@ class _Reader:
             if pod.ended:
                 self._unconsidered.setdefault("Pod that has ended", []).append(name)
                 continue
+            self._count += 1
+            if self._count > MOST_PODS:
+                raise origin.error((), f"this and what was read before make more than {MOST_PODS} pods")
             made = with_claims(pod)
             if not made.claims:
                 self._unconsidered.setdefault("Pod without resource claims", []).append(name)
