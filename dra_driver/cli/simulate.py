@@ -117,7 +117,7 @@ def read_input(args: argparse.Namespace) -> tuple[Manifests, str]:
         from dra_driver.cli.clusterobjects import read_cluster
 
         cluster, release = read_cluster(args.kubeconfig)
-    kubernetes = args.kubernetes or (release if release in RELEASES else RELEASES[-1])
+    kubernetes = args.kubernetes or _nearest(release)
     notes = []
     if release and release not in RELEASES and args.kubernetes is None:
         notes.append(f"the cluster's release {release}: {kubernetes} is simulated")
@@ -128,6 +128,13 @@ def read_input(args: argparse.Namespace) -> tuple[Manifests, str]:
     if args.files:
         cluster = merge(waiting_left_out(cluster), read_manifests(_texts(args.files), kubernetes))
     return merge(cluster, Manifests(not_considered=tuple(notes))), kubernetes
+
+
+def _nearest(release: str) -> str:
+    """The release that is known and closest to the cluster's; the newest when that is not told."""
+    parts = tuple(int(part) for part in release.split(".")) if release else ()
+    older = parts and parts < tuple(int(part) for part in RELEASES[0].split("."))
+    return release if release in RELEASES else RELEASES[0] if older else RELEASES[-1]
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -85,7 +85,7 @@ REQUEST = {
     "tolerations": [{"key": "worn", "operator": "Exists", "effect": "NoSchedule"}],
     "capacity": {"requests": {"memory": "1Gi"}},
 }
-CLAIM = {
+CLAIM: dict[str, Any] = {
     "requests": [
         {"name": "r", "exactly": REQUEST},
         {"name": "s", "firstAvailable": [{"name": "t", "deviceClassName": "any", "allocationMode": "All"}]},
@@ -116,7 +116,7 @@ POD = {
     "tolerations": [{"key": "k", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": SELECTOR}},
 }
-WORLD = [
+WORLD: list[dict[str, Any]] = [
     {
         "kind": "Node",
         "metadata": {"name": "n", "labels": {"zone": "a"}},

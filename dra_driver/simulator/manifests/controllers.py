@@ -100,7 +100,7 @@ def _of_leader_worker_set(maker: _Maker) -> Iterator[Described]:
     of_workers = (*path, "workerTemplate", "spec")
     of_leader = (*path, "leaderTemplate", "spec") if group.leader_template is not None else of_workers
     size = maker.count(group.size, *path, "size")
-    maker.count(owner.spec.replicas * size, "spec", "replicas")
+    maker.count(owner.spec.replicas * max(size, 1), "spec", "replicas")
     for place in range(owner.spec.replicas):
         leader = f"{owner.metadata.name}-{place}"
         yield maker.pod(leader, group.leader_template or group.worker_template, of_leader)
