@@ -134,6 +134,9 @@ def _input(args: argparse.Namespace, target: Target | None, files: Sequence[str]
 
         live, server = read_cluster(args.kubeconfig)
     kubernetes = args.kubernetes or _nearest(server)
+    if server and server not in RELEASES and args.kubernetes is None:
+        note = f"the cluster's release {server}: {kubernetes} is simulated"
+        live = merge(live, Manifests(not_considered=(note,)))
     given = argparse.Namespace(**{**vars(args), "files": files, "from_cluster": False, "kubeconfig": None})
     given.kubernetes = kubernetes
     if from_cluster and not (files or args.node or args.objects):

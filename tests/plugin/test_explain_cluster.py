@@ -122,6 +122,7 @@ def test_the_nearest_release_is_meant(
         explained(server, tmp_path, "claim/pair", "-n", "shop", "-o", "json")
     document = json.loads(capsys.readouterr().out)
     assert document["kubernetes"] == meant
+    assert any("is simulated" in note for note in document["notConsidered"]) == (version != "v1.36.3")
     names = [trap["name"] for trap in document["explanations"][0]["traps"]]
     assert ("old-server" in names) == (version == "v1.34.2")
 

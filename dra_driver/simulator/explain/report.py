@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,26 +15,29 @@ MOST_GROUPS = 20
 """Groups of nodes that are told one by one in the text; JSON has all."""
 
 
-def text(found: Explanation) -> str:
-    """The explanation in paragraphs."""
+def text(found: Explanation, told: Collection[str] = ()) -> str:
+    """The explanation in paragraphs. Traps whose names are in ``told`` are left out."""
     lines = [_sentence(found.verdict)]
     lines += [f"  {line}" for item in found.placed for line in _placed(item)]
-    groups = sorted(found.nodes, key=_order)
+    # That the one node does which the claims go to has been said.
+    groups = sorted((group for group in found.nodes if group.nodes != (found.node,)), key=_order)
     for group in groups[:MOST_GROUPS]:
-        lines += ["", *_nodes(group, of_many=not found.fits or group.diagnosis.step != "fits")]
+        lines += ["", *_nodes(group)]
     if len(groups) > MOST_GROUPS:
         lines += ["", _sentence(f"{counted(len(groups) - MOST_GROUPS, 'more group')} of nodes: see -o json")]
     if found.nearest and len(groups) > 1:
         lines += ["", _sentence(f"nearest miss: {found.nearest}")]
     lines += _listed("What would help (each was tried):", [_sentence(item) for item in found.remedies])
-    lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in found.traps])
+    traps = [trap for trap in found.traps if trap.name not in told]
+    lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in traps])
     return "\n".join(lines)
 
 
 def texts(found: Sequence[Explanation]) -> str:
-    """Several explanations; what is like an earlier one is only counted."""
+    """Several explanations; what is like an earlier one is only counted, and each trap is told once."""
     paragraphs: list[str] = []
     alike: list[Explanation] = []
+    told: set[str] = set()
     for item in found:
         if alike and item.like != alike[0].like:
             paragraphs.append(_alike(alike))
@@ -42,7 +45,8 @@ def texts(found: Sequence[Explanation]) -> str:
         if item.like:
             alike.append(item)
         else:
-            paragraphs.append(text(item))
+            paragraphs.append(text(item, told))
+            told |= {trap.name for trap in item.traps}
     return "\n\n".join([*paragraphs, *([_alike(alike)] if alike else [])])
 
 
@@ -77,14 +81,11 @@ def _placed(item: Placed) -> Iterator[str]:
         yield f"claim {name}, request {request}: {named(devices)} of pool {driver}/{pool}"
 
 
-def _nodes(group: NodesAlike, *, of_many: bool) -> Iterator[str]:
+def _nodes(group: NodesAlike) -> Iterator[str]:
     names = natural(group.nodes)
     who = f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes ({shortened(names, MOST_NAMES)})"
-    if group.diagnosis.step == "fits":
-        yield _sentence(f"{who}: {group.diagnosis.sentence}")
-        return
     yield _sentence(f"{who}: {group.diagnosis.sentence}")
-    for note in group.diagnosis.notes if of_many and group.diagnosis.step != "pools" else ():
+    for note in group.diagnosis.notes if group.diagnosis.step != "pools" else ():
         yield f"  - {_sentence(note)}"
     yield from _requests(group.diagnosis)
 
