@@ -16,7 +16,7 @@ from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusa
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim
 
 
-def _nodes_with_room(nodes: int) -> int:
+def nodes_with_room(nodes: int) -> int:
     """After how many nodes with room kube-scheduler looks no further (``numFeasibleNodesToFind``)."""
     percentage = max(50 - nodes // 125, 5)
     return min(nodes, max(100, nodes * percentage // 100))
@@ -75,7 +75,7 @@ class Scheduler:
         if errors == "nothing":
             return None
         sound = self._sound.setdefault(_key(claims), set()) if errors == "node" else set()
-        wanted = _nodes_with_room(len(self._nodes)) - 1
+        wanted = nodes_with_room(len(self._nodes)) - 1
         for node in nodes:
             if wanted <= 0:
                 break
