@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.simulator.workload import WorkloadError, read_workload
+from dra_driver.simulator.manifests import ManifestError
+from dra_driver.simulator.workload import read_workload
 from dra_driver.simulator.workload.values import Duration, Exponential, Fixed, Lognormal, Uniform
 from tests.workloadworld import TEXT, workload
 
@@ -47,70 +48,95 @@ def test_the_mean_of_a_distribution_is_the_mean_of_its_shares(duration: Duration
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        (
-            "pods:",
-            "podz:",
-            "line 3: podz: unknown field; known here are pods, arrivals, duration, length, nodes, warmUp",
-        ),
-        ("  weight: 5\n", "  wait: 5\n", r"line 5: pods\[0\]\.wait: unknown field"),
-        ("  weight: 5\n", "", r"line 4: pods\[0\]: weight is missing"),
-        ("weight: 5", "weight: five", r"line 5: pods\[0\]\.weight: a number expected, found a text"),
-        ("weight: 5", "weight: 0", r"line 5: pods\[0\]\.weight: 0 is not in the range"),
-        ("weight: 5", "weight: .nan", r"line 5: pods\[0\]\.weight: nan is not in the range"),
-        ("weight: 5", "weight: yes", r"line 5: pods\[0\]\.weight: a number expected, found true or false"),
-        ("count: 4", "count: 4.0", r"line 9: pods\[1\]\.count: a whole number expected"),
-        ("count: 4", "count: 33", r"line 9: pods\[1\]\.count: 33 is not in the range from 1 to 32"),
-        ("name: half", "name: row", r"line 12: pods\[2\]: the name row comes twice"),
-        ("name: half", "name: Half", r"line 12: pods\[2\]\.name: 'Half' is not of small letters"),
-        ("name: half", "name: [half]", r"line 12: pods\[2\]\.name: a text expected, found a list"),
-        ("trn2.48xlarge: 2", "trn2.48xlarge: 0", r"line 2: nodes\.trn2\.48xlarge: 0 is not in the range"),
-        ("\n  trn2.48xlarge: 2", " {}", "line 1: nodes: no type is named"),
-        ("perHour: 6", "perHour: 900000", r"line 16: arrivals\.perHour: 216000000 arrivals in 240 h are more"),
-        ("perHour: 6", "perDay: 6", r"line 16: arrivals\.perDay: unknown field; known here are perHour"),
-        ("length: 10d", "length: 10", "line 20: length: a time such as 90m expected, found '10'"),
-        ("length: 10d", "length: 10w", "line 20: length: a time such as 90m expected, found '10w'; write a number and"),
-        ("length: 10d", "length: 0s", "line 20: length: 0s is not in the range"),
-        ("warmUp: 1d", "warmUp: 10d", "line 21: warmUp: 240 h are not less than the length of 240 h"),
-        (
-            "fixed: 30m",
-            "fixed: 30m\n    uniform: 1",
-            r"line 10: pods\[1\]\.duration: exactly one distribution expected",
-        ),
-        ("fixed: 30m", "normal: 30m", r"line 11: pods\[1\]\.duration\.normal: unknown field; known here are fixed"),
-        ("fixed: 30m", "uniform: {from: 2h, to: 1h}", r"duration\.uniform\.to: is less than from"),
-        ("fixed: 30m", "lognormal: {median: 3650d, sigma: 4}", r"duration\.lognormal: the mean is more than"),
-        ("fixed: 30m", "exponential: 30m", r"duration\.exponential: a mapping expected, found a text"),
-        ("warmUp: 1d", "warmUp: 1d\nlength: 3d", "line 22: the document: 'length' comes twice"),
-        ("warmUp: 1d", "1: 1d", "line 21: the document: the name of a field must be a text"),
-        ("warmUp: 1d", "warmUp: [1d", "line 22: not YAML"),
-        ("warmUp: 1d", "warmUp: !!int maybe", "not YAML"),
-        ("warmUp: 1d", "warmUp: !!python/name:os.system x", "not YAML"),
-        ("warmUp: 1d", "---\nwarmUp: 1d", "not YAML: but found another document"),
+        ("pods:", "podz:", "3: podz: there is no such field; did you mean pods?"),
+        ("  weight: 5\n", "  wait: 5\n", "5: pods[0].wait: there is no such field; did you mean weight?"),
+        ("  weight: 5\n", "", "4: pods[0]: Object missing required field `weight`"),
+        ("weight: 5", "weight: five", "5: pods[0].weight: Expected `float`, got `str`"),
+        ("weight: 5", "weight: 0", "5: pods[0].weight: 0.0 is not in the range from 1e-06 to 1e+06"),
+        ("weight: 5", "weight: .nan", "5: pods[0].weight: nan is not in the range"),
+        ("weight: 5", "weight: .inf", "5: pods[0].weight: inf is not in the range"),
+        ("weight: 5", "weight: yes", "5: pods[0].weight: Expected `float`, got `bool`"),
+        ("count: 4", "count: 4.0", "9: pods[1].count: Expected `int | null`, got `float`"),
+        ("count: 4", "count: 33", "9: pods[1].count: 33 is not in the range from 1 to 32"),
+        ("  count: 4\n", "", "7: pods[1]: exactly one of count and claims is needed"),
+        ("count: 4", "claims: []", "7: pods[1]: exactly one of count and claims is needed"),
+        ("name: half", "name: row", "12: pods[2].name: the name row comes twice"),
+        ("name: half", "name: Half", "12: pods[2].name: 'Half' is no name: lower-case letters, digits and -"),
+        ("name: half", "name: [half]", "12: pods[2].name: Expected `str`, got `array`"),
+        ("trn2.48xlarge: 2", "trn2.48xlarge: 0", "2: nodes.trn2.48xlarge: 0 is not in the range from 1 to 10000"),
+        ("\n  trn2.48xlarge: 2", " {}", "1: nodes: no type is named; write, for example, trn2.48xlarge: 4"),
+        ("perHour: 6", "perHour: 900000", "16: arrivals.perHour: 216000000 pods in 240 h are more than 1000000"),
+        ("perHour: 6", "perDay: 6", "16: arrivals.perDay: there is no such field"),
+        ("length: 10d", "length: 10", "20: length: Expected `str`, got `int`"),
+        ("length: 10d", "length: 10w", "20: length: '10w' is no time; write a number and a unit (s, m, h, d)"),
+        ("length: 10d", "length: 0s", "20: length: 0.0 is not in the range"),
+        ("warmUp: 1d", "warmUp: 10d", "21: warmUp: 240 h are not less than the length of 240 h"),
+        ("fixed: 30m", "fixed: 30m\n    exponential: {mean: 1h}", "10: pods[1].duration: exactly one distribution"),
+        ("fixed: 30m", "normal: 30m", "11: pods[1].duration.normal: there is no such field; did you mean lognormal?"),
+        ("fixed: 30m", "uniform: {from: 2h, to: 1h}", "11: pods[1].duration.uniform.to: 1h is less than 2h"),
+        ("fixed: 30m", "lognormal: {median: 3650d, sigma: 4}", "11: pods[1].duration.lognormal: the mean of 2611"),
+        ("fixed: 30m", "exponential: 30m", "11: pods[1].duration.exponential: Expected `object | null`, got `str`"),
+        ("warmUp: 1d", "warmUp: 1d\nlength: 3d", "22: not YAML or JSON: key 'length' comes twice"),
+        ("warmUp: 1d", "1: 1d", "21: 1: there is no such field"),
+        ("warmUp: 1d", "warmUp: [1d", "22: not YAML or JSON"),
+        ("warmUp: 1d", "warmUp: !!int maybe", " not YAML or JSON"),
+        ("warmUp: 1d", "warmUp: !!python/name:os.system x", "21: not YAML or JSON"),
+        ("warmUp: 1d", "---\nwarmUp: 1d", " 2 documents, and a workload is one; docs/placement.md has an example"),
+        ("count: 4", "claims: [{devices: {requests: [{name: x}]}}]", "9: pods[1].claims[0].devices.requests[0]: exac"),
+        ("count: 4", "claims: [{device: {}}]", "9: pods[1].claims[0].device: there is no such field; did you mean d"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_file_line_and_path(before: str, after: str, says: str) -> None:
     assert before in TEXT
-    with pytest.raises(WorkloadError, match=r"^workload\.yaml") as caught:
+    with pytest.raises(ManifestError) as caught:
         workload(TEXT.replace(before, after, 1))
-    caught.match(says)
+    assert str(caught.value).startswith(f"workload.yaml:{says}")
+
+
+CLAIM = """\
+  claims:
+  - devices:
+      requests:
+      - name: chips
+        exactly:
+          deviceClassName: neuron.aws.com
+          count: 2
+          selectors:
+          - cel:
+              expression: device.attributes['neuron.aws.com'].topology_x == 1
+"""
+
+
+def test_a_kind_may_have_claims_of_its_own() -> None:
+    kind = workload(TEXT.replace("  count: 4\n", CLAIM)).kinds[1]
+    (request,) = kind.claims[0].requests
+    assert kind.count is None
+    assert request.exactly is not None
+    assert (request.exactly.device_class_name, request.exactly.count) == ("neuron.aws.com", 2)
+
+
+def test_a_selector_that_kubernetes_would_refuse_is_refused() -> None:
+    wrong = CLAIM.replace("topology_x == 1", "topology_x = 1")
+    with pytest.raises(ManifestError, match=r"^workload\.yaml:18: .*selectors\[0\]\.cel\.expression"):
+        workload(TEXT.replace("  count: 4\n", wrong))
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "the file is empty"),
-        ("# nothing\n", "the file is empty"),
-        ("- a\n", "line 1: the document: a mapping expected, found a list"),
-        ("pods: []\narrivals: {perHour: 1}\nduration: {fixed: 1h}\nlength: 1d\n", "pods: the list is empty"),
-        ("a: &x 1\nb: *x\n", "line 1: b: aliases"),
-        ("[" * 3000, "not YAML"),
-        ("a" * (1 << 21), "larger than"),
-        ("a: \x00", "not YAML"),
+        ("", " 0 documents, and a workload is one"),
+        ("# nothing\n", " 0 documents, and a workload is one"),
+        ("- a\n", "1: a workload expected, found list"),
+        ("pods: []\narrivals: {perHour: 1}\nduration: {fixed: 1h}\nlength: 1d\n", "1: pods: 0 kinds; 1 to 100 are po"),
+        ("a: &x 1\nb: *x\n", "2: not YAML or JSON: aliases"),
+        ("[" * 3000, "2: not YAML or JSON"),
+        ("a: \x00", " not YAML or JSON"),
     ],
 )
 def test_a_text_that_is_no_workload_is_refused(text: str, says: str) -> None:
-    with pytest.raises(WorkloadError, match=says):
+    with pytest.raises(ManifestError) as caught:
         read_workload("workload.yaml", text)
+    assert str(caught.value).startswith(f"workload.yaml:{says}")
 
 
 @given(st.text(alphabet="abnodepsu:-[]{}&*!|>'\"#\n 0123456789.,%@`\t?", max_size=60))
@@ -118,5 +144,5 @@ def test_no_text_ends_in_another_error(text: str) -> None:
     for candidate in (text, TEXT.replace("single", text, 1), TEXT.replace("30m", text, 1)):
         try:
             read_workload("workload.yaml", candidate)
-        except WorkloadError as error:
+        except ManifestError as error:
             assert str(error).startswith("workload.yaml")

@@ -19,7 +19,7 @@ BOTH = ("lowest-id", "lowest-id-spread")
 
 @cache
 def report(*policies: str, seeds: int = 2) -> Report:
-    world, where = cluster(trn2_48xlarge=2)
+    world, where = cluster(("trn2.48xlarge", 2))
     stream = workload()
     runs = tuple(
         simulate(stream, where, world, POLICIES[name], seed) for name in policies for seed in range(1, seeds + 1)

@@ -17,7 +17,7 @@ from dra_driver.simulator.workload.values import Exponential, Fixed, Kind, Workl
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.workloadworld import cluster, workload
 
-WORLD, PAIR = cluster(trn2_48xlarge=2)
+WORLD, PAIR = cluster(("trn2.48xlarge", 2))
 ONE = PAIR[:1]
 masks = st.integers(0, (1 << 16) - 1)
 LOWEST = POLICIES["lowest-id"]
@@ -63,10 +63,10 @@ def test_a_free_chip_is_usable_when_it_is_in_a_free_set(free: int) -> None:
 
 
 def test_nodes_without_sets_do_not_count_as_broken_up() -> None:
-    _, (single,) = cluster(trn1_2xlarge=1)
+    _, (single,) = cluster(("trn1.2xlarge", 1))
     found = free_on(single, 1)
     assert (found.chips, found.measured, found.unusable) == (1, 0, 0)
-    _, (ring,) = cluster(inf2_48xlarge=1)
+    _, (ring,) = cluster(("inf2.48xlarge", 1))
     found = free_on(ring, 0b1111_0111_0001)
     assert (found.unusable, found.outside, found.eligible) == (4, (4, 0, 0), (8, 0, 0))
 
@@ -113,12 +113,12 @@ def erlang(servers: int, load: float) -> float:
 
 @pytest.mark.parametrize(("count", "load"), [(1, 14), (4, 3), (8, 2), (16, 1)])
 def test_pods_of_one_kind_are_refused_as_often_as_queueing_theory_says(count: int, load: float) -> None:
-    stream = Workload((Kind("only", 1, Exponential(1), count),), load, length=8000, warm_up=50)
+    stream = Workload((Kind("only", 1, Exponential(1), count),), load, length=10000 / load, warm_up=50)
     run = simulate(stream, ONE, WORLD, LOWEST, 1)
     refused = run.refused / (run.placed + run.refused)
     expected = erlang(16 // count, load)
-    assert abs(refused - expected) < 0.02
-    assert abs(run.utilisation - load * (1 - expected) / (16 // count)) < 0.02
+    assert abs(refused - expected) < 0.03
+    assert abs(run.utilisation - load * (1 - expected) / (16 // count)) < 0.03
     assert run.outcomes["only"].refused_with_chips_free == 0
 
 
@@ -182,17 +182,17 @@ def test_nothing_free_is_no_fragmentation() -> None:
 @pytest.mark.parametrize(
     ("types", "count", "attribute"),
     [
-        ({"trn2_48xlarge": 1}, 4, "resource.aws.com/devicegroup4_id"),
-        ({"trn1_32xlarge": 1, "trn2_48xlarge": 1}, 16, "resource.aws.com/devicegroup16_id"),
-        ({"inf2_48xlarge": 1}, 3, "neuron.aws.com/segment3_id"),
-        ({"inf2_48xlarge": 1, "trn2_48xlarge": 1}, 8, "resource.aws.com/devicegroup8_id"),
-        ({"trn2_48xlarge": 1}, 1, None),
+        (["trn2.48xlarge"], 4, "resource.aws.com/devicegroup4_id"),
+        (["trn1.32xlarge", "trn2.48xlarge"], 16, "resource.aws.com/devicegroup16_id"),
+        (["inf2.48xlarge"], 3, "neuron.aws.com/segment3_id"),
+        (["inf2.48xlarge", "trn2.48xlarge"], 8, "resource.aws.com/devicegroup8_id"),
+        (["trn2.48xlarge"], 1, None),
     ],
 )
 def test_a_count_becomes_the_claim_that_asks_for_a_connected_set(
-    types: dict[str, int], count: int, attribute: str | None
+    types: list[str], count: int, attribute: str | None
 ) -> None:
-    _, where = cluster(**types)
+    _, where = cluster(*((kind, 1) for kind in types))
     claim = claim_for(count, where)
     assert [item.exactly.count for item in claim.requests if item.exactly] == [count]
     assert [item.match_attribute for item in claim.constraints] == ([attribute] if attribute else [])
@@ -202,23 +202,23 @@ def test_a_count_becomes_the_claim_that_asks_for_a_connected_set(
     ("types", "count", "says"),
     [
         (
-            {"trn2_48xlarge": 1},
+            ["trn2.48xlarge"],
             2,
             "a count of 2: no node has connected sets of this size; .*take a count of 1, 4, 8, 16",
         ),
-        ({"trn1_2xlarge": 1}, 4, "no node has connected sets of this size; .* take a count of 1$"),
-        ({"inf2_48xlarge": 1, "trn2_48xlarge": 1}, 4, "differently: .*devicegroup4_id and neuron.aws.com/segment4_id"),
+        (["trn1.2xlarge"], 4, "no node has connected sets of this size; .* take a count of 1$"),
+        (["inf2.48xlarge", "trn2.48xlarge"], 4, "differently: .*devicegroup4_id and neuron.aws.com/segment4_id"),
     ],
 )
-def test_a_count_without_connected_sets_is_refused(types: dict[str, int], count: int, says: str) -> None:
-    _, where = cluster(**types)
+def test_a_count_without_connected_sets_is_refused(types: list[str], count: int, says: str) -> None:
+    _, where = cluster(*((kind, 1) for kind in types))
     with pytest.raises(DriverError, match=says):
         claims_of(Kind("odd", 1, Fixed(1), count), where)
 
 
 def test_a_node_that_offers_itself_as_one_device_is_refused() -> None:
-    with pytest.raises(DriverError, match="node trn2u-48xlarge-0 offers itself as one device"):
-        cluster(trn2u_48xlarge=1)
+    with pytest.raises(DriverError, match="node node-1 offers itself as one device"):
+        cluster(("trn2u.48xlarge", 4))
 
 
 def test_a_kind_that_never_finds_room_is_a_mistake_in_the_workload() -> None:

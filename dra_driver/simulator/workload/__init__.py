@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dra_driver.simulator.workload.cluster import Site, sites
 from dra_driver.simulator.workload.policies import POLICIES, Policy
-from dra_driver.simulator.workload.reading import WorkloadError, read_workload
+from dra_driver.simulator.workload.reading import read_workload
 from dra_driver.simulator.workload.record import Moment, Run
 from dra_driver.simulator.workload.simulation import simulate
 from dra_driver.simulator.workload.values import Kind, Workload
@@ -20,7 +20,6 @@ __all__ = [
     "Run",
     "Site",
     "Workload",
-    "WorkloadError",
     "read_workload",
     "simulate",
     "sites",
