@@ -5,13 +5,13 @@ and ``attempts`` the claims to allocate, pod by pod; ``obstacle`` says which nod
 """
 
 from dra_driver.simulator.manifests.attempts import Attempt, attempts, with_uid
-from dra_driver.simulator.manifests.cluster import cluster_of, merge
+from dra_driver.simulator.manifests.cluster import cluster_of, merge, waiting_left_out
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.emulated import driver_class, emulated
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import RELEASES, selectors
 from dra_driver.simulator.manifests.nodes import allocated_elsewhere, obstacle
-from dra_driver.simulator.manifests.read import read_manifests
+from dra_driver.simulator.manifests.read import read_manifests, read_stored
 from dra_driver.simulator.manifests.values import ClaimReference, Manifests, PodWithClaims
 
 __all__ = [
@@ -30,6 +30,8 @@ __all__ = [
     "merge",
     "obstacle",
     "read_manifests",
+    "read_stored",
     "selectors",
+    "waiting_left_out",
     "with_uid",
 ]

@@ -50,7 +50,7 @@ class _Resolver:
             used |= {(item.metadata.namespace, item.metadata.name) for item in claims}
             yield Attempt(pod, claims)
         for (namespace, name), claim in self._claims.items():
-            if (namespace, name) not in used:
+            if (namespace, name) not in used | self._manifests.standby:
                 self._check_classes(claim.spec.devices, self._origin("ResourceClaim", namespace, name), ("spec",))
                 yield Attempt(None, (claim,))
 

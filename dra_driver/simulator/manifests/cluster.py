@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from dra_driver.simulator.allocator import NodeView, Usage, World
@@ -23,6 +24,7 @@ def merge(first: Manifests, second: Manifests) -> Manifests:
         claims=_joined(first.claims, second.claims),
         pods=_joined(first.pods, second.pods, key=lambda pod: (pod.namespace, pod.name)),
         not_considered=tuple(dict.fromkeys((*first.not_considered, *second.not_considered))),
+        standby=first.standby - {_name(item) for item in second.claims} | second.standby,
         inventories={**first.inventories, **second.inventories},
         origins={**first.origins, **second.origins},
     )
@@ -48,3 +50,17 @@ def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[Node
     world = World(manifests.slices, manifests.classes, selectors(kubernetes), Usage(manifests.claims), kubernetes)
     views = (NodeView(node.metadata.name, node.metadata.labels) for node in manifests.nodes)
     return world, tuple(sorted(views, key=lambda view: view.name))
+
+
+def waiting_left_out(cluster: Manifests) -> Manifests:
+    """The cluster without what waits in it, for when something else is asked about; it is listed as not considered.
+
+    Its claims without an allocation stay, since a pod that is asked about may use them.
+    """
+    pods = len(cluster.pods)
+    return replace(
+        cluster,
+        pods=(),
+        standby=frozenset((item.metadata.namespace, item.metadata.name) for item in cluster.claims),
+        not_considered=(*cluster.not_considered, *((f"pods of the cluster: {pods}",) if pods else ())),
+    )

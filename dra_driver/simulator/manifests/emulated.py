@@ -1,21 +1,15 @@
-"""Nodes that do not exist, with the very slices that this driver publishes on an emulated host of their type.
-
-The one place of the room that touches files: a host is written into a temporary directory and read as on a real node.
-"""
+"""Nodes that do not exist, with the very slices that this driver publishes on an emulated host of their type."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
-from dra_driver.host.discover import discover
+from dra_driver.host.emulated_files import emulated_inventory
 from dra_driver.host.emulated_servers import Servers
 from dra_driver.host.emulation_options import EmulationOptions
-from dra_driver.host.emulator import write_host
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import Device as PublishedDevice
 from dra_driver.kube.objects import ObjectMeta
@@ -30,7 +24,7 @@ from dra_driver.simulator.workloads import Node
 from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import Layout
 from dra_driver.slices.pool import pool
-from dra_driver.topology.instance_types import InstanceType, resolve_emulation
+from dra_driver.topology.instance_types import resolve_emulation
 
 T = TypeVar("T")
 
@@ -79,14 +73,6 @@ def driver_class() -> objects.DeviceClass:
     return objects.DeviceClass(ObjectMeta(name=DRIVER_NAME), objects.DeviceClassSpec((selector,)))
 
 
-def host(kind: InstanceType, options: EmulationOptions) -> NodeInventory:
-    """What the driver reads on an emulated host. DriverError for impossible options."""
-    with tempfile.TemporaryDirectory(prefix="dra-driver-") as directory:
-        root = Path(directory) / "host"
-        write_host(root, kind, options)
-        return discover(root)
-
-
 def _names(total: int) -> list[str]:
     width = len(str(total))
     return [f"node-{number:0{width}}" for number in range(1, total + 1)]
@@ -97,11 +83,11 @@ def _hosts(nodes: Sequence[tuple[str, int]], ultraservers: str, version: str | N
         kind = resolve_emulation(name)
         options = EmulationOptions(driver_version=version)
         if kind.ultraserver is None:
-            yield from [host(kind, options)] * count
+            yield from [emulated_inventory(kind, options)] * count
             continue
         servers = Servers.parse(ultraservers) if ultraservers else Servers(-(-count // _NODES_OF_A_SERVER), 4)
         for number in range(1, count + 1):
-            yield host(kind, servers.options(kind, number, options))
+            yield emulated_inventory(kind, servers.options(kind, number, options))
 
 
 def _node(name: str, inventory: NodeInventory) -> Node:

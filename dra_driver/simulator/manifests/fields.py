@@ -15,8 +15,7 @@ import msgspec
 
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.simulator import objects, workloads
-from dra_driver.simulator.manifests.documents import Origin
-from dra_driver.simulator.manifests.errors import ManifestError
+from dra_driver.simulator.manifests.documents import Origin, written
 
 T = TypeVar("T")
 
@@ -107,11 +106,14 @@ def _shape_of(info: Any) -> _Shape:
             return _Shape()
 
 
-def convert(value: Any, kind: type[T], origin: Origin) -> T:
-    """The object at ``origin`` as a struct; ManifestError for a field that is unknown or of the wrong type."""
+def convert(value: Any, kind: type[T], origin: Origin, unknown: dict[str, None] | None = None) -> T:
+    """The object at ``origin`` as a struct; ManifestError for a field that is unknown or of the wrong type.
+
+    With ``unknown``, fields that are unknown are left out and noted there.
+    """
+    tidier = _Tidier(origin, unknown)
     try:
-        tidied = _tidied(value, _shape_of_kind(cast("Hashable", kind)), origin, ())
-        return msgspec.convert(tidied, kind)
+        return msgspec.convert(tidier.tidied(value, _shape_of_kind(cast("Hashable", kind)), ()), kind)
     except msgspec.ValidationError as error:
         found = _PLACE.fullmatch(str(error))
         if found is None:
@@ -122,31 +124,38 @@ def convert(value: Any, kind: type[T], origin: Origin) -> T:
         raise origin.error((), "nested too deeply") from None
 
 
-def _tidied(value: Any, shape: _Shape, origin: Origin, path: tuple[str | int, ...]) -> Any:
-    """The value without nulls and without fields that are read nowhere."""
-    if shape.fields is not None and isinstance(value, dict):
-        made = {}
-        for key, item in value.items():
-            inner = shape.fields.get(key)
-            if inner is None:
-                if key not in shape.unread and not shape.lenient:
-                    raise _unknown(key, shape, origin, path)
-            elif item is not None:
-                made[key] = _tidied(item, inner, origin, (*path, key))
-        return made
-    if shape.item is not None and isinstance(value, dict):
-        inner = shape.item
-        return {key: _tidied(item, inner, origin, (*path, key)) for key, item in value.items() if item is not None}
-    if shape.item is not None and isinstance(value, list):
-        return [_tidied(item, shape.item, origin, (*path, place)) for place, item in enumerate(value)]
-    return value
+@dataclass(frozen=True, slots=True)
+class _Tidier:
+    origin: Origin
+    unknown: dict[str, None] | None
 
+    def tidied(self, value: Any, shape: _Shape, path: tuple[str | int, ...]) -> Any:
+        """The value without nulls and without fields that are read nowhere."""
+        if shape.fields is not None and isinstance(value, dict):
+            made = {}
+            for key, item in value.items():
+                inner = shape.fields.get(key)
+                if inner is None:
+                    if key not in shape.unread and not shape.lenient:
+                        self._note_unknown(key, shape, path)
+                elif item is not None:
+                    made[key] = self.tidied(item, inner, (*path, key))
+            return made
+        if shape.item is not None and isinstance(value, dict):
+            inner = shape.item
+            return {key: self.tidied(item, inner, (*path, key)) for key, item in value.items() if item is not None}
+        if shape.item is not None and isinstance(value, list):
+            return [self.tidied(item, shape.item, (*path, place)) for place, item in enumerate(value)]
+        return value
 
-def _unknown(key: object, shape: _Shape, origin: Origin, path: tuple[str | int, ...]) -> ManifestError:
-    from difflib import get_close_matches
+    def _note_unknown(self, key: object, shape: _Shape, path: tuple[str | int, ...]) -> None:
+        from difflib import get_close_matches
 
-    name = str(key)[:60]
-    near = get_close_matches(name, shape.known, n=1)
-    return origin.error(
-        (*path, name), "there is no such field", remedy=f"did you mean {near[0]}?" if near else "correct or remove it"
-    )
+        name = str(key)[:60]
+        if self.unknown is not None:
+            places = [step for step in (self.origin.subject.partition(" ")[0], *path, name) if isinstance(step, str)]
+            self.unknown[written(places)] = None
+            return
+        near = get_close_matches(name, shape.known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "correct or remove it"
+        raise self.origin.error((*path, name), "there is no such field", remedy=remedy)

@@ -52,6 +52,24 @@ def read_manifests(sources: Sequence[tuple[str, str]], kubernetes: str = "1.37")
     return reader.manifests()
 
 
+def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> Manifests:
+    """The objects of a cluster, which the API server has checked.
+
+    What newer releases have and the simulator does not know is left out and named in ``not_considered``.
+
+    Args:
+        lists: API version, kind, and the objects of that kind as plain values.
+
+    Raises:
+        ManifestError: an object that cannot be read.
+    """
+    reader = _Reader("", stored=True)
+    for version, kind, items in lists:
+        for item in items:
+            reader.add({"apiVersion": version, "kind": kind, **item}, Origin("the cluster", ""))
+    return reader.manifests()
+
+
 def _items(document: Any, origin: Origin) -> Iterator[tuple[dict[str, Any], Origin]]:
     """The objects of a document, those of a List one by one; items of typed lists get the kind from the list."""
     if not isinstance(document, dict):
@@ -79,8 +97,10 @@ def _at(origin: Origin, path: tuple[str | int, ...], subject: str = "") -> Origi
 
 
 class _Reader:
-    def __init__(self, kubernetes: str) -> None:
+    def __init__(self, kubernetes: str, *, stored: bool = False) -> None:
         self._kubernetes = kubernetes
+        self._stored = stored
+        self._unknown: dict[str, None] = {}
         self._compile: Compile | None = None
         self._found: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
         self._pods: list[PodWithClaims] = []
@@ -99,7 +119,7 @@ class _Reader:
             templates=tuple(found[workloads.ResourceClaimTemplate]),
             claims=tuple(found[objects.ResourceClaim]),
             pods=tuple(self._pods),
-            not_considered=(*parts, *beside),
+            not_considered=(*parts, *beside, *(f"field {name}" for name in self._unknown)),
             origins=self._origins,
         )
 
@@ -117,7 +137,8 @@ class _Reader:
         metadata = value.get("metadata")
         name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
         origin = _at(origin, origin.path, f"{kind.name} {name}" if isinstance(name, str) else kind.name)
-        item = self._named(convert(upgraded(value, kind, version), kind.struct, origin), kind, origin)
+        unknown = self._unknown if self._stored else None
+        item = self._named(convert(upgraded(value, kind, version), kind.struct, origin, unknown), kind, origin)
         self._keep(item, kind, origin)
 
     def _kind(self, value: dict[str, Any], origin: Origin) -> Kind | None:
@@ -157,7 +178,8 @@ class _Reader:
     def _keep(self, item: Any, kind: Kind, origin: Origin) -> None:
         key = (kind.name, item.metadata.namespace, item.metadata.name)
         origin = self._origins[key]
-        self._check(item, origin)
+        if not self._stored:
+            self._check(item, origin)
         if controllers.makes_pods(kind.struct):
             self._add_pods(item, origin)
         else:

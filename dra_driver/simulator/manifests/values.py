@@ -57,6 +57,8 @@ class Manifests:
     pods: tuple[PodWithClaims, ...] = ()
     not_considered: tuple[str, ...] = ()
     """What was read and does not influence the answer, in words."""
+    standby: frozenset[tuple[str, str]] = frozenset()
+    """Claims by namespace and name that are there for pods to use, and not asked about themselves."""
     inventories: Mapping[str, NodeInventory] = field(default_factory=dict)
     """By node, for emulated nodes."""
     origins: Mapping[Key, Origin] = field(default_factory=dict, compare=False, repr=False)
