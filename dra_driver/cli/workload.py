@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from dra_driver.cli.errors import UsageError
 from dra_driver.errors import DriverError
 
 if TYPE_CHECKING:
+    from dra_driver.simulator.manifests import Manifests
+    from dra_driver.simulator.workload import Workload
     from dra_driver.simulator.workload.report import Report
 
 POLICY_NAMES = (
@@ -28,13 +27,8 @@ POLICY_NAMES = (
 MOST_SEEDS = 100
 MOST_SEED = 2**53
 """Programs that read JSON take larger numbers for others."""
-MOST_BYTES = 1 << 20
-"""Of a workload file; far more than any needs."""
-PATIENCE = 1.0
-"""Seconds until progress is shown."""
 
 _SEEDS = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?", re.ASCII)
-_COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,16 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_workload(args: argparse.Namespace) -> int:
-    """Print what became of the pods: as text, JSON, YAML or SVG.
+def is_about_workload(args: argparse.Namespace) -> bool:
+    """Whether one of the options of ``add_arguments`` is given."""
+    return any(value is not None for value in (args.workload, args.seed, args.policy))
 
-    Reads ``workload``, ``seed``, ``policy``, ``node`` (texts such as ``trn2.48xlarge=3``), ``kubernetes`` and
-    ``output`` of the arguments. UsageError for whatever of it cannot be used.
-    """
+
+def run_workload(args: argparse.Namespace) -> int:
+    """Print what became of the pods, as text, JSON, YAML or SVG; UsageError for arguments that cannot be used."""
+    check(args)
+    seeds, policies = parse_seeds(args.seed or "1"), parse_policies(args.policy)
     try:
-        found = report(
-            args.workload, parse_seeds(args.seed or "1"), parse_policies(args.policy), args.node, args.kubernetes
-        )
+        found = report(args, seeds, policies)
     except UsageError:
         raise
     except DriverError as error:
@@ -70,29 +65,57 @@ def run_workload(args: argparse.Namespace) -> int:
     return 0
 
 
-def report(
-    filename: str, seeds: Sequence[int], policies: Sequence[str], nodes: Sequence[str] | None, kubernetes: str | None
-) -> Report:
+def check(args: argparse.Namespace) -> None:
+    """UsageError for options that do not go together."""
+    if args.workload is None:
+        raise UsageError("--seed and --policy go with --workload", remedy="give --workload FILE too, or leave them out")
+    beside = {"FILE": args.files, "--objects": args.objects, "--from-cluster": args.from_cluster}
+    given = [name for name, value in beside.items() if value]
+    if args.kubeconfig is not None:
+        given.append("--kubeconfig")
+    if given:
+        raise UsageError(
+            f"{given[0]} does not go with --workload",
+            remedy="its nodes are emulated: name them in the file, or by --node",
+        )
+
+
+def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[str]) -> Report:
     """Run the workload of a file for each policy and seed; DriverError for what cannot be simulated."""
-    from dra_driver.simulator.manifests import RELEASES, cluster_of, emulated
+    from dra_driver.cli.simulate import RELEASES, Progress, emulated_nodes, read_text
+    from dra_driver.simulator.manifests import cluster_of
     from dra_driver.simulator.workload import POLICIES, read_workload, simulate, sites
     from dra_driver.simulator.workload.report import Report
 
-    release = kubernetes or RELEASES[-1]
-    stream = read_workload(filename, read_text(filename), release)
-    types = [parse_node(text) for text in nodes or ()] or list(stream.nodes.items())
-    if not types:
-        raise UsageError(f"{filename}: there are no nodes", remedy="write nodes: {trn2.48xlarge: 4}, or give --node")
-    manifests = emulated(types)
+    release = args.kubernetes or RELEASES[-1]
+    stream = read_workload(args.workload, read_text(args.workload), release)
+    manifests = emulated_nodes(args) if args.node else _nodes_of_file(args, stream)
     world, views = cluster_of(manifests, release)
     where = sites(views, manifests.slices)
     jobs = [(name, seed) for name in policies for seed in seeds]
-    with Progress(len(jobs)) as progress:
+    with Progress("simulating") as progress:
         runs = [
-            simulate(stream, where, world, POLICIES[name], seed, progress.of(place))
+            simulate(stream, where, world, POLICIES[name], seed, _share_of(place, len(jobs), progress))
             for place, (name, seed) in enumerate(jobs)
         ]
-    return Report(filename, stream, len(where), sum(len(site.devices) for site in where), tuple(runs))
+    return Report(args.workload, stream, len(where), sum(len(site.devices) for site in where), tuple(runs))
+
+
+def _nodes_of_file(args: argparse.Namespace, stream: Workload) -> Manifests:
+    from dra_driver.cli.simulate import emulated_nodes
+
+    if not stream.nodes:
+        raise UsageError(f"{args.workload}: nodes is missing", remedy="write nodes: {trn2.48xlarge: 4}, or give --node")
+    args.node = [f"{name}={count}" for name, count in stream.nodes.items()]
+    try:
+        return emulated_nodes(args)
+    except UsageError as error:
+        raise UsageError(f"{args.workload}: nodes: {error}") from error
+
+
+def _share_of(place: int, jobs: int, progress: Callable[[int, int], None]) -> Callable[[float], None]:
+    """Tells the progress of one job as that of all of them, in per mille."""
+    return lambda share: progress(int(1000 * (place + share)), 1000 * jobs)
 
 
 def print_report(found: Report, output: str) -> None:
@@ -107,24 +130,6 @@ def print_report(found: Report, output: str) -> None:
         print_object(document(found), output)
     else:
         print(text(found))
-
-
-def read_text(filename: str) -> str:
-    """The text of a file or of standard input; UsageError when it cannot be read or is too large."""
-    try:
-        if filename == "-":
-            data = sys.stdin.buffer.read(MOST_BYTES + 1)
-        else:
-            with Path(filename).open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise UsageError(f"{filename}: larger than {MOST_BYTES} bytes, so it is no workload")
-        return data.decode()
-    except OSError as error:
-        raise UsageError(f"{filename}: {error.strerror or error}") from error
-    except ValueError as error:
-        # Also for a name that no file can have.
-        raise UsageError(f"{filename!r}: {error}") from error
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -148,41 +153,3 @@ def parse_policies(names: Sequence[str] | None) -> tuple[str, ...]:
             )
         wanted += POLICY_NAMES if name == "all" else [name]
     return tuple(dict.fromkeys(wanted))
-
-
-def parse_node(text: str) -> tuple[str, int]:
-    """``TYPE`` or ``TYPE=N``; UsageError for anything else."""
-    name, sign, count = text.partition("=")
-    if not name or (sign and not _COUNT.fullmatch(count)):
-        raise UsageError(f"--node cannot be read: {text[:60]!r}", remedy="give TYPE or TYPE=N, such as trn2.48xlarge=4")
-    return name, int(count) if sign else 1
-
-
-class Progress:
-    """How much is done, on standard error, when that is a terminal and it takes a while."""
-
-    def __init__(self, jobs: int) -> None:
-        self._jobs = jobs
-        self._next = time.monotonic() + PATIENCE
-        self._shown = False
-
-    def of(self, place: int) -> Callable[[float], None]:
-        """To be told which share of the job at this place is done."""
-
-        def told(share: float) -> None:
-            now = time.monotonic()
-            if now >= self._next and sys.stderr.isatty():
-                self._next = now + 0.1
-                self._shown = True
-                print(f"\r{100 * (place + share) / self._jobs:3.0f} % simulated", end="", file=sys.stderr, flush=True)
-
-        return told
-
-    def __enter__(self) -> Self:
-        """Nothing is shown yet."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Make room for what is printed next."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

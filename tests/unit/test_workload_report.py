@@ -30,7 +30,7 @@ def report(*policies: str, seeds: int = 2) -> Report:
 def test_the_text_has_a_line_for_each_policy_and_each_kind() -> None:
     found = text(report(*BOTH))
     assert found.startswith("workload.yaml: 2 nodes with 32 chips, 6 pods an hour for 10 d, the first 24 h left out\n")
-    assert "means over the seeds 1, 2;" in found
+    assert "means over the seeds 1 to 2;" in found
     figures = re.findall(r"^(lowest-id\S*) +([0-9.]+) +([0-9.]+) ", found, re.MULTILINE)
     assert [name for name, _, _ in figures] == list(BOTH)
     for name, placed, refused in figures:

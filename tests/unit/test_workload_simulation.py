@@ -204,7 +204,7 @@ def test_a_count_becomes_the_claim_that_asks_for_a_connected_set(
         (
             ["trn2.48xlarge"],
             2,
-            "a count of 2: no node has connected sets of this size; .*take a count of 1, 4, 8, 16",
+            "pods: kind odd: count 2: no node has connected sets of this size; .*take a count of 1, 4, 8, 16",
         ),
         (["trn1.2xlarge"], 4, "no node has connected sets of this size; .* take a count of 1$"),
         (["inf2.48xlarge", "trn2.48xlarge"], 4, "differently: .*devicegroup4_id and neuron.aws.com/segment4_id"),
@@ -224,7 +224,8 @@ def test_a_node_that_offers_itself_as_one_device_is_refused() -> None:
 def test_a_kind_that_never_finds_room_is_a_mistake_in_the_workload() -> None:
     without_class = World((), (), WORLD.selectors)
     with pytest.raises(
-        DriverError, match=r"kind single find no room even while all chips are free: .*neuron\.aws\.com"
+        DriverError,
+        match=r"^workload\.yaml:4: pods\[0\]: kind single finds no room even while .*: .*neuron\.aws\.com",
     ):
         simulate(workload(), PAIR, without_class, LOWEST, 1)
 

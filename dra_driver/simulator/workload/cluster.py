@@ -63,7 +63,7 @@ def _site(node: NodeView, slices: Sequence[ResourceSlice]) -> Site:
     if any("deviceId" not in device.attributes or device.consumes_counters for device in devices):
         raise DriverError(
             f"node {node.name} offers itself as one device, and a workload counts chips",
-            remedy="take a type that is not of an UltraServer, such as trn2.48xlarge",
+            remedy="take a type that is not of an UltraServer, or a layout in which its nodes offer their chips",
         )
     found = {size: masks for size in range(2, LARGEST_SET + 1) if (masks := tuple(_sets(devices, size)))}
     return Site(node, ordered, tuple(device.name for device in devices), found)
@@ -84,8 +84,8 @@ def _sets(devices: Sequence[Device], size: int) -> Iterator[int]:
         yield from (mask for mask in members.values() if mask.bit_count() == size)
 
 
-def claim_for(count: int, where: Sequence[Site]) -> DeviceClaim:
-    """A claim for ``count`` chips that are connected, as the examples write it.
+def claim_for(count: int, where: Sequence[Site], title: str = "pods") -> DeviceClaim:
+    """A claim for ``count`` chips that are connected, as the examples write it; ``title`` is what errors begin with.
 
     Raises:
         DriverError: no attribute makes sets of this size on any of the nodes, or different ones do.
@@ -96,9 +96,9 @@ def claim_for(count: int, where: Sequence[Site]) -> DeviceClaim:
     usable = [name for name in set_attributes(count) if any(_makes_sets(site, name, count) for site in where)]
     if len(usable) != 1:
         sizes = sorted({1, *(size for site in where for size in site.sets)})
-        what = "no node has connected sets" if not usable else "the types of the nodes name the connected sets"
+        differently = f"the types of the nodes name the connected sets differently: {' and '.join(usable)}"
         raise DriverError(
-            f"a count of {count}: {what} {'of this size' if not usable else 'differently: ' + ' and '.join(usable)}",
+            f"{title}: count {count}: {differently if usable else 'no node has connected sets of this size'}",
             remedy=f"write the claims, or take a count of {', '.join(map(str, sizes))}",
         )
     return DeviceClaim((request,), (DeviceConstraint(("chips",), match_attribute=usable[0]),))

@@ -150,6 +150,7 @@ class _Reader:
             self._duration(entry.duration, (*path, "duration")) if entry.duration is not None else usual,
             entry.count,
             tuple(claim.devices for claim in entry.claims),
+            self._origin.error(path, "").what.removesuffix(": "),
         )
 
     def _number(self, value: float, path: Path, least: float, most: float) -> float:

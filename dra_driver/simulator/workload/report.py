@@ -19,7 +19,7 @@ BAR = 30
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Runs of one workload on one cluster: for each policy the same seeds in the same order."""
+    """Runs of one workload on one cluster: for each policy the same ascending seeds, without gaps."""
 
     file: str
     workload: Workload
@@ -107,7 +107,7 @@ def _run(run: Run) -> dict[str, Any]:
 def text(report: Report) -> str:
     """Everything that fits a terminal, without a final newline."""
     workload, seeds = report.workload, report.seeds
-    several = f"means over the seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    several = f"means over the seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     head = [
         f"{report.file}: {report.nodes} nodes with {report.chips} chips, {workload.per_hour:g} pods an hour for "
         f"{hours(workload.length)}" + (f", the first {hours(workload.warm_up)} left out" if workload.warm_up else ""),
@@ -130,10 +130,15 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
+def number(value: float) -> str:
+    """A mean of whole numbers."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
 _COLUMNS: tuple[tuple[str, Callable[[Run], float], Callable[[float], str]], ...] = (
-    ("placed", lambda run: run.placed, "{:.1f}".format),
-    ("refused", lambda run: run.refused, "{:.1f}".format),
-    ("with chips free", refused_with_chips_free, "{:.1f}".format),
+    ("placed", lambda run: run.placed, number),
+    ("refused", lambda run: run.refused, number),
+    ("with chips free", refused_with_chips_free, number),
     ("utilisation", lambda run: run.utilisation, percent),
     ("fragmentation", lambda run: run.fragmentation, percent),
 )

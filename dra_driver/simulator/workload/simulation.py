@@ -46,30 +46,30 @@ def simulate(
             cluster.
     """
     claims = {kind.name: claims_of(kind, where) for kind in workload.kinds}
-    _check(claims, where, world)
+    _check(workload.kinds, claims, where, world)
     return _Simulation(workload, where, world, policy, claims).run(seed, progress)
 
 
 def claims_of(kind: Kind, where: Sequence[Site]) -> Claims:
     """The claims of a pod of this kind; DriverError when its count is no size of a set on any of the nodes."""
-    specs = kind.claims if kind.count is None else (claim_for(kind.count, where),)
+    specs = kind.claims if kind.count is None else (claim_for(kind.count, where, kind.title),)
     return tuple(
         ResourceClaim(ObjectMeta(name=f"{kind.name}-{place}"), ResourceClaimSpec(spec))
         for place, spec in enumerate(specs)
     )
 
 
-def _check(claims: Mapping[str, Claims], where: Sequence[Site], world: World) -> None:
+def _check(kinds: Sequence[Kind], claims: Mapping[str, Claims], where: Sequence[Site], world: World) -> None:
     """A kind whose pods are always refused is a mistake in the workload."""
     nodes = [site.node for site in where]
-    for name, wanted in claims.items():
-        slices = [item for site in where for item in site.slices]
+    slices = [item for site in where for item in site.slices]
+    for kind in kinds:
         empty = World(slices, world.classes.values(), world.selectors, Usage(), world.release.name)
-        answer = Scheduler(empty, nodes).place(wanted)
+        answer = Scheduler(empty, nodes).place(claims[kind.name])
         if isinstance(answer, Refusal):
             raise DriverError(
-                f"pods of kind {name} find no room even while all chips are free: {answer.reason}",
-                remedy="see why with: dra-driver explain",
+                f"{kind.title} finds no room even while all chips are free: {answer.reason}",
+                remedy="change its claims, or take other nodes",
             )
 
 

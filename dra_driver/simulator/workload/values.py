@@ -84,6 +84,13 @@ class Kind:
     duration: Duration
     count: int | None = None
     claims: tuple[DeviceClaim, ...] = ()
+    where: str = ""
+    """Where it is written, for errors: file, line and path."""
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"{self.where or 'pods'}: kind {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
