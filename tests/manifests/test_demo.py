@@ -80,6 +80,14 @@ def test_the_plain_demo_simulates_the_first_example_with_python_only_and_as_any_
     assert "1 of 1 placed" in result.stdout
 
 
+def test_the_readme_shows_what_the_plain_demo_shows(tree: Path) -> None:
+    result, _ = demo(tree)
+    text = (ROOT / "README.md").read_text()
+    shown = text.split("```console\n$ dra-driver simulate ")[1].split("```")[0]
+    assert f"$ dra-driver simulate {shown}" in result.stdout
+    assert text.index("scripts/demo\n") < text.index("scripts/demo --cluster")
+
+
 def test_the_commands_that_the_plain_demo_names_can_be_run(tree: Path) -> None:
     result, _ = demo(tree)
     named = [line.split("#")[0].split(">")[0].split() for line in result.stdout.split("== Done")[1].splitlines()[1:]]
