@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import celpy
+import pytest
 from celpy.adapter import CELJSONEncoder
+from celpy.evaluation import CELEvalError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,13 +26,22 @@ sys.setrecursionlimit(LIMIT)
 # Its log lines of failures fail themselves.
 logging.getLogger("celpy").setLevel(logging.CRITICAL)
 
+
+@pytest.fixture(autouse=True, scope="module")
+def _errors_that_can_be_shown() -> Iterator[None]:
+    """Celpy shows an error with the expression's tree, and fails itself when there is an empty list in that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CELEvalError, "__repr__", Exception.__repr__)
+        yield
+
+
 NOTHING = CelDevice("", {}, {})
 
 
 def of_celpy(text: str) -> object:
     try:
         value: Any = ENVIRONMENT.program(ENVIRONMENT.compile(text)).evaluate({})
-    except celpy.CELEvalError:
+    except CELEvalError:
         return "error"
     return CELJSONEncoder.to_python(value)
 

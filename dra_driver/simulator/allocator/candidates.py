@@ -66,7 +66,9 @@ def candidates(option: Option, attributes: Sequence[str], around: Surroundings, 
             except AllocationError as error:
                 found.append(Candidate(offer, pool, error=error.what))
                 continue
-            if not selected or wanted is None or not fits(offer.device, wanted, around.usage.consumed(offer.id)):
+            if not selected or wanted is None:
+                continue
+            if wanted and not fits(offer.device, wanted, around.usage.consumed(offer.id)):
                 continue
             allowed = tolerated(offer.device, option.tolerations)
             values = tuple(value(offer, attribute) for attribute in attributes)

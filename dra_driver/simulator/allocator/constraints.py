@@ -56,6 +56,11 @@ class Match(Constraint):
         self._value: Value | None = None
         self._count = 0
 
+    @property
+    def undecided(self) -> bool:
+        """Whether no device has set the value yet."""
+        return not self._count
+
     def allows(self, request: str, value: Value | None) -> bool:  # noqa: ARG002 - one set for all requests
         """Any value for the first device."""
         if value is None:

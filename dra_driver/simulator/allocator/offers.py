@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from dra_driver.errors import DriverError
 from dra_driver.kube.objects import DeviceAttribute
 from dra_driver.simulator.allocator.quantity import parse
@@ -56,6 +58,37 @@ class Failure:
 
 
 @dataclass(eq=False, slots=True)
+class Content:
+    """What selectors can see of a device, and what they said of it. Equal devices of many nodes share it."""
+
+    verdicts: dict[tuple[str, ...], bool | Failure] = field(default_factory=dict)
+    """By expressions: selected or not, or how they failed."""
+    view: Any = None
+
+
+class Contents:
+    """Each content once."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Content] = {}
+        self._by_id: dict[int, tuple[Device, Content]] = {}
+
+    def of(self, driver: str, device: Device) -> Content:
+        """The content that all devices share that are alike for selectors."""
+        found = self._by_id.get(id(device))
+        if found is None:
+            # The name is not visible to selectors, and nodes and counters neither.
+            seen = (driver, device.attributes, device.capacity, device.allow_multiple_allocations)
+            content = self._known.setdefault(_ENCODER.encode(seen), Content())
+            # The device is kept, so its id stays its own.
+            found = self._by_id[id(device)] = (device, content)
+        return found[1]
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+@dataclass(eq=False, slots=True)
 class Offer:
     """One device of a pool's current generation."""
 
@@ -63,18 +96,21 @@ class Offer:
     pool: str
     device: Device
     spec: ResourceSliceSpec
+    content: Content = field(default_factory=Content)
     id: DeviceId = field(init=False)
     shareable: bool = field(init=False)
     consumes: tuple[tuple[CounterKey, int], ...] = field(init=False)
     """Amounts in units of 10^-9."""
-    verdicts: dict[tuple[str, ...], bool | Failure] = field(init=False, default_factory=dict)
-    """By expressions: selected or not, or how they failed."""
-    view: Any = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.id = (self.driver, self.pool, self.device.name)
         self.shareable = bool(self.device.allow_multiple_allocations)
         self.consumes = _consumption(self.device) if self.device.consumes_counters else ()
+
+    @property
+    def view(self) -> Any:
+        """What selectors are asked about; None until one was."""
+        return self.content.view
 
     def attribute(self, name: str) -> DeviceAttribute | None:
         """An attribute by its qualified name; one without a domain belongs to the driver's."""
@@ -112,10 +148,11 @@ def _consumption(device: Device) -> tuple[tuple[CounterKey, int], ...]:
 
 
 def verdict(offer: Offer, selectors: Sequence[Selector], key: tuple[str, ...], view: Any) -> bool | Failure:
-    """Whether all selectors match, or the first failure; asked once for each device and list of selectors."""
-    known = offer.verdicts.get(key)
+    """Whether all selectors match, or the first failure; asked once for each content and list of selectors."""
+    verdicts = offer.content.verdicts
+    known = verdicts.get(key)
     if known is None:
-        known = offer.verdicts[key] = _verdict(offer, selectors, view) if selectors else True
+        known = verdicts[key] = _verdict(offer, selectors, view) if selectors else True
     return known
 
 
@@ -123,9 +160,9 @@ def _verdict(offer: Offer, selectors: Sequence[Selector], view: Any) -> bool | F
     for place, selector in enumerate(selectors):
         broken = isinstance(selector, BrokenSelector)
         try:
-            if offer.view is None and not broken:
-                offer.view = view(offer.driver, offer.device)
-            if not selector.matches(offer.view):
+            if offer.content.view is None and not broken:
+                offer.content.view = view(offer.driver, offer.device)
+            if not selector.matches(offer.content.view):
                 return False
         except DriverError as error:
             return Failure(place, f"CEL {'compile' if broken else 'runtime'} error: {error.what}")

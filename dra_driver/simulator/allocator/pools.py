@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from dra_driver.simulator.allocator.nodes import NodeView, matches
-from dra_driver.simulator.allocator.offers import CounterKey, Offer, Pool, PoolKey
+from dra_driver.simulator.allocator.offers import Contents, CounterKey, Offer, Pool, PoolKey
 from dra_driver.simulator.allocator.quantity import parse
 from dra_driver.simulator.allocator.release import Release
 from dra_driver.simulator.objects import ResourceSlice
@@ -28,6 +28,7 @@ class PoolIndex:
         self._shared: list[ResourceSlice] = []
         self._everywhere: dict[PoolKey, list[ResourceSlice]] = defaultdict(list)
         self._offers: dict[int, tuple[Offer, ...]] = {}
+        self._contents = Contents()
         self._pools: dict[str, tuple[NodeView, tuple[Pool, ...]]] = {}
         self._foreign: tuple[Pool, ...] | None = None
         for item in slices:
@@ -119,7 +120,10 @@ class PoolIndex:
         made = self._offers.get(id(item))
         if made is None:
             spec = item.spec
-            made = self._offers[id(item)] = tuple(Offer(spec.driver, spec.pool.name, one, spec) for one in spec.devices)
+            made = self._offers[id(item)] = tuple(
+                Offer(spec.driver, spec.pool.name, one, spec, self._contents.of(spec.driver, one))
+                for one in spec.devices
+            )
         return made
 
 

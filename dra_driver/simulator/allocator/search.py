@@ -9,11 +9,12 @@ with other devices).
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dra_driver.simulator.allocator.candidates import Candidate, Surroundings, candidates, everything
-from dra_driver.simulator.allocator.constraints import Constraint, DistinctByRequest
+from dra_driver.simulator.allocator.constraints import Constraint, DistinctByRequest, Match
 from dra_driver.simulator.allocator.likeness import Likeness
 from dra_driver.simulator.allocator.progress import Pick, Progress
 from dra_driver.simulator.allocator.requests import MOST_RESULTS, AllocationError, Option, PreparedClaim
@@ -222,16 +223,21 @@ class _Search:
     def _narrowed(
         self, claim: int, option: Option, held: list[Constraint], place: int, rest: Sequence[Candidate]
     ) -> tuple[Sequence[Candidate], int]:
-        """What fits now, and how many of these are needed."""
+        """What fits now and has company enough, and how many of these are needed."""
         if not self._prune or any(candidate.error for candidate in rest):
             return rest, 1
+        needed, request, progress = option.count - place, option.names[0], self.progress
         fitting = [
             candidate
             for candidate in rest
-            if self.progress.free(candidate.offer, option, claim)
-            and self.progress.fits(candidate, held, option.names[0])
+            if progress.free(candidate.offer, option, claim) and progress.fits(candidate, held, request)
         ]
-        return fitting, option.count - place
+        for number, item in enumerate(held):
+            if needed > 1 and isinstance(item, Match) and item.undecided:
+                # A value that fewer devices have than are needed cannot be the one that all have.
+                having = Counter(candidate.values[number] for candidate in fitting)
+                fitting = [candidate for candidate in fitting if having[candidate.values[number]] >= needed]
+        return fitting, needed
 
     def _add(self, claim: int, option: Option, held: list[Constraint], candidate: Candidate) -> bool:
         """Pick a device if it is free and fits."""

@@ -12,7 +12,7 @@ BLOCKING = ("NoSchedule", "NoExecute")
 
 def tolerated(device: Device, tolerations: Sequence[DeviceToleration]) -> bool:
     """Whether every blocking taint of the device is tolerated."""
-    return all(
+    return not device.taints or all(
         any(_tolerates(toleration, taint) for toleration in tolerations)
         for taint in device.taints
         if taint.effect in BLOCKING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from dra_driver.simulator.cel import syntax
 from dra_driver.simulator.cel.declarations import Overload
@@ -52,27 +52,26 @@ class Checked:
     named_types: dict[Node, str] = field(default_factory=dict)
 
 
-def check(root: Node, *, back_quotes: bool) -> Checked:
+def check(root: Node) -> Checked:
     """Check an expression; CelError (compile) for the first thing that Kubernetes would refuse.
 
     Calls of functions with a dotted name lose their target on the way: ``sets.contains(a, b)`` has two arguments.
     """
-    checker = _Checker(back_quotes=back_quotes)
+    checker = _Checker()
     checker.check(root)
     checked = checker.checked
     for node, kind in checked.types.items():
         checked.types[node] = substitute(checker.bound, kind, free_is_dyn=True)
-    for node in checker.aggregates:
-        same_types(node, checked.types)
-    for call in checker.literal_calls:
-        literal_arguments(call, checked.types)
+    wrong = [error for node in checker.aggregates for error in same_types(node, checked.types)]
+    wrong += [error for call in checker.literal_calls for error in literal_arguments(call, checked.types)]
+    if wrong:
+        raise min(wrong, key=lambda error: error.position or Position(1, 1))
     return checked
 
 
 class _Checker:
-    def __init__(self, *, back_quotes: bool) -> None:
+    def __init__(self) -> None:
         self.checked = Checked()
-        self.back_quotes = back_quotes
         self.bound: Bindings = {}
         self.scopes: list[dict[str, Type]] = [{"device": DEVICE}]
         self.aggregates: list[ListLiteral | MapLiteral] = []
@@ -109,8 +108,6 @@ class _Checker:
         return type_of(TYPE_IDENTS[name])
 
     def _select(self, node: Select) -> Type:
-        if node.quoted and not self.back_quotes:
-            raise CelError("compile", "unsupported syntax: '`'", node.position)
         name = None if node.test else qualified_name(node)
         found = self._lookup(node, name, []) if name is not None else None
         if found is not None:
@@ -145,21 +142,35 @@ class _Checker:
             self.checked.overloads[node] = FUNCTIONS[node.function]
             self.check(name)
             return substitute(self.bound, self._field(operand, name.value, node.position, optional=True))
+        self._adopt_namespace(node)
+        if node.function not in FUNCTIONS:
+            self._unknown(node)
         exempt = node.function == "format"
         self._exempt += exempt
-        for arg in node.args:
-            self.check(arg)
-        self._adopt_namespace(node)
-        if node.target is not None:
-            self.check(node.target)
+        self._check_parts(node)
         self._exempt -= exempt
-        if node.function not in FUNCTIONS:
-            if node.function in NOT_SIMULATED:
-                raise UnsupportedError("compile", f"the simulator does not have {node.function}()", node.position)
-            raise CelError("compile", f"undeclared reference to '{node.function}'", node.position)
         if node.function in {"matches", "format"}:
             self.literal_calls.append(node)
         return self._resolve(node)
+
+    def _check_parts(self, node: Call) -> None:
+        try:
+            for arg in node.args:
+                self.check(arg)
+        except CelError:
+            if node.target is not None:
+                # Of two errors the first in the text is the one that is told.
+                self.check(node.target)
+            raise
+        if node.target is not None:
+            self.check(node.target)
+
+    def _unknown(self, node: Call) -> NoReturn:
+        if node.target is not None:
+            self.check(node.target)
+        if node.function in NOT_SIMULATED:
+            raise UnsupportedError("compile", f"the simulator does not have {node.function}()", node.position)
+        raise CelError("compile", f"undeclared reference to '{node.function}'", node.position)
 
     def _adopt_namespace(self, node: Call) -> None:
         """``sets.contains(a, b)`` is a function with a dotted name, not a method of ``sets``."""
@@ -236,6 +247,8 @@ class _Checker:
         return most_general(known, kind) if self._assignable([known], [kind]) else DYN
 
     def _struct(self, node: syntax.Struct) -> Type:
+        if node.name == DEVICE.kind or node.name.startswith("google.protobuf."):
+            raise UnsupportedError("compile", f"the simulator makes no value of type {node.name}", node.position)
         raise CelError("compile", f"undeclared reference to '{node.name}': no type can be made here", node.position)
 
     def _fold(self, node: Fold) -> Type:

@@ -230,8 +230,7 @@ class Compiler:
         codes = [self.code(element) for element in node.elements]
         if not node.optional:
             if node.elements and all(element in self.constants for element in node.elements):
-                values = [self.constants[element] for element in node.elements]
-                return lambda _: values
+                return self.constant(node, [self.constants[element] for element in node.elements])
             return lambda frame: [code(frame) for code in codes]
         rows = [(code, place in node.optional) for place, code in enumerate(codes)]
 

@@ -11,7 +11,7 @@ from dra_driver.simulator.cel.syntax import Call, ListLiteral, Literal, MapLiter
 from dra_driver.simulator.cel.types import Type, text_of
 
 
-def same_types(node: ListLiteral | MapLiteral, types: dict[Node, Type]) -> None:
+def same_types(node: ListLiteral | MapLiteral, types: dict[Node, Type]) -> Iterator[CelError]:
     """Kubernetes wants all elements of a literal to have one type, even where CEL would not."""
     if isinstance(node, ListLiteral):
         columns = [[(element, place in node.optional) for place, element in enumerate(node.elements)]]
@@ -25,7 +25,7 @@ def same_types(node: ListLiteral | MapLiteral, types: dict[Node, Type]) -> None:
             first = first or kind
             if kind != first:
                 message = f"expected type '{text_of(first)}' but found '{text_of(kind)}'"
-                raise CelError("compile", message, element.position)
+                yield CelError("compile", message, element.position)
 
 
 def _inside(node: Node) -> Iterator[Node]:
@@ -40,7 +40,7 @@ def _inside(node: Node) -> Iterator[Node]:
             yield from _inside(value)
 
 
-def literal_arguments(call: Call, types: dict[Node, Type]) -> None:
+def literal_arguments(call: Call, types: dict[Node, Type]) -> Iterator[CelError]:
     """A pattern or a format that is a literal must be right."""
     if call.function == "matches":
         pattern = call.args[-1]
@@ -48,11 +48,12 @@ def literal_arguments(call: Call, types: dict[Node, Type]) -> None:
             try:
                 compiled(pattern.value)
             except ValueError as error:
-                raise CelError("compile", f"invalid matches argument: {error}", pattern.position) from None
+                yield CelError("compile", f"invalid matches argument: {error}", pattern.position)
         return
     given = call.args[0]
     if isinstance(call.target, Literal) and isinstance(given, ListLiteral):
-        kinds = [[types[node] for node in _inside(element)] for element in given.elements]
-        wrong = check_literal(str(call.target.value), kinds)
+        nodes = [list(_inside(element)) for element in given.elements]
+        wrong = check_literal(str(call.target.value), [[types[node] for node in inside] for inside in nodes])
         if wrong is not None:
-            raise CelError("compile", wrong, call.position)
+            message, place = wrong
+            yield CelError("compile", message, call.position if place is None else nodes[place[0]][place[1]].position)

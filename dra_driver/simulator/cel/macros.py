@@ -163,7 +163,7 @@ def _has(call: Call) -> Select:
     (tested,) = call.args
     if not isinstance(tested, Select) or tested.test:
         raise CelError("compile", "invalid argument to has() macro: a field selection is expected", tested.position)
-    return Select(position=call.position, operand=tested.operand, field=tested.field, test=True, quoted=tested.quoted)
+    return Select(position=call.position, operand=tested.operand, field=tested.field, test=True)
 
 
 def _bind(call: Call) -> Bind | None:
@@ -212,7 +212,6 @@ MACROS: dict[tuple[str, int, bool], Callable[[Call], Node | None]] = {
     ("exists", 3, True): _exists,
     ("exists_one", 2, True): _exists_one,
     ("exists_one", 3, True): _exists_one,
-    ("existsOne", 2, True): _exists_one,
     ("existsOne", 3, True): _exists_one,
     ("map", 2, True): _map,
     ("map", 3, True): _map,

@@ -26,6 +26,7 @@ from dra_driver.simulator.cel.values import (
     Uint,
     Url,
     equal,
+    paired,
     to_key,
     type_name,
 )
@@ -117,7 +118,8 @@ def order(name: str) -> Binary:
         if kind in NUMBERS and other in NUMBERS:
             if left != left or right != right:  # NaN
                 raise EvaluationError("NaN values cannot be ordered")
-            return compare(left, right)
+            # With a double, a whole number is made one too, which may round it.
+            return compare(left, right) if kind is other else compare(*paired(left, right))
         if kind is other and kind in ORDERED:
             return compare(left, right)
         raise no_overload(name, left, right)
@@ -127,7 +129,11 @@ def order(name: str) -> Binary:
 
 def equals(left: Any, right: Any) -> bool:
     """``left == right`` as the operator."""
-    if type(left) in PICKY and (type_name(right) != type_name(left) or (type(right) is Quantity and right.computed)):
+    if (
+        type(left) in PICKY
+        and right is not None
+        and (type_name(right) != type_name(left) or (type(right) is Quantity and right.computed))
+    ):
         raise no_overload("", left, right)
     return equal(left, right)
 

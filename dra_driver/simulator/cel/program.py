@@ -73,8 +73,8 @@ def compile(expression: str, environment: Environment = Environment()) -> Progra
     if len(expression.encode(errors="surrogatepass")) > MOST_BYTES:
         raise CelError("compile", f"the expression is longer than {MOST_BYTES} bytes")
     try:
-        node = read(expression)
-        checked = check(node, back_quotes=environment.kubernetes != "1.36")
+        node = read(expression, before_1_37=environment.kubernetes == "1.36")
+        checked = check(node)
         kind = checked.types[node]
         if kind not in (BOOL, ANY):
             raise CelError("compile", f"must evaluate to bool or the unknown type, not {text_of(kind)}", Position(1, 1))

@@ -6,13 +6,15 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dra_driver.simulator.cel.errors import UnsupportedError
 from dra_driver.simulator.cel.values import INT_MAX, INT_MIN, TYPE_NAMES
 
-_SYNTAX = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([numkMGTPE]?|[KMGTPE]i|[eE][+-]?[0-9]+)", re.ASCII)
+_SYNTAX = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*))?([numkMGTPE]?|[KMGTPE]i|[eE][+-]?[0-9]+)", re.ASCII)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _MOST_DIGITS = 18
 """Decimal digits that Kubernetes keeps in an int64 rather than in a big number."""
+_MOST_SIMULATED = 1000
 _NANO = 10**9
 
 
@@ -45,7 +47,7 @@ class Quantity:
     def approximate(self) -> float:
         """The nearest double."""
         if self.amount is None:
-            return float(Fraction(self.nanos, _NANO))
+            return float(self.nanos) * 1e-9
         value, scale = self.amount
         return float(value) * float(f"1e{scale}") if scale else float(value)
 
@@ -56,6 +58,8 @@ class Quantity:
     def sub(self, other: Quantity) -> Quantity:
         """The difference."""
         amount = None if other.amount is None else (-other.amount[0], other.amount[1])
+        if other.amount is not None and other.amount[0] == INT_MIN:
+            raise UnsupportedError("runtime", f"Kubernetes subtracts {INT_MIN} wrongly: not simulated")
         return Quantity(self.nanos - other.nanos, _sum(self.amount, amount), computed=True)
 
     @classmethod
@@ -67,41 +71,34 @@ class Quantity:
     def parse(cls, text: str) -> Quantity:
         """Read what Kubernetes reads; ValueError otherwise."""
         match = _SYNTAX.fullmatch(text)
-        if match is None or not (match[2] or match[3]):
+        if match is None or not text:
             raise ValueError(
                 "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
             )
-        sign = -1 if match[1] == "-" else 1
-        whole, fraction, suffix = match[2].lstrip("0") or "0", (match[3] or "").rstrip("0"), match[4]
+        # Digits may be missing altogether: `m` is 0.
+        whole, fraction, suffix = match[2] or "0", match[3] or "", match[4]
         binary = _BINARY.get(suffix)
         exponent = binary if binary is not None else _decimal_exponent(suffix)
-        digits = int(whole + fraction)
-        exact = Fraction(digits, 10 ** len(fraction)) * (
-            2**exponent if binary is not None else Fraction(10) ** exponent
-        )
-        # Finer than a nano is rounded away from zero; larger than an int64 is the largest one.
-        nanos = -(-(exact.numerator * _NANO) // exact.denominator)
-        if nanos > INT_MAX * _NANO:
-            return cls(
-                sign * INT_MAX * _NANO, None if binary is None and exponent < 0 else _kept(sign * digits, exponent)
-            )
-        return cls(sign * nanos, _amount(sign * digits, whole, fraction, exponent, binary=binary is not None))
+        if len(whole) + len(fraction) > _MOST_SIMULATED or abs(exponent) > _MOST_SIMULATED:
+            raise UnsupportedError("runtime", f"a quantity of more than {_MOST_SIMULATED} digits is not simulated")
+        digits = int(whole + fraction) * (-1 if match[1] == "-" else 1)
+        amount = _amount(digits, whole, fraction, exponent, binary=binary is not None)
+        factor = Fraction(2) ** exponent if binary is not None else Fraction(10) ** exponent
+        return cls(_nanos(Fraction(digits, 10 ** len(fraction)) * factor, capped=binary is not None), amount)
 
 
 TYPE_NAMES[Quantity] = "kubernetes.Quantity"
 
 
 def _decimal_exponent(suffix: str) -> int:
-    if suffix in _DECIMAL:
-        return _DECIMAL[suffix]
-    exponent = int(suffix[1:])
-    if abs(exponent) > 1 << 10:
-        raise ValueError("unable to parse quantity's suffix")
-    return exponent
+    return _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
 
 
-def _kept(digits: int, exponent: int) -> tuple[int, int] | None:
-    return (digits, exponent) if INT_MIN <= digits <= INT_MAX and exponent >= 0 else None
+def _nanos(exact: Fraction, *, capped: bool) -> int:
+    """In units of 1e-9: what is finer is rounded away from zero, and binary ones end at the largest int64."""
+    scaled = abs(exact) * _NANO
+    nanos = -(-scaled.numerator // scaled.denominator)
+    return (min(nanos, INT_MAX * _NANO) if capped else nanos) * (-1 if exact < 0 else 1)
 
 
 def _amount(digits: int, whole: str, fraction: str, exponent: int, *, binary: bool) -> tuple[int, int] | None:

@@ -44,13 +44,13 @@ BINARY = {"&&": "_&&_", "||": "_||_", "in": "@in"}
 UNARY = {"!": "!_", "-": "-_"}
 
 
-def read(expression: str) -> Node:
+def read(expression: str, *, before_1_37: bool = False) -> Node:
     """The expression's syntax with its macros expanded; CelError with the position when it has none."""
     if not expression.strip():
         raise CelError("compile", "the expression is empty", Position(1, 1))
     try:
         # Lark's signature is that of a tree; the transformer makes nodes.
-        node: Any = _parser().parse(expression)
+        node: Any = _parser(before_1_37=before_1_37).parse(expression)
     except VisitError as error:
         if isinstance(error.orig_exc, CelError):
             raise error.orig_exc from None
@@ -60,9 +60,9 @@ def read(expression: str) -> Node:
     return _number(node)
 
 
-@lru_cache(maxsize=1)
-def _parser() -> Lark:
-    return parser(_Builder())
+@lru_cache(maxsize=2)
+def _parser(*, before_1_37: bool) -> Lark:
+    return parser(_Builder(before_1_37=before_1_37))
 
 
 def _syntax_error(expression: str, error: UnexpectedInput) -> CelError:
@@ -82,8 +82,8 @@ def _at(token: Token) -> Position:
 
 
 def _inside(position: Position, *children: Node) -> int:
-    """The depth of a bracket around these nodes."""
-    depth = 1 + max((child.depth for child in children), default=0)
+    """The depth of a bracket around these nodes; with nothing in it, it does not count."""
+    depth = 1 + max((child.depth for child in children), default=-1)
     if depth >= DEEPEST:
         raise CelError("compile", f"expression recursion limit exceeded: {DEEPEST}", position)
     return depth
@@ -108,7 +108,7 @@ def _call(token: Token, function: str, *args: Node, target: Node | None = None) 
     position = _at(token)
     for arg in args:
         _number(arg)
-    depth = _inside(position, *args) if args else 0
+    depth = _inside(position, *args)
     chain = 0
     if target is not None:
         depth = max(depth, _number(target).depth)
@@ -179,6 +179,10 @@ def _ident(token: Token) -> str:
 class _Builder(Transformer[Any, Any]):
     """One method per rule of the grammar; each is given the rule's children, already transformed."""
 
+    def __init__(self, *, before_1_37: bool) -> None:
+        super().__init__()
+        self.before_1_37 = before_1_37
+
     relation = addition = multiplication = staticmethod(_binary)
     conditionalor = conditionaland = staticmethod(_logical)
     relation_lt = relation_le = relation_gt = relation_ge = relation_eq = relation_ne = relation_in = staticmethod(
@@ -232,7 +236,8 @@ class _Builder(Transformer[Any, Any]):
         return Ident(position=_at(children[0]), name=_ident(children[0]))
 
     def dot_ident(self, children: list[Any]) -> Node:
-        return Ident(position=_at(children[1]), name=_ident(children[1]), absolute=True)
+        # Kubernetes 1.36 took a variable of a macro for it all the same.
+        return Ident(position=_at(children[1]), name=_ident(children[1]), absolute=not self.before_1_37)
 
     def ident_arg(self, children: list[Any]) -> Node:
         return _call(children[1], _ident(children[0]), *_arguments(children))
@@ -253,9 +258,13 @@ class _Builder(Transformer[Any, Any]):
             depth=operand.depth,
             chain=_longer(position, operand),
             operand=_number(operand),
-            field=str(name).strip("`"),
-            quoted=name.type == "QUOTED_IDENT",
+            field=self._field(name),
         )
+
+    def _field(self, name: Token) -> str:
+        if name.type == "QUOTED_IDENT" and self.before_1_37:
+            raise CelError("compile", "unsupported syntax: '`'", _at(name))
+        return str(name).strip("`")
 
     def member_dot_arg(self, children: list[Any]) -> Node:
         return _call(children[3], str(children[2]), *_arguments(children), target=children[0])
@@ -265,7 +274,7 @@ class _Builder(Transformer[Any, Any]):
 
     def member_opt(self, children: list[Any]) -> Node:
         operand, dot, _, name = children
-        field = Literal(position=_at(name), value=str(name).strip("`"))
+        field = Literal(position=_at(name), value=self._field(name))
         return _operator(dot, "_?._", operand, field)
 
     def member_opt_index(self, children: list[Any]) -> Node:

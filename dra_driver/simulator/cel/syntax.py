@@ -40,12 +40,11 @@ class Ident(Node):
 
 @dataclass(eq=False, slots=True)
 class Select(Node):
-    """``operand.field``; a presence test inside ``has()``; ``quoted`` when the field is in back quotes."""
+    """``operand.field``; a presence test inside ``has()``."""
 
     operand: Node
     field: str
     test: bool = False
-    quoted: bool = False
 
 
 @dataclass(eq=False, slots=True)

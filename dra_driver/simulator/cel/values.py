@@ -7,9 +7,9 @@ dict; the others are the classes here. Python takes True for 1 as a key, CEL doe
 from __future__ import annotations
 
 import ipaddress
+import operator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult
 
 from dra_driver.simulator.cel.errors import EvaluationError
 
@@ -95,10 +95,18 @@ NONE = Optional(present=False)
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """``text`` as given, and its parts."""
+    """The parts of a URL as they were written, but for a lower-case ``scheme`` and a ``host`` without escapes.
 
-    text: str
-    parts: SplitResult
+    ``host`` has the port; ``opaque`` is all that follows the scheme when that is no path.
+    """
+
+    scheme: str
+    opaque: str
+    user: str
+    host: str
+    path: str
+    query: str
+    fragment: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +142,17 @@ NUMBERS = frozenset({int, Uint, float})
 MAPS = frozenset({dict, DeviceMap, DomainMap})
 
 
+def paired(left: Any, right: Any) -> tuple[Any, Any]:
+    """Two numbers as Kubernetes compares them: next to a double a whole number is made one, which may round it."""
+    return (float(left), float(right)) if float in (type(left), type(right)) else (left, right)
+
+
 def equal(left: Any, right: Any) -> bool:
     """CEL's ``==``: numbers by value whatever their type, otherwise values of different types differ."""
     kind, other = type(left), type(right)
     if kind is not other:
         if kind in NUMBERS:
-            return other in NUMBERS and bool(left == right)
+            return other in NUMBERS and operator.eq(*paired(left, right))
         return kind in MAPS and other in MAPS and _equal_maps(left, right)
     if kind is list:
         return len(left) == len(right) and all(equal(a, b) for a, b in zip(left, right, strict=True))

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dra_driver.simulator.cel.declarations import Run, merge
-from dra_driver.simulator.cel.libraries import formats, kubernetes, lists, network, optionals, regex, standard, strings
+from dra_driver.simulator.cel.libraries import (
+    formats,
+    kubernetes,
+    lists,
+    network,
+    optionals,
+    regex,
+    standard,
+    strings,
+    urls,
+)
 
 FUNCTIONS = merge(
     standard.FUNCTIONS,
@@ -13,11 +23,12 @@ FUNCTIONS = merge(
     optionals.FUNCTIONS,
     kubernetes.FUNCTIONS,
     network.FUNCTIONS,
+    urls.FUNCTIONS,
     formats.FUNCTIONS,
 )
 """Name -> overloads."""
 
-BEFORE_1_37: dict[str, Run] = {**strings.BEFORE_1_37, **lists.BEFORE_1_37}
+BEFORE_1_37: dict[str, Run] = {**strings.BEFORE_1_37, **lists.BEFORE_1_37, **kubernetes.BEFORE_1_37}
 """Overload -> how Kubernetes 1.36 runs it."""
 
 NOT_SIMULATED = frozenset(

@@ -10,7 +10,7 @@ from datetime import date, datetime
 from functools import partial
 
 from dra_driver.simulator.cel.declarations import Functions, function, method
-from dra_driver.simulator.cel.libraries.network import FUNCTIONS as NETWORK
+from dra_driver.simulator.cel.libraries.urls import is_url
 from dra_driver.simulator.cel.types import FORMAT, STRING, list_of, optional_of
 from dra_driver.simulator.cel.values import NONE, NamedFormat, Optional
 
@@ -26,8 +26,8 @@ Check = Callable[[str], list[str]]
 
 
 def _pattern(text: str, *, pattern: str, most: int, what: str, prefix: bool = False) -> list[str]:
-    # A prefix may end in a dash: what follows it is not known.
-    tried = f"{text[:-1]}a" if prefix and text.endswith("-") else text
+    # A prefix may end in a dash, as more follows it. Kubernetes then overlooks the character before it too.
+    tried = f"{text[:-2]}a" if prefix and len(text) > 1 and text.endswith("-") else text  # more than the dash
     wrong = [] if re.fullmatch(pattern, tried, re.ASCII) else [f"{what} is expected"]
     return [*wrong, f"must be no more than {most} characters"] if len(text) > most else wrong
 
@@ -47,7 +47,7 @@ def _label_value(text: str) -> list[str]:
 
 
 def _uri(text: str) -> list[str]:
-    return [] if NETWORK["isURL"][0].run(text) else ["invalid URI for request"]
+    return [] if is_url(text) else ["invalid URI for request"]
 
 
 def _uuid(text: str) -> list[str]:
@@ -55,6 +55,8 @@ def _uuid(text: str) -> list[str]:
 
 
 def _byte(text: str) -> list[str]:
+    if not text:
+        return ["invalid base64"]
     try:
         base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -62,9 +64,14 @@ def _byte(text: str) -> list[str]:
     return []
 
 
+def _known_year(text: str) -> str:
+    """The year 0, which Python does not have, as another leap year."""
+    return f"2000{text[4:]}" if text.startswith("0000") else text
+
+
 def _date(text: str) -> list[str]:
     try:
-        date.fromisoformat(text)
+        date.fromisoformat(_known_year(text))
     except ValueError:
         return ["invalid date"]
     return [] if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text, re.ASCII) else ["invalid date"]
@@ -74,7 +81,7 @@ def _datetime(text: str) -> list[str]:
     match = re.fullmatch(DATETIME, text, re.ASCII)
     try:
         if match is not None:
-            datetime.fromisoformat(f"{match[1]}T{match[2]}+00:00")
+            datetime.fromisoformat(f"{_known_year(match[1])}T{match[2]}+00:00")
             return []
     except ValueError:
         pass

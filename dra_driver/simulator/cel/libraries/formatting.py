@@ -57,8 +57,12 @@ def format_text(text: str, args: list[Any]) -> str:
     return CLAUSE.sub(clause, text)
 
 
-def check_literal(text: str, kinds: list[list[Type]]) -> str | None:
-    """What is wrong with a literal text and its literal list of arguments.
+Place = tuple[int, int]
+"""Argument, and which of its types."""
+
+
+def check_literal(text: str, kinds: list[list[Type]]) -> tuple[str, Place | None] | None:
+    """What is wrong with a literal text and its literal list of arguments, and where when one of them is to blame.
 
     Of each argument ``kinds`` has the static type, followed by those of all that is in it if it is a literal itself.
     """
@@ -67,18 +71,18 @@ def check_literal(text: str, kinds: list[list[Type]]) -> str | None:
         if escaped:
             continue
         if not letter:
-            return "unexpected end of string"
+            return "unexpected end of string", None
         if letter not in CLAUSES:
-            return f'could not parse formatting clause: unrecognized formatting clause "{letter}"'
+            return f'could not parse formatting clause: unrecognized formatting clause "{letter}"', None
         if used >= len(kinds):
-            return f"index {used} out of range"
+            return f"index {used} out of range", None
         allowed = CLAUSES[letter][1] | ({"string"} if letter in "fe" else set()) | {"dyn"}
-        for kind in kinds[used] if letter == "s" else kinds[used][:1]:
+        for place, kind in enumerate(kinds[used] if letter == "s" else kinds[used][:1]):
             if kind.kind not in allowed:
-                return f"error during formatting: {CLAUSES[letter][0]}, was given {kind}"
+                return f"error during formatting: {CLAUSES[letter][0]}, was given {kind}", (used, place)
         used += 1
     if used < len(kinds):
-        return f"too many arguments supplied to string.format (expected {used}, got {len(kinds)})"
+        return f"too many arguments supplied to string.format (expected {used}, got {len(kinds)})", None
     return None
 
 
@@ -113,8 +117,6 @@ def _inside(value: Any) -> str:
         return f"b{json.dumps(value.decode(errors='backslashreplace'), ensure_ascii=False)}"
     if isinstance(value, float):
         return f'"{_text(value)}"' if not math.isfinite(value) else f"{value:.6f}"
-    if isinstance(value, TypeValue):
-        return f"type({value.name})"
     if type_name(value) not in _TEXT:
         raise ValueError(f"no formatting function for {type_name(value)}")
     return _text(value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dra_driver.simulator.cel.declarations import Functions, function, method
+from dra_driver.simulator.cel.declarations import Functions, Run, function, method
+from dra_driver.simulator.cel.errors import UnsupportedError
 from dra_driver.simulator.cel.quantity import Quantity
 from dra_driver.simulator.cel.semver import Semver
 from dra_driver.simulator.cel.types import BOOL, DOUBLE, INT, QUANTITY, SEMVER, STRING
@@ -39,6 +40,19 @@ def _sign(value: Any) -> int:
 
 def _compare_versions(left: Semver, right: Semver) -> int:
     return (left.order > right.order) - (left.order < right.order)
+
+
+def _adding_in_place(run: Callable[[Quantity, Any], Quantity]) -> Callable[[Quantity, Any], Quantity]:
+    """Kubernetes 1.36 adds to a number of more than 18 digits in place, so that the device itself changes."""
+
+    def checked(quantity: Quantity, other: Any) -> Quantity:
+        if quantity.amount is None:
+            raise UnsupportedError(
+                "runtime", "Kubernetes 1.36 changes the quantity that add() and sub() are called on: not simulated"
+            )
+        return run(quantity, other)
+
+    return checked
 
 
 FUNCTIONS: Functions = {
@@ -80,3 +94,6 @@ FUNCTIONS: Functions = {
     "minor": (method("semver_minor", (SEMVER,), INT, lambda version: version.minor),),
     "patch": (method("semver_patch", (SEMVER,), INT, lambda version: version.patch),),
 }
+
+BEFORE_1_37: dict[str, Run] = {row.id: _adding_in_place(row.run) for name in ("add", "sub") for row in FUNCTIONS[name]}
+"""Overload -> what it did in Kubernetes 1.36."""

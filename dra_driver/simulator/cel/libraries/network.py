@@ -1,23 +1,16 @@
-"""Addresses, networks and URLs."""
+"""Addresses and networks."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 from dra_driver.simulator.cel.declarations import Functions, function, method
-from dra_driver.simulator.cel.types import BOOL, CIDR, INT, IP, STRING, URL, list_of, map_of
-from dra_driver.simulator.cel.values import Cidr, Url
+from dra_driver.simulator.cel.types import BOOL, CIDR, INT, IP, STRING
+from dra_driver.simulator.cel.values import Cidr
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-
-_BAD_URL = re.compile(r"[\x00-\x20\x7f]")
-_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*", re.ASCII)
-_HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+(?:%25[^\]]*)?\]|[^\[\]<>\"\\^`{|} ]*?)(?::[0-9]*)?")
 
 
 def _address(text: str) -> Address:
@@ -76,47 +69,6 @@ def _global_unicast(address: Address) -> bool:
     return not special and address != broadcast
 
 
-def _url(text: str) -> Url:
-    problem = ValueError(f'URL parse error during conversion from string: parse "{text}": invalid URI for request')
-    if not text or _BAD_URL.search(text) or _BAD_ESCAPE.search(text.partition("?")[0]):
-        raise problem
-    scheme, colon, rest = text.partition(":")
-    absolute = bool(colon) and _SCHEME.fullmatch(scheme) is not None
-    if not absolute and not text.startswith("/"):
-        raise problem
-    if absolute and not rest.startswith("/"):
-        raise problem
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        raise problem from None
-    if not _HOST.fullmatch(parts.netloc.rpartition("@")[2]):
-        raise problem
-    return Url(text, parts)
-
-
-def _host(url: Url) -> str:
-    return url.parts.netloc.rpartition("@")[2]
-
-
-def _port(url: Url) -> str:
-    host, colon, port = _host(url).rpartition(":")
-    return port if colon and (not host.startswith("[") or host.endswith("]")) else ""
-
-
-def _hostname(url: Url) -> str:
-    host = _host(url)
-    bare = host[: -len(_port(url)) - 1] if _port(url) or host.endswith(":") else host
-    return bare.removeprefix("[").removesuffix("]")
-
-
-def _query(url: Url) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for key, value in parse_qsl(url.parts.query, keep_blank_values=True, separator="&"):
-        found.setdefault(key, []).append(value)
-    return found
-
-
 FUNCTIONS: Functions = {
     "ip": (
         function("string_to_ip", (STRING,), IP, _address),
@@ -146,12 +98,4 @@ FUNCTIONS: Functions = {
         function("ip_to_string", (IP,), STRING, str),
         function("cidr_to_string", (CIDR,), STRING, lambda cidr: f"{cidr.address}/{cidr.bits}"),
     ),
-    "url": (function("string_to_url", (STRING,), URL, _url),),
-    "isURL": (function("is_url_string", (STRING,), BOOL, _reads(_url)),),
-    "getScheme": (method("url_get_scheme", (URL,), STRING, lambda url: url.parts.scheme),),
-    "getHost": (method("url_get_host", (URL,), STRING, _host),),
-    "getHostname": (method("url_get_hostname", (URL,), STRING, _hostname),),
-    "getPort": (method("url_get_port", (URL,), STRING, _port),),
-    "getEscapedPath": (method("url_get_escaped_path", (URL,), STRING, lambda url: url.parts.path),),
-    "getQuery": (method("url_get_query", (URL,), map_of(STRING, list_of(STRING)), _query),),
 }

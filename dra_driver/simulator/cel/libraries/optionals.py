@@ -18,7 +18,7 @@ def _of(value: Any) -> Optional:
 
 
 def _of_non_zero(value: Any) -> Optional:
-    is_zero = not value if type(value) in ZERO_TYPES or isinstance(value, int | dict) else value == NONE
+    is_zero = not value and (type(value) in ZERO_TYPES or isinstance(value, int | dict))
     return NONE if is_zero else _of(value)
 
 

@@ -15,9 +15,11 @@ from dra_driver.simulator.cel.types import (
     BOOL,
     BYTES,
     DOUBLE,
+    DURATION,
     DYN,
     INT,
     STRING,
+    TIMESTAMP,
     UINT,
     Type,
     list_of,
@@ -31,6 +33,8 @@ from dra_driver.simulator.cel.values import INT_MAX, INT_MIN, UINT_MAX, TypeValu
 A, B = param("A"), param("B")
 LIST, MAP = list_of(A), map_of(A, B)
 NUMERIC = (INT, UINT, DOUBLE)
+TIMES = (TIMESTAMP, DURATION)
+"""No value has these types here, but ``null`` is taken for one of them when types are checked."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _REAL = re.compile(
@@ -138,7 +142,7 @@ def _same(value: Any) -> Any:
 
 def _comparison(name: str) -> tuple[Overload, ...]:
     run = operators.order(name)
-    pairs = [(BOOL, BOOL), *product(NUMERIC, NUMERIC), (STRING, STRING), (BYTES, BYTES)]
+    pairs = [(BOOL, BOOL), *product(NUMERIC, NUMERIC), *((kind, kind) for kind in (STRING, BYTES, *TIMES))]
     words = {"_<_": "less", "_<=_": "less_equals", "_>_": "greater", "_>=_": "greater_equals"}[name]
     return tuple(
         function(f"{words}_{left}{'' if left == right else f'_{right}'}", (left, right), BOOL, run)
@@ -151,6 +155,11 @@ def _arithmetic(name: str, word: str, *kinds: Type) -> tuple[Overload, ...]:
     return tuple(function(f"{word}_{kind.kind}", (kind, kind), kind, run) for kind in kinds)
 
 
+def _of_times(name: str, *rows: tuple[Type, Type, Type]) -> tuple[Overload, ...]:
+    run = operators.arithmetic(name)
+    return tuple(function(f"{name}_{left}_{right}", (left, right), result, run) for left, right, result in rows)
+
+
 FUNCTIONS: Functions = {
     "_?_:_": (function("conditional", (BOOL, A, A), A, _same),),
     "_&&_": (function("logical_and", (BOOL, BOOL), BOOL, _same),),
@@ -160,8 +169,16 @@ FUNCTIONS: Functions = {
     "_==_": (function("equals", (A, A), BOOL, operators.equals),),
     "_!=_": (function("not_equals", (A, A), BOOL, operators.differs),),
     **{name: _comparison(name) for name in operators.ORDER},
-    "_+_": _arithmetic("_+_", "add", BYTES, DOUBLE, INT, LIST, STRING, UINT),
-    "_-_": _arithmetic("_-_", "subtract", DOUBLE, INT, UINT),
+    "_+_": (
+        *_arithmetic("_+_", "add", BYTES, DOUBLE, INT, LIST, STRING, UINT),
+        *_of_times("_+_", (DURATION, DURATION, DURATION), (DURATION, TIMESTAMP, TIMESTAMP)),
+        *_of_times("_+_", (TIMESTAMP, DURATION, TIMESTAMP)),
+    ),
+    "_-_": (
+        *_arithmetic("_-_", "subtract", DOUBLE, INT, UINT),
+        *_of_times("_-_", (DURATION, DURATION, DURATION), (TIMESTAMP, DURATION, TIMESTAMP)),
+        *_of_times("_-_", (TIMESTAMP, TIMESTAMP, DURATION)),
+    ),
     "_*_": _arithmetic("_*_", "multiply", DOUBLE, INT, UINT),
     "_/_": _arithmetic("_/_", "divide", DOUBLE, INT, UINT),
     "_%_": _arithmetic("_%_", "modulo", INT, UINT),
