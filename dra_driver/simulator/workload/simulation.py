@@ -187,8 +187,8 @@ class _Simulation:
 
     def _place(self, kind: str) -> tuple[_Place, tuple[AllocatedDevice, ...]] | None:
         """The first node in the policy's order that has room; what it gives is in use from then on."""
-        order = self._policy.nodes
-        for place in sorted(self._places, key=lambda item: order(item.site, item.free)):
+        order, count = self._policy.nodes, self._asked[kind]
+        for place in sorted(self._places, key=lambda item: order(item.site, item.free, count)):
             if place.refused.get(kind) == place.changes:
                 continue
             answer = self._scheduler(place).place(self._claims[kind], on=[place.site.node])
