@@ -12,7 +12,7 @@ import msgspec
 
 from dra_driver.errors import DriverError
 from dra_driver.kube.objects import ObjectMeta
-from dra_driver.simulator.allocator import Allocation, Refusal, Scheduler, Usage, World
+from dra_driver.simulator.allocator import Allocation, Refusal, Scheduler, Usage, World, allocate
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim, ResourceClaimSpec, ResourceSlice
 from dra_driver.simulator.workload.arrivals import arrivals
 from dra_driver.simulator.workload.cluster import Site, chips_of, claim_for
@@ -97,8 +97,8 @@ class _Place:
     changes: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     """Kind -> ``changes`` when the node refused it: an unchanged node gives the same answer."""
-    schedulers: dict[tuple[int, ...], Scheduler] = field(default_factory=dict)
-    """Order of the devices -> the node with its slices in that order."""
+    worlds: dict[tuple[int, ...], World] = field(default_factory=dict)
+    """Order of the devices -> the node alone, with its slices in that order; all of them share the usage."""
 
 
 class _Simulation:
@@ -191,23 +191,24 @@ class _Simulation:
         for place in sorted(self._places, key=lambda item: order(item.site, item.free, count)):
             if place.refused.get(kind) == place.changes:
                 continue
-            answer = self._scheduler(place).place(self._claims[kind], on=[place.site.node])
+            answer = allocate(self._claims[kind], place.site.node, self._published(place))
             if isinstance(answer, Allocation):
-                return place, tuple(device for result in answer.results for device in result.devices.results)
+                results = tuple(device for result in answer.results for device in result.devices.results)
+                self._usage.take(results)
+                return place, results
             if answer.fatal:
                 self._reasons[kind] = answer.reason
                 return None
             place.refused[kind] = place.changes
         return None
 
-    def _scheduler(self, place: _Place) -> Scheduler:
+    def _published(self, place: _Place) -> World:
         """The node as the driver would have published it by now."""
         order = self._policy.devices(place.site, place.free)
-        found = place.schedulers.get(order)
-        if found is None:
+        if order not in place.worlds:
+            given = self._world
             slices = _reordered(place.site, order)
-            world = World(
-                slices, self._world.classes.values(), self._world.selectors, self._usage, self._world.release.name
+            place.worlds[order] = World(
+                slices, given.classes.values(), given.selectors, self._usage, given.release.name
             )
-            found = place.schedulers[order] = Scheduler(world, [place.site.node])
-        return found
+        return place.worlds[order]
