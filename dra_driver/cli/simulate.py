@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from dra_driver.cli.errors import UsageError
+from dra_driver.cli.workload import add_arguments, is_about_workload, run_workload
 
 if TYPE_CHECKING:
     from dra_driver.simulator.manifests import Manifests
@@ -27,6 +28,7 @@ examples:
   dra-driver simulate deployment.yaml --node trn2.48xlarge=4 --node trn1.32xlarge -o svg > picture.svg
   dra-driver simulate group.yaml --node trn2u.48xlarge=8
   dra-driver simulate pod.yaml --from-cluster --kubeconfig ~/.kube/config
+  dra-driver simulate --workload examples/workloads/mixed.yaml --seed 1-8 --policy all
   kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | dra-driver simulate --objects -
 """
 
@@ -78,6 +80,7 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cluster.add_argument("--from-cluster", action="store_true", help="read them from a cluster; nothing is changed")
     cluster.add_argument("--kubeconfig", metavar="FILE", help="for --from-cluster (default: as kubectl)")
+    add_arguments(parser)
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(
         "--emulated-ultraservers", metavar="SxN", default="", help="nodes make up S servers of N (default: of 4 nodes)"
@@ -93,6 +96,8 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Place everything and show it; 1 when something waits."""
+    if is_about_workload(args):
+        return run_workload(args)
     from dra_driver.cli.simulateoutput import show
     from dra_driver.simulator.manifests import ManifestError
     from dra_driver.simulator.placement import simulate
@@ -127,7 +132,7 @@ def read_input(args: argparse.Namespace) -> tuple[Manifests, str]:
     if release and release not in RELEASES and args.kubernetes is None:
         notes.append(f"the cluster's release {release}: {kubernetes} is simulated")
     if args.node:
-        cluster = merge(cluster, _emulated(args))
+        cluster = merge(cluster, emulated_nodes(args))
     if args.objects:
         with Progress("reading") as progress:
             cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress))
@@ -156,7 +161,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--emulated-ultraservers goes with --node", remedy="name the nodes too")
 
 
-def _emulated(args: argparse.Namespace) -> Manifests:
+def emulated_nodes(args: argparse.Namespace) -> Manifests:
+    """The nodes of ``--node``; UsageError for those that cannot be emulated."""
     from dra_driver.errors import DriverError
     from dra_driver.simulator.manifests import emulated
 
@@ -179,10 +185,10 @@ def _node(text: str) -> tuple[str, int]:
 
 
 def _texts(names: list[str]) -> list[tuple[str, str]]:
-    return [(name, _text(name)) for name in names]
+    return [(name, read_text(name)) for name in names]
 
 
-def _text(name: str) -> str:
+def read_text(name: str) -> str:
     """The text of a file; UsageError when there is none."""
     try:
         if name == "-":
