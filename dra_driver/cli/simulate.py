@@ -51,6 +51,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "or JSON; - is stdin",
     )
     add_cluster_arguments(parser)
+    add_arguments(parser)
     parser.add_argument(
         "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
     )
@@ -80,7 +81,6 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cluster.add_argument("--from-cluster", action="store_true", help="read them from a cluster; nothing is changed")
     cluster.add_argument("--kubeconfig", metavar="FILE", help="for --from-cluster (default: as kubectl)")
-    add_arguments(parser)
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(
         "--emulated-ultraservers", metavar="SxN", default="", help="nodes make up S servers of N (default: of 4 nodes)"
