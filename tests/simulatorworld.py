@@ -91,6 +91,8 @@ class _Case:
         self.everywhere = self.networked and self.chance(30)
         self.broken = self.chance(6)
         """Pools that are not complete or contradict themselves."""
+        self.binding = self.chance(12)
+        """Devices that have to become ready: their pods wait, so the node has to be known before."""
         self.wild = self.chance(25)
         """Expressions of any kind."""
         self.classes = [self._class(index) for index in range(random.choice((1, 2, 3)))]
@@ -216,6 +218,8 @@ class _Case:
             made |= self._where_device()
         if "nodeSelector" in where and self.chance(15):
             made["bindsToNode"] = True
+        if self.binding and self.chance(30):
+            made |= {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
         return made
 
     def _where_device(self) -> Object:
@@ -316,7 +320,7 @@ class _Case:
                 self._claim(f"{TOKEN}-p{number}-c{index}")
                 for index in range(self.random.choice((1, 1, 1, 1, 1, 2, 2, 3)))
             ]
-            nodes = names if self.chance(35) else [self.random.choice(names)]
+            nodes = names if not self.binding and self.chance(35) else [self.random.choice(names)]
             made.append({"name": f"{TOKEN}-p{number}", "nodes": nodes, "claims": claims})
         return made
 
