@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def _listed(
 
 
 def _release(transport: Transport) -> str:
-    version = json.loads(transport.request("GET", "/version").body)
-    if not isinstance(version, dict) or not isinstance(version.get("minor"), str):
-        return ""
-    return f"{version.get('major')}.{version['minor'].rstrip('+')}"
+    from dra_driver.kube.resources import ResourceApi
+
+    release = ResourceApi(transport).server_version().release
+    return "" if release is None else ".".join(map(str, release))

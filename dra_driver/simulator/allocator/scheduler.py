@@ -11,8 +11,15 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dra_driver.simulator.allocator.nodes import NodeView
+from dra_driver.simulator.allocator.requests import PreparedClaim
 from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusal, World
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim
+
+
+def _nodes_with_room(nodes: int) -> int:
+    """After how many nodes with room kube-scheduler looks no further (``numFeasibleNodesToFind``)."""
+    percentage = max(50 - nodes // 125, 5)
+    return min(nodes, max(100, nodes * percentage // 100))
 
 
 class Scheduler:
@@ -21,7 +28,7 @@ class Scheduler:
     def __init__(self, world: World, nodes: Iterable[NodeView]) -> None:
         self.world = world
         self._nodes = sorted(nodes, key=lambda node: node.name)
-        self._open: dict[bytes, list[NodeView]] = {}
+        self._open: dict[tuple[bytes, tuple[str, ...] | None], list[NodeView]] = {}
 
     def place(self, claims: Sequence[ResourceClaim], on: Sequence[NodeView] | None = None) -> Allocation | Refusal:
         """Allocate the claims of one pod together.
@@ -33,30 +40,57 @@ class Scheduler:
         prepared = self.world.prepare(claims)
         if isinstance(prepared, Refusal):
             return prepared
-        waiting = list(reversed(on)) if on is not None else self._not_refused(claims)
+        waiting = self._not_refused(claims, on)
         answer: Allocation | Refusal = Refusal(NO_SOLUTION)
         while waiting:
             answer = self.world.ask(prepared, waiting[-1])
             if isinstance(answer, Allocation):
-                for result in answer.results:
-                    self.world.usage.take(result.devices.results)
                 break
             if answer.fatal:
-                break
+                return answer
             waiting.pop()
+        if isinstance(answer, Refusal):
+            return answer
+        if not self.world.harmless(prepared):
+            error = self._error_elsewhere(prepared, waiting[-2::-1])
+            if error is not None:
+                return error
+        for result in answer.results:
+            self.world.usage.take(result.devices.results)
         return answer
+
+    def _error_elsewhere(self, claims: Sequence[PreparedClaim], nodes: Iterable[NodeView]) -> Refusal | None:
+        """What ends the scheduling on a node that comes after the first one with room: Kubernetes looks at those too.
+
+        At all of them in clusters of less than 100 nodes. In larger ones it stops when enough have room, and nobody
+        knows with which node it begins; here it is the first by name.
+        """
+        wanted = _nodes_with_room(len(self._nodes)) - 1
+        for node in nodes:
+            if wanted <= 0:
+                break
+            answer = self.world.ask(claims, node)
+            if isinstance(answer, Allocation):
+                wanted -= 1
+            elif answer.fatal:
+                return answer
+        return None
 
     def release(self, results: Iterable[AllocatedDevice]) -> None:
         """Give devices back."""
         self.world.usage.release(results)
         self._open.clear()
 
-    def _not_refused(self, claims: Sequence[ResourceClaim]) -> list[NodeView]:
+    def _not_refused(self, claims: Sequence[ResourceClaim], on: Sequence[NodeView] | None) -> list[NodeView]:
         """The nodes that have not refused equal claims, the first one last; to be shortened by whoever asks them."""
+        nodes = self._nodes if on is None else on
         if not self._refusals_last(claims):
-            return list(reversed(self._nodes))
-        key = msgspec.json.encode([claim.spec for claim in claims], order="sorted")
-        return self._open.setdefault(key, list(reversed(self._nodes)))
+            return list(reversed(nodes))
+        wanted = msgspec.json.encode([claim.spec for claim in claims], order="sorted")
+        key = (wanted, None if on is None else tuple(node.name for node in on))
+        if key not in self._open:
+            self._open[key] = list(reversed(nodes))
+        return self._open[key]
 
     def _refusals_last(self, claims: Sequence[ResourceClaim]) -> bool:
         """False where up to 1.36 more devices in use may indeed help: what is tried in vain changes what is allowed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.simulator import objects, workloads
 from dra_driver.simulator.manifests import controllers
+from dra_driver.simulator.manifests.controllers import MOST_PODS
 from dra_driver.simulator.manifests.documents import Origin, documents
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import selectors
@@ -27,7 +28,11 @@ _SHOWN: Final = 3
 """Names that a line about many of them has."""
 
 
-def read_manifests(sources: Sequence[tuple[str, str]], kubernetes: str = "1.37") -> Manifests:
+def read_manifests(
+    sources: Sequence[tuple[str, str]],
+    kubernetes: str = "1.37",
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Manifests:
     """The objects of YAML or JSON texts, one or several documents or Lists each.
 
     What refers to each other (templates, classes, claims) may be in different texts, so that is looked at by
@@ -36,17 +41,20 @@ def read_manifests(sources: Sequence[tuple[str, str]], kubernetes: str = "1.37")
     Args:
         sources: name (for errors) and text of each file.
         kubernetes: the release whose CEL is meant.
+        progress: told for each object how many of how many of its document are read.
 
     Raises:
-        ManifestError: what is wrong, with file, line and path.
+        ManifestError: what is wrong, with file, line and path. DriverError: CEL's parser is not installed.
     """
     reader = _Reader(kubernetes)
     for file, text in sources:
         found = False
         for origin, document in documents(file, text):
             found = True
-            for item, at in _items(document, origin):
+            items = list(_items(document, origin))
+            for done, (item, at) in enumerate(items, 1):
                 reader.add(item, at)
+                progress(done, len(items))
         if not found:
             raise ManifestError(f"{file}: there is no Kubernetes object in it")
     return reader.manifests()
@@ -105,6 +113,7 @@ class _Reader:
         self._found: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
         self._pods: list[PodWithClaims] = []
         self._origins: dict[Key, Origin] = {}
+        self._count = 0
         self._beside: Counter[str] = Counter()
         self._unconsidered: dict[str, list[str]] = {}
 
@@ -187,18 +196,18 @@ class _Reader:
 
     def _check(self, item: Any, origin: Origin) -> None:
         if isinstance(item, objects.DeviceClass):
-            check_class(item, origin, self._expression)
+            check_class(item, origin, self._compiler())
         elif isinstance(item, objects.ResourceClaim):
-            check_claim(item.spec.devices, origin, ("spec",), self._expression)
+            check_claim(item.spec.devices, origin, ("spec",), self._compiler())
         elif isinstance(item, workloads.ResourceClaimTemplate):
-            check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._expression)
+            check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._compiler())
         elif isinstance(item, objects.ResourceSlice):
             check_slice(item, origin)
 
-    def _expression(self, expression: str) -> object:
+    def _compiler(self) -> Compile:
         if self._compile is None:
             self._compile = selectors(self._kubernetes).compile
-        return self._compile(expression)
+        return self._compile
 
     def _add_pods(self, owner: Any, origin: Origin) -> None:
         for pod in controllers.pods(owner, owner.metadata.namespace, origin):
@@ -206,6 +215,9 @@ class _Reader:
             if pod.ended:
                 self._unconsidered.setdefault("Pod that has ended", []).append(name)
                 continue
+            self._count += 1
+            if self._count > MOST_PODS:
+                raise origin.error((), f"this and what was read before make more than {MOST_PODS} pods")
             made = with_claims(pod)
             if not made.claims:
                 self._unconsidered.setdefault("Pod without resource claims", []).append(name)
