@@ -55,7 +55,7 @@ def explain(question: Question) -> Explanation:
             verdict=verdict, error=prepared.reason, nodes=(), nearest="", remedies=(), traps=(),
         )  # fmt: skip
     case = Case(waiting, prepared, question.world, question.server)
-    survey = Survey(case, exclusions(question))
+    survey = Survey(case, exclusions(question), len(question.nodes))
     nodes = sorted(question.nodes, key=lambda node: node.name)
     for node in nodes:
         survey.ask(node)

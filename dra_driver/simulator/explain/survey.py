@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dra_driver.errors import DriverError
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, nodes_with_room
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.offers import Offer, Pool
 from dra_driver.simulator.explain.diagnosis import Case, attribute, diagnosis
@@ -21,9 +21,10 @@ FITS = Diagnosis("fits", "the claims fit")
 class Survey:
     """The answers of the nodes, in the order in which the scheduler asks them."""
 
-    def __init__(self, case: Case, excluded: Mapping[str, str]) -> None:
+    def __init__(self, case: Case, excluded: Mapping[str, str], nodes: int = 0) -> None:
         self._case = case
         self._excluded = excluded
+        self._enough = nodes_with_room(nodes)
         self._known: dict[object, Diagnosis] = {}
         self._wishes = wishes(case)
         self.sights: list[Sight] = []
@@ -31,7 +32,7 @@ class Survey:
         self.found: dict[str, Diagnosis] = {}
         self.could: list[Allocation] = []
         self.decisive: tuple[NodeView, Refusal] | Allocation | None = None
-        """What ends the scheduling: the first allocation or error."""
+        """What ends the scheduling: the first error, also after a node with room, else the first allocation."""
 
     def ask(self, node: NodeView) -> None:
         """Ask one node."""
@@ -44,7 +45,8 @@ class Survey:
             self.took(answer)
         elif answer.fatal:
             self.found[node.name] = _error(self._case, node, answer)
-            self.decisive = self.decisive or (node, answer)
+            if not isinstance(self.decisive, tuple) and len(self.could) < self._enough:
+                self.decisive = (node, answer)
         else:
             self.found[node.name] = self._diagnosis(node, answer, seen)
 
