@@ -218,6 +218,14 @@ def test_a_device_that_no_selector_can_read() -> None:
     assert found.remedies == ()
 
 
+def test_nothing_that_others_wrote_drives_the_terminal() -> None:
+    made = device("d0", attributes={"text": "\x1b[2J\r\u202e"})
+    wish = plain_request(selectors=[{"cel": {"expression": "device.attributes['a.example'].text == '\x1b\u2028'"}}])
+    written = text(explained([claim(wish)], other(made)))
+    assert "\\x1b[2J\\r\\u202e" in written
+    assert all(line.isprintable() for line in written.split("\n"))
+
+
 def test_a_class_that_does_not_exist() -> None:
     found = explained([claim(wanted())], ONE, classes=[])
     assert (found.fits, found.nodes) == (False, ())
