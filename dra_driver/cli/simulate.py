@@ -48,6 +48,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="pods, Deployments, ReplicaSets, StatefulSets, Jobs, LeaderWorkerSets, claims, templates, classes; YAML "
         "or JSON; - is stdin",
     )
+    add_cluster_arguments(parser)
+    parser.add_argument(
+        "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json", "yaml", "svg"), default="text", help="default: %(default)s"
+    )
+    parser.set_defaults(run=run)
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``read_input`` takes beside the files: where the nodes come from."""
     cluster = parser.add_argument_group("cluster (one or several of)")
     cluster.add_argument(
         "--node",
@@ -77,13 +89,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="node",
         help="what nodes of UltraServers offer (default: %(default)s)",
     )
-    parser.add_argument(
-        "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
-    )
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json", "yaml", "svg"), default="text", help="default: %(default)s"
-    )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -124,7 +129,8 @@ def read_input(args: argparse.Namespace) -> tuple[Manifests, str]:
     if args.node:
         cluster = merge(cluster, _emulated(args))
     if args.objects:
-        cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes))
+        with Progress("reading") as progress:
+            cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress))
     if args.files:
         cluster = merge(waiting_left_out(cluster), read_manifests(_texts(args.files), kubernetes))
     return merge(cluster, Manifests(not_considered=tuple(notes))), kubernetes

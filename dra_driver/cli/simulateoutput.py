@@ -68,6 +68,8 @@ def text(manifests: Manifests, simulation: Simulation) -> Iterator[str]:
         yield from (f"  {line}" for line in manifests.not_considered)
     placed = sum(outcome.placed for outcome in simulation.outcomes)
     yield f"{placed} of {len(simulation.outcomes)} placed"
+    if placed < len(simulation.outcomes):
+        yield "what is in the way: dra-driver explain, with the same arguments"
 
 
 def title(outcome: Outcome) -> str:

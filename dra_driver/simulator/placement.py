@@ -15,6 +15,8 @@ import msgspec
 
 from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator.candidates import Candidate, Surroundings
+from dra_driver.simulator.allocator.progress import Progress
 from dra_driver.simulator.manifests import (
     Attempt,
     Manifests,
@@ -84,12 +86,58 @@ def simulate(
 
 
 def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str], list[str]]:
-    """The devices that nobody has, by driver and pool, in the order in which they are tried."""
-    usage = simulation.world.usage
+    """The devices that nobody has, by driver and pool, in the order in which they are tried.
+
+    Devices whose counters are used up by others are not free; those that can be shared always are.
+    """
+    world = simulation.world
+    pools = world.pools.pools(node)
+    progress = Progress((), Surroundings(node, pools, world.usage, world.selectors, world.release))
     return {
-        pool.key: [offer.device.name for offer in pool.offers if not usage.exclusive(offer.id)]
-        for pool in simulation.world.pools.pools(node)
+        pool.key: [
+            offer.device.name
+            for offer in pool.offers
+            if not world.usage.exclusive(offer.id) and progress.fits(Candidate(offer, pool), (), "")
+        ]
+        for pool in pools
     }
+
+
+class _Places:
+    """Which groups of LeaderWorkerSets are in which places, as far as they were placed here.
+
+    LeaderWorkerSet gives a leader pod (anti-)affinity, and its workers a node selector once the leader has a node.
+    """
+
+    def __init__(self) -> None:
+        self._group_at: dict[tuple[str, str, str], str] = {}
+        """By namespace, label and its value."""
+        self._place_of: dict[tuple[str, str], str] = {}
+        """By namespace and leader."""
+
+    def obstacle(self, pod: PodWithClaims, node: Node) -> str:
+        """Why the pod's group keeps it off the node; "" when it does not."""
+        group = pod.group
+        if group is None:
+            return ""
+        place = node.metadata.labels.get(group.topology)
+        if place is None:
+            return f"the label {group.topology}, which gives the group a place of its own, is not set"
+        own = self._place_of.get((pod.namespace, group.leader))
+        if own is None and pod.name != group.leader:
+            return f"LeaderWorkerSet makes the pod when its leader {group.leader} has a node"
+        if own is not None and place != own:
+            return f"its group is on {group.topology}={own}"
+        other = self._group_at.get((pod.namespace, group.topology, place), group.leader)
+        return "" if other == group.leader else f"the group of {other} has {group.topology}={place} for itself"
+
+    def take(self, pod: PodWithClaims | None, node: NodeView) -> None:
+        """Note where a group is."""
+        if pod is None or pod.group is None:
+            return
+        place = node.labels[pod.group.topology]
+        self._place_of[pod.namespace, pod.group.leader] = place
+        self._group_at[pod.namespace, pod.group.topology, place] = pod.group.leader
 
 
 class _Placer:
@@ -99,9 +147,13 @@ class _Placer:
         self._views = {view.name: view for view in views}
         self._allocated: dict[tuple[str, str], AllocationResult] = {}
         self._fitting_by_rules: dict[bytes, _Fitting] = {}
+        self._places = _Places()
 
     def outcome(self, attempt: Attempt) -> Outcome:
         claims = [self._as_now(claim) for claim in attempt.claims]
+        if leaving := next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None):
+            why = f"claim {leaving.metadata.name} is being deleted, so nothing is allocated with it"
+            return Outcome(attempt.pod, tuple(claims), None, why)
         try:
             fitting, why_not = self._fitting(attempt.pod, claims)
         except DriverError as error:
@@ -112,17 +164,19 @@ class _Placer:
         if not fitting:
             return Outcome(attempt.pod, tuple(claims), None, f"no node comes into question: {_summary(why_not)}")
         if not pending:
+            self._places.take(attempt.pod, fitting[0])
             return Outcome(attempt.pod, tuple(claims), fitting[0].name, "")
         # All nodes: the scheduler then remembers which ones have refused equal claims.
         answer = self._scheduler.place(pending, None if len(fitting) == len(self._nodes) else fitting)
         if isinstance(answer, Refusal):
             return Outcome(attempt.pod, tuple(claims), None, _refused(answer, len(fitting), why_not))
         self._remember(pending, answer)
+        self._places.take(attempt.pod, self._views[answer.node])
         return Outcome(attempt.pod, tuple(self._as_now(claim) for claim in claims), answer.node, "")
 
     def _fitting(self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> _Fitting:
         """The nodes that come into question, and for the others how many there are for which reason."""
-        if any(claim.status.allocation is not None for claim in claims):
+        if any(claim.status.allocation is not None for claim in claims) or (pod is not None and pod.group is not None):
             return self._asked(pod, claims)
         rules = pod and (pod.node_name, pod.node_selector, pod.node_affinity, pod.tolerations)
         key = msgspec.json.encode(rules, order="sorted")
@@ -133,7 +187,7 @@ class _Placer:
     def _asked(self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> _Fitting:
         fitting, why_not = [], Counter[str]()
         for node in self._nodes:
-            why = obstacle(pod, node) if pod is not None else ""
+            why = (obstacle(pod, node) or self._places.obstacle(pod, node)) if pod is not None else ""
             if not why and (name := allocated_elsewhere(claims, node)):
                 why = f"claim {name} is allocated for another node"
             if why:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World, allocate
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from tests.allocatorworld import (
     chips,
     claim,
     claims_of,
     device,
-    different,
-    every,
     in_use,
     offered,
     request,
@@ -84,45 +78,16 @@ def test_claims_of_one_pod_are_on_one_node() -> None:
 def test_an_error_ends_the_scheduling_of_the_pod_on_all_nodes() -> None:
     nodes = names(2)
     slices = [
-        offered(device("odd"), pool="p0", nodeName="node-0000"),
-        offered(*chips(4), pool="p1", nodeName="node-0001"),
+        offered(device("d", attributes={"x": 1} if i < 150 else {}), name=f"s{i}", pool=f"p{i}", nodeName=f"n{i:03}")
+        for i in range(200)
     ]
-    answer = Scheduler(world(*slices), nodes).place(claims_of(claim(request(selector="group=0"))))
-    assert isinstance(answer, Refusal)
-    assert answer.fatal
-    missing = Scheduler(world(*slices), nodes).place(claims_of(claim(request(deviceClassName="none"))))
-    assert isinstance(missing, Refusal)
-
-
-@pytest.mark.parametrize("kubernetes", ["1.36", "1.37"])
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                claim(request(count=1)),
-                claim(request(count=2), constraints=[same("group")]),
-                claim(request(count=3), constraints=[different("group")]),
-                claim(every()),
-                claim(request(count=2, selector="group=1")),
-                claim(request("x"), request("y", 2), constraints=[same("group", "y"), different("index")]),
-            ]
-        ),
-        max_size=12,
-    )
-)
-@settings(max_examples=40, deadline=None)
-def test_the_answer_is_that_of_asking_every_node_anew(kubernetes: str, claims: list[dict[str, Any]]) -> None:
-    nodes = names(3)
-    scheduler = Scheduler(farm(nodes, 6, kubernetes=kubernetes), nodes)
-    plain = farm(nodes, 6, kubernetes=kubernetes)
-    for wanted in claims:
-        answers = [allocate(claims_of(wanted), node, plain) for node in nodes]
-        fitting = [answer for answer in answers if isinstance(answer, Allocation)]
-        answer = scheduler.place(claims_of(wanted))
-        assert answer == (fitting[0] if fitting else answers[-1])
-        if isinstance(answer, Allocation):
-            for result in answer.results:
-                plain.usage.take(result.devices.results)
+    nodes = [NodeView(f"n{i:03}") for i in range(200)]
+    asking = claims_of(claim(request(selector="x=1")))
+    scheduler = Scheduler(world(*slices), nodes)
+    for i in range(51):
+        answer = scheduler.place(asking)
+        assert isinstance(answer, Allocation), i
+    assert isinstance(scheduler.place(asking), Refusal), "a hundred nodes with room are not found before the bad ones"
 
 
 def test_devices_in_use_at_the_start_are_counted() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
+from dra_driver.cli.simulate import Progress
 
 SPECS = Path(__file__).parents[2] / "examples" / "specs"
 FILES = sorted(SPECS.glob("*.yaml")) + sorted(SPECS.glob("v1beta1/*.yaml"))
@@ -207,6 +210,16 @@ def test_a_pod_that_names_its_node_is_not_seen_by_the_scheduler(shell: Shell, tm
     assert "instead of nodeName" in shell.out
 
 
+def test_what_is_being_deleted_gets_nothing(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("a"), GADGETS, *gadgets("a", 3), claim("c", 1, "gadgets"), claim("d", 1, "gadgets"), pod("p", "d")]
+    for item in objects[-3], objects[-1]:
+        item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    found = shell.claims("--objects", write(tmp_path, *objects), status=1)
+    assert [(item["name"], item["node"]) for item in found] == [("c", None), ("d", "a")]
+    assert found[0]["reason"] == "claim c is being deleted, so nothing is allocated with it"
+    assert "Pod that has ended: default/p" in shell.err
+
+
 def test_a_failing_selector_is_told_with_the_device(shell: Shell, tmp_path: Path) -> None:
     selectors = [{"cel": {"expression": "device.attributes['neuron.aws.com'].nothing == 1"}}]
     assert shell(write(tmp_path, claim("c", selectors=selectors)), "--node", "trn2.48xlarge") == 1
@@ -220,10 +233,43 @@ def test_the_picture_marks_the_devices_and_the_rest_is_left(shell: Shell, tmp_pa
     assert "1 other node: 16 of 16 devices" in shell.out
 
 
+def test_chips_are_not_left_when_their_node_is_taken_as_a_whole(shell: Shell, tmp_path: Path) -> None:
+    whole = [{"cel": {"expression": "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"}}]
+    file = write(tmp_path, claim("c", selectors=whole))
+    assert shell(file, "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert "0 of 17 devices of neuron.aws.com/node-1" in shell.out
+    assert shell(write(tmp_path, claim("c")), "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert "15 of 17 devices of neuron.aws.com/node-1" in shell.out, "neither the chip nor the node"
+
+
 def test_claims_of_one_pod_get_different_device_numbers(shell: Shell, tmp_path: Path) -> None:
     assert shell(write(tmp_path, claim("x", 2), claim("y", 1), pod("p", "x", "y")), "--node", "trn2.48xlarge") == 0
     paths = re.findall(r"^    (/dev/neuron[0-9]+) +is (/dev/neuron[0-9]+) of the host", shell.out, re.MULTILINE)
     assert paths == [(f"/dev/neuron{i}", f"/dev/neuron{i}") for i in range(3)]
+
+
+def leader_worker_set(replicas: int, size: int) -> list[dict[str, Any]]:
+    documents = list(yaml.safe_load_all((SPECS / "4-node-inference-us.yaml").read_text()))
+    documents[1]["spec"]["replicas"] = replicas
+    documents[1]["spec"]["leaderWorkerTemplate"]["size"] = size
+    return documents
+
+
+def test_each_group_has_an_ultraserver_for_itself(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, *leader_worker_set(2, 3))
+    found = shell.claims(file, "--node", "trn2u.48xlarge=8")
+    assert [item["node"] for item in found] == [f"node-{i}" for i in (1, 2, 3, 5, 6, 7)]
+
+
+def test_workers_wait_for_their_leader_and_for_room_beside_it(shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, *leader_worker_set(2, 4)), "--node", "trn2u.48xlarge=7") == 1
+    assert "Pod default/vllm-1-3 (LeaderWorkerSet default/vllm): not placed" in shell.out
+    assert "its group is on neuron.amazonaws.com/ultraserver-server-id-4=" in shell.out
+    assert shell(write(tmp_path, *leader_worker_set(2, 2)), "--node", "trn2u.48xlarge=4") == 1
+    assert "the group of vllm-0 has neuron.amazonaws.com/ultraserver-server-id-4=" in shell.out
+    assert "LeaderWorkerSet makes the pod when its leader vllm-1 has a node" in shell.out
+    assert shell(write(tmp_path, *leader_worker_set(1, 1)), "--node", "trn2.48xlarge") == 1
+    assert "gives the group a place of its own, is not set" in shell.out
 
 
 def test_the_svg_shows_each_pod_and_says_what_it_leaves_out(shell: Shell, tmp_path: Path) -> None:
@@ -270,7 +316,8 @@ def test_a_node_known_from_its_slices_has_the_host_that_they_tell_of(shell: Shel
         "metadata": {"name": "neuron.aws.com"},
         "spec": {"selectors": [{"cel": {"expression": "device.driver == 'neuron.aws.com'"}}]},
     }
-    objects = write(tmp_path, node("real"), neuron, published)
+    labels = {"neuron.amazonaws.com/ultraserver-server-id-2": "1a2b3c4d5e6f7081"}
+    objects = write(tmp_path, node("real", **labels), neuron, published)
     assert shell(SPECS / "us-and-lnc-config.yaml", "--objects", objects) == 1, "two pods for one node"
     assert "NEURON_RT_ULTRASERVER_NODE_ID=0" in shell.out
     assert "1 of 2 placed" in shell.out
@@ -321,6 +368,36 @@ def test_files_that_cannot_be_used_are_one_error(content: bytes, text: str, shel
     assert shell(file, "--node", "trn2.48xlarge") == 2
     assert text in shell.err
     assert shell.err.count("error:") == 1
+
+
+def test_a_missing_parser_is_named_with_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['lark'] = None; from dra_driver.cli.main import main; "
+        f"sys.exit(main(['simulate', {str(SPECS / '1x4-connected-devices.yaml')!r}, '--node', 'trn2.48xlarge']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'neuron-dra-driver[simulator]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_progress_is_drawn_on_a_terminal_only_and_cleared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = iter([0.0, 0.5, 1.5, 1.51, 1.7, 0.0, 9.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with Progress("placing") as progress:
+        for done in (1, 2, 3, 4):
+            progress(done, 4)
+    drawn = capsys.readouterr().err.split("\r")
+    assert [line.split("] ")[1] for line in drawn if "[" in line] == ["2/4", "4/4"]
+    assert drawn[-1] == ""
+    assert drawn[-2].strip() == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    with Progress("placing") as progress:
+        progress(1, 4)
+    assert capsys.readouterr().err == ""
 
 
 def test_standard_input_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,15 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dra_driver.simulator.allocator.nodes import NodeView
+from dra_driver.simulator.allocator.requests import PreparedClaim
 from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusal, World
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim
+
+
+def _nodes_with_room(nodes: int) -> int:
+    """After how many nodes with room kube-scheduler looks no further (``numFeasibleNodesToFind``)."""
+    percentage = max(50 - nodes // 125, 5)
+    return min(nodes, max(100, nodes * percentage // 100))
 
 
 class Scheduler:
@@ -38,13 +45,36 @@ class Scheduler:
         while waiting:
             answer = self.world.ask(prepared, waiting[-1])
             if isinstance(answer, Allocation):
-                for result in answer.results:
-                    self.world.usage.take(result.devices.results)
                 break
             if answer.fatal:
-                break
+                return answer
             waiting.pop()
+        if isinstance(answer, Refusal):
+            return answer
+        if not self.world.harmless(prepared):
+            error = self._error_elsewhere(prepared, waiting[-2::-1])
+            if error is not None:
+                return error
+        for result in answer.results:
+            self.world.usage.take(result.devices.results)
         return answer
+
+    def _error_elsewhere(self, claims: Sequence[PreparedClaim], nodes: Iterable[NodeView]) -> Refusal | None:
+        """What ends the scheduling on a node that comes after the first one with room: Kubernetes looks at those too.
+
+        At all of them in clusters of less than 100 nodes. In larger ones it stops when enough have room, and nobody
+        knows with which node it begins; here it is the first by name.
+        """
+        wanted = _nodes_with_room(len(self._nodes)) - 1
+        for node in nodes:
+            if wanted <= 0:
+                break
+            answer = self.world.ask(claims, node)
+            if isinstance(answer, Allocation):
+                wanted -= 1
+            elif answer.fatal:
+                return answer
+        return None
 
     def release(self, results: Iterable[AllocatedDevice]) -> None:
         """Give devices back."""

@@ -9,10 +9,10 @@ from functools import lru_cache
 from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator.candidates import Surroundings
 from dra_driver.simulator.allocator.nodes import NodeView
-from dra_driver.simulator.allocator.offers import Selectors
+from dra_driver.simulator.allocator.offers import Failure, Selectors, verdict
 from dra_driver.simulator.allocator.pools import PoolIndex
 from dra_driver.simulator.allocator.release import release
-from dra_driver.simulator.allocator.requests import PreparedClaim, prepare
+from dra_driver.simulator.allocator.requests import Option, PreparedClaim, prepare
 from dra_driver.simulator.allocator.result import allocation
 from dra_driver.simulator.allocator.search import search
 from dra_driver.simulator.allocator.usage import Usage
@@ -57,6 +57,7 @@ class World:
         self.pools = PoolIndex(slices, self.release)
         self.classes = {item.metadata.name: item for item in classes}
         self.selectors = Selectors(lru_cache(maxsize=4096)(selectors.compile), selectors.view)
+        self._harmless: dict[tuple[str, ...], bool] = {}
         self.usage = usage if usage is not None else Usage()
 
     def prepare(self, claims: Sequence[ResourceClaim]) -> tuple[PreparedClaim, ...] | Refusal:
@@ -65,6 +66,25 @@ class World:
             return tuple(prepare(claim, self.classes, self.selectors) for claim in claims)
         except DriverError as error:
             return Refusal(str(error), fatal=True)
+
+    def harmless(self, claims: Sequence[PreparedClaim]) -> bool:
+        """Whether no device of the cluster can end the scheduling of these claims, so that one node is like another.
+
+        True is certain; False only means that a node has to be asked.
+        """
+        options = [option for item in claims for request in item.requests for option in request.options]
+        if self.pools.peculiar or any(option.all_devices or option.capacity for option in options):
+            return False
+        return all(self._never_fails(option) for option in options)
+
+    def _never_fails(self, option: Option) -> bool:
+        known = self._harmless.get(option.key)
+        if known is None:
+            known = self._harmless[option.key] = not any(
+                isinstance(verdict(offer, option.selectors, option.key, self.selectors.view), Failure)
+                for offer in self.pools.kinds_of_offers
+            )
+        return known
 
     def ask(self, claims: Sequence[PreparedClaim], node: NodeView, *, prune: bool = True) -> Allocation | Refusal:
         """What prepared claims would get on the node.

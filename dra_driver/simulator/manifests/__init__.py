@@ -12,12 +12,13 @@ from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import RELEASES, selectors
 from dra_driver.simulator.manifests.nodes import allocated_elsewhere, obstacle
 from dra_driver.simulator.manifests.read import read_manifests, read_stored
-from dra_driver.simulator.manifests.values import ClaimReference, Manifests, PodWithClaims
+from dra_driver.simulator.manifests.values import ClaimReference, ExclusiveGroup, Manifests, PodWithClaims
 
 __all__ = [
     "RELEASES",
     "Attempt",
     "ClaimReference",
+    "ExclusiveGroup",
     "ManifestError",
     "Manifests",
     "Origin",

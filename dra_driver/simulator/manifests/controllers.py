@@ -13,6 +13,7 @@ from typing import Any, Final
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.names import generated, suffix
 from dra_driver.simulator.manifests.pods import Described
+from dra_driver.simulator.manifests.values import ExclusiveGroup
 from dra_driver.simulator.workloads import (
     Deployment,
     Job,
@@ -28,8 +29,7 @@ MOST_PODS: Final = 150_000
 _HASH: Final = 10
 """Characters that a Deployment puts between its name and the pod's."""
 
-_PLACING: Final = ("leaderworkerset.sigs.k8s.io/exclusive-topology",)
-"""Annotations that a controller turns into rules about which pods share a place."""
+_EXCLUSIVE: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 _TEMPLATE: Final = ("spec", "template", "spec")
 
@@ -40,9 +40,14 @@ class _Maker:
     namespace: str
     origin: Origin
 
-    def pod(self, name: str, template: PodTemplate, path: tuple[str, ...] = _TEMPLATE) -> Described:
-        notes = tuple(f"annotation {note}" for note in _PLACING if note in self.owner.metadata.annotations)
-        return Described(self.namespace, name, template.spec, self.origin, path, self.origin.subject, notes=notes)
+    def pod(
+        self,
+        name: str,
+        template: PodTemplate,
+        path: tuple[str, ...] = _TEMPLATE,
+        group: ExclusiveGroup | None = None,
+    ) -> Described:
+        return Described(self.namespace, name, template.spec, self.origin, path, self.origin.subject, group=group)
 
     def count(self, number: int, *path: str) -> int:
         if not 0 <= number <= MOST_PODS:
@@ -59,6 +64,7 @@ def _of_pod(maker: _Maker) -> Iterator[Described]:
         maker.origin,
         statuses=pod.status.resource_claim_statuses,
         phase=pod.status.phase,
+        leaving=pod.metadata.deletion_timestamp is not None,
     )
 
 
@@ -99,13 +105,15 @@ def _of_leader_worker_set(maker: _Maker) -> Iterator[Described]:
     path = ("spec", "leaderWorkerTemplate")
     of_workers = (*path, "workerTemplate", "spec")
     of_leader = (*path, "leaderTemplate", "spec") if group.leader_template is not None else of_workers
+    topology = owner.metadata.annotations.get(_EXCLUSIVE, "")
     size = maker.count(group.size, *path, "size")
     maker.count(owner.spec.replicas * max(size, 1), "spec", "replicas")
     for place in range(owner.spec.replicas):
         leader = f"{owner.metadata.name}-{place}"
-        yield maker.pod(leader, group.leader_template or group.worker_template, of_leader)
+        together = ExclusiveGroup(leader, topology) if topology else None
+        yield maker.pod(leader, group.leader_template or group.worker_template, of_leader, together)
         for worker in range(1, size):
-            yield maker.pod(f"{leader}-{worker}", group.worker_template, of_workers)
+            yield maker.pod(f"{leader}-{worker}", group.worker_template, of_workers, together)
 
 
 _MAKERS: Final[Mapping[type, Callable[[_Maker], Iterator[Described]]]] = {

@@ -8,7 +8,7 @@ from typing import Final
 
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.names import generated
-from dra_driver.simulator.manifests.values import ClaimReference, PodWithClaims
+from dra_driver.simulator.manifests.values import ClaimReference, ExclusiveGroup, PodWithClaims
 from dra_driver.simulator.workloads import PodClaimStatus, PodResourceClaim, PodSpec
 
 _OVER: Final = ("Succeeded", "Failed")
@@ -26,13 +26,14 @@ class Described:
     controller: str = ""
     statuses: tuple[PodClaimStatus, ...] = ()
     phase: str = ""
-    notes: tuple[str, ...] = ()
-    """What its controller asks of the scheduler that is not considered."""
+    group: ExclusiveGroup | None = None
+    leaving: bool = False
+    """Whether it is being deleted."""
 
     @property
     def ended(self) -> bool:
-        """Whether it has run and needs nothing any more."""
-        return self.phase in _OVER
+        """Whether it needs nothing any more."""
+        return self.phase in _OVER or (self.leaving and not self.spec.node_name)
 
 
 def with_claims(pod: Described) -> PodWithClaims:
@@ -68,6 +69,7 @@ def with_claims(pod: Described) -> PodWithClaims:
         node_selector=pod.spec.node_selector,
         node_affinity=affinity.required_during_scheduling_ignored_during_execution if affinity else None,
         tolerations=pod.spec.tolerations,
+        group=pod.group,
         controller=pod.controller,
         origin=pod.origin,
     )
@@ -119,4 +121,4 @@ _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
 def unconsidered(pod: Described) -> Iterable[str]:
     """What of the pod a scheduler would look at and the simulator does not, each once."""
     found = [text for text, says in _UNCONSIDERED if says(pod.spec)]
-    return dict.fromkeys((*_resources(pod.spec), *found, *pod.notes))
+    return dict.fromkeys((*_resources(pod.spec), *found))

@@ -28,6 +28,19 @@ class ClaimReference:
 
 
 @dataclass(frozen=True, slots=True)
+class ExclusiveGroup:
+    """A group of a LeaderWorkerSet that has a place, such as an UltraServer, for itself.
+
+    Source: LeaderWorkerSet, annotation ``leaderworkerset.sigs.k8s.io/exclusive-topology``.
+    """
+
+    leader: str
+    """The name of its leader, which is placed first."""
+    topology: str
+    """The node label whose value is equal in one place."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodWithClaims:
     """A pod that has claims, and on which nodes it may run."""
 
@@ -40,6 +53,7 @@ class PodWithClaims:
     node_affinity: NodeSelector | None = None
     """The required one."""
     tolerations: tuple[Toleration, ...] = ()
+    group: ExclusiveGroup | None = None
     controller: str = ""
     """Whose pod it is, such as ``Deployment default/web``; "" for one that stands alone."""
     origin: Origin | None = field(default=None, compare=False, repr=False)
