@@ -56,9 +56,10 @@ COMMON: Rows = {
         "size(«string»)",
         "size(«ints»)",
         "(«bool» ? «int» : «int»)",
-        "«ints»[«int»]",
+        "«ints»[«place»]",
     ),
     "string": ('""', '"a"', '"trn2.48xlarge"', '"é"', "(«string» + «string»)", "(«bool» ? «string» : «string»)"),
+    "place": ("0", "1", "2", "7", "size(«ints»)"),
     "ints": (
         "[]",
         "[1, 2, 3]",
@@ -70,7 +71,7 @@ COMMON: Rows = {
     "members": ("[1, 2, 3]", "[«int», «int»]"),
     "strings": ('["a", "b"]', "[«string», «string»]"),
 }
-"""What every CEL evaluator has. celpy has no ``contains`` on what it has concatenated."""
+"""What every CEL evaluator has. celpy has no ``contains`` on what it has concatenated, and takes -1 as an index."""
 
 KUBERNETES: Rows = {
     **COMMON,
@@ -119,6 +120,21 @@ KUBERNETES: Rows = {
         "bool(«string»)",
         "(type(«any») == int)",
         "(«strings».isSorted())",
+        "(«any» == null)",
+        "(«quantity» != null)",
+        "«address».isGlobalUnicast()",
+        "(«address» == «address»)",
+        "«network».containsIP(«address»)",
+        "«network».containsCIDR(«network»)",
+        "isCIDR(«string»)",
+        "isURL(«string»)",
+        "(«url» == «url»)",
+        "ip.isCanonical(«string»)",
+        "format.dns1123Label().validate(«string»).hasValue()",
+        "format.named(«string»).hasValue()",
+        "(«doubles» == «ints»)",
+        "«strings».exists_one(i, s, s.size() > i)",
+        "sets.equivalent(«strings», «strings»)",
     ),
     "any": (
         f"{BASE}.n",
@@ -131,6 +147,7 @@ KUBERNETES: Rows = {
     ),
     "int": (
         *COMMON["int"],
+        "«ints»[«int»]",
         "«optional».orValue(«int»)",
         "«optional».value()",
         "«quantity».compareTo(«quantity»)",
@@ -151,6 +168,11 @@ KUBERNETES: Rows = {
         "-«int»",
         "sign(«quantity»)",
         "«string».split(«string»).size()",
+        "«address».family()",
+        "«network».prefixLength()",
+        "«string».find(«pattern»).size()",
+        "«url».getQuery().size()",
+        "«ints».lastIndexOf(«int»)",
     ),
     "string": (
         *COMMON["string"],
@@ -177,6 +199,15 @@ KUBERNETES: Rows = {
         "'%s'.format([«map»])",
         "'%s'.format([«double»])",
         "strings.quote(«string»)",
+        "string(«address»)",
+        "string(«network».masked())",
+        "«url».getHost()",
+        "«url».getPort()",
+        "«url».getEscapedPath()",
+        "«strings».max()",
+        "'%x|%o|%b'.format([«int», «int», «bool»])",
+        "'%d'.format([dyn(«any»)])",
+        "'%s'.format([dyn(«any»)])",
         "«strings»[«int»]",
     ),
     "pattern": ('"a"', '"^a.*$"', '"[a-z]+"', '"b*"', '"(a|b)+"', '"\\\\."', '"^trn[0-9]"', '"x$"', '""'),
@@ -230,6 +261,10 @@ KUBERNETES: Rows = {
     ),
     "semver": ('semver("1.2.3")', 'semver("1.2.3-rc.1")', 'semver("v1.0", true)', "semver(«string»)"),
     "double": ("0.5", "2.0", "1e300", "double(«int»)", "(«double» / «double»)", "(«double» * «double»)", "-«double»"),
+    "doubles": ("[1.0, 2.5]", "[«double»]", "«ints».map(x, double(x))"),
+    "address": ('ip("10.1.2.3")', 'ip("fe80::1")', "«network».ip()", "ip(«string»)"),
+    "network": ('cidr("10.0.0.0/8")', 'cidr("10.1.2.3/24")', 'cidr("::/0")', "cidr(«string»)", "«network».masked()"),
+    "url": ('url("https://u@a.io:80/b%20c?d=e&d")', 'url("/é?x#y")', "url(«string»)", 'url("https://" + «string»)'),
     "uint": ("0u", "3u", "18446744073709551615u", "(«uint» - «uint»)", "uint(«int»)"),
 }
 """What selectors have in Kubernetes."""

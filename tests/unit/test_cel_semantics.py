@@ -94,12 +94,13 @@ def test_a_selector_has_its_value(expression: str, expected: bool) -> None:
         (f'device.capacity["{DRIVER}"].missing == quantity("1")', "no such key: missing"),
         (f'device.attributes["{DRIVER}"].version == "1.2.3"', "no such overload"),
         (f'device.attributes["{DRIVER}"].type > 4', "no such overload"),
-        (f'device.attributes["{DRIVER}"].cores', "the result is int, not bool"),
+        (f'device.attributes["{DRIVER}"].cores', "CEL result of type int could not be converted to bool"),
         ("9223372036854775807 + 1 > 0", "integer overflow"),
         ("0u - 1u == 0u", "unsigned integer overflow"),
         ("1 / 0 == 1", "division by zero"),
         ("[1][3] == 1", "index out of bounds: 3"),
         ('quantity("much") == quantity("1")', "quantities must match"),
+        ('quantity("1K") == quantity("1")', "unable to parse quantity's suffix"),
     ],
 )
 def test_a_selector_fails_on_a_device(expression: str, message: str) -> None:
@@ -217,14 +218,37 @@ def test_text_that_never_ends_is_refused_at_once() -> None:
     assert failure('"' + r"\x41" * 2000).kind == "compile"
 
 
-def test_what_is_not_simulated_says_so() -> None:
-    for expression in ('duration("1s") < duration("2s")', '"%e".format([1.5]) == ""'):
-        with pytest.raises(UnsupportedError):
-            compile(expression).matches(DEVICE)
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ('duration("1s") < duration("2s")', "does not have duration()"),
+        ('device.attributes["a"].b.getHours() == 0', "does not have getHours()"),
+        ('"%e".format([1.5]) == ""', "%e is not simulated"),
+        ('"%f".format([1e20]) == ""', "%f of a number of 1e15 or more"),
+        ("google.protobuf.Int64Value{value: 5} == 5", "no value of type google.protobuf.Int64Value"),
+        ("kubernetes.DRADevice{} == device", "no value of type kubernetes.DRADevice"),
+        ('quantity("1e5000").isInteger()', "more than 1000 digits"),
+        ('sign(quantity("1").sub(-9223372036854775808)) == 1', "subtracts -9223372036854775808 wrongly"),
+    ],
+)
+def test_what_is_not_simulated_says_so(expression: str, message: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        compile(expression).matches(DEVICE)
+    assert message in caught.value.message
 
 
-def test_fields_in_back_quotes_came_with_1_37() -> None:
-    expression = f"device.attributes.`{DRIVER}`.oneBool"
+def test_a_quantity_that_1_36_changes_by_adding_is_not_simulated() -> None:
+    expression = 'sign(quantity("1234567890123456789").add(1)) == 1'
+    assert compile(expression, Environment("1.37")).matches(DEVICE)
+    with pytest.raises(UnsupportedError, match="changes the quantity"):
+        compile(expression, Environment("1.36")).matches(DEVICE)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [f"device.attributes.`{DRIVER}`.oneBool", f"device.attributes.?`{DRIVER}`.oneBool.orValue(false)"],
+)
+def test_fields_in_back_quotes_came_with_1_37(expression: str) -> None:
     assert compile(expression, Environment("1.37")).matches(DEVICE)
     with pytest.raises(CelError, match="unsupported syntax"):
         compile(expression, Environment("1.36"))

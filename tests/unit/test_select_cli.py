@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dra_driver.cli.main import main
+from dra_driver.cli.select import nearest
 
 SLICE: dict[str, Any] = {
     "apiVersion": "resource.k8s.io/v1",
@@ -70,6 +71,7 @@ def test_devices_of_an_instance_type(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_only_the_newest_generation_of_a_pool_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = {**SLICE, "spec": {**SLICE["spec"], "pool": {**SLICE["spec"]["pool"], "generation": 1}}}
+    old["metadata"] = {"name": "slice-1"}
     assert len(rows(capsys, "true", "--slices", write(tmp_path, old, SLICE))) == 3
 
 
@@ -79,11 +81,25 @@ def test_slices_of_the_first_version_are_read(tmp_path: Path, capsys: pytest.Cap
     assert [row["matches"] for row in rows(capsys, f"{CORES} == 8", "--slices", write(tmp_path, first))] == [True]
 
 
-def test_a_list_attribute_fails_its_device_as_in_kubernetes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    devices = [{"name": "d0", "attributes": {"cores": {"ints": [1, 2]}}}]
-    lists = {**SLICE, "spec": {**SLICE["spec"], "devices": devices}}
-    (row,) = rows(capsys, "true", "--slices", write(tmp_path, lists))
-    assert row["error"] == "attribute cores: unsupported attribute value"
+def test_capacities_may_be_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    devices = [{"name": "d0", "capacity": {"memory": {"value": 8}}}]
+    numbers = {**SLICE, "spec": {**SLICE["spec"], "devices": devices}}
+    expression = 'device.capacity["dra.example.com"].memory == quantity("8")'
+    assert [row["matches"] for row in rows(capsys, expression, "--slices", write(tmp_path, numbers))] == [True]
+
+
+def test_the_slices_of_a_list_count_and_other_objects_do_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-0"}}
+    items = {"apiVersion": "v1", "kind": "List", "items": [node, SLICE]}
+    assert [row["device"] for row in rows(capsys, "true", "--slices", write(tmp_path, items))] == ["d0", "d1", "d2"]
+
+
+def test_without_devices_an_expression_is_only_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["select", 'device.driver == "a"']) == 0
+    assert capsys.readouterr().out == "the API server of Kubernetes 1.37 takes it: estimated cost 3\n"
+    assert rows(capsys, "true") == []
 
 
 def test_a_compile_error_is_bad_input_and_shows_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,26 +111,59 @@ def test_a_compile_error_is_bad_input_and_shows_the_place(tmp_path: Path, capsys
     ]
 
 
+def test_the_mark_of_a_place_stands_below_it_behind_tabulators_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["select", "true &&\n\tdevice.foo"]) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == ["  \tdevice.foo", "  \t      ^"]
+
+
+def test_what_cannot_be_told_is_not_called_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["select", 'duration("1s") == duration("1s")']) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: what Kubernetes does with it cannot be told: 1:9: the simulator does not have")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not YAML or JSON"),
-        ("kind: Pod\napiVersion: v1\n", "kind 'Pod' is no ResourceSlice"),
-        ("kind: ResourceSlice\napiVersion: resource.k8s.io/v9\n", "apiVersion 'resource.k8s.io/v9'"),
-        ("kind: ResourceSlice\napiVersion: resource.k8s.io/v1\nspec: 7\n", "not a ResourceSlice: "),
-        ("- 1\n", "a Kubernetes object expected"),
-        ("", "there is no ResourceSlice in it"),
+        ("{", ":2: not YAML or JSON: "),
+        (
+            "kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: {containers: []}\n",
+            ": there is no ResourceSlice in it",
+        ),
+        ("kind: ResourceSlice\napiVersion: resource.k8s.io/v9\n", "resource.k8s.io/v9"),
+        (
+            "kind: ResourceSlice\napiVersion: resource.k8s.io/v1\nspec: 7\n",
+            ":3: ResourceSlice: spec: Expected `object`",
+        ),
+        ("- 1\n", ":1: a Kubernetes object expected"),
+        ("", ": there is no Kubernetes object in it"),
     ],
 )
-def test_a_bad_file_is_bad_input_without_a_traceback(
+def test_a_bad_file_is_bad_input_with_its_place(
     content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(content)
     assert main(["select", "true", "--slices", str(file)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {file}: ")
+    assert error.startswith(f"error: {file}:")
     assert message in error
+
+
+def test_a_file_that_is_no_text_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_bytes(b"kind: \xff")
+    assert main(["select", "true", "--slices", str(file)]) == 2
+    assert "not UTF-8 text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("release", "meant"), [((1, 34), "1.36"), ((1, 36), "1.36"), ((1, 37), "1.37"), ((1, 40), "1.37"), (None, "1.37")]
+)
+def test_a_cluster_of_another_release_is_taken_for_the_nearest_that_is_known(
+    release: tuple[int, int] | None, meant: str
+) -> None:
+    assert nearest(release) == meant
 
 
 def test_the_release_that_is_meant_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

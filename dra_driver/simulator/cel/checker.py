@@ -12,6 +12,7 @@ from dra_driver.simulator.cel.errors import CelError, Position, UnsupportedError
 from dra_driver.simulator.cel.identifiers import DEVICE_FIELDS, LITERALS, TYPE_IDENTS
 from dra_driver.simulator.cel.libraries import FUNCTIONS, NOT_SIMULATED
 from dra_driver.simulator.cel.literalchecks import literal_arguments, same_types
+from dra_driver.simulator.cel.resolution import no_match, resolve
 from dra_driver.simulator.cel.syntax import (
     Call,
     Fold,
@@ -77,6 +78,7 @@ class _Checker:
         self.aggregates: list[ListLiteral | MapLiteral] = []
         self.literal_calls: list[Call] = []
         self._variables = 0
+        self._calls = 0
         self._exempt = 0
 
     def check(self, node: Node) -> Type:
@@ -183,26 +185,14 @@ class _Checker:
         kinds = [self.checked.types[part] for part in parts]
         if node.function in {"_&&_", "_||_"}:
             return self._all_bool(node, kinds)
-        fitting: list[Overload] = []
-        result: Type | None = None
-        for overload in FUNCTIONS[node.function]:
-            if overload.method != (node.target is not None) or len(overload.args) != len(kinds):
-                continue
-            self._variables += 1
-            if not self._assignable(kinds, [_fresh(kind, self._variables) for kind in overload.args]):
-                continue
-            fitting.append(overload)
-            given = substitute(self.bound, _fresh(overload.result, self._variables))
-            if result is None:
-                result = given
-            elif not is_dyn(result) and given != result:
-                result = DYN
-        if result is None:
-            raise CelError(
-                "compile", _no_match(node, [substitute(self.bound, k, free_is_dyn=True) for k in kinds]), node.position
-            )
-        self.checked.overloads[node] = tuple(fitting)
-        return result
+        self._calls += 1
+        found = resolve(FUNCTIONS[node.function], node.target is not None, kinds, self.bound, self._calls)
+        if found is None:
+            texts = [text_of(substitute(self.bound, kind, free_is_dyn=True)) for kind in kinds]
+            raise CelError("compile", no_match(node.function, texts, is_method=node.target is not None), node.position)
+        self.bound = found.bound
+        self.checked.overloads[node] = found.overloads
+        return found.result
 
     def _all_bool(self, node: Call, kinds: list[Type]) -> Type:
         for arg, kind in zip(node.args, kinds, strict=True):
@@ -308,16 +298,3 @@ _BY_KIND: dict[type, Callable[[_Checker, Any], Type]] = {
     ListLiteral: _Checker._list, MapLiteral: _Checker._map, syntax.Struct: _Checker._struct,  # noqa: SLF001
     Fold: _Checker._fold, syntax.Bind: _Checker._bind,  # noqa: SLF001
 }  # fmt: skip
-
-
-def _fresh(kind: Type, number: int) -> Type:
-    """The declared type with variables of its own for this call."""
-    if kind.kind == "param":
-        return param(f"{kind.name}{number}")
-    return Type(kind.kind, tuple(_fresh(part, number) for part in kind.params), kind.name) if kind.params else kind
-
-
-def _no_match(node: Call, kinds: list[Type]) -> str:
-    texts = [text_of(kind) for kind in kinds]
-    applied = f"({', '.join(texts)})" if node.target is None else f"{texts[0]}.({', '.join(texts[1:])})"
-    return f"found no matching overload for '{node.function}' applied to '{applied}'"

@@ -9,7 +9,7 @@ from dra_driver.simulator.cel import operators
 from dra_driver.simulator.cel.declarations import Run, no_overload
 from dra_driver.simulator.cel.errors import EvaluationError
 from dra_driver.simulator.cel.semver import Semver
-from dra_driver.simulator.cel.values import NUMBERS, Key, to_key
+from dra_driver.simulator.cel.values import NUMBERS, Key, Optional, to_key
 
 Frame = list[Any]
 Code = Callable[[Frame], Any]
@@ -99,7 +99,7 @@ def in_constants(item: Code, constants: list[Any]) -> Code:
     return run
 
 
-def literal_key(value: Any) -> Any:
+def _literal_key(value: Any) -> Any:
     """What a map that is a literal has for this key."""
     try:
         hash(value)
@@ -107,3 +107,41 @@ def literal_key(value: Any) -> Any:
         # A key that nothing is equal to; Kubernetes makes such maps too.
         return Key(value)
     return to_key(value)
+
+
+def made_list(rows: list[tuple[Code, bool]]) -> Code:
+    """``[a, ?b]``: elements, and whether each is an optional of which only a value counts."""
+
+    def run(frame: Frame) -> list[Any]:
+        made = []
+        for code, optional in rows:
+            value = code(frame)
+            if optional:
+                if type(value) is not Optional:
+                    raise no_overload("[?_]", value)
+                if not value.present:
+                    continue
+                value = value.value
+            made.append(value)
+        return made
+
+    return run
+
+
+def made_map(rows: list[tuple[Code, Code, bool]]) -> Code:
+    """``{a: b, ?c: d}``: keys, values, and whether each value is an optional."""
+
+    def run(frame: Frame) -> dict[Any, Any]:
+        made: dict[Any, Any] = {}
+        for key_code, value_code, optional in rows:
+            key, value = _literal_key(key_code(frame)), value_code(frame)
+            if optional:
+                if type(value) is not Optional:
+                    raise no_overload("{?_:_}", value)
+                if not value.present:
+                    continue
+                value = value.value
+            made[key] = value
+        return made
+
+    return run

@@ -7,10 +7,10 @@ from typing import Any
 
 from dra_driver.simulator.cel import folds, operators
 from dra_driver.simulator.cel.checker import Checked
-from dra_driver.simulator.cel.closures import Code, Frame, applied, in_constants, literal_key, logical
+from dra_driver.simulator.cel.closures import Code, Frame, applied, in_constants, logical, made_list, made_map
 from dra_driver.simulator.cel.declarations import Overload, Run, accepts, is_certain, no_overload
 from dra_driver.simulator.cel.device import FIELDS
-from dra_driver.simulator.cel.errors import CelError, EvaluationError
+from dra_driver.simulator.cel.errors import CelError, EvaluationError, UnsupportedError
 from dra_driver.simulator.cel.libraries.regex import PATTERN_ARGUMENT, compiled
 from dra_driver.simulator.cel.libraries.standard import CONVERSIONS
 from dra_driver.simulator.cel.syntax import Bind, Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
@@ -132,6 +132,9 @@ class Compiler:
             if node.function in CONVERSIONS:
                 raise CelError("compile", str(error), node.position) from None
             return None
+        except UnsupportedError:
+            # Said when it is evaluated, if it ever is.
+            return None
 
     def _dispatch(self, name: str, overloads: tuple[Overload, ...], kinds: list[Type]) -> Run:
         candidates = [(row.args, self.overrides.get(row.id, row.run)) for row in overloads]
@@ -232,40 +235,10 @@ class Compiler:
             if node.elements and all(element in self.constants for element in node.elements):
                 return self.constant(node, [self.constants[element] for element in node.elements])
             return lambda frame: [code(frame) for code in codes]
-        rows = [(code, place in node.optional) for place, code in enumerate(codes)]
-
-        def run(frame: Frame) -> list[Any]:
-            made = []
-            for code, optional in rows:
-                value = code(frame)
-                if optional:
-                    if type(value) is not Optional:
-                        raise no_overload("[?_]", value)
-                    if not value.present:
-                        continue
-                    value = value.value
-                made.append(value)
-            return made
-
-        return run
+        return made_list([(code, place in node.optional) for place, code in enumerate(codes)])
 
     def _map(self, node: MapLiteral) -> Code:
-        rows = [(self.code(key), self.code(value), optional) for key, value, optional in node.entries]
-
-        def run(frame: Frame) -> dict[Any, Any]:
-            made: dict[Any, Any] = {}
-            for key_code, value_code, optional in rows:
-                key, value = literal_key(key_code(frame)), value_code(frame)
-                if optional:
-                    if type(value) is not Optional:
-                        raise no_overload("{?_:_}", value)
-                    if not value.present:
-                        continue
-                    value = value.value
-                made[key] = value
-            return made
-
-        return run
+        return made_map([(self.code(key), self.code(value), optional) for key, value, optional in node.entries])
 
     def _bind(self, node: Bind) -> Code:
         value, slot = self.code(node.value), self.slot()

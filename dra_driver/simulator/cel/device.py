@@ -39,8 +39,8 @@ class PublishedCapacity(Protocol):
     """A capacity in a slice."""
 
     @property
-    def value(self) -> str:
-        """A quantity."""
+    def value(self) -> str | int | float:
+        """A quantity; files may have it as a number."""
 
 
 class PublishedDevice(Protocol):
@@ -85,7 +85,7 @@ class CelDevice:
         for name, entry in device.capacity.items():
             domain, identifier = _split(name, driver)
             try:
-                capacity.setdefault(domain, {})[identifier] = Quantity.stored(entry.value)
+                capacity.setdefault(domain, {})[identifier] = Quantity.stored(str(entry.value))
             except ValueError as error:
                 raise CelError("runtime", f"capacity {name}: {error}") from None
         return cls(driver, attributes, capacity, getattr(device, "allow_multiple_allocations", None))
@@ -120,6 +120,7 @@ def _value(name: str, attribute: PublishedAttribute) -> Value:
         if value is not None:
             return value
     if attribute.version is None:
+        # A list, for one: those need a feature that is off by default.
         raise CelError("runtime", f"attribute {name}: unsupported attribute value")
     try:
         return Semver.parse(attribute.version)

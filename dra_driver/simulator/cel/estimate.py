@@ -1,6 +1,7 @@
 """The cost that an expression may have at most, as the API server estimates it before it stores one.
 
-The estimate never falls below the real cost, so what passes here cannot exceed the limit at run time either.
+Kubernetes counts the real cost as well when it evaluates, with the same limit. That is not simulated: what is admitted
+stays below the limit, but for the few units by which the estimate of some expressions (``device == null``) is too low.
 """
 
 from __future__ import annotations

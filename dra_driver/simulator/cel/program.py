@@ -15,6 +15,7 @@ from dra_driver.simulator.cel.estimate import estimate
 from dra_driver.simulator.cel.libraries import BEFORE_1_37
 from dra_driver.simulator.cel.reading import read
 from dra_driver.simulator.cel.types import ANY, BOOL, text_of
+from dra_driver.simulator.cel.values import type_name
 
 MOST_BYTES = 10 << 10
 """Length of a selector (limit of the API)."""
@@ -28,7 +29,8 @@ Kubernetes = Literal["1.36", "1.37"]
 class Environment:
     """Whose behaviour is meant.
 
-    1.36 has no fields in back quotes, lets ``lists.range()`` take negative numbers, and finds an empty text anywhere.
+    1.36 has no fields in back quotes, takes ``.x`` for a variable of a macro, lets ``lists.range()`` take negative
+    numbers, and finds an empty text anywhere. Its ``add()`` changes quantities of more than 18 digits: that is refused.
     """
 
     kubernetes: Kubernetes = "1.37"
@@ -51,7 +53,7 @@ class Program:
         value = self.evaluate(device)
         if value is True or value is False:
             return value
-        raise CelError("runtime", f"the result is {type(value).__name__}, not bool")
+        raise CelError("runtime", f"CEL result of type {type_name(value)} could not be converted to bool")
 
     def evaluate(self, device: CelDevice) -> object:
         """The value that the expression has for the device; CelError (runtime) when it has none."""

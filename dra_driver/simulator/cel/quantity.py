@@ -10,6 +10,7 @@ from dra_driver.simulator.cel.errors import UnsupportedError
 from dra_driver.simulator.cel.values import INT_MAX, INT_MIN, TYPE_NAMES
 
 _SYNTAX = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*))?([numkMGTPE]?|[KMGTPE]i|[eE][+-]?[0-9]+)", re.ASCII)
+_FORM = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _MOST_DIGITS = 18
@@ -72,8 +73,11 @@ class Quantity:
         """Read what Kubernetes reads; ValueError otherwise."""
         match = _SYNTAX.fullmatch(text)
         if match is None or not text:
+            known = text and re.fullmatch(_FORM, text, re.ASCII)
             raise ValueError(
-                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+                "unable to parse quantity's suffix"
+                if known
+                else f"quantities must match the regular expression '{_FORM}'"
             )
         # Digits may be missing altogether: `m` is 0.
         whole, fraction, suffix = match[2] or "0", match[3] or "", match[4]
