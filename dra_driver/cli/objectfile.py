@@ -27,7 +27,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 def read_objects(filename: str) -> list[dict[str, Any]]:
     """The objects in a file (``-`` is standard input), a List's items one by one; UsageError says what is wrong."""
-    content = _content(filename)
+    content = _content(filename, MOST_BYTES)
     try:
         documents = _documents(content)
     except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:
@@ -60,15 +60,23 @@ def _refuse_aliases(content: bytes) -> None:
             raise yaml.YAMLError(f"aliases (*name) are not supported here,{event.start_mark}")
 
 
-def _content(filename: str) -> bytes:
+def read_text(filename: str, most: int = MOST_BYTES) -> str:
+    """The UTF-8 text of a file (``-`` is standard input) of at most so many bytes; UsageError says what is wrong."""
+    try:
+        return _content(filename, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{filename}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _content(filename: str, most: int) -> bytes:
     try:
         if filename == "-":
-            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+            data = sys.stdin.buffer.read(most + 1)
         else:
             with Path(filename).open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
+                data = file.read(most + 1)
     except (OSError, ValueError) as error:
         raise UsageError(f"{filename}: {getattr(error, 'strerror', None) or error}") from error
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"{filename}: larger than {MOST_BYTES} bytes, so it is no Kubernetes object")
+    if len(data) > most:
+        raise UsageError(f"{filename}: larger than {most} bytes, so it is no Kubernetes object")
     return data

@@ -39,10 +39,19 @@ def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInven
         An inventory for every state of the host, with what is odd among its ``findings``. Never raises for what is, or
         is not, on the host.
     """
-    files, findings = HostFiles(root), Findings()
+    files = HostFiles(root)
     if not files.is_directory(""):
+        findings = Findings()
         findings.add("host-root-missing", str(root))
         return NodeInventory(instance_type=None, driver_version=None, devices=(), findings=findings.all())
+    return discover_files(files, labels, known)
+
+
+def discover_files(
+    files: HostFiles, labels: Mapping[str, str] = NO_LABELS, known: NodeInventory | None = None
+) -> NodeInventory:
+    """The same for files that are there already; see ``discover``."""
+    findings = Findings()
     name = instance_type(files, labels, findings)
     kind = lookup(name) if name is not None else None
     entries = device_entries(files, findings)

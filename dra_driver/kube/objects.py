@@ -131,6 +131,7 @@ class Device(_Object, frozen=True):
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
     capacity: dict[str, DeviceCapacity] = msgspec.field(default_factory=dict)
     consumes_counters: tuple[DeviceCounterConsumption, ...] = ()
+    allow_multiple_allocations: bool | None = None
 
 
 class ResourcePool(_Object, frozen=True):

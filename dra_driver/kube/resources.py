@@ -124,6 +124,15 @@ class ResourceApi:
 
         return self._served(list_, newest_first=True)
 
+    def list_all_slices(self) -> list[ResourceSlice]:
+        """The slices of all drivers and nodes, in pages."""
+
+        def list_(version: str) -> list[ResourceSlice]:
+            documents, _ = self._list(_path(version, "resourceslices"), (), dict[str, Any])
+            return [codec.decode_slice(document, version) for document in documents]
+
+        return self._served(list_, newest_first=True)
+
     def watch_slices(
         self, driver: str, node: str, resource_version: str, timeout: float
     ) -> AbstractContextManager[Watch[ResourceSlice]]:

@@ -1,0 +1,64 @@
+"""What the simulator needs of a live cluster, read once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from dra_driver.kube.transport import Transport
+    from dra_driver.simulator.manifests import Manifests
+
+DRA_VERSIONS: Final = tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1"))
+WANTED: Final = (
+    ("Node", "nodes", ("v1",)),
+    ("Pod", "pods", ("v1",)),
+    ("ResourceSlice", "resourceslices", DRA_VERSIONS),
+    ("DeviceClass", "deviceclasses", DRA_VERSIONS),
+    ("ResourceClaim", "resourceclaims", DRA_VERSIONS),
+    ("ResourceClaimTemplate", "resourceclaimtemplates", DRA_VERSIONS),
+)
+"""Kind, resource, and the API versions that it may be served in."""
+
+
+def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
+    """The objects of a cluster, and its release such as ``1.37`` ("" when it does not tell).
+
+    Args:
+        kubeconfig: file; None is ``$KUBECONFIG`` or ``~/.kube/config``.
+
+    Raises:
+        DriverError: the cluster cannot be asked. ManifestError: it has something that cannot be read.
+    """
+    from dra_driver.kube.transport import Transport
+    from dra_driver.simulator.manifests import read_stored
+
+    transport = Transport.from_kubeconfig(kubeconfig)
+    try:
+        return read_stored([_listed(transport, *wanted) for wanted in WANTED]), _release(transport)
+    finally:
+        transport.close()
+
+
+def _listed(
+    transport: Transport, kind: str, plural: str, versions: tuple[str, ...]
+) -> tuple[str, str, list[dict[str, Any]]]:
+    """The newest version that is served, the kind, and its objects."""
+    from dra_driver.kube.collection import Collection, Resource
+    from dra_driver.kube.errors import ApiError
+
+    for version in versions:
+        try:
+            items, _ = Collection(transport, Resource(dict, kind, plural, (version,))).list_all()
+        except ApiError as error:
+            if error.status != 404 or version == versions[-1]:
+                raise
+            continue
+        return version, kind, items
+    raise AssertionError("a resource has at least one version")
+
+
+def _release(transport: Transport) -> str:
+    from dra_driver.kube.resources import ResourceApi
+
+    release = ResourceApi(transport).server_version().release
+    return "" if release is None else ".".join(map(str, release))

@@ -1,0 +1,181 @@
+"""``dra-driver select``: which devices one CEL selector takes, and why it fails on others."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from dra_driver.cli.errors import UsageError
+from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
+from dra_driver.errors import DriverError
+
+if TYPE_CHECKING:
+    from dra_driver.kube import objects as published
+    from dra_driver.simulator import objects
+    from dra_driver.simulator.cel import CelError, Program
+
+    Slice = published.ResourceSlice | objects.ResourceSlice
+    Device = published.Device | objects.Device
+
+RELEASES = ("1.36", "1.37")
+"""Kubernetes releases whose behaviour is known, oldest first."""
+EXAMPLE_NODE = "example-node"
+MOST_BYTES = 256 << 20
+"""Of a file with the slices of a large cluster."""
+SHORT = {True: "yes", False: "no", None: "error"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The answer for one device; ``matches`` is None when evaluation fails, and ``error`` says why."""
+
+    pool: str
+    device: str
+    matches: bool | None
+    error: str | None
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "select",
+        help="try a CEL device selector",
+        description="Evaluate one CEL device selector as Kubernetes does, on each device. A device on which it fails "
+        "would stop the scheduling of the pod. Without devices only says whether the API server would take it.",
+        epilog="example: dra-driver select 'device.driver == \"neuron.aws.com\"' --instance-type trn2.48xlarge",
+    )
+    parser.add_argument("expression", metavar="EXPRESSION", help="a CEL expression over `device`")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--instance-type", metavar="TYPE", help="the devices of a host of this EC2 type")
+    source.add_argument(
+        "--slices", metavar="FILE", help="the devices of these ResourceSlices, YAML or JSON; - is stdin"
+    )
+    source.add_argument("--kubeconfig", metavar="FILE", help="the devices of all drivers of this cluster")
+    parser.add_argument(
+        "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
+    )
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: %(default)s")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one row per device."""
+    slices, release = _source(args)
+    program = compiled(args.expression, args.kubernetes or release)
+    rows = [row(program, item, device) for item in slices or () for device in item.spec.devices]
+    if args.output == "json":
+        print_object([asdict(item) for item in rows], "json")
+    elif slices is None:
+        print(f"the API server of Kubernetes {args.kubernetes or release} takes it: estimated cost {program.cost}")
+    else:
+        print(table(rows))
+    return 0
+
+
+def compiled(expression: str, release: str) -> Program:
+    """The selector; UsageError says where and why Kubernetes refuses it, DriverError that it cannot be told."""
+    try:
+        from dra_driver.simulator.cel import CelError, Environment, UnsupportedError
+        from dra_driver.simulator.cel import compile as compile_
+    except ModuleNotFoundError as error:
+        raise DriverError(
+            f"CEL needs the Python package {error.name}, which is not installed",
+            remedy="install the driver with its simulator: pip install 'neuron-dra-driver[simulator]'",
+        ) from error
+    try:
+        return compile_(expression, Environment("1.36" if release == "1.36" else "1.37"))
+    except UnsupportedError as error:
+        raise DriverError(f"what Kubernetes does with it cannot be told: {_place(expression, error)}") from error
+    except CelError as error:
+        raise UsageError(f"the expression is refused: {_place(expression, error)}") from error
+
+
+def row(program: Program, item: Slice, device: Device) -> Row:
+    """What the selector says of one device."""
+    from dra_driver.simulator.cel import CelDevice, CelError
+
+    try:
+        matches = program.matches(CelDevice.of(item.spec.driver, device))
+    except CelError as error:
+        return Row(item.spec.pool.name, device.name, None, error.message)
+    return Row(item.spec.pool.name, device.name, matches, None)
+
+
+def _place(expression: str, error: CelError) -> str:
+    """The error, with the line and a mark under the place."""
+    line = expression.split("\n")[error.position.line - 1] if error.position else ""
+    if not error.position or not line.strip():
+        return str(error)
+    # What is as wide as the text before the place, tabulators included.
+    before = re.sub(r"[^\t]", " ", line[: error.position.column - 1])
+    return f"{error}\n  {line}\n  {before}^"
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as a person reads them."""
+    cells = [("POOL", "DEVICE", "MATCHES", "ERROR")]
+    cells += [(item.pool, item.device, SHORT[item.matches], item.error or "") for item in rows]
+    widths = [max(len(line[column]) for line in cells) for column in range(3)]
+    lines = ["  ".join([*(f"{line[i]:<{widths[i]}}" for i in range(3)), line[3]]).rstrip() for line in cells]
+    counts = {state: sum(item.matches is state for item in rows) for state in SHORT}
+    devices = "1 device" if len(rows) == 1 else f"{len(rows)} devices"
+    return "\n".join([*lines, f"{devices}: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"])
+
+
+def _source(args: argparse.Namespace) -> tuple[list[Slice] | None, str]:
+    """The slices, None when none are asked for, and the release that is meant unless the user says otherwise."""
+    if args.kubeconfig is not None:
+        return _of_cluster(args.kubeconfig)
+    if args.slices is not None:
+        return current(read_slices(args.slices)), RELEASES[-1]
+    if args.instance_type is None:
+        return None, RELEASES[-1]
+    from dra_driver.slices.devices import devices
+    from dra_driver.slices.pool import pool
+
+    host = argparse.Namespace(host_root=None, instance_type=args.instance_type)
+    return list(pool(devices(read_host(host)), EXAMPLE_NODE, EXAMPLE_NODE_UID)), RELEASES[-1]
+
+
+def _of_cluster(kubeconfig: str) -> tuple[list[Slice], str]:
+    from dra_driver.kube.resources import ResourceApi
+    from dra_driver.kube.transport import Transport
+
+    api = ResourceApi(Transport.from_kubeconfig(kubeconfig))
+    return current(api.list_all_slices()), nearest(api.server_version().release)
+
+
+def nearest(release: tuple[int, int] | None) -> str:
+    """Of the releases that are known the nearest to this one; the newest when the server does not tell its own."""
+    known = [(int(major), int(minor)) for major, _, minor in (name.partition(".") for name in RELEASES)]
+    return RELEASES[known.index(min(max(release or known[-1], known[0]), known[-1]))]
+
+
+def read_slices(filename: str) -> list[Slice]:
+    """The ResourceSlices of a file, which may have other objects too; UsageError says what is wrong, and where."""
+    from dra_driver.cli.objectfile import read_text
+    from dra_driver.simulator.manifests import ManifestError, read_manifests
+
+    try:
+        slices = read_manifests([(filename, read_text(filename, MOST_BYTES))]).slices
+    except ManifestError as error:
+        raise UsageError(str(error)) from error
+    if not slices:
+        raise UsageError(
+            f"{filename}: there is no ResourceSlice in it",
+            remedy="give what `kubectl get resourceslices -o yaml` prints, or `dra-driver slices`",
+        )
+    return list(slices)
+
+
+def current(slices: Sequence[Slice]) -> list[Slice]:
+    """The slices that count, in the scheduler's order: of a pool only those of its newest generation."""
+    newest: dict[tuple[str, str], int] = {}
+    for item in slices:
+        key = (item.spec.driver, item.spec.pool.name)
+        newest[key] = max(newest.get(key, 0), item.spec.pool.generation)
+    kept = [item for item in slices if item.spec.pool.generation == newest[item.spec.driver, item.spec.pool.name]]
+    return sorted(kept, key=lambda item: (item.spec.driver, item.spec.pool.name, item.metadata.name))

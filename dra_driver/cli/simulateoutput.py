@@ -1,0 +1,205 @@
+"""How the outcome of a simulation is shown: as text, as the list of claims, or as pictures."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dra_driver.simulator.manifests import Manifests
+    from dra_driver.simulator.placement import Outcome, Simulation
+    from dra_driver.simulator.preparation import NodeDrivers, Prepared
+
+MOST_PICTURES = 64
+"""In one SVG document."""
+_SHOWN = 32
+"""Devices or nodes that one line names."""
+_OPENING = re.compile(r'<svg [^>]*width="([0-9]+)" height="([0-9]+)"[^>]*>')
+_MARGIN = 40
+
+
+def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
+    """Print the simulation; for all forms but text, what was not considered goes to standard error."""
+    from dra_driver.cli.slices import print_object
+    from dra_driver.simulator.preparation import NodeDrivers
+
+    if output == "text":
+        print("\n".join(text(manifests, simulation)))
+        return
+    for line in manifests.not_considered:
+        print(f"not considered: {line}", file=sys.stderr)
+    if output == "svg":
+        print(pictures(simulation, NodeDrivers(manifests)), end="")
+    else:
+        print_object(document(simulation), output)
+
+
+def document(simulation: Simulation) -> dict[str, Any]:
+    """``claims``: one entry each, in the order in which they were tried.
+
+    A claim of several pods stands where it was allocated, whatever became of the others.
+    """
+    import msgspec
+
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for outcome in simulation.outcomes:
+        for claim in outcome.claims:
+            meta, allocation = claim.metadata, claim.status.allocation
+            before = rows.get((meta.namespace, meta.name))
+            if before is not None and before["node"] is not None:
+                continue
+            rows[meta.namespace, meta.name] = {
+                "namespace": meta.namespace,
+                "name": meta.name,
+                "node": outcome.node if allocation is not None else None,
+                "allocation": msgspec.to_builtins(allocation) if allocation is not None else None,
+                "reason": outcome.reason,
+            }
+    return {"claims": list(rows.values())}
+
+
+def text(manifests: Manifests, simulation: Simulation) -> Iterator[str]:
+    """The lines that a person reads."""
+    from dra_driver.simulator.preparation import NodeDrivers
+
+    drivers = NodeDrivers(manifests)
+    for outcome in simulation.outcomes:
+        yield from _outcome(outcome, drivers)
+        yield ""
+    yield from _left(simulation)
+    if manifests.not_considered:
+        yield "not considered"
+        yield from (f"  {line}" for line in manifests.not_considered)
+    placed = sum(outcome.placed for outcome in simulation.outcomes)
+    yield f"{placed} of {len(simulation.outcomes)} placed"
+    if placed < len(simulation.outcomes):
+        yield "what is in the way: dra-driver explain, with the same arguments"
+
+
+def title(outcome: Outcome) -> str:
+    """What an outcome is about."""
+    if outcome.pod is None:
+        meta = outcome.claims[0].metadata
+        return f"ResourceClaim {meta.namespace}/{meta.name}"
+    by = f" ({outcome.pod.controller})" if outcome.pod.controller else ""
+    return f"Pod {outcome.pod.namespace}/{outcome.pod.name}{by}"
+
+
+def _outcome(outcome: Outcome, drivers: NodeDrivers) -> Iterator[str]:
+    if outcome.node is None:
+        yield f"{title(outcome)}: not placed"
+        yield f"  {outcome.reason}"
+        return
+    yield f"{title(outcome)}: node {outcome.node}"
+    for claim in outcome.claims:
+        yield f"  claim {claim.metadata.name}"
+        yield from _results(claim.status.allocation)
+    prepared = drivers.prepare(outcome)
+    yield from _picture(outcome, drivers, prepared)
+    for item in prepared:
+        yield from _containers(item)
+
+
+def _results(allocation: Any) -> Iterator[str]:
+    found: dict[tuple[str, str, str, bool], list[str]] = {}
+    for result in allocation.devices.results if allocation is not None else ():
+        key = (result.request, result.driver, result.pool, bool(result.admin_access))
+        found.setdefault(key, []).append(result.device)
+    for (request, driver, pool, admin), devices in found.items():
+        access = ", admin access" if admin else ""
+        yield f"    request {request}: {listed(devices)} (driver {driver}, pool {pool}{access})"
+
+
+def _picture(outcome: Outcome, drivers: NodeDrivers, prepared: list[Prepared]) -> Iterator[str]:
+    from dra_driver.simulator.preparation import chips
+    from dra_driver.topology.drawing import text as draw
+    from dra_driver.topology.instance_types import lookup
+
+    inventory = drivers.inventory(outcome.node or "") if prepared else None
+    kind = lookup(inventory.instance_type) if inventory is not None and inventory.instance_type else None
+    marked = chips(prepared)
+    if kind is not None and marked:
+        yield ""
+        yield from draw(kind, marked).split("\n")
+        yield ""
+
+
+def _containers(item: Prepared) -> Iterator[str]:
+    if item.plan is None or item.document is None:
+        yield f"  the node's driver would refuse claim {item.claim}: {item.problem}"
+        return
+    yield f"  in containers with claim {item.claim}"
+    for row in item.document["devices"]:
+        yield f"    {row['containerPath']:<14} is {row['hostPath']} of the host ({row['device']})"
+    yield from (f"    {name}={value}" for name, value in item.document["environment"].items())
+    yield "  CDI devices"
+    for device in item.document["cdi"]["devices"]:
+        yield f"    {item.document['cdi']['kind']}={device['name']}"
+    yield from (f"  warning: {warning}" for warning in item.plan.warnings)
+
+
+def _left(simulation: Simulation) -> Iterator[str]:
+    """What is free on the nodes that were used, and how much on the others."""
+    from dra_driver.simulator.placement import free_devices
+
+    used = {outcome.node for outcome in simulation.outcomes}
+    others, free_on_others, all_on_others = 0, 0, 0
+    yield "left"
+    for node in simulation.nodes:
+        free = free_devices(simulation, node)
+        pools = {pool.key: len(pool.offers) for pool in simulation.world.pools.pools(node)}
+        if node.name not in used:
+            others += 1
+            free_on_others += sum(map(len, free.values()))
+            all_on_others += sum(pools.values())
+            continue
+        for (driver, pool), names in free.items():
+            what = f": {listed(names)}" if names else ""
+            yield f"  node {node.name}: {len(names)} of {pools[driver, pool]} devices of {driver}/{pool}{what}"
+    if others:
+        yield f"  {others} other node{'s' if others > 1 else ''}: {free_on_others} of {all_on_others} devices"
+
+
+def listed(names: list[str]) -> str:
+    """Names separated by commas, the first ones of many."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def pictures(simulation: Simulation, drivers: NodeDrivers) -> str:
+    """One SVG document with the picture of each placed pod below the other, its chips marked."""
+    from html import escape
+
+    drawn = [(title(outcome), outcome.node, picture) for outcome, picture in _drawn(simulation, drivers)]
+    for heading, _, _ in drawn[MOST_PICTURES:]:
+        print(f"not drawn: {heading}", file=sys.stderr)
+    parts: list[str] = []
+    width, height = 520, 0
+    for place, (heading, node, picture) in enumerate(drawn[:MOST_PICTURES]):
+        opening = _OPENING.search(picture)
+        wide, high = (int(opening[1]), int(opening[2])) if opening else (0, 0)
+        inner = picture.replace('"title"', f'"title{place}"').replace('"description"', f'"description{place}"')
+        inner = inner.replace("title description", f"title{place} description{place}")
+        caption = f'<text class="head" x="24" y="{height + 28}">{escape(f"{heading}: node {node}")}</text>'
+        parts += [caption, inner.replace("<svg ", f'<svg y="{height + _MARGIN}" ', 1).rstrip("\n")]
+        width, height = max(width, wide), height + _MARGIN + high
+    size = f'width="{width}" height="{max(height, _MARGIN)}"'
+    opening_tag = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {max(height, _MARGIN)}" {size}>'
+    return "\n".join([opening_tag, f'<rect fill="#fff" {size}/>', *parts, "</svg>"]) + "\n"
+
+
+def _drawn(simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[Outcome, str]]:
+    from dra_driver.simulator.preparation import chips
+    from dra_driver.topology.drawing import svg
+    from dra_driver.topology.instance_types import lookup
+
+    for outcome in simulation.outcomes:
+        marked = chips(drivers.prepare(outcome))
+        inventory = drivers.inventory(outcome.node or "") if marked else None
+        kind = lookup(inventory.instance_type) if inventory is not None and inventory.instance_type else None
+        if kind is None:
+            print(f"not drawn: {title(outcome)}{'' if outcome.placed else ', which is not placed'}", file=sys.stderr)
+        else:
+            yield outcome, svg(kind, marked)

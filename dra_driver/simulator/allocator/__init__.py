@@ -1,0 +1,27 @@
+"""Which devices a claim would get: kube-scheduler's "incubating" allocator, by its behaviour.
+
+``World`` holds slices, classes and what is in use; ``allocate`` asks one node, ``Scheduler`` many for many claims.
+
+Source: ``k8s.io/dynamic-resource-allocation/structured`` of Kubernetes 1.36.3 and 1.37.1.
+"""
+
+from __future__ import annotations
+
+from dra_driver.simulator.allocator.nodes import NodeView
+from dra_driver.simulator.allocator.offers import Selector, Selectors
+from dra_driver.simulator.allocator.scheduler import Scheduler, nodes_with_room
+from dra_driver.simulator.allocator.usage import Usage
+from dra_driver.simulator.allocator.world import Allocation, Refusal, World, allocate
+
+__all__ = [
+    "Allocation",
+    "NodeView",
+    "Refusal",
+    "Scheduler",
+    "Selector",
+    "Selectors",
+    "Usage",
+    "World",
+    "allocate",
+    "nodes_with_room",
+]

@@ -1,0 +1,122 @@
+"""Which devices of a node a request may get at all, before anything is picked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_driver.simulator.allocator.capacity import Amount, CapacityError, amounts, fits
+from dra_driver.simulator.allocator.constraints import Value, value
+from dra_driver.simulator.allocator.nodes import NodeView, matches
+from dra_driver.simulator.allocator.offers import Failure, Offer, Pool, Selectors, verdict
+from dra_driver.simulator.allocator.release import Release
+from dra_driver.simulator.allocator.requests import AllocationError, Option
+from dra_driver.simulator.allocator.tolerations import tolerated
+from dra_driver.simulator.allocator.usage import Usage
+from dra_driver.simulator.objects import Device
+
+_NOTHING: dict[str, Amount] = {}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Candidate:
+    """A device that a request may get."""
+
+    offer: Offer
+    pool: Pool
+    values: tuple[Value | None, ...] = ()
+    """Of the attribute of each constraint that concerns the request."""
+    amounts: dict[str, Amount] | None = None
+    """What it would take of the device's capacity; None where that need not be looked at."""
+    tolerated: bool = True
+    error: str = ""
+    """Ends the scheduling as soon as the search reaches the device while it is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What decides about candidates beside the request."""
+
+    node: NodeView
+    pools: Sequence[Pool]
+    usage: Usage
+    selectors: Selectors
+    release: Release
+
+
+def candidates(option: Option, attributes: Sequence[str], around: Surroundings, *, thorough: bool) -> list[Candidate]:
+    """The devices for one device of the request, in the order in which they are tried.
+
+    Args:
+        option: the request.
+        attributes: of the constraints that concern it.
+        around: node, pools and usage.
+        thorough: also those that can never be taken but change what the search remembers.
+    """
+    found: list[Candidate] = []
+    for pool in around.pools:
+        if not pool.usable:
+            continue
+        for offer in pool.offers:
+            if not option.admin and around.usage.exclusive(offer.id):
+                continue
+            try:
+                selected = _selected(offer, option, around)
+                wanted = _amounts(offer.device, option, around.release) if selected else None
+            except AllocationError as error:
+                found.append(Candidate(offer, pool, error=error.what))
+                continue
+            if not selected or wanted is None:
+                continue
+            if wanted and not fits(offer.device, wanted, around.usage.consumed(offer.id)):
+                continue
+            allowed = tolerated(offer.device, option.tolerations)
+            values = tuple(value(offer, attribute) for attribute in attributes)
+            if thorough or (allowed and None not in values):
+                found.append(Candidate(offer, pool, values, wanted or None, allowed))
+    return found
+
+
+def everything(option: Option, attributes: Sequence[str], around: Surroundings) -> list[Candidate]:
+    """All devices of a request for ``All``, whether in use or not.
+
+    AllocationError when a pool is not complete or not valid, or when a selector fails.
+    """
+    found: list[Candidate] = []
+    for pool in around.pools:
+        if not pool.usable:
+            state = "currently being updated" if pool.incomplete else "currently invalid"
+            raise AllocationError(
+                f"{option.where}: asks for all devices, but resource pool {'/'.join(pool.key)} is {state}"
+            )
+        for offer in pool.offers:
+            if not _selected(offer, option, around):
+                continue
+            wanted = _amounts(offer.device, option, around.release)
+            consumed = around.usage.consumed(offer.id) if around.release.all_counts_remaining else {}
+            if wanted is None or not fits(offer.device, wanted, consumed):
+                continue
+            values = tuple(value(offer, attribute) for attribute in attributes)
+            found.append(Candidate(offer, pool, values, wanted or None, tolerated(offer.device, option.tolerations)))
+    return found
+
+
+def _selected(offer: Offer, option: Option, around: Surroundings) -> bool:
+    """AllocationError when a selector fails on the device."""
+    found = verdict(offer, option.selectors, option.key, around.selectors.view)
+    if isinstance(found, Failure):
+        device = "" if around.release.name == "1.36" else f" on device {'/'.join(offer.id)}"
+        raise AllocationError(f"{option.places[found.place]}{device}: {found.text}")
+    if not found or not offer.spec.per_device_node_selection:
+        return found
+    return matches(around.node, offer.device.node_name, offer.device.all_nodes, offer.device.node_selector)
+
+
+def _amounts(device: Device, option: Option, release: Release) -> dict[str, Amount] | None:
+    """None when a capacity is asked for that the device has not."""
+    if not option.capacity and not device.allow_multiple_allocations:
+        return _NOTHING
+    try:
+        return amounts(device, option.capacity, release)
+    except CapacityError as error:
+        raise AllocationError(f"{option.where}: checking capacity for device {device.name}: {error.what}") from error

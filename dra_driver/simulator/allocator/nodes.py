@@ -1,0 +1,75 @@
+"""Which nodes a slice or a device is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.errors import DriverError
+from dra_driver.simulator.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+
+
+class NodeSelectorError(DriverError):
+    """A node selector that Kubernetes could not read either: it ends the scheduling of the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What an allocation looks at of a node."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def matches(node: NodeView, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None) -> bool:
+    """Whether the node is the named one, or one of all, or selected; NodeSelectorError for a malformed selector."""
+    if node_name:
+        return node.name == node_name
+    if all_nodes:
+        return True
+    return selector is not None and any(_term(node, term) for term in selector.node_selector_terms)
+
+
+def _term(node: NodeView, term: NodeSelectorTerm) -> bool:
+    if not term.match_expressions and not term.match_fields:
+        return False
+    return all(_expression(node.labels, item) for item in term.match_expressions) and all(
+        _field(node, item) for item in term.match_fields
+    )
+
+
+def _field(node: NodeView, item: NodeSelectorRequirement) -> bool:
+    if item.operator not in ("In", "NotIn") or len(item.values) != 1:
+        raise NodeSelectorError(f"field selector {item.key}: operator {item.operator} with {len(item.values)} values")
+    found = node.name if item.key == "metadata.name" else ""
+    return (found == item.values[0]) == (item.operator == "In")
+
+
+def _in(value: str | None, values: Collection[str]) -> bool:
+    return value is not None and value in values
+
+
+def _greater(value: str | None, values: Collection[str], sign: int) -> bool:
+    try:
+        return value is not None and sign * int(value) > sign * int(next(iter(values)))
+    except ValueError:
+        return False
+
+
+_OPERATORS: dict[str, Callable[[str | None, Collection[str]], bool]] = {
+    "In": _in,
+    "NotIn": lambda value, values: not _in(value, values),
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": lambda value, values: _greater(value, values, 1),
+    "Lt": lambda value, values: _greater(value, values, -1),
+}
+_VALUES = {"In": range(1, 1 << 20), "NotIn": range(1, 1 << 20), "Gt": range(1, 2), "Lt": range(1, 2)}
+"""How many values an operator takes; none where nothing is said."""
+
+
+def _expression(labels: Mapping[str, str], item: NodeSelectorRequirement) -> bool:
+    operator = _OPERATORS.get(item.operator)
+    if operator is None or len(item.values) not in _VALUES.get(item.operator, range(1)):
+        raise NodeSelectorError(f"node selector {item.key}: operator {item.operator} with {len(item.values)} values")
+    return operator(labels.get(item.key), item.values)

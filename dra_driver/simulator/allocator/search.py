@@ -1,0 +1,261 @@
+"""The search: claim by claim, request by request, device by device, and the first full solution is taken.
+
+Within a request only combinations in device order are tried; each request starts again at the first device. Kubernetes
+tries them all. Here a branch is cut when it cannot hold a solution, which changes neither which one is found first nor
+whether an error ends the search before: see ``_Search._pick`` (too few devices left) and ``likeness`` (the same failure
+with other devices).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from dra_driver.simulator.allocator.candidates import Candidate, Surroundings, candidates, everything
+from dra_driver.simulator.allocator.constraints import Constraint, DistinctByRequest, Match
+from dra_driver.simulator.allocator.likeness import Likeness
+from dra_driver.simulator.allocator.progress import Pick, Progress
+from dra_driver.simulator.allocator.requests import MOST_RESULTS, AllocationError, Option, PreparedClaim
+
+MOST_STEPS = 2_000_000
+"""After so many the search is given up; Kubernetes gives up after 10 seconds."""
+SETBACKS_BEFORE_COMPARING = 32
+"""Until then nothing is remembered: most searches have fewer."""
+
+
+class TooManyResults(Exception):  # noqa: N818 - not an error: a turn that the search takes
+    """No choice of devices keeps the claim within the limit of results."""
+
+
+def search(claims: Sequence[PreparedClaim], around: Surroundings, *, prune: bool = True) -> list[list[Pick]] | None:
+    """The picks for each claim, or None when there is no solution on this node.
+
+    Args:
+        claims: of one pod, in the pod's order.
+        around: the node.
+        prune: False tries everything as Kubernetes does, to compare with.
+
+    Raises:
+        AllocationError: scheduling of the pod ends.
+    """
+    attempt = _Search(claims, around, prune=prune)
+    with _room(attempt.least_devices):
+        try:
+            found = attempt.request(0, 0)
+        except TooManyResults:
+            raise AllocationError(
+                f"every choice of sub-requests exceeds the claim limit of {MOST_RESULTS} devices",
+                remedy="ask for fewer devices, or for larger ones",
+            ) from None
+    return attempt.progress.picks if found else None
+
+
+@contextmanager
+def _room(devices: int) -> Iterator[None]:
+    """The search is as deep as there are devices to pick."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 1000 + 8 * devices))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+class _Search:
+    def __init__(self, claims: Sequence[PreparedClaim], around: Surroundings, *, prune: bool) -> None:
+        self._claims = claims
+        self._around = around
+        self.progress = Progress(claims, around)
+        self._candidates: dict[Option, list[Candidate]] = {}
+        self._all: dict[Option, list[Candidate]] = {}
+        self._attributes: dict[Option, list[str]] = {}
+        self._steps = 0
+        self._setbacks = 0
+        self._prepass()
+        self._prune = prune and not self._remembers_failures()
+        self._likeness: Likeness | None = None
+
+    def _prepass(self) -> None:
+        """Settle what ``All`` means, and refuse claims for which the limit of results is too low."""
+        self.least_devices = 0
+        for number, prepared in enumerate(self._claims):
+            least = 0
+            for request in prepared.requests:
+                for option in request.options:
+                    held = self.progress.concerning(number, option)
+                    self._attributes[option] = [item.attribute for item in held]
+                    if option.all_devices:
+                        self._all[option] = everything(option, self._attributes[option], self._around)
+                least += min(self._count(option) for option in request.options)
+            if least > MOST_RESULTS:
+                meta = prepared.claim.metadata
+                raise AllocationError(
+                    f"claim {meta.namespace}/{meta.name}: number of requested devices {least} exceeds the claim limit "
+                    f"of {MOST_RESULTS}",
+                    remedy="ask for fewer devices, or for larger ones",
+                )
+            self.least_devices += least
+
+    def _remembers_failures(self) -> bool:
+        """Whether what an attempt tries in vain changes what is allowed later, which forbids to cut any branch."""
+        distinct = any(isinstance(item, DistinctByRequest) for held in self.progress.constraints for item in held)
+        if not self._around.release.counters_by_pool_name:
+            return distinct
+        names = [pool.key[1] for pool in self._around.pools if pool.counters]
+        return distinct or len(names) != len(set(names))
+
+    def _count(self, option: Option) -> int:
+        return len(self._all[option]) if option.all_devices else option.count
+
+    def request(self, claim: int, number: int) -> bool:
+        """Satisfy this and all following requests."""
+        if claim >= len(self._claims):
+            return True
+        requests = self._claims[claim].requests
+        if number >= len(requests):
+            try:
+                return self.request(claim + 1, 0)
+            except TooManyResults:
+                # With other sub-requests of an earlier claim it may still work out.
+                return False
+        request = requests[number]
+        if not request.ranked:
+            return self._start(claim, number, request.options[0])
+        too_many = True
+        for option in request.options:
+            try:
+                if self._start(claim, number, option):
+                    return True
+                too_many = False
+            except TooManyResults:
+                continue
+        if too_many:
+            raise TooManyResults
+        return False
+
+    def _start(self, claim: int, number: int, option: Option) -> bool:
+        held = self.progress.concerning(claim, option)
+        if option.all_devices:
+            devices = self._all[option]
+            return bool(devices) and self._every(claim, number, option, held, 0)
+        return self._pick(claim, number, option, held, 0, self._candidates_of(option))
+
+    def _candidates_of(self, option: Option) -> list[Candidate]:
+        found = self._candidates.get(option)
+        if found is None:
+            found = self._candidates[option] = candidates(
+                option, self._attributes[option], self._around, thorough=not self._prune
+            )
+        return found
+
+    def _within_limit(self, claim: int, option: Option, place: int) -> None:
+        if len(self.progress.picks[claim]) + self._count(option) - place > MOST_RESULTS:
+            raise TooManyResults
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise AllocationError(
+                f"the search was given up after {MOST_STEPS} steps; kube-scheduler gives up after 10 seconds",
+                remedy="ask for fewer devices in one request, or for larger devices",
+            )
+
+    def _every(self, claim: int, number: int, option: Option, held: list[Constraint], place: int) -> bool:
+        """Device ``place`` of a request for all devices, and everything after it."""
+        devices = self._all[option]
+        if place >= len(devices):
+            return self.request(claim, number + 1)
+        self._within_limit(claim, option, place)
+        candidate, request = devices[place], option.names[0]
+        if not self.progress.free(candidate.offer, option, claim):
+            return False
+        obstacle = self.progress.add(candidate, held, request)
+        if obstacle == "constraint":
+            raise AllocationError(
+                f"{option.where}: cannot add device {'/'.join(candidate.offer.id)} because a claim constraint would "
+                "not be satisfied"
+            )
+        if obstacle:
+            return False
+        self.progress.take(candidate, option, claim)
+        done = False
+        try:
+            done = self._every(claim, number, option, held, place + 1)
+        finally:
+            if not done:
+                self.progress.undo(claim, held, request)
+        return done
+
+    def _pick(
+        self, claim: int, number: int, option: Option, held: list[Constraint], place: int, rest: Sequence[Candidate]
+    ) -> bool:
+        """Device ``place`` of a request for so many devices out of ``rest``, and everything after it.
+
+        What does not fit now will not fit deeper in this branch either, so it is left out at once; and fewer than are
+        still needed are not tried. A device that ends the search stays in, and then nothing is cut.
+        """
+        if place >= option.count:
+            return self.request(claim, number + 1)
+        self._within_limit(claim, option, place)
+        rest, needed = self._narrowed(claim, option, held, place, rest)
+        if len(rest) < needed:
+            return False
+        likeness = self._comparison()
+        state = likeness.state(claim, number, option, place, rest) if likeness else None
+        if likeness and (likeness.failed(state) or likeness.hopeless(claim, number)):
+            return False
+        for index in range(len(rest) - needed + 1):
+            if not self._add(claim, option, held, rest[index]):
+                continue
+            done = False
+            try:
+                done = self._pick(claim, number, option, held, place + 1, rest[index + 1 :])
+            finally:
+                if not done:
+                    self.progress.undo(claim, held, option.names[0])
+            if done:
+                return True
+            self._setbacks += 1
+        if likeness:
+            likeness.note_failure(state)
+        return False
+
+    def _narrowed(
+        self, claim: int, option: Option, held: list[Constraint], place: int, rest: Sequence[Candidate]
+    ) -> tuple[Sequence[Candidate], int]:
+        """What fits now and has company enough, and how many of these are needed."""
+        if not self._prune or any(candidate.error for candidate in rest):
+            return rest, 1
+        needed, request, progress = option.count - place, option.names[0], self.progress
+        fitting = [
+            candidate
+            for candidate in rest
+            if progress.free(candidate.offer, option, claim) and progress.fits(candidate, held, request)
+        ]
+        for number, item in enumerate(held):
+            if needed > 1 and isinstance(item, Match) and item.undecided:
+                # A value that fewer devices have than are needed cannot be the one that all have.
+                having = Counter(candidate.values[number] for candidate in fitting)
+                fitting = [candidate for candidate in fitting if having[candidate.values[number]] >= needed]
+        return fitting, needed
+
+    def _add(self, claim: int, option: Option, held: list[Constraint], candidate: Candidate) -> bool:
+        """Pick a device if it is free and fits."""
+        if not self.progress.free(candidate.offer, option, claim):
+            return False
+        if candidate.error:
+            raise AllocationError(candidate.error)
+        # Capacity comes before the constraints, which may remember what is tried in vain.
+        if not self.progress.capacity_left(candidate) or self.progress.add(candidate, held, option.names[0]):
+            return False
+        self.progress.take(candidate, option, claim)
+        return True
+
+    def _comparison(self) -> Likeness | None:
+        if not self._prune or self._setbacks <= SETBACKS_BEFORE_COMPARING:
+            return None
+        if self._likeness is None:
+            options = [option for item in self._claims for request in item.requests for option in request.options]
+            lists = {item: self._all[item] if item.all_devices else self._candidates_of(item) for item in options}
+            self._likeness = Likeness(self._claims, self.progress, lists)
+        return self._likeness if self._likeness.usable else None

@@ -1,0 +1,132 @@
+"""What is to be allocated: for each pod its claims, and the claims that no pod has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from dra_driver.kube.objects import ObjectMeta, OwnerReference
+from dra_driver.simulator.manifests.documents import Origin
+from dra_driver.simulator.manifests.errors import ManifestError
+from dra_driver.simulator.manifests.values import ClaimReference, Key, Manifests, PodWithClaims
+from dra_driver.simulator.objects import DeviceClaim, ResourceClaim
+from dra_driver.simulator.workloads import ResourceClaimTemplate
+
+_NO_ORIGIN = Origin("(no file)", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Claims that are allocated together on one node; some may be allocated already, by an earlier attempt too."""
+
+    pod: PodWithClaims | None
+    """None for a claim that no pod has."""
+    claims: tuple[ResourceClaim, ...]
+    """In the pod's order."""
+
+
+def attempts(manifests: Manifests) -> tuple[Attempt, ...]:
+    """The pods in their order, then the claims that no pod has.
+
+    ManifestError when a pod names a claim or a template that is not there, or a claim a class.
+    """
+    return tuple(_Resolver(manifests).attempts())
+
+
+class _Resolver:
+    def __init__(self, manifests: Manifests) -> None:
+        self._manifests = manifests
+        self._origins: Mapping[Key, Origin] = manifests.origins
+        self._claims = {(item.metadata.namespace, item.metadata.name): item for item in manifests.claims}
+        self._templates = {(item.metadata.namespace, item.metadata.name): item for item in manifests.templates}
+        self._classes = {item.metadata.name for item in manifests.classes}
+
+    def attempts(self) -> Iterator[Attempt]:
+        used: set[tuple[str, str]] = set()
+        for pod in self._manifests.pods:
+            claims = tuple(self._claim(pod, reference) for reference in pod.claims)
+            used |= {(item.metadata.namespace, item.metadata.name) for item in claims}
+            yield Attempt(pod, claims)
+        for (namespace, name), claim in self._claims.items():
+            if (namespace, name) not in used | self._manifests.standby:
+                self._check_classes(claim.spec.devices, self._origin("ResourceClaim", namespace, name), ("spec",))
+                yield Attempt(None, (claim,))
+
+    def _claim(self, pod: PodWithClaims, reference: ClaimReference) -> ResourceClaim:
+        known = self._claims.get((pod.namespace, reference.claim))
+        if known is not None:
+            origin = self._origin("ResourceClaim", pod.namespace, reference.claim)
+            self._check_classes(known.spec.devices, origin, ("spec",))
+            return known
+        if not reference.template:
+            raise self._missing(pod, reference, "ResourceClaim", reference.claim)
+        template = self._templates.get((pod.namespace, reference.template))
+        if template is None:
+            raise self._missing(pod, reference, "ResourceClaimTemplate", reference.template)
+        origin = self._origin("ResourceClaimTemplate", pod.namespace, reference.template)
+        self._check_classes(template.spec.spec.devices, origin, ("spec", "spec"))
+        return _made(pod, reference, template)
+
+    def _missing(self, pod: PodWithClaims, reference: ClaimReference, kind: str, name: str) -> ManifestError:
+        elsewhere = self._claims if kind == "ResourceClaim" else self._templates
+        others = sorted(namespace for namespace, other in elsewhere if other == name)
+        where = f"; there is one in namespace {others[0]}" if others else ""
+        field = "resourceClaimName" if kind == "ResourceClaim" else "resourceClaimTemplateName"
+        return (pod.origin or _NO_ORIGIN).error(
+            (*reference.path, field),
+            f"pod {pod.namespace}/{pod.name} needs the {kind} {pod.namespace}/{name}, which is not there{where}",
+            remedy="give the file that has it too, or correct the name",
+        )
+
+    def _origin(self, kind: str, namespace: str, name: str) -> Origin:
+        origin = self._origins.get((kind, namespace, name))
+        return origin if origin is not None else Origin("the cluster", "", subject=f"{kind} {namespace}/{name}")
+
+    def _check_classes(self, devices: DeviceClaim, origin: Origin, path: tuple[str | int, ...]) -> None:
+        for place, request in enumerate(devices.requests):
+            wanted: list[tuple[tuple[str | int, ...], str]] = [
+                (("firstAvailable", number), sub.device_class_name)
+                for number, sub in enumerate(request.first_available)
+            ]
+            if request.exactly is not None:
+                wanted.append((("exactly",), request.exactly.device_class_name))
+            for below, name in wanted:
+                if name not in self._classes:
+                    known = ", ".join(sorted(self._classes)[:8]) or "none"
+                    raise origin.error(
+                        (*path, "devices", "requests", place, *below, "deviceClassName"),
+                        f"there is no DeviceClass {name} (there are: {known})",
+                        remedy="give the file that has it too, or correct the name",
+                    )
+
+
+def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaimTemplate) -> ResourceClaim:
+    """The claim as the resource claim controller makes it for the pod."""
+    owner = OwnerReference("v1", "Pod", pod.name, uid(f"Pod {pod.namespace}/{pod.name}"), controller=True)
+    meta = ObjectMeta(
+        name=reference.claim,
+        namespace=pod.namespace,
+        uid=uid(f"ResourceClaim {pod.namespace}/{reference.claim}"),
+        labels=template.spec.metadata.labels,
+        annotations={**template.spec.metadata.annotations, "resource.kubernetes.io/pod-claim-name": reference.name},
+        owner_references=(owner,),
+    )
+    return ResourceClaim(meta, template.spec.spec)
+
+
+def uid(text: str) -> str:
+    """What stands for the UID that only the API server knows; always the same for the same object."""
+    import uuid
+
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, text))
+
+
+def with_uid(claim: ResourceClaim) -> ResourceClaim:
+    """The claim with a UID, for what needs one."""
+    meta = claim.metadata
+    if meta.uid:
+        return claim
+    made = uid(f"ResourceClaim {meta.namespace}/{meta.name}")
+    return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(meta, uid=made))

@@ -1,0 +1,144 @@
+"""From the text of a file to plain values, and from a path in such a value back to its line.
+
+YAML is read as Kubernetes reads it: a time stamp and ``1:30`` are texts, a key that comes twice is an error. Aliases
+are refused: a few lines of them can stand for gigabytes, and kubectl never writes any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from dra_driver.simulator.manifests.errors import ManifestError
+
+Path = Sequence[str | int]
+"""Keys and list positions from an object's top."""
+LONGEST_SEARCHED = 8 << 20
+"""Characters of a file in which a line is looked for; in longer ones, written by programs, name and path have to do."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # which base depends on libyaml
+    """Safe loader with the scalars of Kubernetes."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 # PyYAML's own attribute
+        first: [(tag, expression) for tag, expression in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_yaml_int(self, node: Any) -> Any:
+        """Base 60 is a text."""
+        return node.value if ":" in node.value else super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: Any) -> Any:
+        """Base 60 is a text."""
+        return node.value if ":" in node.value else super().construct_yaml_float(node)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # PyYAML's signature
+        """A mapping without repeated keys."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} comes twice", key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+        made: dict[Any, Any] = super().construct_mapping(node, deep)
+        return made
+
+
+for _tag, _method in (("int", _Loader.construct_yaml_int), ("float", _Loader.construct_yaml_float)):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _method)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an object was written: a part of a file. ``path`` leads to it from the top of the document."""
+
+    file: str
+    text: str = field(repr=False)
+    document: int = 0
+    path: tuple[str | int, ...] = ()
+    subject: str = ""
+    """What errors call it, such as ``Pod default/pod0``."""
+
+    def error(self, path: Path, what: str, *, remedy: str = "") -> ManifestError:
+        """The error for the place at ``path`` below the object."""
+        line = self._line((*self.path, *path))
+        where = f"{self.file}:{line}" if line else self.file
+        parts = [part for part in (self.subject, written((*self.path, *path))) if part]
+        return ManifestError(f"{where}: {': '.join([*parts, what])}", remedy=remedy)
+
+    def _line(self, path: Path) -> int:
+        """1 for the first line; of the deepest part of the path that exists; 0 when the text cannot tell."""
+        if len(self.text) > LONGEST_SEARCHED:
+            return 0
+        try:
+            nodes = yaml.compose_all(self.text, Loader=_Loader)
+            node = next((node for place, node in enumerate(nodes) if place == self.document), None)
+        except (yaml.YAMLError, RecursionError):
+            return 0
+        line = 0 if node is None else node.start_mark.line + 1
+        for step in path:
+            key, node = _child(node, step)
+            if node is None:
+                break
+            line = (key or node).start_mark.line + 1
+        return line
+
+
+def _child(node: Any, step: str | int) -> tuple[Any, Any]:
+    """Key and value; no key in a list."""
+    if isinstance(node, yaml.MappingNode):
+        return next(((key, value) for key, value in node.value if key.value == str(step)), (None, None))
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return None, node.value[step]
+    return None, None
+
+
+def written(path: Path) -> str:
+    """A path as Kubernetes writes it: ``spec.devices.requests[0].name``."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def documents(file: str, text: str) -> Iterator[tuple[Origin, Any]]:
+    """The documents of a file, empty ones left out. ManifestError when it is neither YAML nor JSON."""
+    try:
+        values = _values(text)
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # The last four are PyYAML's for a tag and a value that do not fit, such as `!!bool maybe`.
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise ManifestError(f"{file}{line}: not YAML or JSON: {' '.join(str(problem).split())[:300]}") from error
+    for place, value in enumerate(values):
+        if value is not None:
+            yield Origin(file, text, place), value
+
+
+def _values(text: str) -> list[Any]:
+    if text.lstrip()[:1] == "{":
+        # YAML does not know JSON's surrogate pairs. What is no JSON after all may still be YAML in flow style.
+        try:
+            return [json.loads(text, object_pairs_hook=_unique)]
+        except json.JSONDecodeError:
+            pass
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent):
+            mark: Any = event.start_mark
+            raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported here", problem_mark=mark)
+    return list(yaml.load_all(text, Loader=_Loader))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} comes twice")
+    return made

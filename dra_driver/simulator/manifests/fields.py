@@ -1,0 +1,161 @@
+"""Which fields are legal: those of the structs, and those of ``UNREAD``, which decide nothing here.
+
+A field that is neither is an error, as it is for ``kubectl apply``; null is the same as nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from dra_driver.kube.objects import ObjectMeta
+from dra_driver.simulator import objects, workloads
+from dra_driver.simulator.manifests.documents import Origin, written
+
+T = TypeVar("T")
+
+_REPLICAS: Final = "minReadySeconds selector"
+_DEPLOYMENT: Final = "paused progressDeadlineSeconds revisionHistoryLimit strategy"
+UNREAD: Final[Mapping[type, frozenset[str]]] = {
+    kind: frozenset(names.split())
+    for kind, names in {
+        ObjectMeta: "deletionGracePeriodSeconds generation managedFields selfLink",
+        workloads.Taint: "timeAdded",
+        workloads.Toleration: "tolerationSeconds",
+        workloads.NodeSpec: "configSource externalID podCIDR podCIDRs podPreemptionPolicy providerID",
+        workloads.Node: "apiVersion kind status",
+        workloads.Container: "args command env envFrom image imagePullPolicy lifecycle livenessProbe readinessProbe "
+        "resizePolicy restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce "
+        "terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir",
+        workloads.PodSpec: "activeDeadlineSeconds automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks "
+        "ephemeralContainers evictionResponders hostAliases hostIPC hostNetwork hostPID hostUsers hostname "
+        "hostnameOverride imagePullSecrets os preemptionPolicy priority priorityClassName readinessGates restartPolicy "
+        "securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain "
+        "terminationGracePeriodSeconds",
+        workloads.Pod: "apiVersion kind",
+        workloads.ReplicaSpec: f"{_REPLICAS} {_DEPLOYMENT}",
+        workloads.StatefulSpec: f"{_REPLICAS} persistentVolumeClaimRetentionPolicy podManagementPolicy "
+        "revisionHistoryLimit serviceName updateStrategy volumeClaimTemplates",
+        workloads.JobSpec: "activeDeadlineSeconds backoffLimit backoffLimitPerIndex managedBy manualSelector "
+        "maxFailedIndexes podFailurePolicy podReplacementPolicy scheduling selector successPolicy "
+        "ttlSecondsAfterFinished",
+        workloads.LeaderWorkerSpec: "rolloutStrategy startupPolicy networkConfig",
+        workloads.LeaderWorkerTemplate: "restartPolicy resizePolicy subGroupPolicy volumeClaimTemplates "
+        "persistentVolumeClaimRetentionPolicy",
+        workloads.Deployment: "apiVersion kind status",
+        workloads.ReplicaSet: "apiVersion kind status",
+        workloads.StatefulSet: "apiVersion kind status",
+        workloads.Job: "apiVersion kind status",
+        workloads.LeaderWorkerSet: "apiVersion kind status",
+        workloads.ResourceClaimTemplate: "apiVersion kind",
+        objects.DeviceTaint: "timeAdded",
+        objects.Device: "nodeAllocatableResources",
+        objects.ResourceSliceSpec: "skipNodeOperations",
+        objects.ResourceSlice: "apiVersion kind",
+        objects.DeviceClass: "apiVersion kind status",
+        objects.AllocatedDevice: "skipNodeOperations",
+        objects.AllocationResult: "allocationTimestamp",
+        objects.ResourceClaim: "apiVersion kind",
+    }.items()
+}
+"""Struct to the legal fields of the API that it does not have."""
+
+_SERVERS_OWN: Final = (workloads.PodStatus, objects.ResourceClaimStatus)
+"""What only Kubernetes writes, and each release more of it: unknown fields are left out there."""
+
+_PLACE: Final = re.compile(r"(.*) - at `(?:key in `)?\$([^`]*)`+", re.DOTALL)
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
+
+
+@dataclass(slots=True)
+class _Shape:
+    """What a value has to look like, as far as fields are concerned."""
+
+    fields: dict[str, _Shape] | None = None
+    unread: frozenset[str] = frozenset()
+    item: _Shape | None = None
+    """Of a list's items or an object's values."""
+    lenient: bool = False
+    known: list[str] = field(default_factory=list)
+
+
+@cache
+def _shape_of_kind(kind: Hashable) -> _Shape:
+    return _shape_of(msgspec.inspect.type_info(kind))
+
+
+def _shape_of(info: Any) -> _Shape:
+    match info:
+        case msgspec.inspect.StructType():
+            fields = {entry.encode_name: _shape_of(entry.type) for entry in info.fields}
+            unread = UNREAD.get(info.cls, frozenset())
+            return _Shape(fields, unread, None, info.cls in _SERVERS_OWN, sorted({*fields, *unread}))
+        case msgspec.inspect.VarTupleType():
+            return _Shape(item=_shape_of(info.item_type))
+        case msgspec.inspect.DictType():
+            return _Shape(item=_shape_of(info.value_type))
+        case msgspec.inspect.UnionType():
+            shapes = [_shape_of(one) for one in info.types]
+            return next((one for one in shapes if one.fields is not None or one.item is not None), _Shape())
+        case _:
+            return _Shape()
+
+
+def convert(value: Any, kind: type[T], origin: Origin, unknown: dict[str, None] | None = None) -> T:
+    """The object at ``origin`` as a struct; ManifestError for a field that is unknown or of the wrong type.
+
+    With ``unknown``, fields that are unknown are left out and noted there.
+    """
+    tidier = _Tidier(origin, unknown)
+    try:
+        return msgspec.convert(tidier.tidied(value, _shape_of_kind(cast("Hashable", kind)), ()), kind)
+    except msgspec.ValidationError as error:
+        found = _PLACE.fullmatch(str(error))
+        if found is None:
+            raise origin.error((), str(error)) from error
+        path = tuple(int(place) if place else name for name, place in _STEP.findall(found[2]))
+        raise origin.error(path, found[1]) from error
+    except RecursionError:
+        raise origin.error((), "nested too deeply") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tidier:
+    origin: Origin
+    unknown: dict[str, None] | None
+
+    def tidied(self, value: Any, shape: _Shape, path: tuple[str | int, ...]) -> Any:
+        """The value without nulls and without fields that are read nowhere."""
+        if shape.fields is not None and isinstance(value, dict):
+            made = {}
+            for key, item in value.items():
+                inner = shape.fields.get(key)
+                if inner is None:
+                    if key not in shape.unread and not shape.lenient:
+                        self._note_unknown(key, shape, path)
+                elif item is not None:
+                    made[key] = self.tidied(item, inner, (*path, key))
+            return made
+        if shape.item is not None and isinstance(value, dict):
+            inner = shape.item
+            return {key: self.tidied(item, inner, (*path, key)) for key, item in value.items() if item is not None}
+        if shape.item is not None and isinstance(value, list):
+            return [self.tidied(item, shape.item, (*path, place)) for place, item in enumerate(value)]
+        return value
+
+    def _note_unknown(self, key: object, shape: _Shape, path: tuple[str | int, ...]) -> None:
+        from difflib import get_close_matches
+
+        name = str(key)[:60]
+        if self.unknown is not None:
+            places = [step for step in (self.origin.subject.partition(" ")[0], *path, name) if isinstance(step, str)]
+            self.unknown[written(places)] = None
+            return
+        near = get_close_matches(name, shape.known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "correct or remove it"
+        raise self.origin.error((*path, name), "there is no such field", remedy=remedy)

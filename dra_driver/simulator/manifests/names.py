@@ -1,0 +1,28 @@
+"""Names as the API server and the controllers make them, but always the same for the same input.
+
+Source: ``k8s.io/apiserver/pkg/storage/names`` and ``k8s.io/apimachinery/pkg/util/rand``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+"""No vowels and nothing that looks like another character."""
+LONGEST_PREFIX = 58
+"""Characters of ``generateName`` in front of the five random ones."""
+
+
+def suffix(seed: str, length: int = 5) -> str:
+    """So many characters that look random and follow from ``seed``."""
+    number = int.from_bytes(hashlib.sha256(seed.encode()).digest())
+    made = ""
+    for _ in range(length):
+        number, place = divmod(number, len(_ALPHABET))
+        made += _ALPHABET[place]
+    return made
+
+
+def generated(prefix: str, seed: str) -> str:
+    """What the API server makes of ``generateName``."""
+    return prefix[:LONGEST_PREFIX] + suffix(f"{prefix}/{seed}")

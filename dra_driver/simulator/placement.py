@@ -1,0 +1,228 @@
+"""Pod after pod, what kube-scheduler would do: which node, which devices, or why none.
+
+Pods are taken in their order, each on the first node by name that fits; claims of one pod are allocated together.
+Nothing is preferred and nobody is evicted: a real scheduler may choose another of the nodes that fit, but not other
+devices on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from dra_driver.errors import DriverError
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator.candidates import Candidate, Surroundings
+from dra_driver.simulator.allocator.progress import Progress
+from dra_driver.simulator.manifests import (
+    Attempt,
+    Manifests,
+    PodWithClaims,
+    allocated_elsewhere,
+    attempts,
+    cluster_of,
+    obstacle,
+)
+from dra_driver.simulator.objects import AllocationResult, ResourceClaim, ResourceClaimStatus
+from dra_driver.simulator.workloads import Node
+
+_Fitting = tuple[list[NodeView], Counter[str]]
+
+_SHOWN = 3
+"""Different reasons that a refusal lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one pod, or of a claim that no pod has."""
+
+    pod: PodWithClaims | None
+    claims: tuple[ResourceClaim, ...]
+    """With the allocations that they have afterwards."""
+    node: str | None
+    """Where the pod would run, or the claim can be used; None when it would wait."""
+    reason: str
+    """Why it waits; "" when it does not."""
+
+    @property
+    def placed(self) -> bool:
+        """Whether the pod would run."""
+        return self.node is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """All outcomes in the order in which they were made, and the cluster as it is afterwards."""
+
+    outcomes: tuple[Outcome, ...]
+    world: World
+    nodes: tuple[NodeView, ...]
+
+
+def simulate(
+    manifests: Manifests, kubernetes: str, progress: Callable[[int, int], None] = lambda _done, _total: None
+) -> Simulation:
+    """Place everything that waits.
+
+    Args:
+        manifests: the cluster together with what is applied to it.
+        kubernetes: the release whose behaviour is meant, 1.36 or 1.37.
+        progress: told after each pod or claim how many of how many are done.
+
+    Raises:
+        ManifestError: something that is named is not there. DriverError: CEL's parser is not installed.
+    """
+    world, nodes = cluster_of(manifests, kubernetes)
+    waiting = attempts(manifests)
+    placer = _Placer(world, manifests.nodes, nodes)
+    outcomes = []
+    for done, attempt in enumerate(waiting, 1):
+        outcomes.append(placer.outcome(attempt))
+        progress(done, len(waiting))
+    return Simulation(tuple(outcomes), world, nodes)
+
+
+def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str], list[str]]:
+    """The devices that nobody has, by driver and pool, in the order in which they are tried.
+
+    Devices whose counters are used up by others are not free; those that can be shared always are.
+    """
+    world = simulation.world
+    pools = world.pools.pools(node)
+    progress = Progress((), Surroundings(node, pools, world.usage, world.selectors, world.release))
+    return {
+        pool.key: [
+            offer.device.name
+            for offer in pool.offers
+            if not world.usage.exclusive(offer.id) and progress.fits(Candidate(offer, pool), (), "")
+        ]
+        for pool in pools
+    }
+
+
+class Places:
+    """Which groups of LeaderWorkerSets are in which places, as far as they were placed here.
+
+    LeaderWorkerSet gives a leader pod (anti-)affinity, and its workers a node selector once the leader has a node.
+    """
+
+    def __init__(self) -> None:
+        self._group_at: dict[tuple[str, str, str], str] = {}
+        """By namespace, label and its value."""
+        self._place_of: dict[tuple[str, str], str] = {}
+        """By namespace and leader."""
+
+    def obstacle(self, pod: PodWithClaims, node: Node) -> str:
+        """Why the pod's group keeps it off the node; "" when it does not."""
+        group = pod.group
+        if group is None:
+            return ""
+        place = node.metadata.labels.get(group.topology)
+        if place is None:
+            return f"the label {group.topology}, which gives the group a place of its own, is not set"
+        own = self._place_of.get((pod.namespace, group.leader))
+        if own is None and pod.name != group.leader:
+            return f"LeaderWorkerSet makes the pod when its leader {group.leader} has a node"
+        if own is not None and place != own:
+            return f"its group is on {group.topology}={own}"
+        other = self._group_at.get((pod.namespace, group.topology, place), group.leader)
+        return "" if other == group.leader else f"the group of {other} has {group.topology}={place} for itself"
+
+    def take(self, pod: PodWithClaims | None, node: NodeView) -> None:
+        """Note where a group is."""
+        if pod is None or pod.group is None:
+            return
+        place = node.labels[pod.group.topology]
+        self._place_of[pod.namespace, pod.group.leader] = place
+        self._group_at[pod.namespace, pod.group.topology, place] = pod.group.leader
+
+
+class _Placer:
+    def __init__(self, world: World, nodes: Iterable[Node], views: Sequence[NodeView]) -> None:
+        self._scheduler = Scheduler(world, views)
+        self._nodes = sorted(nodes, key=lambda node: node.metadata.name)
+        self._views = {view.name: view for view in views}
+        self._allocated: dict[tuple[str, str], AllocationResult] = {}
+        self._fitting_by_rules: dict[bytes, _Fitting] = {}
+        self._places = Places()
+
+    def outcome(self, attempt: Attempt) -> Outcome:
+        claims = [self._as_now(claim) for claim in attempt.claims]
+        if leaving := next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None):
+            why = f"claim {leaving.metadata.name} is being deleted, so nothing is allocated with it"
+            return Outcome(attempt.pod, tuple(claims), None, why)
+        try:
+            fitting, why_not = self._fitting(attempt.pod, claims)
+        except DriverError as error:
+            return Outcome(attempt.pod, tuple(claims), None, str(error))
+        pending = [claim for claim in claims if claim.status.allocation is None]
+        if attempt.pod is not None and attempt.pod.node_name and pending:
+            return Outcome(attempt.pod, tuple(claims), None, _bound(attempt.pod))
+        if not fitting:
+            return Outcome(attempt.pod, tuple(claims), None, f"no node comes into question: {_summary(why_not)}")
+        if not pending:
+            self._places.take(attempt.pod, fitting[0])
+            return Outcome(attempt.pod, tuple(claims), fitting[0].name, "")
+        # All nodes: the scheduler then remembers which ones have refused equal claims.
+        answer = self._scheduler.place(pending, None if len(fitting) == len(self._nodes) else fitting)
+        if isinstance(answer, Refusal):
+            return Outcome(attempt.pod, tuple(claims), None, _refused(answer, len(fitting), why_not))
+        self._remember(pending, answer)
+        self._places.take(attempt.pod, self._views[answer.node])
+        return Outcome(attempt.pod, tuple(self._as_now(claim) for claim in claims), answer.node, "")
+
+    def _fitting(self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> _Fitting:
+        """The nodes that come into question, and for the others how many there are for which reason."""
+        if any(claim.status.allocation is not None for claim in claims) or (pod is not None and pod.group is not None):
+            return self._asked(pod, claims)
+        rules = pod and (pod.node_name, pod.node_selector, pod.node_affinity, pod.tolerations)
+        key = msgspec.json.encode(rules, order="sorted")
+        if key not in self._fitting_by_rules:
+            self._fitting_by_rules[key] = self._asked(pod, ())
+        return self._fitting_by_rules[key]
+
+    def _asked(self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> _Fitting:
+        fitting, why_not = [], Counter[str]()
+        for node in self._nodes:
+            why = (obstacle(pod, node) or self._places.obstacle(pod, node)) if pod is not None else ""
+            if not why and (name := allocated_elsewhere(claims, node)):
+                why = f"claim {name} is allocated for another node"
+            if why:
+                why_not[why] += 1
+            else:
+                fitting.append(self._views[node.metadata.name])
+        return fitting, why_not
+
+    def _as_now(self, claim: ResourceClaim) -> ResourceClaim:
+        allocation = self._allocated.get((claim.metadata.namespace, claim.metadata.name))
+        if allocation is None:
+            return claim
+        return msgspec.structs.replace(claim, status=ResourceClaimStatus(allocation))
+
+    def _remember(self, claims: Sequence[ResourceClaim], answer: Allocation) -> None:
+        for claim, result in zip(claims, answer.results, strict=True):
+            self._allocated[claim.metadata.namespace, claim.metadata.name] = result
+
+
+def _bound(pod: PodWithClaims) -> str:
+    return (
+        f"the pod names its node {pod.node_name} itself, so the scheduler does not see it and allocates nothing for "
+        f"it; use nodeSelector kubernetes.io/hostname: {pod.node_name} instead of nodeName"
+    )
+
+
+def _summary(why_not: Counter[str]) -> str:
+    parts = [f"{count} of {why_not.total()}: {why}" for why, count in why_not.most_common(_SHOWN)]
+    more = len(why_not) - _SHOWN
+    return "; ".join([*parts, *([f"and {more} more reasons"] if more > 0 else [])])
+
+
+def _refused(refusal: Refusal, asked: int, why_not: Counter[str]) -> str:
+    if refusal.fatal:
+        return refusal.reason
+    nodes = f"{asked} node{'s' if asked != 1 else ''}"
+    rest = f"; the others do not come into question: {_summary(why_not)}" if why_not else ""
+    return f"{refusal.reason} on {nodes} asked{rest}"

@@ -1,0 +1,154 @@
+"""What the driver on the node would give the containers of a placed pod: the same code, without the node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from dra_driver.claims.document import plan_document
+from dra_driver.claims.edits import edits
+from dra_driver.claims.held import Held
+from dra_driver.claims.plan import ConsumersUnknown, Plan, PlanSettings, plan, users
+from dra_driver.claims.values import Entry
+from dra_driver.errors import DriverError
+from dra_driver.host.emulated_files import emulated_inventory
+from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
+from dra_driver.kube import objects as published
+from dra_driver.names import DRIVER_NAME
+from dra_driver.simulator.manifests import Manifests, with_uid
+from dra_driver.simulator.manifests.attempts import uid
+from dra_driver.simulator.objects import Device, ResourceClaim, ResourceSlice
+from dra_driver.simulator.placement import Outcome
+from dra_driver.topology.instance_types import lookup
+from dra_driver.topology.ultraserver import parse_modes
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The answer of the node's driver to one claim."""
+
+    claim: str
+    plan: Plan | None
+    document: Mapping[str, Any] | None
+    """As ``dra-driver plan`` prints it."""
+    problem: str
+    """Why the driver would refuse; "" when it would not."""
+
+
+class NodeDrivers:
+    """The drivers of all nodes. What they prepare stays prepared."""
+
+    def __init__(self, manifests: Manifests) -> None:
+        self._manifests = manifests
+        self._inventories: dict[str, NodeInventory | None] = dict(manifests.inventories)
+        self._held: dict[str, Held] = {}
+        self._users: dict[str, set[str]] = {}
+        self._slices: dict[str, list[ResourceSlice]] = {}
+        for item in manifests.slices:
+            if item.spec.driver == DRIVER_NAME and item.spec.node_name:
+                self._slices.setdefault(item.spec.node_name, []).append(item)
+
+    def inventory(self, node: str) -> NodeInventory | None:
+        """What the node has. For one that is known from its slices alone: a healthy host of the type that they name."""
+        if node not in self._inventories:
+            self._inventories[node] = _assumed(self._slices.get(node, ()))
+        return self._inventories[node]
+
+    def prepare(self, outcome: Outcome) -> list[Prepared]:
+        """What a placed pod's claims get from this driver, in their order; claims without its devices are left out."""
+        if outcome.node is None:
+            return []
+        inventory = self.inventory(outcome.node)
+        if inventory is None:
+            return []
+        return [
+            self._prepare(with_uid(claim), outcome, inventory) for claim in outcome.claims if _is_of_this_driver(claim)
+        ]
+
+    def _prepare(self, claim: ResourceClaim, outcome: Outcome, inventory: NodeInventory) -> Prepared:
+        node, name = outcome.node or "", claim.metadata.name
+        held = self._held.setdefault(node, Held())
+        try:
+            stored = _as_stored(claim, outcome)
+            made = self._planned(stored, inventory, held, PlanSettings(node))
+        except DriverError as error:
+            return Prepared(name, None, None, str(error))
+        held.add(Entry(made))
+        return Prepared(name, made, plan_document(made, edits(made)), "")
+
+    def _planned(
+        self, claim: published.ResourceClaim, inventory: NodeInventory, held: Held, settings: PlanSettings
+    ) -> Plan:
+        uid_ = claim.metadata.uid
+        self._users.setdefault(uid_, set()).update(users(claim) or ())
+        before = held.entries.get(uid_)
+        if before is not None:
+            # Another pod uses it too; what is prepared stays as it is.
+            return before.plan
+        try:
+            return plan(claim, inventory, held, settings)
+        except ConsumersUnknown as unknown:
+            consumers = {other.uid: frozenset(self._users.get(other.uid, ())) for other in unknown.claims}
+            return plan(claim, inventory, held, settings, consumers)
+
+
+def chips(prepared: Sequence[Prepared]) -> tuple[int, ...]:
+    """Host numbers of all chips, ascending."""
+    return tuple(sorted({n.chip for item in prepared if item.plan is not None for n in item.plan.nodes.values()}))
+
+
+def _is_of_this_driver(claim: ResourceClaim) -> bool:
+    allocation = claim.status.allocation
+    return allocation is not None and any(item.driver == DRIVER_NAME for item in allocation.devices.results)
+
+
+def _as_stored(claim: ResourceClaim, outcome: Outcome) -> published.ResourceClaim:
+    """The claim as the node's driver reads it: allocated, and reserved for the pod."""
+    pods: tuple[published.ResourceClaimConsumerReference, ...] = ()
+    if outcome.pod is not None:
+        name = outcome.pod.name
+        pods = (published.ResourceClaimConsumerReference("pods", name, uid(f"Pod {outcome.pod.namespace}/{name}")),)
+    status = published.ResourceClaimStatus(
+        msgspec.convert(msgspec.to_builtins(claim.status.allocation), published.AllocationResult), pods
+    )
+    return published.ResourceClaim(claim.metadata, status)
+
+
+def _assumed(slices: Sequence[ResourceSlice]) -> NodeInventory | None:
+    """A healthy host of the type that the devices name; None when they name none that is known."""
+    names = {
+        name: {
+            attribute.string
+            for item in slices
+            for device in item.spec.devices
+            if (attribute := device.attributes.get(name)) is not None and attribute.string is not None
+        }
+        for name in ("instanceType", "neuronDriverVersion")
+    }
+    kind = lookup(next(iter(names["instanceType"]))) if len(names["instanceType"]) == 1 else None
+    if kind is None or kind.devices is None:
+        return None
+    host = emulated_inventory(kind)
+    version = next(iter(names["neuronDriverVersion"]), host.driver_version)
+    devices = [device for item in slices for device in item.spec.devices]
+    member = None if host.ultraserver is None or not devices else _membership(devices[0], host.ultraserver)
+    return replace(host, driver_version=version, ultraserver=member)
+
+
+def _membership(device: Device, healthy: Membership) -> Membership:
+    """The node's place in its UltraServer as the device tells it."""
+    sets = []
+    for nodes in (2, 4):
+        server = device.attributes.get(f"ultraserverServerId{nodes}")
+        place = device.attributes.get(f"ultraserverNodeId{nodes}")
+        if server is not None and server.string and place is not None and place.int_ is not None:
+            sets.append(ServerSet(nodes, server.string, place.int_))
+    told = device.attributes.get("ultraserverModes")
+    try:
+        modes = parse_modes(told.string or "") if told is not None else ()
+    except DriverError:
+        modes = ()  # such as "electing"
+    return Membership(modes, tuple(sets), healthy.elected)

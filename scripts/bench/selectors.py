@@ -1,0 +1,143 @@
+"""The simulator's CEL beside celpy's own evaluator: `scripts/benchmark selectors`. Needs no cluster and no root."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import celpy
+from celpy.adapter import json_to_cel
+from celpy.evaluation import CELEvalError
+
+from bench import machine
+from dra_driver.names import DRIVER_NAME
+from dra_driver.simulator.cel import CelDevice, Environment, Quantity, Semver, program
+
+MOST_MICROSECONDS, MOST_COMPILE_MILLISECONDS = 1.5, 1.0
+"""Targets: of one device with a program that is compiled, and of compiling."""
+
+ATTRIBUTES: dict[str, bool | int | str] = {
+    "instanceType": "trn2.48xlarge",
+    "resourceType": "neuron_device",
+    "deviceId": 3,
+    "coreCount": 8,
+    "isShared": False,
+}
+_OWN = f"device.attributes['{DRIVER_NAME}']"
+_MEMORY = f"device.capacity['{DRIVER_NAME}'].memory"
+SELECTORS = (
+    f"device.driver == '{DRIVER_NAME}'",
+    f"{_OWN}.instanceType == 'trn2.48xlarge'",
+    f"device.driver == '{DRIVER_NAME}' && {_OWN}.resourceType == 'neuron_device'",
+    f"{_OWN}.deviceId in [0, 1, 2, 3]",
+    f"{_OWN}.instanceType in ['trn1.32xlarge', 'trn2.48xlarge']",
+    f"{_OWN}.coreCount > 4 && {_OWN}.deviceId < 8",
+    f"{_OWN}.instanceType.startsWith('trn2.')",
+    f"{_OWN}.instanceType.matches('^trn2\\\\.')",
+    f"'deviceId' in {_OWN} && !{_OWN}.isShared",
+    f"cel.bind(own, {_OWN}, own.coreCount == 8 && own.deviceId < 8)",
+    f"{_OWN}.driverVersion.isGreaterThan(semver('2.18.0'))",
+    f"{_MEMORY}.compareTo(quantity('64Gi')) >= 0",
+)
+"""What claims and classes use; each is true of the device."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one selector.
+
+    Attributes:
+        expression: The selector.
+        device: Microseconds for one device, the program being compiled.
+        compiling: Milliseconds, the grammar being loaded.
+        celpy: Microseconds for one device with celpy's evaluator; None when it does not know a function.
+    """
+
+    expression: str
+    device: float
+    compiling: float
+    celpy: float | None
+
+
+def device() -> CelDevice:
+    """Return a chip as a slice describes it."""
+    attributes: dict[str, bool | int | str | Semver] = {**ATTRIBUTES, "driverVersion": Semver.parse("2.19.64")}
+    return CelDevice(DRIVER_NAME, {DRIVER_NAME: attributes}, {DRIVER_NAME: {"memory": Quantity.parse("96Gi")}})
+
+
+def measure(expression: str, rounds: int) -> Figures:
+    """Measure one selector; the best of some rounds of each kind."""
+    chip = device()
+    matches = program.compile(expression).matches
+    # Past the cache of programs.
+    compiling = _seconds(lambda: program.compile.__wrapped__(expression, Environment()), 20, rounds)
+    return Figures(
+        expression, _seconds(lambda: matches(chip), 2_000, rounds) * 1e6, compiling * 1e3, _celpy(expression, rounds)
+    )
+
+
+def _celpy(expression: str, rounds: int) -> float | None:
+    environment = celpy.Environment()
+    activation: Any = {"device": json_to_cel({"driver": DRIVER_NAME, "attributes": {DRIVER_NAME: ATTRIBUTES}})}
+    runner = environment.program(environment.compile(expression))
+    try:
+        runner.evaluate(activation)
+    except CELEvalError:
+        return None
+    return _seconds(lambda: runner.evaluate(activation), 100, rounds) * 1e6
+
+
+def _seconds(call: Callable[[], object], count: int, rounds: int) -> float:
+    """The least of some rounds, in time of the processor: what other work on the machine adds says nothing of ours."""
+    found = []
+    for _ in range(rounds):
+        started = time.process_time()
+        for _ in range(count):
+            call()
+        found.append((time.process_time() - started) / count)
+    return min(found)
+
+
+def text(found: Sequence[Figures]) -> str:
+    """Return the report in Markdown."""
+    lines = ["| selector | us a device | celpy, us | compile, ms |", "|---|---|---|---|"]
+    for row in found:
+        beside = "-" if row.celpy is None else f"{row.celpy:.0f}"
+        lines.append(f"| `{row.expression}` | {row.device:.2f} | {beside} | {row.compiling:.2f} |")
+    slowest, longest = max(row.device for row in found), max(row.compiling for row in found)
+    compiles = _met(longest <= MOST_COMPILE_MILLISECONDS)
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"- slowest: {slowest:.2f} us a device; target {MOST_MICROSECONDS:g}: {_met(slowest <= MOST_MICROSECONDS)}",
+            f"- longest: {longest:.2f} ms to compile; target {MOST_COMPILE_MILLISECONDS:g}: {compiles}",
+        ]
+    )
+
+
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/benchmark selectors",
+        description="Measure the CEL of dra-driver simulate beside celpy's own evaluator, on usual selectors.",
+    )
+    parser.add_argument("--rounds", type=int, default=15, help="of each measurement (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error("rounds must be at least 1")
+    print(f"Machine: {machine.describe()}; load before the run {machine.load():.1f}.\n")
+    print(text([measure(expression, options.rounds) for expression in SELECTORS]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The command `scripts/record-cel-outcomes`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from lab import command
+from lab.build import Builder
+from lab.errors import LabError
+from lab.progress import Progress
+from lab.settings import REPOSITORY, Settings
+
+from celoutcomes import comparison, recorder, table
+from celoutcomes.recorder import Recorder
+from celoutcomes.table import Table
+
+FILE = REPOSITORY / "tests" / "data" / "cel-outcomes.json"
+VERSIONS = ("1.36.3", "1.37.1")
+_DIFFERS = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0, or 1 when there is a difference or an error."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/record-cel-outcomes",
+        description="Ask Kubernetes' own code what it does with CEL device selectors: whether the API server admits "
+        "each, and what the scheduler then finds for each device. The answers of the expressions and devices in "
+        f"{FILE.relative_to(REPOSITORY)} are recorded anew in it; the unit tests hold the simulator against them. "
+        f"Builds a small Go program against Kubernetes {' and '.join(VERSIONS)}: a minute or two the first time.",
+        epilog="Example: echo 'device.driver.size() > 3' | scripts/record-cel-outcomes --add -",
+    )
+    parser.add_argument("--add", metavar="FILE", help="also record the expressions in this file, one a line; -: stdin")
+    parser.add_argument("--check", action="store_true", help="change nothing; 1 when an answer is not as recorded")
+    parser.add_argument(
+        "--random",
+        type=int,
+        metavar="N",
+        help="change nothing; compare Kubernetes with the simulator on N random expressions, and 1 when they differ",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the random expressions (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    return command.run(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    known = table.read(FILE)
+    settings, progress = Settings.from_environment(os.environ), Progress()
+    with tempfile.TemporaryDirectory(prefix="cel-outcomes-") as scratch:
+        with progress.step(f"building the recorders of Kubernetes {' and '.join(VERSIONS)}"):
+            builder = Builder(settings, progress)
+            recorders = [recorder.build(version, builder, Path(scratch)) for version in VERSIONS]
+        if options.random is not None:
+            return _compare(recorders, known, options.random, Random(options.seed))  # noqa: S311 # test data
+        added = _added(options.add) if options.add is not None else ()
+        recorded = record(recorders, known, added)
+    text = table.text(recorded, VERSIONS)
+    if options.check:
+        return _check(known, recorded)
+    FILE.write_text(text)
+    progress.say(f"{len(recorded.outcomes)} expressions on {len(recorded.devices)} devices")
+    return 0
+
+
+def record(recorders: Sequence[Recorder], known: Table, added: Sequence[str]) -> Table:
+    """The table with its expressions and these further ones, as the recorders answer them."""
+    expressions = tuple(dict.fromkeys((*known.expressions, *added)))
+    devices = tuple(known.devices.values())
+    answers = {table.minor(item.kubernetes): item.ask(expressions, devices) for item in recorders}
+    return Table(
+        known.devices,
+        {
+            expression: {version: outcomes[place] for version, outcomes in answers.items()}
+            for place, expression in enumerate(expressions)
+        },
+    )
+
+
+def _added(name: str) -> list[str]:
+    try:
+        lines = (sys.stdin.read() if name == "-" else Path(name).read_text()).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LabError(f"{name} cannot be read, so nothing was recorded: {error}") from None
+    return [line for line in lines if line.strip()]
+
+
+def _check(known: Table, recorded: Table) -> int:
+    changed = [item for item in known.expressions if known.outcomes[item] != recorded.outcomes[item]]
+    for item in changed:
+        print(f"{item}\n  recorded: {known.outcomes[item]}\n  now:      {recorded.outcomes[item]}")
+    print(f"{len(known.expressions)} expressions, {len(changed)} not as recorded")
+    return _DIFFERS if changed else 0
+
+
+def _compare(recorders: Sequence[Recorder], known: Table, count: int, random: Random) -> int:
+    expressions = comparison.expressions(random, count)
+    found = 0
+    for item in recorders:
+        for difference in comparison.differences(item, expressions, known.devices):
+            print(difference)
+            found += 1
+    print(f"{count} expressions on {len(known.devices)} devices and {len(recorders)} versions, {found} differences")
+    return _DIFFERS if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Builds the recorder against a Kubernetes version and asks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.build import MODULES, Builder
+from lab.components import go_directive
+from lab.errors import LabError
+
+SOURCE = Path(__file__).resolve().parent / "recorder"
+_FIRST_ERROR = re.compile(r"(?:compilation failed: )?ERROR: <input>:(-?\d+):(\d+): ([^\n]*)")
+_ERROR_LINES = 15
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """A recorder of one Kubernetes version."""
+
+    kubernetes: str
+    program: Path
+
+    def ask(self, expressions: Sequence[str], devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What Kubernetes does with each expression, as `outcome` gives it.
+
+        Raises:
+            LabError: The recorder ended before it had answered all; the text names the expression that it was asked.
+        """
+        questions = "".join(
+            json.dumps({"expression": expression, "devices": devices}) + "\n" for expression in expressions
+        )
+        done = subprocess.run([str(self.program)], input=questions, check=False, capture_output=True, text=True)
+        answers = done.stdout.splitlines()
+        if len(answers) != len(expressions):
+            last = "\n".join(done.stderr.splitlines()[-_ERROR_LINES:])
+            raise LabError(f"the recorder of {self.kubernetes} failed at {expressions[len(answers)]!r}:\n{last}")
+        return [outcome(json.loads(answer)) for answer in answers]
+
+
+def build(kubernetes: str, builder: Builder, directory: Path) -> Recorder:
+    """Build the recorder of a Kubernetes version for which the lab has a Go module.
+
+    Raises:
+        LabError: There is no such module, no Go, or the build failed.
+    """
+    go_mod = MODULES / f"kubernetes-{kubernetes}" / "go.mod"
+    if not go_mod.exists():
+        raise LabError(f"there is no {go_mod}; add it with: scripts/cluster add-version {kubernetes}")
+    go = builder.toolchain(go_directive(go_mod.read_text()))
+    program = directory / f"recorder-{kubernetes}"
+    # The same flags as the lab's, so that what it has compiled already is not compiled again.
+    command = [str(go.path), "build", f"-modfile={go_mod}", "-mod=readonly", "-trimpath", "-buildvcs=false"]
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
+    done = subprocess.run(
+        ["nice", "-n", "10", *command, "-ldflags", "-s -w", "-o", str(program), "."],
+        cwd=SOURCE,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        last = "\n".join(done.stderr.splitlines()[-_ERROR_LINES:])
+        raise LabError(f"the recorder of Kubernetes {kubernetes} could not be built. Go's last lines:\n{last}")
+    return Recorder(kubernetes, program)
+
+
+def outcome(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer as it is kept.
+
+    Either ``refused`` (the reason) with ``position`` (line and column from 1, where it has one), or ``cost`` (the
+    estimate) with ``results``: for each device a bool, or the text of the error.
+    """
+    if "refused" in answer:
+        found = _FIRST_ERROR.match(answer["refused"])
+        if found is None:
+            return {"refused": answer["refused"].removeprefix("compilation failed: ")}
+        line, column = int(found[1]), int(found[2])
+        reason = found[3].removesuffix(" (in container '')")
+        # The grammar's list of all tokens that could have been there tells nothing that must be kept.
+        reason = re.sub(r" expecting \{.*", "", reason)
+        return {"refused": reason, **({"position": [line, column]} if line > 0 else {})}
+    return {"cost": answer["cost"], "results": answer["results"]}

@@ -1,0 +1,68 @@
+"""The table of recorded outcomes: expressions by devices, as Kubernetes answers them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Outcome = dict[str, Any]
+"""What a recorder says of one expression; see `recorder.outcome`."""
+
+_ABOUT = "Recorded with Kubernetes' own code by scripts/record-cel-outcomes; its --help says how to add expressions."
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table.
+
+    Attributes:
+        devices: Name to ``{"driver", "device"}``, the device as in a ResourceSlice.
+        outcomes: Expression to minor version (1.36) to outcome; the results are in the order of the devices.
+    """
+
+    devices: Mapping[str, Mapping[str, Any]]
+    outcomes: Mapping[str, Mapping[str, Outcome]]
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """In the table's order."""
+        return tuple(self.outcomes)
+
+
+def read(path: Path) -> Table:
+    """Read a table."""
+    content = json.loads(path.read_text())
+    versions = [minor(version) for version in content["kubernetes"]]
+    outcomes = {}
+    for row in content["expressions"]:
+        same = {key: value for key, value in row.items() if key not in {"expression", *versions}}
+        outcomes[row["expression"]] = {version: row.get(version, same) for version in versions}
+    return Table(content["devices"], outcomes)
+
+
+def text(table: Table, versions: Sequence[str]) -> str:
+    """The table as JSON, an expression a line; a version's outcome stands by itself only where versions differ."""
+    rows = (json.dumps(_row(expression, by_version)) for expression, by_version in table.outcomes.items())
+    devices = (f"{json.dumps(name)}: {json.dumps(device)}" for name, device in table.devices.items())
+    return (
+        f'{{"about": {json.dumps(_ABOUT)},\n"kubernetes": {json.dumps(list(versions))},\n'
+        f'"devices": {{\n{_lines(devices)}\n}},\n"expressions": [\n{_lines(rows)}\n]}}\n'
+    )
+
+
+def minor(version: str) -> str:
+    """1.36 of 1.36.3."""
+    return ".".join(version.split(".")[:2])
+
+
+def _row(expression: str, by_version: Mapping[str, Outcome]) -> dict[str, Any]:
+    first, *others = by_version.values()
+    same = all(other == first for other in others)
+    return {"expression": expression, **(first if same else by_version)}
+
+
+def _lines(rows: Iterable[str]) -> str:
+    return ",\n".join(rows)

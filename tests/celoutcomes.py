@@ -1,0 +1,50 @@
+"""What the simulator's CEL does with expressions, in the form in which Kubernetes' answers are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dra_driver.kube.objects import Device
+from dra_driver.simulator.cel import CelDevice, CelError, Environment, UnsupportedError, compile  # noqa: A004 # the usual word for it
+from dra_driver.simulator.cel.program import Kubernetes
+
+Outcome = dict[str, Any]
+"""``refused`` and perhaps ``position``, or ``cost`` and ``results``: for each device a bool or the error's text.
+
+The simulator's own may be ``unsupported``, with the reason.
+"""
+
+
+def devices_of(given: Mapping[str, Mapping[str, Any]]) -> tuple[CelDevice, ...]:
+    """The devices of the recorded table."""
+    return tuple(CelDevice.of(item["driver"], msgspec.convert(item["device"], Device)) for item in given.values())
+
+
+def outcome(expression: str, kubernetes: Kubernetes, devices: Sequence[CelDevice]) -> Outcome:
+    """The simulator's answer."""
+    try:
+        program = compile(expression, Environment(kubernetes))
+    except UnsupportedError as error:
+        return {"unsupported": error.message}
+    except CelError as error:
+        position = {"position": list(error.position)} if error.position else {}
+        return {"refused": error.message, **position}
+    results: list[bool | str] = []
+    for device in devices:
+        try:
+            results.append(program.matches(device))
+        except UnsupportedError as error:
+            return {"unsupported": error.message}
+        except CelError as error:
+            results.append(error.message)
+    return {"cost": program.cost, "results": results}
+
+
+def shape(given: Outcome) -> Outcome:
+    """An outcome without the wording of its errors and their places."""
+    if "results" not in given:
+        return {key: True for key in given if key != "position"}
+    return {**given, "results": [item if isinstance(item, bool) else "error" for item in given["results"]]}

@@ -1,0 +1,102 @@
+"""``dra-driver simulate --from-cluster`` against an API server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra_driver.cli.main import main
+from tests.plugin.apihttp import KINDS, Fault
+from tests.plugin.apiserver import ApiServer
+from tests.plugin.apistore import Object
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "specs" / "1x4-connected-devices.yaml"
+CLASS = {"metadata": {"name": "neuron.aws.com"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> ApiServer:
+    """A cluster with two nodes of chips, of which the first is in use, and a pod that waits."""
+    for plural, kind in (("deviceclasses", "DeviceClass"), ("resourceclaimtemplates", "ResourceClaimTemplate")):
+        monkeypatch.setitem(KINDS, plural, kind)
+    made = ApiServer()
+    for name in ("node-a", "node-b"):
+        made.add_node(name)
+        assert main(["slices", "--instance-type", "trn2.48xlarge", "--node-name", name, "-o", "json"]) == 0
+        for place, item in enumerate(json.loads(capsys.readouterr().out)["items"]):
+            item["metadata"] = {"name": f"{name}-{place}"}
+            item["spec"]["somethingNewer"] = True
+            made.store.create("resourceslices", item)
+    made.store.create("deviceclasses", CLASS)
+    made.add_claim("default", "used", devices=[("r", f"neuron-device-{i}") for i in range(16)], node="node-a")
+    waiting: Object = {
+        "metadata": {"name": "waits", "namespace": "default"},
+        "spec": {"containers": [{"name": "x"}], "resourceClaims": [{"name": "mine", "resourceClaimName": "mine"}]},
+    }
+    made.store.create("pods", waiting)
+    request = {"name": "r", "exactly": {"deviceClassName": "neuron.aws.com", "count": 2}}
+    mine = {"metadata": {"name": "mine", "namespace": "default"}, "spec": {"devices": {"requests": [request]}}}
+    made.store.create("resourceclaims", mine)
+    return made
+
+
+def simulated(server: ApiServer, directory: Path, *arguments: str) -> int:
+    kubeconfig = directory / "kubeconfig"
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+    }
+    kubeconfig.write_text(yaml.safe_dump(content))
+    return main(["simulate", "--from-cluster", "--kubeconfig", str(kubeconfig), *arguments])
+
+
+def test_a_file_is_placed_beside_what_the_cluster_has(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server:
+        assert simulated(server, tmp_path, str(EXAMPLE)) == 0
+    out = capsys.readouterr().out
+    assert "Pod default/pod0: node node-b" in out
+    assert "NEURON_LOGICAL_NC_CONFIG=2" in out
+    assert "pods of the cluster: 1" in out
+    assert "field ResourceSlice.spec.somethingNewer" in out
+
+
+def test_without_a_file_what_waits_is_placed(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server:
+        assert simulated(server, tmp_path, "-o", "json") == 0
+    claims = {item["name"]: item for item in json.loads(capsys.readouterr().out)["claims"]}
+    assert claims["mine"]["node"] == "node-b"
+    assert [item["device"] for item in claims["mine"]["allocation"]["devices"]["results"]] == [
+        "neuron-device-0",
+        "neuron-device-1",
+    ]
+    assert all(request.method == "GET" for request in server.requests), "nothing is changed"
+
+
+def test_the_older_versions_of_the_api_are_read(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.versions, server.git_version = ("v1beta2",), "v1.35.2"
+    with server:
+        assert simulated(server, tmp_path, str(EXAMPLE)) == 0
+    assert "the cluster's release 1.35: 1.36 is simulated" in capsys.readouterr().out
+
+
+def test_a_cluster_that_cannot_be_asked_is_an_explained_error(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server:
+        server.faults.append(Fault(path="deviceclasses", status=403, reason="Forbidden", times=9))
+        assert simulated(server, tmp_path, str(EXAMPLE)) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+    assert simulated(server, tmp_path, str(EXAMPLE)) == 1

@@ -1,0 +1,61 @@
+"""Against celpy's own evaluator, where both mean the same: plain CEL, without what Kubernetes adds."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import celpy
+import pytest
+from celpy.adapter import CELJSONEncoder
+from celpy.evaluation import CELEvalError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dra_driver.simulator.cel import CelDevice, CelError, compile  # noqa: A004 # the usual word for it
+from tests.celexpressions import COMMON, expression
+
+# Making an environment raises the recursion limit of the whole process; here it must stay what it is.
+LIMIT = sys.getrecursionlimit()
+ENVIRONMENT = celpy.Environment()
+sys.setrecursionlimit(LIMIT)
+
+# Its log lines of failures fail themselves.
+logging.getLogger("celpy").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _errors_that_can_be_shown() -> Iterator[None]:
+    """Celpy shows an error with the expression's tree, and fails itself when there is an empty list in that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CELEvalError, "__repr__", Exception.__repr__)
+        yield
+
+
+NOTHING = CelDevice("", {}, {})
+
+
+def of_celpy(text: str) -> object:
+    try:
+        value: Any = ENVIRONMENT.program(ENVIRONMENT.compile(text)).evaluate({})
+    except CELEvalError:
+        return "error"
+    return CELJSONEncoder.to_python(value)
+
+
+def ours(text: str) -> object:
+    try:
+        return compile(text).matches(NOTHING)
+    except CelError as error:
+        # What Kubernetes computes when it compiles, celpy computes later.
+        return "error" if error.kind == "runtime" else str(error)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 4))
+def test_random_expressions_have_the_value_that_celpy_gives_them(random: Random, depth: int) -> None:
+    text = expression(random, "bool", depth, COMMON)
+    assert ours(text) == of_celpy(text), text

@@ -1,0 +1,44 @@
+"""What Kubernetes itself does with selectors, as scripts/record-cel-outcomes recorded it with 1.36 and 1.37."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.simulator.cel.program import Kubernetes
+from tests.celoutcomes import Outcome, devices_of, outcome, shape
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parent.parent / "data" / "cel-outcomes.json").read_text())
+RELEASES: tuple[Kubernetes, ...] = ("1.36", "1.37")
+
+pytestmark = pytest.mark.parametrize("kubernetes", RELEASES)
+
+
+@cache
+def recorded(kubernetes: Kubernetes) -> dict[str, Outcome]:
+    return {
+        row["expression"]: row.get(kubernetes, {key: row[key] for key in row if key != "expression"})
+        for row in RECORDED["expressions"]
+    }
+
+
+@cache
+def simulated(kubernetes: Kubernetes) -> dict[str, Outcome]:
+    devices = devices_of(RECORDED["devices"])
+    return {text: outcome(text, kubernetes, devices) for text in recorded(kubernetes)}
+
+
+def test_refusals_results_and_costs_are_those_of_kubernetes(kubernetes: Kubernetes) -> None:
+    wanted = {text: shape(given) for text, given in recorded(kubernetes).items()}
+    assert len(wanted) > 1000
+    assert {text: shape(given) for text, given in simulated(kubernetes).items()} == wanted
+
+
+def test_refusals_name_the_place_that_kubernetes_names(kubernetes: Kubernetes) -> None:
+    wanted = {text: given["position"] for text, given in recorded(kubernetes).items() if "position" in given}
+    assert len(wanted) > 100
+    assert {text: simulated(kubernetes)[text].get("position") for text in wanted} == wanted

@@ -1,0 +1,422 @@
+"""``dra-driver simulate`` as a user sees it: examples, forms of output, exit statuses, and what bad input says."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dra_driver.cli.main import main
+from dra_driver.cli.simulate import Progress
+
+SPECS = Path(__file__).parents[2] / "examples" / "specs"
+FILES = sorted(SPECS.glob("*.yaml")) + sorted(SPECS.glob("v1beta1/*.yaml"))
+ON_ULTRASERVERS = ("2-node-inference-us", "4-node-inference-us", "4-node-inference-us-efa", "us-and-lnc-config")
+GROUP = "821d14afaf11327d"
+"""``devicegroup16_id`` of an emulated trn2u.48xlarge."""
+VERSIONS = {"2.26-driver-trn2": "2.24.7.0", "specific-driver-version": "2.25.4.0"}
+"""Examples that ask for a version of the kernel driver."""
+
+
+def claim(name: str, count: int = 1, device_class: str = "neuron.aws.com", **request: Any) -> dict[str, Any]:
+    exactly = {"deviceClassName": device_class, "count": count, **request}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
+    }
+
+
+def pod(name: str, *claims: str, **spec: Any) -> dict[str, Any]:
+    entries = [{"name": one, "resourceClaimName": one} for one in claims]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "main"}], "resourceClaims": entries, **spec},
+    }
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+
+
+def gadgets(node_name: str, count: int, driver: str = "a.example") -> list[dict[str, Any]]:
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"{node_name}-{driver}"},
+            "spec": {
+                "driver": driver,
+                "pool": {"name": node_name, "generation": 1, "resourceSliceCount": 1},
+                "nodeName": node_name,
+                "devices": [{"name": f"d{i}"} for i in range(count)],
+            },
+        }
+    ]
+
+
+GADGETS = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gadgets"}, "spec": {}}
+
+
+def write(path: Path, *documents: object, name: str = "input.yaml") -> str:
+    file = path / name
+    file.write_text("---\n".join(yaml.safe_dump(item) for item in documents))
+    return str(file)
+
+
+class Shell:
+    """Runs the command in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: object) -> int:
+        status = main(["simulate", *map(str, arguments)])
+        self.out, self.err = self._capsys.readouterr()
+        assert "Traceback" not in self.err
+        return status
+
+    def claims(self, *arguments: object, status: int = 0) -> list[dict[str, Any]]:
+        assert self(*arguments, "-o", "json") == status, self.err
+        document = json.loads(self.out)
+        assert list(document) == ["claims"]
+        found: list[dict[str, Any]] = document["claims"]
+        return found
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def cluster_for(name: str, tmp_path: Path) -> list[str]:
+    """Arguments for a cluster on which the example fits."""
+    arguments = ["--node", f"{'trn2u' if name in ON_ULTRASERVERS else 'trn2'}.48xlarge=8"]
+    if name in VERSIONS:
+        arguments += ["--emulated-driver-version", VERSIONS[name]]
+    if name.endswith("efa"):
+        efa_class = GADGETS | {"metadata": {"name": "efa.networking.k8s.aws"}}
+        efa_class["spec"] = {"selectors": [{"cel": {"expression": "device.driver == 'efa.networking.k8s.aws'"}}]}
+        slices = [item for i in range(1, 9) for item in gadgets(f"node-{i}", 16, "efa.networking.k8s.aws")]
+        for item in slices:
+            for device in item["spec"]["devices"]:
+                device["attributes"] = {"resource.aws.com/devicegroup16_id": {"string": GROUP}}
+        arguments += ["--objects", write(tmp_path, efa_class, *slices, name="efa.yaml")]
+    return arguments
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_every_example_is_placed(file: Path, shell: Shell, tmp_path: Path) -> None:
+    assert shell(file, *cluster_for(file.stem, tmp_path)) == 0, shell.out + shell.err
+    assert "would refuse" not in shell.out
+    assert re.search(r"^([0-9]+) of \1 placed$", shell.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.parent == SPECS], ids=lambda file: file.stem)
+def test_what_an_example_says_of_its_containers_is_shown(file: Path, shell: Shell, tmp_path: Path) -> None:
+    shell(file, *cluster_for(file.stem, tmp_path))
+    comment = [line[1:].strip() for line in file.read_text().splitlines() if line.startswith("#")]
+    told = [line for line in comment if re.match(r"(/dev/neuron[0-9]|NEURON_)", line) and "SERVER_ID" not in line]
+    for line in told:
+        assert re.search(rf"^    {re.escape(line)}( |$)", shell.out, re.MULTILINE), line
+
+
+def test_the_json_form_is_the_list_of_claims(shell: Shell) -> None:
+    found = shell.claims(SPECS / "1x4-connected-devices.yaml", "--node", "trn2.48xlarge")
+    (only,) = found
+    assert list(only) == ["namespace", "name", "node", "allocation", "reason"]
+    assert (only["namespace"], only["node"], only["reason"]) == ("default", "node-1", "")
+    assert [item["device"] for item in only["allocation"]["devices"]["results"]] == [
+        f"neuron-device-{i}" for i in range(4)
+    ]
+    assert only["allocation"]["nodeSelector"] == {
+        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]
+    }
+    shell(SPECS / "1x4-connected-devices.yaml", "--node", "trn2.48xlarge", "-o", "yaml")
+    assert yaml.safe_load(shell.out) == {"claims": found}
+
+
+def test_claims_without_a_pod_are_tried_on_each_node_in_name_order(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("b"), node("a"), GADGETS, *gadgets("a", 1), *gadgets("b", 2)]
+    objects += [claim("two", 2, "gadgets"), claim("one", 1, "gadgets"), claim("more", 1, "gadgets")]
+    found = shell.claims("--objects", write(tmp_path, *objects), status=1)
+    assert [(item["name"], item["node"]) for item in found] == [("two", "b"), ("one", "a"), ("more", None)]
+    assert found[2]["allocation"] is None
+    assert "cannot allocate all claims" in found[2]["reason"]
+
+
+def test_claims_of_one_pod_are_allocated_together(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("a"), node("b"), GADGETS, *gadgets("a", 2), *gadgets("b", 3)]
+    objects += [claim("x", 2, "gadgets"), claim("y", 1, "gadgets"), pod("p", "y", "x")]
+    found = shell.claims("--objects", write(tmp_path, *objects))
+    assert [(item["name"], item["node"]) for item in found] == [("y", "b"), ("x", "b")]
+    assert [[one["device"] for one in item["allocation"]["devices"]["results"]] for item in found] == [
+        ["d0"],
+        ["d1", "d2"],
+    ]
+
+
+def test_a_pod_goes_where_a_claim_that_it_shares_is_allocated(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("a"), node("b"), GADGETS, *gadgets("a", 1), *gadgets("b", 2)]
+    objects += [claim("big", 2, "gadgets"), claim("own", 1, "gadgets")]
+    objects += [pod("first", "big"), pod("second", "big"), pod("third", "big", "own")]
+    assert shell("--objects", write(tmp_path, *objects)) == 1
+    assert "Pod default/first: node b" in shell.out
+    assert "Pod default/second: node b" in shell.out
+    assert "Pod default/third: not placed" in shell.out
+    assert "claim big is allocated for another node" in shell.out
+    found = shell.claims("--objects", write(tmp_path, *objects), status=1)
+    assert [(item["name"], item["node"], item["reason"] == "") for item in found] == [
+        ("big", "b", True),
+        ("own", None, False),
+    ]
+
+
+def test_devices_in_use_are_not_given_again(shell: Shell, tmp_path: Path) -> None:
+    used = claim("used", 1, "gadgets")
+    used["status"] = {
+        "allocation": {"devices": {"results": [{"request": "r", "driver": "a.example", "pool": "a", "device": "d0"}]}}
+    }
+    objects = write(tmp_path, node("a"), GADGETS, *gadgets("a", 2), used)
+    found = shell.claims(write(tmp_path, claim("new", 1, "gadgets"), name="new.yaml"), "--objects", objects)
+    assert [item["allocation"]["devices"]["results"][0]["device"] for item in found] == ["d1"]
+
+
+def test_with_a_file_what_waits_in_the_cluster_is_left_alone_and_listed(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("a"), GADGETS, *gadgets("a", 1), claim("waits", 1, "gadgets"), pod("waiting", "waits")]
+    new = write(tmp_path, claim("new", 1, "gadgets"), name="new.yaml")
+    found = shell.claims(new, "--objects", write(tmp_path, *objects))
+    assert [item["name"] for item in found] == ["new"]
+    assert "not considered: pods of the cluster: 1" in shell.err
+
+
+def test_nodes_that_a_pod_may_not_use_are_named_with_the_reason(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("a", zone="1"), GADGETS, *gadgets("a", 1), claim("c", 1, "gadgets")]
+    asked = pod("p", "c", nodeSelector={"zone": "2"})
+    assert shell("--objects", write(tmp_path, *objects, asked)) == 1
+    assert "1 of 1: the pod's nodeSelector wants the label zone=2, which is 1" in shell.out
+
+
+def test_a_pod_that_names_its_node_is_not_seen_by_the_scheduler(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("a"), GADGETS, *gadgets("a", 1), claim("c", 1, "gadgets"), pod("p", "c", nodeName="a")]
+    assert shell("--objects", write(tmp_path, *objects)) == 1
+    assert "instead of nodeName" in shell.out
+
+
+def test_what_is_being_deleted_gets_nothing(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("a"), GADGETS, *gadgets("a", 3), claim("c", 1, "gadgets"), claim("d", 1, "gadgets"), pod("p", "d")]
+    for item in objects[-3], objects[-1]:
+        item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    found = shell.claims("--objects", write(tmp_path, *objects), status=1)
+    assert [(item["name"], item["node"]) for item in found] == [("c", None), ("d", "a")]
+    assert found[0]["reason"] == "claim c is being deleted, so nothing is allocated with it"
+    assert "Pod that has ended: default/p" in shell.err
+
+
+def test_a_failing_selector_is_told_with_the_device(shell: Shell, tmp_path: Path) -> None:
+    selectors = [{"cel": {"expression": "device.attributes['neuron.aws.com'].nothing == 1"}}]
+    assert shell(write(tmp_path, claim("c", selectors=selectors)), "--node", "trn2.48xlarge") == 1
+    assert "no such key: nothing" in shell.out
+
+
+def test_the_picture_marks_the_devices_and_the_rest_is_left(shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, claim("c", 15)), "--node", "trn2.48xlarge=2") == 0
+    assert shell.out.count("[*") == 16, "fifteen chips and the legend"
+    assert "1 of 16 devices of neuron.aws.com/node-1: neuron-device-15" in shell.out
+    assert "1 other node: 16 of 16 devices" in shell.out
+
+
+def test_chips_are_not_left_when_their_node_is_taken_as_a_whole(shell: Shell, tmp_path: Path) -> None:
+    whole = [{"cel": {"expression": "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"}}]
+    file = write(tmp_path, claim("c", selectors=whole))
+    assert shell(file, "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert "0 of 17 devices of neuron.aws.com/node-1" in shell.out
+    assert shell(write(tmp_path, claim("c")), "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert "15 of 17 devices of neuron.aws.com/node-1" in shell.out, "neither the chip nor the node"
+
+
+def test_claims_of_one_pod_get_different_device_numbers(shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, claim("x", 2), claim("y", 1), pod("p", "x", "y")), "--node", "trn2.48xlarge") == 0
+    paths = re.findall(r"^    (/dev/neuron[0-9]+) +is (/dev/neuron[0-9]+) of the host", shell.out, re.MULTILINE)
+    assert paths == [(f"/dev/neuron{i}", f"/dev/neuron{i}") for i in range(3)]
+
+
+def leader_worker_set(replicas: int, size: int) -> list[dict[str, Any]]:
+    documents = list(yaml.safe_load_all((SPECS / "4-node-inference-us.yaml").read_text()))
+    documents[1]["spec"]["replicas"] = replicas
+    documents[1]["spec"]["leaderWorkerTemplate"]["size"] = size
+    return documents
+
+
+def test_each_group_has_an_ultraserver_for_itself(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, *leader_worker_set(2, 3))
+    found = shell.claims(file, "--node", "trn2u.48xlarge=8")
+    assert [item["node"] for item in found] == [f"node-{i}" for i in (1, 2, 3, 5, 6, 7)]
+
+
+def test_workers_wait_for_their_leader_and_for_room_beside_it(shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, *leader_worker_set(2, 4)), "--node", "trn2u.48xlarge=7") == 1
+    assert "Pod default/vllm-1-3 (LeaderWorkerSet default/vllm): not placed" in shell.out
+    assert "its group is on neuron.amazonaws.com/ultraserver-server-id-4=" in shell.out
+    assert shell(write(tmp_path, *leader_worker_set(2, 2)), "--node", "trn2u.48xlarge=4") == 1
+    assert "the group of vllm-0 has neuron.amazonaws.com/ultraserver-server-id-4=" in shell.out
+    assert "LeaderWorkerSet makes the pod when its leader vllm-1 has a node" in shell.out
+    assert shell(write(tmp_path, *leader_worker_set(1, 1)), "--node", "trn2.48xlarge") == 1
+    assert "gives the group a place of its own, is not set" in shell.out
+
+
+def test_the_svg_shows_each_pod_and_says_what_it_leaves_out(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, claim("x", 4), claim("y", 4), claim("z", 17))
+    assert shell(file, "--node", "trn2.48xlarge=2", "-o", "svg") == 1
+    root = ET.fromstring(shell.out)
+    pictures = root.findall("{http://www.w3.org/2000/svg}svg")
+    assert [len(picture.findall(".//*[@class='device marked']")) for picture in pictures] == [4, 4]
+    ids = [item.get("id") for item in root.iter() if item.get("id")]
+    assert len(ids) == len(set(ids))
+    assert "not drawn: ResourceClaim default/z, which is not placed" in shell.err
+
+
+def test_emulated_nodes_stand_beside_the_others_and_leave_their_class_alone(shell: Shell, tmp_path: Path) -> None:
+    own = GADGETS | {"metadata": {"name": "neuron.aws.com"}}
+    own["spec"] = {"selectors": [{"cel": {"expression": "device.driver == 'a.example'"}}]}
+    objects = write(tmp_path, node("other"), own, *gadgets("other", 2))
+    new = write(tmp_path, claim("new"), name="new.yaml")
+    assert [item["node"] for item in shell.claims(new, "--objects", objects, "--node", "trn2.48xlarge")] == ["other"]
+    objects = write(tmp_path, node("node-1"))
+    assert shell(new, "--objects", objects, "--node", "trn2.48xlarge") == 2
+    assert "the cluster has a node node-1 already" in shell.err
+
+
+def test_cpu_and_affinity_are_listed_as_not_considered(shell: Shell, tmp_path: Path) -> None:
+    asked = pod("p", "c", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}})
+    asked["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "8", "memory": "1Gi"}}
+    file = write(tmp_path, claim("c"), asked)
+    assert shell(file, "--node", "trn2.48xlarge") == 0
+    section = shell.out.split("not considered\n")[1]
+    assert all(word in section for word in ("cpu", "memory", "podAffinity"))
+    shell.claims(file, "--node", "trn2.48xlarge")
+    assert "not considered: resources: cpu: default/p" in shell.err
+
+
+def test_the_release_decides_where_releases_differ(shell: Shell, tmp_path: Path) -> None:
+    config = {"opaque": {"driver": "a.example", "parameters": {}}}
+    asked = claim("c", 1, "gadgets")
+    asked["spec"]["devices"]["config"] = [{"requests": ["r"], **config}]
+    objects = write(tmp_path, node("a"), GADGETS, *gadgets("a", 1), asked)
+    entries = {
+        release: shell.claims("--objects", objects, "--kubernetes", release)[0]["allocation"]["devices"]["config"]
+        for release in ("1.36", "1.37")
+    }
+    assert entries["1.36"] == [{"source": "FromClaim", "requests": ["r"], **config}]
+    assert entries["1.37"] == [{"source": "FromClaim", **config}]
+
+
+def test_a_node_known_from_its_slices_has_the_host_that_they_tell_of(shell: Shell, tmp_path: Path) -> None:
+    assert main(["slices", "--instance-type", "trn2u.48xlarge", "--node-name", "real"]) == 0
+    published = yaml.safe_load(shell._capsys.readouterr().out)
+    neuron = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "neuron.aws.com"},
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == 'neuron.aws.com'"}}]},
+    }
+    labels = {"neuron.amazonaws.com/ultraserver-server-id-2": "1a2b3c4d5e6f7081"}
+    objects = write(tmp_path, node("real", **labels), neuron, published)
+    assert shell(SPECS / "us-and-lnc-config.yaml", "--objects", objects) == 1, "two pods for one node"
+    assert "NEURON_RT_ULTRASERVER_NODE_ID=0" in shell.out
+    assert "1 of 2 placed" in shell.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "nothing is given"),
+        (["--node", "trn2.48xlarge"], "no FILE is given"),
+        (["FILE", "--node", "nonsense"], "instance type 'nonsense' is not known"),
+        (["FILE", "--node", "trn2.48xlarge=0"], "0 nodes cannot be emulated"),
+        (["FILE", "--node", "trn2.48xlarge=x"], "--node cannot be read"),
+        (["FILE", "--node", "trn2.48xlarge=99999999"], "cannot be emulated"),
+        (["FILE", "--node", "trn2u", "--emulated-ultraservers", "many"], "are no UltraServers"),
+        (["FILE", "--node", "trn2u=3", "--emulated-ultraservers", "1x2"], "have no node number 3"),
+        (["FILE", "--kubeconfig", "x"], "--kubeconfig goes with --from-cluster"),
+        (["FILE"], "there is no node"),
+        (["-", "--objects", "-"], "is given twice"),
+        (["/does/not/exist", "--node", "trn2.48xlarge"], "No such file"),
+        (["/", "--node", "trn2.48xlarge"], "directory"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_one_error(
+    arguments: list[str], text: str, shell: Shell, tmp_path: Path
+) -> None:
+    file = write(tmp_path, claim("c"))
+    assert shell(*(file if item == "FILE" else item for item in arguments)) == 2
+    assert text in shell.err
+    assert shell.err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"a: [", "input.yaml:2: not YAML or JSON"),
+        (b"kind: ConfigMap\napiVersion: v1\n", "nothing is to be placed"),
+        (
+            b"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {resourceclaims: []}\n",
+            "input.yaml:4: Pod p: spec.resourceclaims",
+        ),
+    ],
+)
+def test_files_that_cannot_be_used_are_one_error(content: bytes, text: str, shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "input.yaml"
+    file.write_bytes(content)
+    assert shell(file, "--node", "trn2.48xlarge") == 2
+    assert text in shell.err
+    assert shell.err.count("error:") == 1
+
+
+def test_a_missing_parser_is_named_with_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['lark'] = None; from dra_driver.cli.main import main; "
+        f"sys.exit(main(['simulate', {str(SPECS / '1x4-connected-devices.yaml')!r}, '--node', 'trn2.48xlarge']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'neuron-dra-driver[simulator]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_progress_is_drawn_on_a_terminal_only_and_cleared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = iter([0.0, 0.5, 1.5, 1.51, 1.7, 0.0, 9.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with Progress("placing") as progress:
+        for done in (1, 2, 3, 4):
+            progress(done, 4)
+    drawn = capsys.readouterr().err.split("\r")
+    assert [line.split("] ")[1] for line in drawn if "[" in line] == ["2/4", "4/4"]
+    assert drawn[-1] == ""
+    assert drawn[-2].strip() == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    with Progress("placing") as progress:
+        progress(1, 4)
+    assert capsys.readouterr().err == ""
+
+
+def test_standard_input_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(json.dumps(claim("c")).encode()))
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert shell("-", "--node", "trn2.48xlarge") == 0
