@@ -16,7 +16,18 @@ from dra_driver.cli.errors import UsageError
 from dra_driver.errors import DriverError
 from dra_driver.version import VERSION
 
-COMMANDS = ("kubelet_plugin", "placer", "topology", "emulate_host", "slices", "plan", "rank", "select", "simulate")
+COMMANDS = (
+    "kubelet_plugin",
+    "placer",
+    "topology",
+    "emulate_host",
+    "slices",
+    "plan",
+    "rank",
+    "select",
+    "simulate",
+    "explain",
+)
 """Modules of this package with ``register(subparsers)``, in the order of the help text."""
 
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2

@@ -37,13 +37,19 @@ def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
 
 
 def document(simulation: Simulation) -> dict[str, Any]:
-    """``claims``: one entry each, in the order in which they were tried."""
+    """``claims``: one entry each, in the order in which they were tried.
+
+    A claim of several pods stands where it was allocated, whatever became of the others.
+    """
     import msgspec
 
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for outcome in simulation.outcomes:
         for claim in outcome.claims:
             meta, allocation = claim.metadata, claim.status.allocation
+            before = rows.get((meta.namespace, meta.name))
+            if before is not None and before["node"] is not None:
+                continue
             rows[meta.namespace, meta.name] = {
                 "namespace": meta.namespace,
                 "name": meta.name,
@@ -68,6 +74,8 @@ def text(manifests: Manifests, simulation: Simulation) -> Iterator[str]:
         yield from (f"  {line}" for line in manifests.not_considered)
     placed = sum(outcome.placed for outcome in simulation.outcomes)
     yield f"{placed} of {len(simulation.outcomes)} placed"
+    if placed < len(simulation.outcomes):
+        yield "what is in the way: dra-driver explain, with the same arguments"
 
 
 def title(outcome: Outcome) -> str:

@@ -15,6 +15,8 @@ import msgspec
 
 from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator.candidates import Candidate, Surroundings
+from dra_driver.simulator.allocator.progress import Progress
 from dra_driver.simulator.manifests import (
     Attempt,
     Manifests,
@@ -84,15 +86,24 @@ def simulate(
 
 
 def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str], list[str]]:
-    """The devices that nobody has, by driver and pool, in the order in which they are tried."""
-    usage = simulation.world.usage
+    """The devices that nobody has, by driver and pool, in the order in which they are tried.
+
+    Devices whose counters are used up by others are not free; those that can be shared always are.
+    """
+    world = simulation.world
+    pools = world.pools.pools(node)
+    progress = Progress((), Surroundings(node, pools, world.usage, world.selectors, world.release))
     return {
-        pool.key: [offer.device.name for offer in pool.offers if not usage.exclusive(offer.id)]
-        for pool in simulation.world.pools.pools(node)
+        pool.key: [
+            offer.device.name
+            for offer in pool.offers
+            if not world.usage.exclusive(offer.id) and progress.fits(Candidate(offer, pool), (), "")
+        ]
+        for pool in pools
     }
 
 
-class _Places:
+class Places:
     """Which groups of LeaderWorkerSets are in which places, as far as they were placed here.
 
     LeaderWorkerSet gives a leader pod (anti-)affinity, and its workers a node selector once the leader has a node.
@@ -136,10 +147,13 @@ class _Placer:
         self._views = {view.name: view for view in views}
         self._allocated: dict[tuple[str, str], AllocationResult] = {}
         self._fitting_by_rules: dict[bytes, _Fitting] = {}
-        self._places = _Places()
+        self._places = Places()
 
     def outcome(self, attempt: Attempt) -> Outcome:
         claims = [self._as_now(claim) for claim in attempt.claims]
+        if leaving := next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None):
+            why = f"claim {leaving.metadata.name} is being deleted, so nothing is allocated with it"
+            return Outcome(attempt.pod, tuple(claims), None, why)
         try:
             fitting, why_not = self._fitting(attempt.pod, claims)
         except DriverError as error:

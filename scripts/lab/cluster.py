@@ -209,6 +209,8 @@ class Cluster:
         if not archive.is_file():
             raise LabError(f"There is no image archive {archive}; nothing was loaded. Make one: scripts/build-image")
         archive = archive.resolve()
+        if not self.nodes:
+            return
         text = f"loading {archive.name} into {', '.join(node.name for node in self.nodes)}"
         with self.progress.step(text), ThreadPoolExecutor() as pool:
             list(pool.map(lambda node: node.import_image(archive), self.nodes))
@@ -227,7 +229,9 @@ class Cluster:
         self.control_plane.wait_api()
 
     def wait_ready(self) -> None:
-        """Wait until all nodes are Ready."""
+        """Wait until all nodes are Ready, if there are any."""
+        if not self.nodes:
+            return
         api = self.control_plane.api
         wanted = set(self.state.spec.node_names)
         kubelets = [(node.kubelet(), node.log("kubelet")) for node in self.nodes]

@@ -41,7 +41,7 @@ class ClusterSpec:
 
     Attributes:
         name: Tells clusters apart, one of which can run at a time.
-        nodes: How many nodes, named node-1 and so on.
+        nodes: How many nodes, named node-1 and so on; 0 is a control plane alone.
         kubernetes: Version of the control plane, and of kubelet unless `kubelet` says otherwise.
         kubelet: Version of kubelet; empty for the control plane's.
         runtime_config: API versions to serve beside the default ones, as `group/version=true`.
@@ -89,8 +89,8 @@ class ClusterSpec:
 def _problems(spec: ClusterSpec) -> Iterable[str]:
     if not _NAME.fullmatch(spec.name) or len(spec.name) > MAX_NAME_LENGTH:
         yield f"the name {spec.name!r} is not {MAX_NAME_LENGTH} or fewer of a-z, 0-9 and '-'"
-    if not 1 <= spec.nodes <= MAX_NODES:
-        yield f"{spec.nodes} nodes were asked for, 1 to {MAX_NODES} are possible"
+    if not 0 <= spec.nodes <= MAX_NODES:
+        yield f"{spec.nodes} nodes were asked for, 0 to {MAX_NODES} are possible"
     patterns = (
         (_VERSION, (spec.kubernetes, spec.kubelet_version), f"a version such as {DEFAULT_KUBERNETES}"),
         (_SETTING, (*spec.runtime_config, *spec.feature_gates, *spec.kubelet_feature_gates), "NAME=true or NAME=false"),

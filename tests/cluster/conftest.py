@@ -5,7 +5,8 @@
 
 A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which. Tests for
 other versions are deselected. ``@pytest.mark.ultraservers`` gives it a cluster of eight nodes that stand for two
-UltraServers; those tests come together, and only one of the two clusters is up at a time. One process: never ``-n``.
+UltraServers, ``@pytest.mark.control_plane`` one without nodes; those tests come together, and only one cluster is up at
+a time. One process: never ``-n``.
 """
 
 from __future__ import annotations
@@ -33,10 +34,15 @@ TYPE_LABEL = "node.kubernetes.io/instance-type"
 TEST_SECONDS = 240
 DRIVER_IMAGE = "neuron-dra-driver:test"
 
+_MARKED = ("ultraservers", "control_plane")
+"""Kinds of clusters for which there is a marker."""
 
-def _spec(version: str, *, ultraservers: bool) -> ClusterSpec:
+
+def _spec(version: str, kind: str) -> ClusterSpec:
     """The cluster for a version of Kubernetes; 1.33 is a kubelet of that version below a newer control plane."""
-    if ultraservers:
+    if kind == "control_plane":
+        return ClusterSpec(name="tests", nodes=0, kubernetes=version)
+    if kind == "ultraservers":
         labels = {"*": {TYPE_LABEL: EMULATED_ULTRASERVER}}
         return ClusterSpec(name="tests", nodes=nodes_of_ultraservers(ULTRASERVERS), kubernetes=version, labels=labels)
     labels = {"*": {TYPE_LABEL: EMULATED}}
@@ -61,12 +67,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"ultraservers: on eight nodes that stand for {ULTRASERVERS} UltraServer nodes")
+    config.addinivalue_line("markers", "control_plane: on a control plane without nodes")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test its cluster; pytest then runs those of one cluster after each other."""
     if "cluster" in metafunc.fixturenames:
-        wanted = metafunc.definition.get_closest_marker("ultraservers") is not None
+        marked = (kind for kind in _MARKED if metafunc.definition.get_closest_marker(kind) is not None)
+        wanted = next(marked, "nodes")
         metafunc.parametrize("cluster", [wanted], indirect=True, ids=[pytest.HIDDEN_PARAM], scope="session")
 
 
@@ -115,17 +123,17 @@ def figures(pytestconfig: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ExternalCluster]:
-    """The cluster under test: of two nodes, or of UltraServers."""
-    ultraservers = bool(request.param)
+    """The cluster under test: of two nodes, of UltraServers, or of none."""
+    kind = str(request.param)
     if request.config.getoption("existing_cluster"):
-        if ultraservers:
-            pytest.skip("needs a cluster of eight nodes that the tests bring up themselves")
+        if kind in _MARKED:
+            pytest.skip("needs a cluster of eight nodes, or of none, that the tests bring up themselves")
         kubeconfig = os.environ.get("KUBECONFIG", "")
         if not kubeconfig or not shutil.which("kubectl"):
             pytest.fail("--existing-cluster needs KUBECONFIG and kubectl")
         yield ExternalCluster(Path(kubeconfig))
         return
-    own = Cluster(_spec(request.config.getoption("kubernetes"), ultraservers=ultraservers))
+    own = Cluster(_spec(request.config.getoption("kubernetes"), kind))
     own.down()  # what a killed run left
     try:
         own.up()

@@ -125,6 +125,75 @@ def test_the_answer_is_that_of_asking_every_node_anew(kubernetes: str, claims: l
                 plain.usage.take(result.devices.results)
 
 
+def test_an_error_on_a_node_after_the_first_with_room_ends_the_scheduling_too() -> None:
+    good = [offered(device("d", attributes={"x": 1}), name=f"s{i}", pool=f"p{i}", nodeName=f"n{i}") for i in range(2)]
+    bad = offered(device("d"), name="s2", pool="p2", nodeName="n2")
+    nodes = [NodeView(f"n{i}") for i in range(3)]
+    asking = claims_of(claim(request(selector="x=1")))
+    answer = Scheduler(world(*good, bad), nodes).place(asking)
+    assert isinstance(answer, Refusal)
+    assert answer.fatal
+    assert "no such key: x" in answer.reason
+    assert isinstance(Scheduler(world(*good, bad), nodes[:2]).place(asking), Allocation)
+    in_the_way = world(*good, bad, used=[in_use("d", pool="p2")])
+    assert isinstance(Scheduler(in_the_way, nodes).place(asking), Allocation), "a device in use is not looked at"
+
+
+def test_large_clusters_are_not_looked_at_to_the_end() -> None:
+    slices = [
+        offered(device("d", attributes={"x": 1} if i < 150 else {}), name=f"s{i}", pool=f"p{i}", nodeName=f"n{i:03}")
+        for i in range(200)
+    ]
+    nodes = [NodeView(f"n{i:03}") for i in range(200)]
+    asking = claims_of(claim(request(selector="x=1")))
+    scheduler = Scheduler(world(*slices), nodes)
+    for i in range(51):
+        assert isinstance(scheduler.place(asking), Allocation), i
+    assert isinstance(scheduler.place(asking), Refusal), "a hundred nodes with room are not found before the bad ones"
+
+
+ODD = st.lists(st.lists(st.sampled_from([{"x": 1}, {"x": 2}, {"y": 1}, {}]), max_size=3), min_size=1, max_size=4)
+
+
+@given(
+    ODD,
+    st.lists(
+        st.sampled_from(
+            [
+                claim(request()),
+                claim(request(selector="x=1")),
+                claim(request(count=2, selector="y=1")),
+                claim(request("a"), request("b", selector="x=2")),
+                claim(every(selector="x=1")),
+            ]
+        ),
+        max_size=6,
+    ),
+)
+@settings(max_examples=80, deadline=None)
+def test_the_first_node_with_room_counts_only_when_no_node_fails(
+    farms: list[list[dict[str, Any]]], claims: list[dict[str, Any]]
+) -> None:
+    nodes = names(len(farms))
+    slices = [
+        offered(*(device(f"d{i}", attributes=one) for i, one in enumerate(kinds)), pool=node.name, nodeName=node.name)
+        for node, kinds in zip(nodes, farms, strict=True)
+    ]
+    scheduler, plain = Scheduler(world(*slices), nodes), world(*slices)
+    for wanted in claims:
+        answers = [allocate(claims_of(wanted), node, plain) for node in nodes]
+        failing = any(isinstance(answer, Refusal) and answer.fatal for answer in answers)
+        fitting = [answer for answer in answers if isinstance(answer, Allocation)]
+        answer = scheduler.place(claims_of(wanted))
+        if failing or not fitting:
+            assert isinstance(answer, Refusal)
+            assert answer.fatal == failing
+            continue
+        assert answer == fitting[0]
+        for result in fitting[0].results:
+            plain.usage.take(result.devices.results)
+
+
 def test_devices_in_use_at_the_start_are_counted() -> None:
     nodes = names(1)
     used = [in_use(f"chip-{i:02}", pool="node-0000") for i in (0, 4, 8)]

@@ -182,9 +182,9 @@ def test_clean_removes_programs_and_images_and_nothing_else(
 
 
 def test_an_error_is_one_line_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["up", "--nodes", "0"]) == 1
+    assert cli.main(["up", "--nodes", "-1"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: Cannot make this cluster: 0 nodes")
+    assert error.startswith("error: Cannot make this cluster: -1 nodes")
     assert error.count("\n") == 1
 
 

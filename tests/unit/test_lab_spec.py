@@ -18,12 +18,13 @@ NODE_LABELS = st.dictionaries(
 
 
 @given(
-    nodes=st.integers(1, 100),
+    nodes=st.integers(0, 100),
     labels=NODE_LABELS,
     gates=st.lists(st.from_regex(r"[A-Za-z]{1,10}=(true|false)", fullmatch=True), max_size=3),
 )
 def test_a_spec_survives_its_json_form(nodes: int, labels: dict[str, str], gates: list[str]) -> None:
-    asked = ClusterSpec(name="a-1", nodes=nodes, labels={"*": labels, "node-1": labels}, feature_gates=tuple(gates))
+    by_node = {"*": labels, "node-1": labels} if nodes else {"*": labels}
+    asked = ClusterSpec(name="a-1", nodes=nodes, labels=by_node, feature_gates=tuple(gates))
     assert spec.decode(spec.encode(asked)) == asked
 
 
@@ -33,7 +34,7 @@ def test_a_spec_survives_its_json_form(nodes: int, labels: dict[str, str], gates
         ({"name": "Upper"}, "'Upper'"),
         ({"name": "../up"}, "'../up'"),
         ({"name": "longer-than-12"}, "longer-than-12"),
-        ({"nodes": 0}, "0 nodes"),
+        ({"nodes": -1}, "-1 nodes"),
         ({"nodes": 101}, "101 nodes"),
         ({"kubernetes": "v1.37"}, "'v1.37'"),
         ({"kubelet": "1.33;reboot"}, "1.33;reboot"),
@@ -53,8 +54,8 @@ def test_a_value_that_cannot_be_used_is_named_in_the_refusal(values: dict[str, A
 
 
 def test_all_problems_are_told_at_once() -> None:
-    with pytest.raises(LabError, match=r"0 nodes.*'x'"):
-        ClusterSpec(nodes=0, kubernetes="x")
+    with pytest.raises(LabError, match=r"-1 nodes.*'x'"):
+        ClusterSpec(nodes=-1, kubernetes="x")
 
 
 def test_ultraservers_are_so_many_nodes() -> None:

@@ -177,6 +177,11 @@ def test_a_pod_goes_where_a_claim_that_it_shares_is_allocated(shell: Shell, tmp_
     assert "Pod default/second: node b" in shell.out
     assert "Pod default/third: not placed" in shell.out
     assert "claim big is allocated for another node" in shell.out
+    found = shell.claims("--objects", write(tmp_path, *objects), status=1)
+    assert [(item["name"], item["node"], item["reason"] == "") for item in found] == [
+        ("big", "b", True),
+        ("own", None, False),
+    ]
 
 
 def test_devices_in_use_are_not_given_again(shell: Shell, tmp_path: Path) -> None:
@@ -210,6 +215,16 @@ def test_a_pod_that_names_its_node_is_not_seen_by_the_scheduler(shell: Shell, tm
     assert "instead of nodeName" in shell.out
 
 
+def test_what_is_being_deleted_gets_nothing(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("a"), GADGETS, *gadgets("a", 3), claim("c", 1, "gadgets"), claim("d", 1, "gadgets"), pod("p", "d")]
+    for item in objects[-3], objects[-1]:
+        item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    found = shell.claims("--objects", write(tmp_path, *objects), status=1)
+    assert [(item["name"], item["node"]) for item in found] == [("c", None), ("d", "a")]
+    assert found[0]["reason"] == "claim c is being deleted, so nothing is allocated with it"
+    assert "Pod that has ended: default/p" in shell.err
+
+
 def test_a_failing_selector_is_told_with_the_device(shell: Shell, tmp_path: Path) -> None:
     selectors = [{"cel": {"expression": "device.attributes['neuron.aws.com'].nothing == 1"}}]
     assert shell(write(tmp_path, claim("c", selectors=selectors)), "--node", "trn2.48xlarge") == 1
@@ -221,6 +236,15 @@ def test_the_picture_marks_the_devices_and_the_rest_is_left(shell: Shell, tmp_pa
     assert shell.out.count("[*") == 16, "fifteen chips and the legend"
     assert "1 of 16 devices of neuron.aws.com/node-1: neuron-device-15" in shell.out
     assert "1 other node: 16 of 16 devices" in shell.out
+
+
+def test_chips_are_not_left_when_their_node_is_taken_as_a_whole(shell: Shell, tmp_path: Path) -> None:
+    whole = [{"cel": {"expression": "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"}}]
+    file = write(tmp_path, claim("c", selectors=whole))
+    assert shell(file, "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert "0 of 17 devices of neuron.aws.com/node-1" in shell.out
+    assert shell(write(tmp_path, claim("c")), "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert "15 of 17 devices of neuron.aws.com/node-1" in shell.out, "neither the chip nor the node"
 
 
 def test_claims_of_one_pod_get_different_device_numbers(shell: Shell, tmp_path: Path) -> None:
@@ -262,6 +286,17 @@ def test_the_svg_shows_each_pod_and_says_what_it_leaves_out(shell: Shell, tmp_pa
     ids = [item.get("id") for item in root.iter() if item.get("id")]
     assert len(ids) == len(set(ids))
     assert "not drawn: ResourceClaim default/z, which is not placed" in shell.err
+
+
+def test_emulated_nodes_stand_beside_the_others_and_leave_their_class_alone(shell: Shell, tmp_path: Path) -> None:
+    own = GADGETS | {"metadata": {"name": "neuron.aws.com"}}
+    own["spec"] = {"selectors": [{"cel": {"expression": "device.driver == 'a.example'"}}]}
+    objects = write(tmp_path, node("other"), own, *gadgets("other", 2))
+    new = write(tmp_path, claim("new"), name="new.yaml")
+    assert [item["node"] for item in shell.claims(new, "--objects", objects, "--node", "trn2.48xlarge")] == ["other"]
+    objects = write(tmp_path, node("node-1"))
+    assert shell(new, "--objects", objects, "--node", "trn2.48xlarge") == 2
+    assert "the cluster has a node node-1 already" in shell.err
 
 
 def test_cpu_and_affinity_are_listed_as_not_considered(shell: Shell, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from dra_driver.simulator.allocator.nodes import NodeView, matches
 from dra_driver.simulator.allocator.offers import Contents, CounterKey, Offer, Pool, PoolKey
@@ -58,6 +59,27 @@ class PoolIndex:
         if known is None or known[0] != node:
             known = self._pools[node.name] = (node, self._gather(node))
         return known[1]
+
+    @cached_property
+    def kinds_of_offers(self) -> tuple[Offer, ...]:
+        """One device of each content, whatever node it is for."""
+        return tuple(
+            {
+                id(offer.content): offer
+                for items in self._all.values()
+                for item in items
+                for offer in self._offers_of(item)
+            }.values()
+        )
+
+    @cached_property
+    def peculiar(self) -> bool:
+        """Whether nodes or shares are selected in a way that can end a scheduling."""
+        return any(
+            item.spec.node_selector is not None or item.spec.per_device_node_selection
+            for items in self._all.values()
+            for item in items
+        ) or any(offer.shareable for offer in self.kinds_of_offers)
 
     def _gather(self, node: NodeView) -> tuple[Pool, ...]:
         found: dict[PoolKey, list[ResourceSlice]] = defaultdict(list)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator.offers import BrokenSelector, Selector, Selectors
 from dra_driver.simulator.objects import (
@@ -127,7 +129,8 @@ class _Workshop:
             all_devices=item.allocation_mode == "All",
             count=item.count,
             admin=isinstance(item, ExactDeviceRequest) and bool(item.admin_access),
-            tolerations=item.tolerations,
+            # As the API server fills it in.
+            tolerations=tuple(one if one.operator else replace(one, operator="Equal") for one in item.tolerations),
             capacity=item.capacity.requests if item.capacity is not None else {},
             where=where,
         )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator.candidates import Surroundings
 from dra_driver.simulator.allocator.nodes import NodeView
-from dra_driver.simulator.allocator.offers import Selectors
+from dra_driver.simulator.allocator.offers import Failure, Selectors, verdict
 from dra_driver.simulator.allocator.pools import PoolIndex
 from dra_driver.simulator.allocator.release import release
-from dra_driver.simulator.allocator.requests import PreparedClaim, prepare
+from dra_driver.simulator.allocator.requests import Option, PreparedClaim, prepare
 from dra_driver.simulator.allocator.result import allocation
 from dra_driver.simulator.allocator.search import search
 from dra_driver.simulator.allocator.usage import Usage
@@ -39,6 +40,10 @@ class Allocation:
     results: tuple[AllocationResult, ...]
 
 
+Errors = Literal["nothing", "node", "usage"]
+"""``nothing``: no node does; ``node``: only what a node has matters; ``usage``: also what is in use."""
+
+
 class World:
     """Slices, classes and what is in use. Slices and classes do not change; ``usage`` may.
 
@@ -57,6 +62,7 @@ class World:
         self.pools = PoolIndex(slices, self.release)
         self.classes = {item.metadata.name: item for item in classes}
         self.selectors = Selectors(lru_cache(maxsize=4096)(selectors.compile), selectors.view)
+        self._harmless: dict[tuple[str, ...], bool] = {}
         self.usage = usage if usage is not None else Usage()
 
     def prepare(self, claims: Sequence[ResourceClaim]) -> tuple[PreparedClaim, ...] | Refusal:
@@ -65,6 +71,26 @@ class World:
             return tuple(prepare(claim, self.classes, self.selectors) for claim in claims)
         except DriverError as error:
             return Refusal(str(error), fatal=True)
+
+    def errors(self, claims: Sequence[PreparedClaim]) -> Errors:
+        """What it depends on whether a node ends the scheduling of these claims, as far as that can be told cheaply."""
+        options = [option for item in claims for request in item.requests for option in request.options]
+        if self.pools.peculiar or any(option.capacity for option in options):
+            return "usage"
+        if not all(self._never_fails(option) for option in options):
+            return "usage"
+        if not any(option.all_devices for option in options):
+            return "nothing"
+        return "usage" if any(item.claim.spec.devices.constraints for item in claims) else "node"
+
+    def _never_fails(self, option: Option) -> bool:
+        known = self._harmless.get(option.key)
+        if known is None:
+            known = self._harmless[option.key] = not any(
+                isinstance(verdict(offer, option.selectors, option.key, self.selectors.view), Failure)
+                for offer in self.pools.kinds_of_offers
+            )
+        return known
 
     def ask(self, claims: Sequence[PreparedClaim], node: NodeView, *, prune: bool = True) -> Allocation | Refusal:
         """What prepared claims would get on the node.

@@ -85,7 +85,7 @@ class CelDevice:
         for name, entry in device.capacity.items():
             domain, identifier = _split(name, driver)
             try:
-                capacity.setdefault(domain, {})[identifier] = Quantity.parse(str(entry.value))
+                capacity.setdefault(domain, {})[identifier] = Quantity.stored(str(entry.value))
             except ValueError as error:
                 raise CelError("runtime", f"capacity {name}: {error}") from None
         return cls(driver, attributes, capacity, getattr(device, "allow_multiple_allocations", None))

@@ -90,6 +90,21 @@ class Quantity:
         factor = Fraction(2) ** exponent if binary is not None else Fraction(10) ** exponent
         return cls(_nanos(Fraction(digits, 10 ** len(fraction)) * factor, capped=binary is not None), amount)
 
+    @classmethod
+    def stored(cls, text: str) -> Quantity:
+        """Read what the API server makes of it on storing: the shortest form, in which 1000m and 1.0 are integers."""
+        found = cls.parse(text)
+        number, sign = abs(found.nanos), -1 if found.nanos < 0 else 1
+        if not number:
+            return cls.of(0)
+        binary = text.endswith("i") and number >= 1024 * _NANO and number % _NANO == 0
+        if binary:
+            number //= _NANO
+        base, step, exponent, most = (1024, 10, 0, 60) if binary else (1000, 3, -9, 18)
+        while number % base == 0 and exponent < most:
+            number, exponent = number // base, exponent + step
+        return cls(found.nanos, _amount(sign * number, str(number), "", exponent, binary=binary))
+
 
 TYPE_NAMES[Quantity] = "kubernetes.Quantity"
 

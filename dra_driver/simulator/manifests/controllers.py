@@ -64,6 +64,7 @@ def _of_pod(maker: _Maker) -> Iterator[Described]:
         maker.origin,
         statuses=pod.status.resource_claim_statuses,
         phase=pod.status.phase,
+        leaving=pod.metadata.deletion_timestamp is not None,
     )
 
 

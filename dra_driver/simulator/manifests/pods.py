@@ -27,11 +27,13 @@ class Described:
     statuses: tuple[PodClaimStatus, ...] = ()
     phase: str = ""
     group: ExclusiveGroup | None = None
+    leaving: bool = False
+    """Whether it is being deleted."""
 
     @property
     def ended(self) -> bool:
-        """Whether it has run and needs nothing any more."""
-        return self.phase in _OVER
+        """Whether it needs nothing any more."""
+        return self.phase in _OVER or (self.leaving and not self.spec.node_name)
 
 
 def with_claims(pod: Described) -> PodWithClaims:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +28,11 @@ _SHOWN: Final = 3
 """Names that a line about many of them has."""
 
 
-def read_manifests(sources: Sequence[tuple[str, str]], kubernetes: str = "1.37") -> Manifests:
+def read_manifests(
+    sources: Sequence[tuple[str, str]],
+    kubernetes: str = "1.37",
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Manifests:
     """The objects of YAML or JSON texts, one or several documents or Lists each.
 
     What refers to each other (templates, classes, claims) may be in different texts, so that is looked at by
@@ -37,17 +41,20 @@ def read_manifests(sources: Sequence[tuple[str, str]], kubernetes: str = "1.37")
     Args:
         sources: name (for errors) and text of each file.
         kubernetes: the release whose CEL is meant.
+        progress: told for each object how many of how many of its document are read.
 
     Raises:
-        ManifestError: what is wrong, with file, line and path.
+        ManifestError: what is wrong, with file, line and path. DriverError: CEL's parser is not installed.
     """
     reader = _Reader(kubernetes)
     for file, text in sources:
         found = False
         for origin, document in documents(file, text):
             found = True
-            for item, at in _items(document, origin):
+            items = list(_items(document, origin))
+            for done, (item, at) in enumerate(items, 1):
                 reader.add(item, at)
+                progress(done, len(items))
         if not found:
             raise ManifestError(f"{file}: there is no Kubernetes object in it")
     return reader.manifests()

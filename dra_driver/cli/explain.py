@@ -1,0 +1,155 @@
+"""``dra-driver explain``: whether pods' claims fit, and if not, what is in the way, in sentences."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dra_driver.cli.errors import UsageError
+from dra_driver.cli.simulate import RELEASES, read_input
+from dra_driver.errors import DriverError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dra_driver.simulator.explain import Explanation, Target
+    from dra_driver.simulator.manifests import Manifests
+
+EXAMPLES: Final = """\
+examples:
+  dra-driver explain examples/specs/1x4-connected-devices.yaml --node trn2.48xlarge=2
+  dra-driver explain pod/web-0 -n shop --kubeconfig ~/.kube/config
+  dra-driver explain deployment.yaml --from-cluster
+  kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | dra-driver explain --objects -
+"""
+_TARGET: Final = re.compile(
+    r"(pods?|po|claims?|resourceclaims?(?:\.resource\.k8s\.io)?)/([a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?)", re.ASCII
+)
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="say why pods' claims fit or do not fit",
+        description="Say for each node what keeps a pod's claims off it: the clause of a selector that is false, the "
+        "group that is short of devices, the devices in use; then what would help, and known traps. Exit status 0: all "
+        "fit, 1: not all, 2: bad input.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "items",
+        nargs="*",
+        metavar="FILE|pod/NAME|claim/NAME",
+        help="what makes pods, claims, templates, classes, as for simulate; or one pod or claim of the cluster. "
+        "Without any, everything that waits in the cluster",
+    )
+    parser.add_argument("-n", "--namespace", default="default", help="of pod/NAME and claim/NAME (default: default)")
+    cluster = parser.add_argument_group("cluster (one or several of), as for simulate")
+    cluster.add_argument("--node", metavar="TYPE[=N]", action="append", default=[], help="one or N emulated nodes")
+    cluster.add_argument("--objects", metavar="FILE", action="append", default=[], help="the cluster's objects")
+    cluster.add_argument("--from-cluster", action="store_true", help="read them from a cluster; nothing is changed")
+    cluster.add_argument("--kubeconfig", metavar="FILE", help="the cluster of this file (implies --from-cluster)")
+    emulation = parser.add_argument_group("emulated nodes, as for simulate")
+    emulation.add_argument("--emulated-ultraservers", metavar="SxN", default="", help="S servers of N nodes")
+    emulation.add_argument("--emulated-driver-version", metavar="V", help="kernel driver")
+    emulation.add_argument(
+        "--ultraserver-layout", choices=("node", "chips", "both"), default="node", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the explanations; 0 when everything fits."""
+    try:
+        from dra_driver.simulator.explain import explanations
+    except ModuleNotFoundError as error:
+        raise DriverError(
+            f"the simulator needs the Python package {error.name}, which is not installed",
+            remedy="install the driver with its simulator: pip install 'neuron-dra-driver[simulator]'",
+        ) from error
+    from dra_driver.simulator.manifests import ManifestError
+
+    target, files = _items(args)
+    try:
+        manifests, kubernetes, server = _input(args, target, files)
+        found = list(explanations(manifests, kubernetes, target=target, server=server))
+    except ManifestError as error:
+        raise UsageError(str(error)) from error
+    if not found:
+        raise UsageError("nothing waits for devices", remedy="give the YAML of pods or claims as FILE")
+    _show(found, manifests, kubernetes, args.output)
+    return 0 if all(item.fits for item in found) else 1
+
+
+def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, output: str) -> None:
+    from dra_driver.simulator.explain import plain, texts
+
+    if output == "text":
+        print(texts(found))
+        if manifests.not_considered:
+            print(f"\nNot considered: {'; '.join(manifests.not_considered)}.")
+        return
+    import json
+
+    document = {
+        "kubernetes": kubernetes,
+        "explanations": [plain(item) for item in found],
+        "notConsidered": list(manifests.not_considered),
+    }
+    print(json.dumps(document, indent=2))
+
+
+def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:
+    """The one pod or claim that is named, and the files; what exists as a file is one."""
+    from dra_driver.simulator.explain import Target
+
+    targets, files = [], []
+    for item in args.items:
+        match = _TARGET.fullmatch(item)
+        if match is None or Path(item).exists():
+            files.append(item)
+        else:
+            targets.append(Target("pod" if match[1].startswith("po") else "claim", args.namespace, match[2]))
+    if len(targets) > 1:
+        raise UsageError("more than one pod or claim is named", remedy="explain them one by one")
+    return (targets[0] if targets else None), files
+
+
+def _input(args: argparse.Namespace, target: Target | None, files: Sequence[str]) -> tuple[Manifests, str, str]:
+    """What there is, the release that is meant, and that of the live server ("" without one)."""
+    from dra_driver.simulator.manifests import Manifests, merge, waiting_left_out
+
+    live, server = Manifests(), ""
+    from_cluster = args.from_cluster or args.kubeconfig is not None
+    if from_cluster:
+        from dra_driver.cli.clusterobjects import read_cluster
+
+        live, server = read_cluster(args.kubeconfig)
+    kubernetes = args.kubernetes or _nearest(server)
+    if server and server not in RELEASES and args.kubernetes is None:
+        note = f"the cluster's release {server}: {kubernetes} is simulated"
+        live = merge(live, Manifests(not_considered=(note,)))
+    given = argparse.Namespace(**{**vars(args), "files": files, "from_cluster": False, "kubeconfig": None})
+    given.kubernetes = kubernetes
+    if from_cluster and not (files or args.node or args.objects):
+        return live, kubernetes, server
+    if args.node and target is not None and not (files or args.objects or from_cluster):
+        raise UsageError(f"{target.kind}/{target.name} is in no cluster", remedy="give --objects, --kubeconfig or FILE")
+    rest, _ = read_input(given)
+    return merge(waiting_left_out(live) if files else live, rest), kubernetes, server
+
+
+def _nearest(server: str) -> str:
+    """The known release that is nearest to the server's."""
+    parts = server.split(".")
+    if len(parts) < 2 or not all(part.isdecimal() for part in parts):  # major and minor
+        return RELEASES[-1]
+    return RELEASES[0] if tuple(map(int, parts)) <= tuple(map(int, RELEASES[0].split("."))) else RELEASES[-1]

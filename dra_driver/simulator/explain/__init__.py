@@ -1,0 +1,14 @@
+"""Why a claim fits or not, in sentences: for each node, device, clause and constraint.
+
+``explain`` takes a ``Question`` and gives an ``Explanation``, ``explanations`` gives those of everything in files;
+``text``, ``texts`` and ``plain`` write them down.
+"""
+
+from __future__ import annotations
+
+from dra_driver.simulator.explain.explanation import Question, explain
+from dra_driver.simulator.explain.report import plain, text, texts
+from dra_driver.simulator.explain.series import Target, explanations
+from dra_driver.simulator.explain.values import Explanation
+
+__all__ = ["Explanation", "Question", "Target", "explain", "explanations", "plain", "text", "texts"]

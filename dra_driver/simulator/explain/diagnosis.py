@@ -1,0 +1,225 @@
+"""Which step excludes one node, and why, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_driver.simulator.allocator import Refusal, World
+from dra_driver.simulator.allocator.candidates import Surroundings
+from dra_driver.simulator.allocator.nodes import NodeView
+from dra_driver.simulator.allocator.offers import Pool
+from dra_driver.simulator.allocator.requests import Option, PreparedClaim, PreparedRequest
+from dra_driver.simulator.explain.core import REQUEST, Core, Part, core, countable, most, only
+from dra_driver.simulator.explain.findings import findings
+from dra_driver.simulator.explain.shares import Pair, constraint_view, share_sentence
+from dra_driver.simulator.explain.values import ConstraintView, Diagnosis, RequestView, Step
+from dra_driver.simulator.explain.views import request_view
+from dra_driver.simulator.explain.wording import are, counted, listed
+from dra_driver.simulator.objects import DeviceConstraint, ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The claims of one pod, as they are and made ready."""
+
+    claims: Sequence[ResourceClaim]
+    prepared: Sequence[PreparedClaim]
+    world: World
+    server: str = ""
+    """Release of the live API server, "" when there is none."""
+
+    def request(self, part: Part) -> PreparedRequest:
+        """The request that a part stands for."""
+        return self.prepared[part.claim].requests[part.place]
+
+    def around(self, node: NodeView) -> Surroundings:
+        """What decides on a node. DriverError when its slices cannot be read."""
+        world = self.world
+        return Surroundings(node, world.pools.pools(node), world.usage, world.selectors, world.release)
+
+
+def claim_name(claim: ResourceClaim) -> str:
+    """``namespace/name``."""
+    meta = claim.metadata
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
+    """Why the node refuses the claims. ``refusal`` is the allocator's answer, and not an error."""
+    pools = case.world.pools.pools(node)
+    ready = [pool for pool in pools if pool.usable]
+    notes = tuple(_unready(pool) for pool in pools if not pool.usable)
+    if not any(pool.offers for pool in ready):
+        if notes:
+            return Diagnosis("pools", f"no pool of devices is ready: {'; '.join(notes)}")
+        empty = listed(sorted({pool.key[0] for pool in pools}))
+        text = f"{empty} publishes no devices there" if empty else "no driver publishes devices there"
+        return Diagnosis("unpublished", text)
+    found = core(case.claims, node, case.world)
+    if not found.requests:
+        return Diagnosis("pools" if notes else "together", refusal.reason, notes=notes)
+    pairs = {part: _pairs(case, part, found, node) for part in found.requests}
+    views = tuple(
+        request_view(claim_name(case.claims[part.claim]), option, [finding for _, finding in rows])
+        for part in found.requests
+        for option, rows in pairs[part]
+    )
+    constraints = tuple(view for part in found.constraints for view in _constraint(case, part, found, pairs))
+    short = _short(case, found, node, views)
+    step: Step = "constraint" if constraints else "devices" if len(found.requests) == 1 else "together"
+    return Diagnosis(step, _sentence(case, found, views, constraints), views, constraints, short, notes)
+
+
+def _unready(pool: Pool) -> str:
+    name = "/".join(pool.key)
+    if pool.incomplete:
+        return f"slices of pool {name} are missing, so nothing is taken from it until its driver has published them all"
+    return f"pool {name} contradicts itself ({pool.invalid}), so nothing is taken from it"
+
+
+Rows = list[tuple[Option, list[Pair]]]
+
+
+def _pairs(case: Case, part: Part, found: Core, node: NodeView) -> Rows:
+    """For each way to satisfy the request, what there is of each device."""
+    around = case.around(node)
+    specs = [
+        case.claims[item.claim].spec.devices.constraints[item.place]
+        for item in found.constraints
+        if item.claim == part.claim
+    ]
+    return [
+        (option, findings(option, [attribute(spec) for spec in specs if concerns(spec, option)], around))
+        for option in case.request(part).options
+    ]
+
+
+def attribute(spec: DeviceConstraint) -> str:
+    """The attribute that a constraint is about."""
+    return spec.match_attribute or spec.distinct_attribute or ""
+
+
+def concerns(spec: DeviceConstraint, option: Option) -> bool:
+    """Whether the devices of a request have to satisfy the constraint."""
+    request, subrequest = option.names
+    return not spec.requests or request in spec.requests or f"{request}/{subrequest}" in spec.requests
+
+
+def _constraint(case: Case, part: Part, found: Core, pairs: dict[Part, Rows]) -> list[ConstraintView]:
+    """One view; of a request with sub-requests one for each of these, as they are tried one after the other."""
+    spec = case.claims[part.claim].spec.devices.constraints[part.place]
+    concerned = [
+        (request, [(option, listing) for option, listing in pairs[request] if concerns(spec, option)])
+        for request in found.requests
+        if request.claim == part.claim
+    ]
+    if len(found.requests) == 1 and case.request(found.requests[0]).ranked:
+        return [
+            constraint_view(spec, [option.label], _wanted(option, listing), [listing], [_wanted(option, listing)])
+            for option, listing in concerned[0][1]
+        ]
+    least = {
+        request: min(_wanted(option, listing) for option, listing in pairs[request])
+        for request, rows in concerned
+        if rows
+    }
+    rows = [(request, option, listing) for request, listings in concerned for option, listing in listings]
+    counts = [0 if case.request(request).ranked else least[request] for request, _, _ in rows]
+    labels = [option.label for _, option, _ in rows]
+    return [constraint_view(spec, labels, sum(least.values()), [listing for _, _, listing in rows], counts)]
+
+
+def _wanted(option: Option, listing: Sequence[Pair]) -> int:
+    return sum(finding.failed is None for _, finding in listing) if option.all_devices else option.count
+
+
+def _short(case: Case, found: Core, node: NodeView, views: Sequence[RequestView]) -> int | None:
+    """How many devices fewer would do, or for ``All`` how many that match cannot be had."""
+    claims = only(case.claims, (*found.requests, *found.constraints))
+    places = _places(found)
+    able = [
+        countable(case.claims, part) - most(claims, places[part], node, case.world)
+        for part in found.requests
+        if countable(case.claims, part)
+    ]
+    if able:
+        return min(able)
+    view = views[0]
+    missing = sum(len(group.devices) for group in view.groups if not group.clause) - view.free
+    return missing if len(views) == 1 and view.wanted is None and missing else None
+
+
+def _places(found: Core) -> dict[Part, Part]:
+    """Where the requests of the core are among claims that have nothing else."""
+    return {
+        part: Part(REQUEST, part.claim, sum(other.claim == part.claim for other in found.requests[:index]))
+        for index, part in enumerate(found.requests)
+    }
+
+
+def _sentence(case: Case, found: Core, views: Sequence[RequestView], constraints: Sequence[ConstraintView]) -> str:
+    requests = [case.request(part) for part in found.requests]
+    name = f"request {requests[0].name}" + (
+        f" of claim {claim_name(case.claims[found.requests[0].claim])}" if len(case.claims) > 1 else ""
+    )
+    if len(requests) == 1 and requests[0].ranked:
+        ways = "; ".join(_way(view, [item for item in constraints if view.request in item.requests]) for view in views)
+        return f"{name} has no sub-request that can be satisfied: {ways}"
+    if constraints:
+        who = name if len(requests) == 1 else _several(case, found)
+        return f"{who} {are(len(requests), 'needs', 'need')} {_needs(constraints)}"
+    if len(requests) > 1:
+        free = " and ".join(f"{view.free} for {view.request}" for view in views)
+        return f"{_several(case, found)} can each be satisfied, but not together: free and matching are {free}"
+    return _lack(name, views[0])
+
+
+def _way(view: RequestView, constraints: Sequence[ConstraintView]) -> str:
+    """Why a sub-request cannot be satisfied."""
+    name = f"sub-request {view.request}"
+    enough = view.wanted is not None and view.free >= view.wanted
+    return f"{name} needs {_needs(constraints)}" if constraints and enough else _lack(name, view)
+
+
+def _needs(views: Sequence[ConstraintView]) -> str:
+    text = "; ".join(_need(view) for view in views)
+    if any(len(share.free) >= view.wanted for view in views for share in view.shares if view.kind == "matchAttribute"):
+        return f"{text}; no group has enough for everything together"
+    return text
+
+
+def _several(case: Case, found: Core) -> str:
+    claims = {part.claim for part in found.requests}
+    names = [
+        f"{case.request(part).name}" + (f" (claim {claim_name(case.claims[part.claim])})" if len(claims) > 1 else "")
+        for part in found.requests
+    ]
+    return f"requests {listed(names)}"
+
+
+def _need(view: ConstraintView) -> str:
+    kind = "the same" if view.kind == "matchAttribute" else "different"
+    return f"{counted(view.wanted, 'device')} with {kind} {view.attribute}, and {share_sentence(view)}"
+
+
+def _lack(name: str, view: RequestView) -> str:
+    """A request that has too few devices for itself."""
+    matching = sum(len(group.devices) for group in view.groups if not group.clause)
+    if view.wanted is None:
+        if not matching:
+            return f"{name} asks for all devices that match, and none of {view.total} does"
+        if matching > view.free:
+            return (
+                f"{name} asks for all {counted(matching, 'device')} that match, and {matching - view.free} of them "
+                "cannot be had"
+            )
+        return f"{name} asks for all {counted(matching, 'device')} that match, which exclude each other"
+    needs = f"{name} needs {counted(view.wanted, 'device')}"
+    if view.free >= view.wanted:
+        return f"{needs}; {view.free} match and are free, but not {view.wanted} of them at the same time"
+    if not matching:
+        return f"{needs}, and none of {view.total} matches"
+    if matching == view.free:
+        return f"{needs}, and only {view.free} {are(view.free, 'matches', 'match')}"
+    return f"{needs}, and {view.free or 'none'} of the {matching} that match {are(view.free or 1)} free"

@@ -1,0 +1,219 @@
+"""The whole explanation: every node asked, nodes alike put together, the nearest miss found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator.nodes import matches
+from dra_driver.simulator.explain.diagnosis import Case, claim_name
+from dra_driver.simulator.explain.remedies import Miss, remedies
+from dra_driver.simulator.explain.survey import Survey
+from dra_driver.simulator.explain.traps import traps
+from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
+from dra_driver.simulator.explain.wording import counted, listed, shortened
+from dra_driver.simulator.objects import ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be explained.
+
+    ``world.usage`` has what ``holders`` hold, and is put back as it was when it is changed to try something.
+    """
+
+    subject: str
+    world: World
+    nodes: Sequence[NodeView]
+    claims: Sequence[ResourceClaim]
+    """Of one pod, in its order. Those that are allocated already are not asked for again."""
+    holders: Sequence[ResourceClaim] = ()
+    """The claims of the cluster that have devices."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that the pod does not go to, whatever its claims say, and why not."""
+    server: str = ""
+    """Release of the API server that the claims are on, such as 1.34; "" when there is none."""
+
+
+def explain(question: Question, decision: Allocation | Refusal | None = None) -> Explanation:
+    """Whether and where the claims fit, and what is in the way.
+
+    It is the scheduler that is asked whether they fit, and the allocator for each node, for each part of the claims
+    that is said not to fit, and for each remedy that is said to help.
+
+    Args:
+        question: the claims and the cluster.
+        decision: the scheduler's, if it was asked already; what it gave must not be in use.
+    """
+    waiting = [claim for claim in question.claims if claim.status.allocation is None]
+    had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
+    if question.claims and not waiting:
+        return _allocated(question, had)
+    prepared = question.world.prepare(waiting)
+    if isinstance(prepared, Refusal):
+        verdict = f"{question.subject} fits on no node: {prepared.reason}"
+        return Explanation(
+            subject=question.subject, claims=_names(question), fits=False, node=None, could=(), placed=had,
+            verdict=verdict, error=prepared.reason, nodes=(), nearest="", remedies=(), traps=(),
+        )  # fmt: skip
+    case = Case(waiting, prepared, question.world, question.server)
+    survey = Survey(case, exclusions(question))
+    decision = decide(question) if decision is None else decision
+    for node in sorted(question.nodes, key=lambda node: node.name):
+        survey.ask(node)
+    return _explanation(question, case, survey, had, decision)
+
+
+def decide(question: Question) -> Allocation | Refusal:
+    """What the scheduler says; nothing is taken."""
+    waiting = [claim for claim in question.claims if claim.status.allocation is None]
+    excluded = exclusions(question)
+    nodes = sorted(question.nodes, key=lambda node: node.name)
+    scheduler = Scheduler(question.world, nodes)
+    answer = scheduler.place(waiting, [node for node in nodes if node.name not in excluded] if excluded else None)
+    if isinstance(answer, Allocation):
+        for result in answer.results:
+            scheduler.release(result.devices.results)
+    return answer
+
+
+def placed_on(question: Question, answer: Allocation) -> Explanation:
+    """The explanation of an allocation that the scheduler has just made, without a look at other nodes."""
+    waiting = [claim for claim in question.claims if claim.status.allocation is None]
+    prepared = question.world.prepare(waiting)
+    case = Case(waiting, () if isinstance(prepared, Refusal) else prepared, question.world, question.server)
+    had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
+    survey = Survey(case, {})
+    survey.took(answer)
+    node = next(node for node in question.nodes if node.name == answer.node)
+    with given_back(case, answer):
+        survey.look_at(node)
+        return _explanation(question, case, survey, had, answer)
+
+
+@contextmanager
+def given_back(case: Case, answer: Allocation) -> Iterator[None]:
+    """As before the allocation."""
+    results = [item for result in answer.results for item in result.devices.results]
+    case.world.usage.release(results)
+    try:
+        yield
+    finally:
+        case.world.usage.take(results)
+
+
+def exclusions(question: Question) -> Mapping[str, str]:
+    """Nodes that do not come into question and why, those included on which an allocated claim cannot be used."""
+    excluded = dict(question.excluded)
+    for claim in question.claims:
+        selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
+        for node in question.nodes if selector is not None else ():
+            if not matches(node, None, None, selector):
+                text = f"claim {claim_name(claim)} is allocated already, on other nodes"
+                excluded.setdefault(node.name, text)
+    return excluded
+
+
+def _had(claim: ResourceClaim) -> Placed:
+    meta, allocation = claim.metadata, claim.status.allocation
+    return Placed(meta.namespace, meta.name, allocation.devices.results if allocation is not None else ())
+
+
+def _names(question: Question) -> tuple[str, ...]:
+    return tuple(claim_name(claim) for claim in question.claims)
+
+
+def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
+    """Nothing is to be allocated; what remains is whether there is a node for all of it."""
+    excluded = exclusions(question)
+    could = sorted(node.name for node in question.nodes if node.name not in excluded)
+    listing = "; ".join(
+        f"claim {item.claim} has "
+        + (shortened([f"{one.pool}/{one.device}" for one in item.devices]) or "no devices, as it asks for none")
+        for item in had
+    )
+    verdict = f"{question.subject} has its devices already: {listing}"
+    if not could:
+        verdict += "; but there is no node that it may go to"
+    return Explanation(
+        subject=question.subject, claims=_names(question), fits=bool(could), node=could[0] if could else None,
+        could=tuple(could), placed=had, verdict=verdict, error="",
+        nodes=_together({name: Diagnosis("pod", text) for name, text in excluded.items()}) if not could else (),
+        nearest="", remedies=(), traps=(),
+    )  # fmt: skip
+
+
+def _explanation(
+    question: Question, case: Case, survey: Survey, had: tuple[Placed, ...], decision: Allocation | Refusal
+) -> Explanation:
+    chosen = decision if isinstance(decision, Allocation) else None
+    error = decision.reason if isinstance(decision, Refusal) and decision.fatal else ""
+    culprit = next((node for node, refusal in survey.errors if error and refusal.reason == error), None)
+    placed = had
+    if chosen is not None:
+        placed += tuple(
+            replace(_had(claim), devices=result.devices.results)
+            for claim, result in zip(case.claims, chosen.results, strict=True)
+        )
+    miss = None if chosen is not None else _nearest(survey, culprit)
+    return Explanation(
+        subject=question.subject,
+        claims=_names(question),
+        fits=chosen is not None,
+        node=chosen.node if chosen is not None else None,
+        could=tuple(answer.node for answer in survey.could),
+        placed=placed,
+        verdict=_verdict(question, survey, chosen, culprit),
+        error=error,
+        nodes=_together(survey.found),
+        nearest=_nearest_sentence(miss, survey) if miss is not None else "",
+        remedies=remedies(case, survey.asked, miss, question.holders) if chosen is None else (),
+        traps=traps(case, survey.sights, chosen),
+    )
+
+
+def _together(found: Mapping[str, Diagnosis]) -> tuple[NodesAlike, ...]:
+    groups: dict[Diagnosis, list[str]] = {}
+    for name, item in found.items():
+        groups.setdefault(item, []).append(name)
+    return tuple(NodesAlike(tuple(names), item) for item, names in groups.items())
+
+
+def _verdict(question: Question, survey: Survey, chosen: Allocation | None, culprit: NodeView | None) -> str:
+    total = len(question.nodes)
+    if chosen is not None:
+        others = [answer.node for answer in survey.could if answer.node != chosen.node]
+        also = f"; {counted(len(others), 'other node')} would do as well" if others else ""
+        return f"{question.subject} fits: it gets its devices on node {chosen.node}{also}"
+    if culprit is not None:
+        return (
+            f"{question.subject} fits nowhere: an error on node {culprit.name} ends its scheduling, so that no other "
+            "node is taken either"
+        )
+    if not total:
+        return f"{question.subject} fits nowhere: there is no node"
+    which = "the only node" if total == 1 else f"any of {total} nodes"
+    return f"{question.subject} does not fit on {which}"
+
+
+def _nearest(survey: Survey, culprit: NodeView | None) -> Miss | None:
+    """The node that is short by least; of equal ones the first by name. After an error, the node of the error."""
+    if culprit is not None:
+        return Miss(culprit, survey.found[culprit.name])
+    misses = [Miss(node, survey.found[node.name]) for node in survey.asked]
+    able = [miss for miss in misses if miss.diagnosis.requests]
+    return min(able, key=lambda miss: (miss.diagnosis.short is None, miss.diagnosis.short or 0), default=None)
+
+
+def _nearest_sentence(miss: Miss, survey: Survey) -> str:
+    if miss.diagnosis.step == "error":
+        return ""
+    same = [name for name, item in survey.found.items() if item == miss.diagnosis]
+    where = f"node {same[0]}" if len(same) == 1 else f"nodes {listed(same) if len(same) < 4 else same[0]}"
+    if len(same) > 3:  # more names than a sentence bears
+        where += f" and {len(same) - 1} like it"
+    if miss.diagnosis.short is not None:
+        where += f", {counted(miss.diagnosis.short, 'device')} short"
+    return f"{where}: {miss.diagnosis.sentence}"

@@ -1,0 +1,195 @@
+"""What stands between one request and each device of a node, looked at device by device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from dra_driver.errors import DriverError
+from dra_driver.simulator.allocator.candidates import Candidate, Surroundings
+from dra_driver.simulator.allocator.capacity import amounts, fits
+from dra_driver.simulator.allocator.constraints import Value, value
+from dra_driver.simulator.allocator.nodes import matches
+from dra_driver.simulator.allocator.offers import Failure, Offer, Pool, verdict
+from dra_driver.simulator.allocator.progress import Progress
+from dra_driver.simulator.allocator.requests import Option
+from dra_driver.simulator.allocator.tolerations import tolerated
+from dra_driver.simulator.explain.clauses import Reference, clauses, references
+from dra_driver.simulator.objects import DeviceTaint
+
+State = Literal["free", "selector", "error", "node", "in use", "capacity", "counters", "taint", "attribute"]
+"""``free`` devices can be had; the others name what is in the way. What the user wrote comes before what changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The first clause of a selector that is false or fails."""
+
+    place: str
+    """Whose selector it is: of the class, or of the request."""
+    expression: str
+    clause: str
+    error: str = ""
+    """Why it fails; "" when it is false."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One device and one request. ``why`` is what about the device is in the way, "" when nothing is."""
+
+    driver: str
+    device: str
+    state: State
+    why: str = ""
+    failed: Failed | None = None
+    saw: tuple[tuple[str, str], ...] = ()
+    """What the clause read, by its text in CEL; "missing" where the device has no such value."""
+    values: tuple[Value | None, ...] = ()
+    """Of the constraints' attributes."""
+    in_use: bool = False
+
+
+def findings(
+    option: Option, attributes: Sequence[str], around: Surroundings, pools: Sequence[Pool] | None = None
+) -> list[tuple[Offer, Finding]]:
+    """Every device of the node's usable pools, in the order in which they are tried.
+
+    Args:
+        option: the request.
+        attributes: of the constraints that are looked at.
+        around: node, pools and usage.
+        pools: only these pools.
+    """
+    progress = Progress((), around)
+    return [
+        (offer, _finding(offer, pool, option, attributes, around, progress))
+        for pool in (around.pools if pools is None else pools)
+        if pool.usable
+        for offer in pool.offers
+    ]
+
+
+def _finding(
+    offer: Offer, pool: Pool, option: Option, attributes: Sequence[str], around: Surroundings, progress: Progress
+) -> Finding:
+    used = not option.admin and around.usage.exclusive(offer.id)
+    name = (offer.driver, offer.device.name)
+    selected = verdict(offer, option.selectors, option.key, around.selectors.view)
+    if selected is not True:
+        failed = _failed(offer, option, around, selected)
+        saw = seen(offer, references(failed.clause))
+        return Finding(*name, "error" if failed.error else "selector", failed.error, failed, saw, in_use=used)
+    values = tuple(value(offer, attribute) for attribute in attributes)
+    state, why = _obstacle(offer, pool, option, around, progress)
+    if state == "free" and None in values:
+        state, why = "attribute", f"it has no attribute {attributes[values.index(None)]}"
+    return Finding(*name, state, why, values=values, in_use=used)
+
+
+def _obstacle(offer: Offer, pool: Pool, option: Option, around: Surroundings, progress: Progress) -> tuple[State, str]:
+    """What is in the way of a device that the selectors take."""
+    device = offer.device
+    try:
+        if offer.spec.per_device_node_selection and not matches(
+            around.node, device.node_name, device.all_nodes, device.node_selector
+        ):
+            return "node", "it is for other nodes"
+    except DriverError as error:
+        return "node", error.what
+    if not option.admin and around.usage.exclusive(offer.id):
+        return "in use", "it is in use"
+    try:
+        why = _capacity_missing(offer, option, around)
+    except DriverError as error:
+        why = error.what
+    if why:
+        return "capacity", why
+    if not progress.fits(Candidate(offer, pool), (), option.names[0]):
+        return "counters", "the shared counters that it consumes are used up by devices in use"
+    taint = _blocking_taint(offer, option)
+    if taint is not None:
+        written = f"{taint.key}={taint.value}" if taint.value else taint.key
+        return "taint", f"it has the taint {written}:{taint.effect}, which is not tolerated"
+    return "free", ""
+
+
+def _capacity_missing(offer: Offer, option: Option, around: Surroundings) -> str:
+    device = offer.device
+    if not option.capacity and not device.allow_multiple_allocations:
+        return ""
+    wanted = amounts(device, option.capacity, around.release)
+    if wanted is None:
+        missing = ", ".join(sorted(set(option.capacity) - set(device.capacity)))
+        return f"it has no capacity {missing}"
+    consumed = around.usage.consumed(offer.id)
+    for name, amount in wanted.items():
+        if not amount.legal:
+            return f"its policy for capacity {name} does not allow {amount.text()}"
+        if not fits(device, {name: amount}, consumed):
+            return f"it has less than {amount.text()} of capacity {name} left"
+    return ""
+
+
+def _blocking_taint(offer: Offer, option: Option) -> DeviceTaint | None:
+    for taint in offer.device.taints:
+        alone = msgspec.structs.replace(offer.device, taints=(taint,))
+        if not tolerated(alone, option.tolerations):
+            return taint
+    return None
+
+
+def _failed(offer: Offer, option: Option, around: Surroundings, selected: bool | Failure) -> Failed:
+    """The clause that decides: of a false expression one that is false, of a failing one the first that fails.
+
+    A false clause outweighs a failing one, in CEL as here.
+    """
+    if isinstance(selected, Failure):
+        place, error = option.places[selected.place], selected.text
+        expression = option.key[selected.place]
+    else:
+        index = next(i for i, item in enumerate(option.selectors) if not item.matches(offer.view))
+        place, error, expression = option.places[index], "", option.key[index]
+    whole = Failed(place, expression, " ".join(expression.split()), error)
+    parts = clauses(expression)
+    try:
+        view = around.selectors.view(offer.driver, offer.device) if offer.view is None else offer.view
+    except DriverError:
+        # No selector can read this device, so no clause is to blame.
+        return whole
+    wanted = None if error else False
+    found = (clause for clause in parts if _outcome(view, clause, around) is wanted)
+    clause = next(found, None) if len(parts) > 1 else None
+    return whole if clause is None else Failed(place, expression, clause, error)
+
+
+def _outcome(view: Any, clause: str, around: Surroundings) -> bool | None:
+    """None when the clause fails."""
+    try:
+        return around.selectors.compile(clause).matches(view)
+    except DriverError:
+        return None
+
+
+def seen(offer: Offer, wanted: Sequence[Reference]) -> tuple[tuple[str, str], ...]:
+    """The values of a device that an expression reads, each with its text in CEL."""
+    return tuple((item.text, _text(offer, item)) for item in wanted)
+
+
+def _text(offer: Offer, item: Reference) -> str:
+    if item.field == "driver":
+        return f"'{offer.driver}'"
+    if item.field == "allowMultipleAllocations":
+        return str(offer.shareable).lower()
+    if item.field == "capacity":
+        own = item.domain == offer.driver
+        found = offer.device.capacity.get(f"{item.domain}/{item.name}") or (
+            offer.device.capacity.get(item.name) if own else None
+        )
+        return str(found.value) if found is not None else "missing"
+    kind, content = value(offer, f"{item.domain}/{item.name}") or ("", None)
+    if content is None:
+        return "missing"
+    return str(content).lower() if kind == "bool" else f"'{content}'" if kind == "string" else str(content)

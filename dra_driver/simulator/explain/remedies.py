@@ -1,0 +1,244 @@
+"""What would help. Nothing is named that the allocator, asked with the change made, does not confirm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from dra_driver.errors import DriverError
+from dra_driver.simulator.allocator import NodeView
+from dra_driver.simulator.allocator.tolerations import BLOCKING
+from dra_driver.simulator.explain.clauses import Reference, clauses, references
+from dra_driver.simulator.explain.core import (
+    Core,
+    Part,
+    core,
+    countable,
+    fits,
+    most,
+    only,
+    parts_of,
+    with_request,
+)
+from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name
+from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis
+from dra_driver.simulator.explain.views import clause_text
+from dra_driver.simulator.explain.wording import counted, listed, named
+from dra_driver.simulator.objects import (
+    CelSelector,
+    DeviceSelector,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ResourceClaim,
+)
+
+MOST_HOLDERS = 64
+"""Claims of which it is tried whether it would help if they ended."""
+MOST_NAMED = 3
+"""Claims that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A node that does not do, and why."""
+
+    node: NodeView
+    diagnosis: Diagnosis
+
+
+def remedies(
+    case: Case, nodes: Sequence[NodeView], miss: Miss | None, holders: Sequence[ResourceClaim]
+) -> tuple[str, ...]:
+    """What would make the claims fit on the nearest node, or end the error there; each sentence was tried."""
+    if miss is None:
+        return ()
+    if miss.diagnosis.step == "error":
+        return tuple(_guards(case, miss))
+    found = core(case.claims, miss.node, case.world)
+    ways: tuple[Callable[[], Iterator[str]], ...] = (
+        lambda: _fewer(case, miss, found),
+        lambda: _ended(case, miss, holders),
+        lambda: _without_constraints(case, miss, found),
+        lambda: _tolerating(case, miss, found),
+        lambda: _without_clause(case, miss, found),
+    )
+    return tuple(sentence for way in ways for sentence in way()) or _last_resort(case, nodes, miss, holders)
+
+
+def _fewer(case: Case, miss: Miss, found: Core) -> Iterator[str]:
+    for part in found.requests:
+        asked = countable(case.claims, part)
+        able = most(case.claims, part, miss.node, case.world) if asked > 1 else 0
+        if able:
+            name = _request_name(case, part)
+            yield f"ask for {able} instead of {asked} devices in {name}: node {miss.node.name} has them"
+
+
+def _request_name(case: Case, part: Part) -> str:
+    name = f"request {case.request(part).name}"
+    return f"{name} of claim {claim_name(case.claims[part.claim])}" if len(case.claims) > 1 else name
+
+
+@contextmanager
+def without(case: Case, holders: Sequence[ResourceClaim]) -> Iterator[None]:
+    """As if these claims had ended."""
+    results = [item.status.allocation.devices.results for item in holders if item.status.allocation is not None]
+    for devices in results:
+        case.world.usage.release(devices)
+    try:
+        yield
+    finally:
+        for devices in results:
+            case.world.usage.take(devices)
+
+
+def _on_node(case: Case, node: NodeView, holders: Sequence[ResourceClaim]) -> list[ResourceClaim]:
+    """The claims that have devices of the node's pools."""
+    pools = {pool.key for pool in case.world.pools.pools(node)}
+    return [
+        item
+        for item in holders
+        if item.status.allocation is not None
+        and any((one.driver, one.pool) in pools for one in item.status.allocation.devices.results)
+    ]
+
+
+def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator[str]:
+    helpful = []
+    for holder in _on_node(case, miss.node, holders)[:MOST_HOLDERS]:
+        with without(case, [holder]):
+            if fits(case.claims, miss.node, case.world):
+                helpful.append(holder)
+    if not helpful:
+        return
+    listing = [f"{claim_name(item)} (has {named(_devices(item))})" for item in helpful[:MOST_NAMED]]
+    more = len(helpful) - len(listing)
+    if more:
+        listing.append(f"{more} more")
+    whose = "when this claim ends" if len(helpful) == 1 else "when one of these claims ends"
+    yield f"wait: node {miss.node.name} has room {whose}: {listed(listing, 'or')}"
+
+
+def _devices(holder: ResourceClaim) -> list[str]:
+    allocation = holder.status.allocation
+    return [item.device for item in allocation.devices.results] if allocation is not None else []
+
+
+def _without_constraints(case: Case, miss: Miss, found: Core) -> Iterator[str]:
+    parts = parts_of(case.claims)
+    for part in found.constraints:
+        if fits(only(case.claims, [item for item in parts if item != part]), miss.node, case.world):
+            spec = case.claims[part.claim].spec.devices.constraints[part.place]
+            sense = "the same" if spec.match_attribute is not None else "different"
+            yield (
+                f"leave out the constraint on {attribute(spec)} if the devices need not have {sense} values: node "
+                f"{miss.node.name} has enough of them"
+            )
+
+
+def _exactly(case: Case, part: Part) -> ExactDeviceRequest | None:
+    return case.claims[part.claim].spec.devices.requests[part.place].exactly
+
+
+def _changed(case: Case, part: Part, exactly: ExactDeviceRequest) -> list[ResourceClaim]:
+    request = case.claims[part.claim].spec.devices.requests[part.place]
+    return with_request(case.claims, part, msgspec.structs.replace(request, exactly=exactly))
+
+
+def _tolerating(case: Case, miss: Miss, found: Core) -> Iterator[str]:
+    """Taints are tolerated one key at a time, as a user would."""
+    taints = sorted(
+        {
+            (taint.key, taint.effect)
+            for pool in case.world.pools.pools(miss.node)
+            for offer in pool.offers
+            for taint in offer.device.taints
+            if taint.effect in BLOCKING
+        }
+    )
+    for part in found.requests:
+        exactly = _exactly(case, part)
+        if exactly is None:
+            continue
+        for key, effect in taints:
+            added = DeviceToleration(key=key, operator="Exists", effect=effect)
+            tolerant = msgspec.structs.replace(exactly, tolerations=(*exactly.tolerations, added))
+            if fits(_changed(case, part, tolerant), miss.node, case.world):
+                where = _request_name(case, part)
+                yield f"tolerate the taint {key}:{effect} in {where}: node {miss.node.name} then does"
+
+
+def _without_clause(case: Case, miss: Miss, found: Core) -> Iterator[str]:
+    excluding = [group for view in miss.diagnosis.requests for group in view.groups if group.state == "selector"]
+    for part in found.requests:
+        exactly = _exactly(case, part)
+        if exactly is None:
+            continue
+        for group in excluding:
+            shorter = _shorter(exactly.selectors, group)
+            if shorter is None:
+                continue
+            changed = msgspec.structs.replace(exactly, selectors=shorter)
+            if fits(_changed(case, part, changed), miss.node, case.world):
+                yield (
+                    f"change or leave out {clause_text(group.clause)} in {_request_name(case, part)}: without it node "
+                    f"{miss.node.name} does"
+                )
+
+
+def _shorter(selectors: Sequence[DeviceSelector], group: DeviceGroup) -> tuple[DeviceSelector, ...] | None:
+    """The selectors without the clause; None when it is in none of them."""
+    for place, selector in enumerate(selectors):
+        if selector.cel is not None and selector.cel.expression == group.selector:
+            left = [part for part in clauses(group.selector) if part != group.clause]
+            if len(left) == len(clauses(group.selector)):
+                left = []
+            made = (DeviceSelector(CelSelector(" && ".join(f"({part})" for part in left))),) if left else ()
+            return (*selectors[:place], *made, *selectors[place + 1 :])
+    return None
+
+
+def _guards(case: Case, miss: Miss) -> Iterator[str]:
+    """How a selector is made to be false where it fails now."""
+    failing = [group for view in miss.diagnosis.requests for group in view.groups if group.state == "error"]
+    for group in failing:
+        absent = [item for item in references(group.clause) if (item.text, ("missing",)) in group.saw]
+        guard = " && ".join(_presence(item) for item in absent)
+        if absent and _never_fails(case, miss.node, f"{guard} && ({group.selector})"):
+            yield f"put {clause_text(guard)} and && before the expression: it is then false where it fails now"
+            return
+
+
+def _presence(item: Reference) -> str:
+    if item.name.isidentifier():
+        return f"has({item.text})"
+    return f'"{item.name}" in device.{item.field}["{item.domain}"]'
+
+
+def _never_fails(case: Case, node: NodeView, expression: str) -> bool:
+    try:
+        selector = case.world.selectors.compile(expression)
+        for pool in case.world.pools.pools(node):
+            for offer in pool.offers:
+                selector.matches(case.world.selectors.view(offer.driver, offer.device))
+    except DriverError:
+        return False
+    return True
+
+
+def _last_resort(
+    case: Case, nodes: Sequence[NodeView], miss: Miss, holders: Sequence[ResourceClaim]
+) -> tuple[str, ...]:
+    """When no small change helps: whether an empty node would do."""
+    busy = _on_node(case, miss.node, holders)
+    with without(case, busy):
+        if busy and fits(case.claims, miss.node, case.world):
+            many = counted(len(busy), "claim")
+            return (f"wait until several of the {many} with devices of node {miss.node.name} have ended",)
+    with without(case, holders):
+        if any(fits(case.claims, node, case.world) for node in nodes):
+            return ("wait: only nodes that are emptier than now would do",)
+    return ("add a node of another kind: none of these would do, not even an empty one",)

@@ -1,0 +1,171 @@
+"""An explanation as a person reads it, and as plain objects for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
+from dra_driver.simulator.explain.wording import MOST_NAMES, counted, named, natural, printable, shortened
+
+MOST_GROUPS = 20
+"""Groups of nodes that are told one by one in the text; JSON has all."""
+
+
+def text(found: Explanation, told: Collection[str] = ()) -> str:
+    """The explanation in paragraphs. Traps whose names are in ``told`` are left out."""
+    lines = [_sentence(found.verdict)]
+    lines += [f"  {line}" for item in found.placed for line in _placed(item)]
+    # That the one node does which the claims go to has been said.
+    groups = sorted((group for group in found.nodes if group.nodes != (found.node,)), key=_order)
+    for group in groups[:MOST_GROUPS]:
+        lines += ["", *_nodes(group)]
+    if len(groups) > MOST_GROUPS:
+        lines += ["", _sentence(f"{counted(len(groups) - MOST_GROUPS, 'more group')} of nodes: see -o json")]
+    if found.nearest and len(groups) > 1:
+        lines += ["", _sentence(f"nearest miss: {found.nearest}")]
+    lines += _listed("What would help (each was tried):", [_sentence(item) for item in found.remedies])
+    traps = [trap for trap in found.traps if trap.name not in told]
+    lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in traps])
+    return "\n".join(map(printable, lines))
+
+
+def texts(found: Sequence[Explanation]) -> str:
+    """Several explanations; what is like an earlier one is only counted, and each trap is told once."""
+    paragraphs: list[str] = []
+    alike: list[Explanation] = []
+    told: set[str] = set()
+    for item in found:
+        if alike and item.like != alike[0].like:
+            paragraphs.append(_alike(alike))
+            alike = []
+        if item.like:
+            alike.append(item)
+        else:
+            paragraphs.append(text(item, told))
+            told |= {trap.name for trap in item.traps}
+    return "\n\n".join([*paragraphs, *([_alike(alike)] if alike else [])])
+
+
+def _alike(found: Sequence[Explanation]) -> str:
+    names = shortened([item.subject for item in found], MOST_NAMES)
+    them = "it" if len(found) == 1 else "them"
+    return printable(_sentence(f"{names}: all that is said of {found[0].like} is true of {them}, too"))
+
+
+def _order(group: NodesAlike) -> tuple[bool, bool, int]:
+    """Nodes that do, then errors, then those that are short by least."""
+    short = group.diagnosis.short
+    return (group.diagnosis.step != "fits", group.diagnosis.step != "error", short if short is not None else 1 << 30)
+
+
+def _listed(title: str, items: Sequence[str]) -> list[str]:
+    return ["", title, *(f"  - {item}" for item in items)] if items else []
+
+
+def _sentence(content: str) -> str:
+    """With a capital and a full stop."""
+    return f"{content[:1].upper()}{content[1:]}."
+
+
+def _placed(item: Placed) -> Iterator[str]:
+    by_pool: dict[tuple[str, str, str], list[str]] = {}
+    for one in item.devices:
+        by_pool.setdefault((one.request, one.driver, one.pool), []).append(one.device)
+    name = f"{item.namespace}/{item.claim}" if item.namespace else item.claim
+    for (request, driver, pool), devices in by_pool.items():
+        yield f"claim {name}, request {request}: {named(devices)} of pool {driver}/{pool}"
+
+
+def _nodes(group: NodesAlike) -> Iterator[str]:
+    names = natural(group.nodes)
+    who = f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes ({shortened(names, MOST_NAMES)})"
+    yield _sentence(f"{who}: {group.diagnosis.sentence}")
+    for note in group.diagnosis.notes if group.diagnosis.step != "pools" else ():
+        yield f"  - {_sentence(note)}"
+    yield from _requests(group.diagnosis)
+
+
+def _requests(found: Diagnosis) -> Iterator[str]:
+    claims = {view.claim for view in found.requests}
+    for view in found.requests:
+        whose = f" of claim {view.claim}" if len(claims) > 1 else ""
+        which = f"request {view.request}{whose}: " if len(found.requests) > 1 else ""
+        for group in view.groups:
+            yield f"  - {_sentence(which + group.sentence)}"
+
+
+def plain(found: Explanation) -> dict[str, Any]:
+    """The explanation as objects of JSON; lists and names as in ``values``."""
+    return {
+        "subject": found.subject,
+        "like": found.like or None,
+        "claims": list(found.claims),
+        "fits": found.fits,
+        "node": found.node,
+        "couldGoTo": list(found.could),
+        "verdict": found.verdict,
+        "error": found.error or None,
+        "allocations": [
+            {
+                "namespace": item.namespace,
+                "name": item.claim,
+                "devices": [msgspec.to_builtins(one) for one in item.devices],
+            }
+            for item in found.placed
+        ],
+        "nodes": [{"names": list(group.nodes), **_diagnosis(group.diagnosis)} for group in found.nodes],
+        "nearestMiss": found.nearest or None,
+        "whatWouldHelp": list(found.remedies),
+        "traps": [asdict(trap) for trap in found.traps],
+    }
+
+
+def _diagnosis(found: Diagnosis) -> dict[str, Any]:
+    return {
+        "step": found.step,
+        "sentence": found.sentence,
+        "short": found.short,
+        "notes": list(found.notes),
+        "requests": [
+            {
+                "claim": view.claim,
+                "request": view.request,
+                "wanted": view.wanted,
+                "free": view.free,
+                "total": view.total,
+                "devices": [
+                    {
+                        "names": list(group.devices),
+                        "state": group.state,
+                        "sentence": group.sentence,
+                        "clause": group.clause or None,
+                        "saw": {name: list(values) for name, values in group.saw},
+                    }
+                    for group in view.groups
+                ],
+            }
+            for view in found.requests
+        ],
+        "constraints": [
+            {
+                "kind": view.kind,
+                "attribute": view.attribute,
+                "requests": list(view.requests),
+                "wanted": view.wanted,
+                "groups": [
+                    {
+                        "label": share.label,
+                        "devices": list(share.devices),
+                        "free": list(share.free),
+                        "short": share.short,
+                    }
+                    for share in view.shares
+                ],
+            }
+            for view in found.constraints
+        ],
+    }

@@ -1,0 +1,220 @@
+"""Known traps of Kubernetes and of the hardware, named when the claims walk into them.
+
+Sources: the Kubernetes issues that the sentences name; times are those of kube-scheduler 1.36.3 and 1.37.1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dra_driver.names import DRIVER_NAME, NODE_DEVICE
+from dra_driver.simulator.allocator import Allocation
+from dra_driver.simulator.allocator.constraints import value
+from dra_driver.simulator.explain.connections import unconnected
+from dra_driver.simulator.explain.diagnosis import Case
+from dra_driver.simulator.explain.sights import Sight
+from dra_driver.simulator.explain.values import Trap
+from dra_driver.simulator.explain.views import clause_text
+from dra_driver.simulator.explain.wording import counted, named
+
+MANY_STEPS: Final = 1024
+"""Subsets that are worth a word: about a millisecond for each node."""
+MANY_POOLS: Final = 50
+"""Pools with shared counters from which on 1.36 is slow."""
+
+KEEPS_ALL: Final = (1, 36)
+"""First release of which API servers keep taints, counters and consumable capacity by default."""
+
+Look = Callable[[Case, Sequence[Sight], Allocation | None], str]
+
+
+def traps(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> tuple[Trap, ...]:
+    """The traps that the claims walk into, each named once."""
+    found = ((name, look(case, seen, chosen)) for name, look in TRAPS.items())
+    return tuple(Trap(name, sentence) for name, sentence in found if sentence)
+
+
+def _subset_search(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001 # of the table
+    worst = max(seen, key=_subsets, default=None)
+    if worst is None or _subsets(worst) < MANY_STEPS:
+        return _subset_search_to_come(seen)
+    nodes = {sight.node.name for sight in seen if _subsets(sight) >= MANY_STEPS}
+    return (
+        f"{worst.wish.name} asks for {worst.wish.option.count} devices, and {counted(len(nodes), 'node')} with fewer "
+        f"free ones {'is' if len(nodes) == 1 else 'are'} searched in vain: kube-scheduler tries every subset, "
+        f"{_subsets(worst):,} on node {worst.node.name}, which takes about {_subsets(worst) / 1000:,.0f} ms of each "
+        "attempt, and it gives up after 10 seconds; allocationMode All, or one device that is the whole node, is "
+        "refused at once there"
+    )
+
+
+def _subset_search_to_come(seen: Sequence[Sight]) -> str:
+    """Nodes that are empty now will not be."""
+    for sight in seen:
+        option = sight.wish.option
+        limited = any(spec.match_attribute is not None for spec in sight.wish.constraints)
+        if (
+            option.all_devices
+            or limited
+            or not option.count <= len(sight.matching)
+            or 2 ** (option.count - 1) < MANY_STEPS
+        ):
+            continue
+        return (
+            f"{sight.wish.name} asks for {option.count} devices, and when a node has fewer free ones, kube-scheduler "
+            f"tries every subset of them: {2 ** (option.count - 1):,} if one is missing; allocationMode All, or one "
+            "device that is the whole node, is refused at once there"
+        )
+    return ""
+
+
+def _subsets(sight: Sight) -> int:
+    """How many subsets are tried in vain before the node is passed over; 0 when the request may succeed."""
+    option = sight.wish.option
+    if option.all_devices:
+        return 0
+    groups: Counter[object] = Counter()
+    for offer, _ in sight.free:
+        groups[
+            tuple(value(offer, spec.match_attribute) for spec in sight.wish.constraints if spec.match_attribute)
+        ] += 1
+    if max(groups.values(), default=0) >= option.count:
+        return 0
+    return sum(2**size for size in groups.values())
+
+
+def _all_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    sight = next((item for item in seen if item.wish.option.all_devices and item.counted), None)
+    if sight is None:
+        return ""
+    what = f"{sight.wish.name} asks with allocationMode All for devices that consume shared counters"
+    admin = ", also with adminAccess" if sight.wish.option.admin else ""
+    if case.world.release.name == "1.36":
+        return (
+            f"{what}: kube-scheduler 1.36.0 and 1.36.1 crash on that (kubernetes#138882), and later ones refuse it"
+            f"{admin} when the devices exclude each other; ask for one device that is the whole node"
+        )
+    return f"{what}: it is refused{admin}, whenever two of them exclude each other, such as a node and its chips"
+
+
+def _admin_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    sight = next((item for item in seen if item.wish.option.admin and item.counted), None)
+    if sight is None:
+        return ""
+    return (
+        f"{sight.wish.name} has adminAccess, which passes over devices in use, but not over shared counters "
+        f"or taints: on node {sight.node.name} it waits until the counters of a device are free (kubernetes#140729)"
+    )
+
+
+def _missing_attribute(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    for sight in seen:
+        failing = [finding for _, finding in sight.pairs if finding.state == "error"]
+        if not failing or failing[0].failed is None:
+            continue
+        busy = [finding for finding in failing if finding.in_use]
+        devices = counted(len(failing), "device")
+        place = f"{clause_text(failing[0].failed.clause)} fails on {devices} of node {sight.node.name}"
+        if len(busy) == len(failing):
+            return (
+                f"{place}, which the search passes over as they are in use: when one of them is free again, the same "
+                "claim ends with an error"
+            )
+        return (
+            f"{place}: a selector that fails on one device keeps the pod off every node, as soon as the search reaches "
+            "that device; test device.driver first, and whether the attribute is there"
+        )
+    return ""
+
+
+def _shared_pool_name(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    for sight in seen if case.world.release.counters_by_pool_name else ():
+        names = Counter(pool.key[1] for pool in sight.pools if pool.counters)
+        for offer, _ in sight.counted:
+            if names[offer.pool] > 1:
+                return (
+                    f"two drivers have a pool {offer.pool} with shared counters on node {sight.node.name}: "
+                    "kube-scheduler up to 1.36.3 mixes their counters up, so that it refuses what is free or gives out "
+                    "what is not (kubernetes#140434); 1.37 does not"
+                )
+    return ""
+
+
+def _kept_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    for sight in seen if case.world.release.name == "1.36" else ():
+        tainted = any(finding.state == "taint" for _, finding in sight.counted)
+        if sight.counted and (tainted or sight.wish.constraints):
+            reason = "a taint" if tainted else "a constraint"
+            return (
+                f"{sight.wish.name} can get devices that consume shared counters, and {reason} may reject them: "
+                "kube-scheduler up to 1.36.2 then keeps their counters for the rest of the attempt and may refuse what "
+                "is free (kubernetes#140431)"
+            )
+    return ""
+
+
+def _vanished_device(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    for sight in seen:
+        for pool in sight.pools if sight.counted else ():
+            published = {offer.device.name for offer in (*pool.offers, *pool.elsewhere)}
+            gone = set(case.world.usage.in_pool(pool.key)) - published
+            if pool.counters and pool.usable and gone:
+                return (
+                    f"{named(gone)} of pool {'/'.join(pool.key)} is in use but no longer published: its shared "
+                    "counters count as free, so the same hardware can be given out twice (kubernetes#140802)"
+                )
+    return ""
+
+
+def _counters_at_scale(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    if not case.world.release.counters_everywhere:
+        return ""
+    pools = {pool.key for sight in seen for pool in sight.pools if pool.counters}
+    if len(pools) < MANY_POOLS:
+        return ""
+    return (
+        f"{len(pools)} pools have shared counters, and kube-scheduler 1.36 looks at all of them for each node that it "
+        "asks: 1 ms a node with 100 such pools, 10 ms with 500, 600 ms with 5,000; 1.37 does not"
+    )
+
+
+def _dropped_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    for sight in seen:
+        for pool in sight.pools:
+            whole = [offer for offer in pool.offers if offer.device.name == NODE_DEVICE]
+            if pool.key[0] == DRIVER_NAME and whole and len(pool.offers) > 1 and not whole[0].consumes:
+                return (
+                    f"pool {pool.key[1]} offers the whole node and its chips without shared counters, so that both can "
+                    "be given out at once: the API server has dropped those fields, as 1.33 to 1.35 and servers "
+                    "without DRAPartitionableDevices do; upgrade it, or publish one of the two"
+                )
+    return ""
+
+
+def _old_server(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+    release = tuple(int(part) for part in case.server.split(".")) if case.server else KEEPS_ALL
+    if release >= KEEPS_ALL:
+        return ""
+    return (
+        f"the API server is {case.server}: unless their feature gates are on, it drops without a word what claims say "
+        "about tolerations and consumable capacity, and what slices say about taints and shared counters; what is "
+        f"explained here is what it has kept, by the rules of {case.world.release.name}"
+    )
+
+
+TRAPS: Final[dict[str, Look]] = {
+    "subset-search": _subset_search,
+    "all-with-counters": _all_with_counters,
+    "admin-with-counters": _admin_with_counters,
+    "missing-attribute": _missing_attribute,
+    "shared-pool-name": _shared_pool_name,
+    "kept-counters": _kept_counters,
+    "vanished-device": _vanished_device,
+    "counters-at-scale": _counters_at_scale,
+    "dropped-counters": _dropped_counters,
+    "old-server": _old_server,
+    "unconnected": unconnected,
+}
+"""Name of a trap -> what tells whether it is there; "" when it is not."""

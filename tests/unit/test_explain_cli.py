@@ -1,0 +1,296 @@
+"""The command, as users call it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dra_driver.cli.main import main
+from dra_driver.simulator.manifests import emulated, merge, read_manifests
+from dra_driver.simulator.placement import simulate
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "specs"
+CONNECTED = str(EXAMPLES / "1x4-connected-devices.yaml")
+ATTRIBUTES = "device.attributes['neuron.aws.com']"
+Json = dict[str, Any]
+Shell = Callable[..., tuple[int, str, str]]
+
+CLASS: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "neuron.aws.com"},
+    "spec": {"selectors": [{"cel": {"expression": "device.driver == 'neuron.aws.com'"}}]},
+}
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Runs the command: status, output, errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(["explain", *arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def claim(name: str, count: int = 1, *, allocated: tuple[str, ...] = (), node: str = "n0", **fields: Any) -> Json:
+    made: Json = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "neuron.aws.com", "count": count}}]}
+        },
+    }
+    made["spec"]["devices"]["requests"][0]["exactly"].update(fields)
+    if allocated:
+        results = [{"request": "r", "driver": "neuron.aws.com", "pool": node, "device": device} for device in allocated]
+        made["status"] = {"allocation": {"devices": {"results": results}}}
+    return made
+
+
+def pod(name: str, *claims: str, **spec: Any) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"resourceClaims": [{"name": item, "resourceClaimName": item} for item in claims], **spec},
+    }
+
+
+def node(name: str, **spec: Any) -> Json:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec}
+
+
+def slices(name: str, count: int = 4) -> Json:
+    devices = [{"name": f"neuron-device-{i}", "attributes": {"deviceId": {"int": i}}} for i in range(count)]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"slice-{name}"},
+        "spec": {
+            "driver": "neuron.aws.com",
+            "nodeName": name,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": devices,
+        },
+    }
+
+
+def write(path: Path, *documents: Json, name: str = "objects.yaml") -> str:
+    file = path / name
+    file.write_text(yaml.safe_dump_all(documents))
+    return str(file)
+
+
+SMALL = (node("n0"), node("n1"), slices("n0"), slices("n1"), CLASS)
+
+
+def test_an_example_that_fits(shell: Shell) -> None:
+    status, out, _ = shell(CONNECTED, "--node", "trn2.48xlarge=2")
+    assert status == 0
+    assert out.splitlines()[0] == (
+        "Pod default/pod0 fits: it gets its devices on node node-1; 1 other node would do as well."
+    )
+    assert out.splitlines()[-1] == "2 nodes (node-1 and node-2): the claims fit."
+
+
+def test_an_example_that_does_not_fit(shell: Shell) -> None:
+    status, out, _ = shell(CONNECTED, "--node", "trn1.32xlarge")
+    assert status == 1
+    assert "Pod default/pod0 does not fit on the only node.\n" in out
+    assert "`device.attributes['neuron.aws.com'].instanceType == 'trn2.48xlarge'` is false, as " in out
+    assert "device.attributes[\"neuron.aws.com\"].instanceType is 'trn1.32xlarge'" in out
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("kind", ["trn2.48xlarge", "trn2u.48xlarge"])
+def test_it_agrees_with_simulate_on_every_example(example: Path, kind: str, shell: Shell, tmp_path: Path) -> None:
+    sources = [(str(example), example.read_text())]
+    efa = {**CLASS, "metadata": {"name": "efa.networking.k8s.aws"}, "spec": {}}
+    classes = write(tmp_path, efa)
+    manifests = merge(emulated([(kind, 4)]), read_manifests([*sources, (classes, Path(classes).read_text())]))
+    outcomes = simulate(manifests, "1.37").outcomes
+    status, out, _ = shell(str(example), classes, "--node", f"{kind}=4", "-o", "json")
+    found = json.loads(out)["explanations"]
+    assert [item["fits"] for item in found] == [outcome.placed for outcome in outcomes]
+    assert [item["node"] for item in found] == [outcome.node for outcome in outcomes]
+    assert status == int(not all(outcome.placed for outcome in outcomes))
+
+
+def test_pods_that_come_later_see_what_earlier_ones_took(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, pod("a", "a"), pod("b", "b"), claim("a", 3), claim("b", 3), claim("c", 1))
+    status, out, _ = shell(file, "--objects", write(tmp_path, *SMALL[::2], name="cluster.yaml"))
+    assert status == 1
+    assert "Pod default/a fits: it gets its devices on node n0." in out
+    assert "Node n0: request r needs 3 devices, and 1 of the 4 that match is free." in out
+    assert "Wait: node n0 has room when this claim ends: default/a (has neuron-device-0 to 2)." in out
+    assert "Claim default/c fits: it gets its devices on node n0." in out
+
+
+def test_replicas_that_are_refused_alike_are_only_counted(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, *(item for name in "abcd" for item in (pod(name, name), claim(name, 9))))
+    _, out, _ = shell(file, "--objects", write(tmp_path, *SMALL, name="cluster.yaml"))
+    assert out.count("does not fit") == 1
+    assert (
+        "Pod default/b, pod default/c and pod default/d: all that is said of pod default/a is true of them, too." in out
+    )
+
+
+def test_one_pod_or_claim_of_a_cluster(shell: Shell, tmp_path: Path) -> None:
+    held = claim("held", 3, allocated=("neuron-device-0", "neuron-device-1", "neuron-device-2"))
+    broken = pod("broken", "is-not-there")
+    cluster = write(tmp_path, *SMALL, held, claim("w", 2), pod("a", "held"), pod("w", "w"), broken)
+    status, out, _ = shell("pod/w", "--objects", cluster)
+    assert (status, out.splitlines()[0]) == (
+        0,
+        "Pod default/w fits: it gets its devices on node n1.",
+    )
+    assert "Node n0: request r needs 2 devices, and 1 of the 4 that match is free." in out
+    assert shell("claim/w", "--objects", cluster)[0] == 0
+    status, out, _ = shell("po/a", "--objects", cluster)
+    assert (status, out.splitlines()[0]) == (
+        0,
+        (
+            "Pod default/a has its devices already: claim held has n0/neuron-device-0, n0/neuron-device-1 and "
+            "n0/neuron-device-2."
+        ),
+    )
+
+
+def test_everything_of_the_cluster_that_waits(shell: Shell, tmp_path: Path) -> None:
+    held = claim("held", 1, allocated=("neuron-device-0",))
+    cluster = write(tmp_path, *SMALL, held, claim("w", 4), pod("w", "w"), pod("h", "held"))
+    status, out, _ = shell("--objects", cluster, "-o", "json")
+    assert status == 0
+    assert [(item["subject"], item["node"]) for item in json.loads(out)["explanations"]] == [("pod default/w", "n1")]
+
+
+def test_nodes_that_the_pod_may_not_use(shell: Shell, tmp_path: Path) -> None:
+    tainted = node("n1", taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}])
+    cluster = write(tmp_path, node("n0"), tainted, *SMALL[2:], name="cluster.yaml")
+    file = write(tmp_path, pod("p", "c", nodeSelector={"disk": "fast"}), claim("c"))
+    _, out, _ = shell(file, "--objects", cluster)
+    assert "2 nodes (n0 and n1): the pod's nodeSelector wants the label disk=fast, which is not set." in out
+    file = write(tmp_path, pod("p", "c"), claim("c", 5))
+    assert "Node n1: the pod does not tolerate the taint team=a:NoSchedule." in shell(file, "--objects", cluster)[1]
+
+
+def test_a_pod_that_names_its_node(shell: Shell, tmp_path: Path) -> None:
+    cluster = write(tmp_path, *SMALL, claim("c"), pod("p", "c", nodeName="n0"))
+    status, out, _ = shell("--objects", cluster)
+    assert status == 1
+    assert "the pod names its node itself, so the scheduler does not see it and allocates nothing for it" in out
+
+
+def test_a_shared_claim_is_allocated_once(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, pod("a", "c"), pod("b", "c"), pod("d", "c", nodeSelector={"x": "y"}), claim("c", 4))
+    status, out, _ = shell(file, "--objects", write(tmp_path, *SMALL, name="cluster.yaml"), "-o", "json")
+    found = json.loads(out)["explanations"]
+    assert status == 1
+    assert [item["fits"] for item in found] == [True, True, False]
+    assert found[1]["verdict"].startswith("pod default/b has its devices already: claim c has n0/neuron-device-0, ")
+    assert found[2]["verdict"].endswith("; but there is no node that it may go to")
+
+
+def test_the_json_form(shell: Shell, tmp_path: Path) -> None:
+    held = claim("held", 1, allocated=("neuron-device-1",))
+    selector = [{"cel": {"expression": f"{ATTRIBUTES}.deviceId < 2"}}]
+    cluster = write(tmp_path, node("n0"), slices("n0"), CLASS, held, claim("c", 2, selectors=selector))
+    status, out, _ = shell("claim/c", "--objects", cluster, "-o", "json", "--kubernetes", "1.36")
+    document = json.loads(out)
+    assert (status, document["kubernetes"]) == (1, "1.36")
+    (found,) = document["explanations"]
+    (group,) = found["nodes"]
+    assert (found["fits"], found["node"], found["error"], found["claims"]) == (False, None, None, ["default/c"])
+    assert (group["names"], group["step"], group["short"]) == (["n0"], "devices", 1)
+    assert [(item["names"], item["state"]) for item in group["requests"][0]["devices"]] == [
+        (["neuron-device-0"], "free"),
+        (["neuron-device-1"], "in use"),
+        (["neuron-device-2", "neuron-device-3"], "selector"),
+    ]
+    assert group["requests"][0]["devices"][2]["saw"] == {'device.attributes["neuron.aws.com"].deviceId': ["2", "3"]}
+    assert found["whatWouldHelp"][0].startswith("ask for 1 instead of 2 devices")
+
+
+def test_what_is_not_considered_is_listed(shell: Shell, tmp_path: Path) -> None:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "4"}}}
+    file = write(tmp_path, pod("p", "c", containers=[container]), claim("c"))
+    _, out, _ = shell(file, "--objects", write(tmp_path, *SMALL, name="cluster.yaml"))
+    assert out.splitlines()[-1] == "Not considered: resources: cpu: default/p."
+
+
+def test_standard_input_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = yaml.safe_dump_all([*SMALL, claim("c")]).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert shell("--objects", "-")[0] == 0
+
+
+def test_without_its_extra_it_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['lark'] = None; from dra_driver.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", script, "explain", CONNECTED, "--node", "trn2.48xlarge"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: the simulator needs the Python package lark, which is not installed; install the driver with its "
+        "simulator: pip install 'neuron-dra-driver[simulator]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "nothing is given"),
+        (["pod/a", "claim/b", "--objects", "x"], "more than one pod or claim is named"),
+        (["pod/a", "--node", "trn2.48xlarge"], "pod/a is in no cluster"),
+        (["pod/a"], "nothing is given"),
+        ([CONNECTED], "there is no node"),
+        ([CONNECTED, "--node", "trn9.huge"], "trn9.huge"),
+        (["absent.yaml", "--node", "trn2.48xlarge"], "absent.yaml: No such file or directory"),
+        ([CONNECTED, "pod/other", "--node", "trn2.48xlarge"], "there is no pod with resource claims default/other"),
+        (
+            [CONNECTED, "claim/other", "--node", "trn2.48xlarge"],
+            "there is no claim default/other; there is none at all",
+        ),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_one_error(arguments: list[str], text: str, shell: Shell) -> None:
+    status, out, err = shell(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ")
+    assert text in err
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("a: [", "objects.yaml:"),
+        ("kind: Pod\n", "apiVersion is missing"),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {nope: 1}\n",
+            "objects.yaml:4: Pod p: spec.nope",
+        ),
+        ("", "there is no Kubernetes object in it"),
+        (yaml.safe_dump(pod("p", "absent")), "needs the ResourceClaim default/absent, which is not there"),
+        (yaml.safe_dump(claim("c", selectors=[{"cel": {"expression": "device.x"}}])), "the expression is refused"),
+        (yaml.safe_dump(claim("c", deviceClassName="absent")), "there is no DeviceClass absent"),
+    ],
+)
+def test_files_that_cannot_be_used_are_one_error(content: str, text: str, shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(content)
+    status, out, err = shell(str(file), "--node", "trn2.48xlarge")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert text in err

@@ -1,0 +1,50 @@
+"""docs/explain.md shows what the command really prints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from dra_driver.cli.main import main
+from dra_driver.simulator.explain.traps import TRAPS
+from dra_driver.simulator.explain.values import Step
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "explain.md").read_text()
+RUNS = re.findall(r"```console\n\$ dra-driver explain ([^\n]*)\n((?!\$)[^`](?:.|\n)*?)```", PAGE)
+
+
+@pytest.mark.parametrize(("arguments", "shown"), RUNS, ids=[arguments for arguments, _ in RUNS])
+def test_the_output_on_the_page_is_what_is_printed(
+    arguments: str,
+    shown: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    listing = re.search(r"```yaml\n((?:.|\n)*?)```", PAGE)
+    assert listing is not None
+    (tmp_path / "threes.yaml").write_text(listing[1])
+    monkeypatch.chdir(tmp_path)
+    main(["explain", *shlex.split(arguments)])
+    assert capsys.readouterr().out.endswith(shown)
+
+
+def test_the_page_has_all_its_runs() -> None:
+    assert len(RUNS) == 3
+
+
+def rows(title: str) -> list[str]:
+    """The names in the first column of the table below a heading."""
+    section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `([a-z-]+)` \|", section, flags=re.MULTILINE)
+
+
+def test_every_step_and_every_trap_is_on_the_page() -> None:
+    assert rows("Which step excludes a node") == list(get_args(Step))
+    assert sorted(rows("Known traps")) == sorted(TRAPS)
