@@ -8,6 +8,7 @@ The answer for a pod, as a cluster gave it, is plain JSON too: ``refused``, name
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -75,8 +76,8 @@ class Expected:
     """Claims that the API server refuses."""
     allocations: dict[str, list[Object]] = field(default_factory=dict)
     """By node, for each that can satisfy the claims."""
-    fatal: str = ""
-    """Why the scheduling ends, whatever the other nodes have."""
+    fatal: tuple[str, ...] = ()
+    """Why the scheduling ends, whatever the other nodes have; the scheduler tells one of the reasons."""
     unknown: str = ""
     """What it does not claim to know; then the rest says nothing."""
 
@@ -131,16 +132,16 @@ class Simulated:
         self._met.clear()
         prepared = self._world.prepare([msgspec.convert(claim, ResourceClaim) for claim in pod["claims"]])
         if isinstance(prepared, Refusal):
-            return Expected(fatal=prepared.reason)
+            return Expected(fatal=(prepared.reason,))
         allocations: dict[str, list[Object]] = {}
-        fatal = ""
+        fatal: list[str] = []
         for name in pod["nodes"]:
             answer = self._world.ask(prepared, self._nodes[name])
             if isinstance(answer, Allocation):
                 allocations[name] = [normal(msgspec.to_builtins(item)) for item in answer.results]
             elif answer.fatal:
-                fatal = fatal or answer.reason
-        return Expected(allocations=allocations, fatal=fatal, unknown="; ".join(self._met))
+                fatal.append(answer.reason)
+        return Expected(allocations=allocations, fatal=tuple(fatal), unknown="; ".join(self._met))
 
     def take(self, answer: Object) -> None:
         """Count as in use what the cluster gave."""
@@ -183,7 +184,7 @@ def disagreement(expected: Expected, answer: Object) -> str:
     if node is None:
         return _of_pending(expected, answer)
     if expected.fatal:
-        return f"allocated on {node}; the simulator ends the scheduling: {expected.fatal}"
+        return f"allocated on {node}; the simulator ends the scheduling: {'; '.join(expected.fatal)}"
     if node not in expected.allocations:
         return f"allocated on {node}; the simulator has nothing there"
     real, ours = [normal(item) for item in answer["allocations"]], expected.allocations[node]
@@ -192,13 +193,25 @@ def disagreement(expected: Expected, answer: Object) -> str:
     return ""
 
 
-TOO_LONG = "timed out trying to allocate devices"
+_TOO_LONG = "timed out trying to allocate devices"
 """The scheduler has no answer: it gives up a search after 10 seconds."""
+_NO_CLASS = re.compile(r"device class \S+ does not exist")
+"""What is true of all nodes is no error of the scheduler, but ends the scheduling as well."""
 
 
 def _of_pending(expected: Expected, answer: Object) -> str:
-    if expected.allocations and not expected.fatal and TOO_LONG not in answer["message"]:
-        return f"pending ({answer['message']}); the simulator allocates on {', '.join(expected.allocations)}"
+    message = answer["message"]
+    if _TOO_LONG in message:
+        return ""
+    ended = answer["reason"] == "SchedulerError" or _NO_CLASS.search(message) is not None
+    if ended != bool(expected.fatal):
+        ours = "; ".join(expected.fatal) or f"allocates on {', '.join(expected.allocations) or 'no node'}"
+        return f"pending, {answer['reason']} ({message}); the simulator: {ours}"
+    if expected.allocations and not ended:
+        return f"pending ({message}); the simulator allocates on {', '.join(expected.allocations)}"
+    failing = "CEL runtime error" in message
+    if failing and not any(text.partition("CEL runtime error")[0] in message for text in expected.fatal):
+        return f"ended by {message}; the simulator: {'; '.join(expected.fatal)}"
     return ""
 
 

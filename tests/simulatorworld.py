@@ -91,6 +91,8 @@ class _Case:
         self.everywhere = self.networked and self.chance(30)
         self.broken = self.chance(6)
         """Pools that are not complete or contradict themselves."""
+        self.binding = self.chance(12)
+        """Devices that have to become ready: their pods wait, so the node has to be known before."""
         self.wild = self.chance(25)
         """Expressions of any kind."""
         self.classes = [self._class(index) for index in range(random.choice((1, 2, 3)))]
@@ -122,7 +124,9 @@ class _Case:
         contents: list[Object] = [{"sharedCounters": counters}] if counters else []
         numbers = iter(range(100))
         for _ in range(self.random.choice((1, 1, 1, 2))):
-            devices = [self._device(next(numbers), counters, where) for _ in range(self.random.choice((2, 3, 4, 6, 8)))]
+            devices = [
+                self._device(driver, next(numbers), counters, where) for _ in range(self.random.choice((2, 3, 4, 6, 8)))
+            ]
             contents.append({"devices": devices})
         generation = self.random.choice((0, 1, 5))
         pool = {"name": name, "generation": generation, "resourceSliceCount": len(contents)}
@@ -196,18 +200,18 @@ class _Case:
             for number in range(self.random.choice((1, 1, 2)))
         ]
 
-    def _device(self, number: int, counters: list[Object], where: Object) -> Object:
+    def _device(self, driver: str, number: int, counters: list[Object], where: Object) -> Object:
         made: Object = {"name": f"dev-{number}"}
         attributes = {name: value for name in ATTRIBUTES if (value := self._attribute(name)) is not None}
         if attributes:
-            made["attributes"] = attributes
+            made["attributes"] = self._named(driver, attributes)
         if self.shared and self.chance(60):
             made["allowMultipleAllocations"] = True
         capacity = {
             name: self._capacity(name, made) for name in self.some(("memory", "slots"), 0 if self.ragged else 2)
         }
         if capacity:
-            made["capacity"] = capacity
+            made["capacity"] = self._named(driver, capacity)
         if counters and self.chance(85):
             made["consumesCounters"] = [self._consumption(item) for item in self._chosen(counters)]
         if self.tainted and self.chance(35):
@@ -216,7 +220,15 @@ class _Case:
             made |= self._where_device()
         if "nodeSelector" in where and self.chance(15):
             made["bindsToNode"] = True
+        if self.binding and self.chance(30):
+            made |= {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
         return made
+
+    def _named(self, driver: str, values: Object) -> Object:
+        """Some under their full names. None under both: then Kubernetes takes either, as it happens."""
+        if not self.ragged:
+            return values
+        return {f"{driver}/{key}" if "/" not in key and self.chance(15) else key: item for key, item in values.items()}
 
     def _where_device(self) -> Object:
         if self.everywhere and self.chance(30):
@@ -316,7 +328,7 @@ class _Case:
                 self._claim(f"{TOKEN}-p{number}-c{index}")
                 for index in range(self.random.choice((1, 1, 1, 1, 1, 2, 2, 3)))
             ]
-            nodes = names if self.chance(35) else [self.random.choice(names)]
+            nodes = names if not self.binding and self.chance(35) else [self.random.choice(names)]
             made.append({"name": f"{TOKEN}-p{number}", "nodes": nodes, "claims": claims})
         return made
 
@@ -364,7 +376,11 @@ class _Case:
             made["tolerations"] = [self._toleration() for _ in range(self.random.choice((1, 1, 2)))]
         if self.chance(40 if self.shared else 4):
             names = self.some(("memory", "slots"), 1) if self.chance(95) else ["other"]
-            made["capacity"] = {"requests": {name: self.random.choice(_AMOUNTS.get(name, _SLOTS)) for name in names}}
+            if self.ragged and self.chance(10):
+                names = [f"{self.random.choice(self.drivers)}/{name}" for name in names]
+            made["capacity"] = {
+                "requests": {name: self.random.choice(_AMOUNTS.get(name[-6:], _SLOTS)) for name in names}
+            }
         return made
 
     def _class_name(self) -> str:

@@ -51,6 +51,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "or JSON; - is stdin",
     )
     add_cluster_arguments(parser)
+    add_arguments(parser)
     parser.add_argument(
         "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
     )
@@ -80,7 +81,6 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cluster.add_argument("--from-cluster", action="store_true", help="read them from a cluster; nothing is changed")
     cluster.add_argument("--kubeconfig", metavar="FILE", help="for --from-cluster (default: as kubectl)")
-    add_arguments(parser)
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(
         "--emulated-ultraservers", metavar="SxN", default="", help="nodes make up S servers of N (default: of 4 nodes)"
@@ -131,11 +131,11 @@ def read_input(args: argparse.Namespace) -> tuple[Manifests, str]:
     notes = []
     if release and release not in RELEASES and args.kubernetes is None:
         notes.append(f"the cluster's release {release}: {kubernetes} is simulated")
-    if args.node:
-        cluster = merge(cluster, emulated_nodes(args))
     if args.objects:
         with Progress("reading") as progress:
             cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress))
+    if args.node:
+        cluster = merge(_beside(emulated_nodes(args), cluster), cluster)
     if args.files:
         cluster = merge(waiting_left_out(cluster), read_manifests(_texts(args.files), kubernetes))
     return merge(cluster, Manifests(not_considered=tuple(notes))), kubernetes
@@ -159,6 +159,16 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("- (standard input) is given twice", remedy="read one of the two from a file")
     if args.emulated_ultraservers and not args.node:
         raise UsageError("--emulated-ultraservers goes with --node", remedy="name the nodes too")
+
+
+def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
+    """The emulated nodes, if the cluster has none of their names."""
+    names = {node.metadata.name for node in cluster.nodes} & {node.metadata.name for node in nodes.nodes}
+    if names:
+        raise UsageError(
+            f"--node: the cluster has a node {min(names)} already", remedy="rename it, or leave --node out"
+        )
+    return nodes
 
 
 def emulated_nodes(args: argparse.Namespace) -> Manifests:

@@ -72,6 +72,7 @@ class Bench:
         self._workers = ThreadPoolExecutor(6)
         self._numbers = itertools.count(1)
         self._pods: dict[str, Object] = {}
+        self._claims: dict[str, Object] = {}
         self._changed = threading.Condition()
         # Claims with admin access are refused elsewhere.
         labels = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
@@ -80,24 +81,29 @@ class Bench:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Follow the pods meanwhile."""
-        listed = json.loads(self._transport.request("GET", _PODS).body)
+        """Follow pods and claims meanwhile."""
+        with self._following(_PODS, self._pods), self._following(_CLAIMS, self._claims):
+            yield
+        self._workers.shutdown()
+
+    @contextmanager
+    def _following(self, path: str, seen: dict[str, Object]) -> Iterator[None]:
+        listed = json.loads(self._transport.request("GET", path).body)
         query = [("watch", "1"), ("resourceVersion", listed["metadata"]["resourceVersion"])]
-        with self._transport.stream(_PODS, query=query, timeout=3600) as stream:
-            thread = threading.Thread(target=self._follow, args=(stream,), daemon=True)
+        with self._transport.stream(path, query=query, timeout=3600) as stream:
+            thread = threading.Thread(target=self._follow, args=(stream, seen), daemon=True)
             thread.start()
             try:
                 yield
             finally:
                 stream.abort()
                 thread.join(10)
-                self._workers.shutdown()
 
-    def _follow(self, stream: Stream) -> None:
+    def _follow(self, stream: Stream, seen: dict[str, Object]) -> None:
         for line in stream:
-            pod = json.loads(line)["object"]
+            found = json.loads(line)["object"]
             with self._changed:
-                self._pods[pod["metadata"].get("name", "")] = pod
+                seen[found["metadata"].get("name", "")] = found
                 self._changed.notify_all()
 
     def play(self, cases: Sequence[Object]) -> list[Played]:
@@ -176,7 +182,7 @@ class Bench:
         refused = self._create_claims(played, turn, label)
         started = [name for name, item in pods.items() if not item.illegal and not refused.get(name)]
         self._all(lambda name: self._must_create(_PODS, _pod(pods[name].case["pods"][turn])), started)
-        self._wait(started, _answered)
+        self._wait(started, self._answered)
         answers = self._answers(pods, started, turn, label) | {
             name: {"refused": found} for name, found in refused.items()
         }
@@ -221,7 +227,7 @@ class Bench:
         answers: dict[str, Object] = {}
         for name in started:
             pod = self._pods[name]
-            node = pod["spec"].get("nodeName")
+            node = pod["spec"].get("nodeName") or ("" if _pending(pod) else pods[name].case["pods"][turn]["nodes"][0])
             if node:
                 names = [claim["metadata"]["name"] for claim in pods[name].case["pods"][turn]["claims"]]
                 allocations = [_without_time(claims[item]["status"]["allocation"]) for item in names]
@@ -230,6 +236,16 @@ class Bench:
                 condition = _condition(pod)
                 answers[name] = {"node": None, "reason": condition["reason"], "message": condition["message"]}
         return answers
+
+    def _answered(self, pod: Object) -> bool:
+        """Whether it has a node or got none; a pod whose devices have to become ready has no node yet."""
+        return bool(pod["spec"].get("nodeName")) or _pending(pod) or self._waits_for_devices(pod)
+
+    def _waits_for_devices(self, pod: Object) -> bool:
+        names = [item["resourceClaimName"] for item in pod["spec"]["resourceClaims"]]
+        found = [self._claims.get(name, {}).get("status", {}).get("allocation", {}) for name in names]
+        results = [item for allocation in found for item in allocation.get("devices", {}).get("results", ())]
+        return all(found) and any("bindingConditions" in item for item in results)
 
     # Requests
 
@@ -310,9 +326,8 @@ def _condition(pod: Object) -> Object:
     return next(found, {})
 
 
-def _answered(pod: Object) -> bool:
-    condition = _condition(pod)
-    return bool(pod["spec"].get("nodeName")) or condition.get("reason") in ("Unschedulable", "SchedulerError")
+def _pending(pod: Object) -> bool:
+    return _condition(pod).get("reason") in ("Unschedulable", "SchedulerError")
 
 
 def _blames_expressions(problem: str) -> bool:

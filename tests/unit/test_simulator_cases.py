@@ -146,3 +146,36 @@ def test_every_difference_of_an_allocation_is_seen(path: str, value: object) -> 
 def test_only_the_value_of_a_share_is_no_difference() -> None:
     expected = Expected(allocations={"n": [normal(_with("devices.results.0.shareID", "other"))]})
     assert disagreement(expected, {"node": "n", "allocations": [ALLOCATION]}) == ""
+
+
+FAILED = "class c: selector #0 on device a/p/d: CEL runtime error"
+
+
+def _pending(reason: str, message: str = "0/1 nodes are available: 1 cannot allocate all claims.") -> Object:
+    return {"node": None, "reason": reason, "message": message}
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "seen"),
+    [
+        (Expected(), _pending("Unschedulable"), False),
+        (Expected(), _pending("SchedulerError"), True),
+        (Expected(), {"node": "n", "allocations": []}, True),
+        (Expected(allocations={"n": []}), {"node": "n", "allocations": []}, False),
+        (Expected(allocations={"n": []}), {"node": "m", "allocations": []}, True),
+        (Expected(allocations={"n": []}), _pending("Unschedulable"), True),
+        (Expected(allocations={"n": []}), _pending("SchedulerError", "timed out trying to allocate devices"), False),
+        (Expected(allocations={"n": []}, fatal=("why",)), {"node": "n", "allocations": []}, True),
+        (Expected(fatal=(f"{FAILED}: no such key: n",)), _pending("SchedulerError", f"{FAILED}: no key"), False),
+        (Expected(fatal=(f"{FAILED}: no key",)), _pending("SchedulerError", FAILED.replace("/d:", "/e:")), True),
+        (Expected(fatal=("why",)), _pending("Unschedulable"), True),
+        (Expected(fatal=("why",)), _pending("Unschedulable", "request r: device class c does not exist"), False),
+        (Expected(refused=("c",)), {"refused": ["c"]}, False),
+        (Expected(refused=("c",)), {"refused": ["d"]}, True),
+        (Expected(refused=("c",)), _pending("Unschedulable"), True),
+        (Expected(), {"refused": ["c"]}, True),
+        (Expected(allocations={"n": []}, unknown="what"), _pending("Unschedulable"), False),
+    ],
+)
+def test_every_difference_of_a_refusal_is_seen(expected: Expected, answer: Object, seen: bool) -> None:
+    assert bool(disagreement(expected, answer)) == seen
