@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from dra_driver.cli.errors import UsageError
+from dra_driver.cli.workload import add_arguments, is_about_workload, run_workload
 
 if TYPE_CHECKING:
     from dra_driver.simulator.manifests import Manifests
@@ -27,6 +28,7 @@ examples:
   dra-driver simulate deployment.yaml --node trn2.48xlarge=4 --node trn1.32xlarge -o svg > picture.svg
   dra-driver simulate group.yaml --node trn2u.48xlarge=8
   dra-driver simulate pod.yaml --from-cluster --kubeconfig ~/.kube/config
+  dra-driver simulate --workload examples/workloads/mixed.yaml --seed 1-8 --policy all
   kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | dra-driver simulate --objects -
 """
 
@@ -49,6 +51,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "or JSON; - is stdin",
     )
     add_cluster_arguments(parser)
+    add_arguments(parser)
     parser.add_argument(
         "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
     )
@@ -93,6 +96,8 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Place everything and show it; 1 when something waits."""
+    if is_about_workload(args):
+        return run_workload(args)
     from dra_driver.cli.simulateoutput import show
     from dra_driver.simulator.manifests import ManifestError
     from dra_driver.simulator.placement import simulate
@@ -126,11 +131,11 @@ def read_input(args: argparse.Namespace) -> tuple[Manifests, str]:
     notes = []
     if release and release not in RELEASES and args.kubernetes is None:
         notes.append(f"the cluster's release {release}: {kubernetes} is simulated")
-    if args.node:
-        cluster = merge(cluster, _emulated(args))
     if args.objects:
         with Progress("reading") as progress:
             cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress))
+    if args.node:
+        cluster = merge(_beside(emulated_nodes(args), cluster), cluster)
     if args.files:
         cluster = merge(waiting_left_out(cluster), read_manifests(_texts(args.files), kubernetes))
     return merge(cluster, Manifests(not_considered=tuple(notes))), kubernetes
@@ -156,7 +161,18 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--emulated-ultraservers goes with --node", remedy="name the nodes too")
 
 
-def _emulated(args: argparse.Namespace) -> Manifests:
+def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
+    """The emulated nodes, if the cluster has none of their names."""
+    names = {node.metadata.name for node in cluster.nodes} & {node.metadata.name for node in nodes.nodes}
+    if names:
+        raise UsageError(
+            f"--node: the cluster has a node {min(names)} already", remedy="rename it, or leave --node out"
+        )
+    return nodes
+
+
+def emulated_nodes(args: argparse.Namespace) -> Manifests:
+    """The nodes of ``--node``; UsageError for those that cannot be emulated."""
     from dra_driver.errors import DriverError
     from dra_driver.simulator.manifests import emulated
 
@@ -179,10 +195,10 @@ def _node(text: str) -> tuple[str, int]:
 
 
 def _texts(names: list[str]) -> list[tuple[str, str]]:
-    return [(name, _text(name)) for name in names]
+    return [(name, read_text(name)) for name in names]
 
 
-def _text(name: str) -> str:
+def read_text(name: str) -> str:
     """The text of a file; UsageError when there is none."""
     try:
         if name == "-":

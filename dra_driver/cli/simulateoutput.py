@@ -37,13 +37,19 @@ def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
 
 
 def document(simulation: Simulation) -> dict[str, Any]:
-    """``claims``: one entry each, in the order in which they were tried."""
+    """``claims``: one entry each, in the order in which they were tried.
+
+    A claim of several pods stands where it was allocated, whatever became of the others.
+    """
     import msgspec
 
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for outcome in simulation.outcomes:
         for claim in outcome.claims:
             meta, allocation = claim.metadata, claim.status.allocation
+            before = rows.get((meta.namespace, meta.name))
+            if before is not None and before["node"] is not None:
+                continue
             rows[meta.namespace, meta.name] = {
                 "namespace": meta.namespace,
                 "name": meta.name,

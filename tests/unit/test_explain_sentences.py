@@ -202,6 +202,30 @@ def test_a_clause_that_fails_ends_the_scheduling_everywhere() -> None:
     )
 
 
+def test_a_class_whose_selector_cannot_be_compiled() -> None:
+    broken = {"metadata": {"name": "any"}, "spec": {"selectors": [{"cel": {"expression": "true && device.nope"}}]}}
+    found = explained([claim(plain_request())], other(device("d0")), classes=[broken])
+    assert of_devices(found)[0].startswith("on the only device `device.nope` fails (CEL compile error: ")
+    assert of_devices(found)[0].endswith("(selector 1 of class any)")
+
+
+def test_a_device_that_no_selector_can_read() -> None:
+    wish = plain_request(selectors=[{"cel": {"expression": "true && device.driver == 'x'"}}])
+    found = explained([claim(wish)], other(device("d0", attributes={"v": {"version": "one"}})))
+    assert of_devices(found)[0].startswith(
+        "on the only device `true && device.driver == 'x'` fails (CEL runtime error: attribute v: parse semantic "
+    )
+    assert found.remedies == ()
+
+
+def test_nothing_that_others_wrote_drives_the_terminal() -> None:
+    made = device("d0", attributes={"text": "\x1b[2J\r\u202e"})
+    wish = plain_request(selectors=[{"cel": {"expression": "device.attributes['a.example'].text == '\x1b\u2028'"}}])
+    written = text(explained([claim(wish)], other(made)))
+    assert "\\x1b[2J\\r\\u202e" in written
+    assert all(line.isprintable() for line in written.split("\n"))
+
+
 def test_a_class_that_does_not_exist() -> None:
     found = explained([claim(wanted())], ONE, classes=[])
     assert (found.fits, found.nodes) == (False, ())
@@ -266,6 +290,34 @@ def test_sub_requests() -> None:
         "request r has no sub-request that can be satisfied: sub-request r/b needs 18 devices, and only 16 match; "
         "sub-request r/s needs 17 devices, and only 16 match"
     )
+
+
+def test_sub_requests_with_a_constraint() -> None:
+    ways = [
+        {"name": "b", "deviceClassName": "neuron.aws.com", "count": 5},
+        {
+            "name": "s",
+            "deviceClassName": "neuron.aws.com",
+            "count": 4,
+            "selectors": [{"cel": {"expression": f"{ATTRIBUTES}.deviceId > 13"}}],
+        },
+    ]
+    found = explained([claim({"name": "r", "firstAvailable": ways}, constraints=[group(4)])], ONE)
+    assert said(found).sentence == (
+        "request r has no sub-request that can be satisfied: sub-request r/b needs 5 devices with the same "
+        "resource.aws.com/devicegroup4_id, and rows 0, 1, 2 and 3 have 4 free each; sub-request r/s needs 4 devices, "
+        "and only 2 match"
+    )
+
+
+def test_a_group_that_has_enough_devices_but_not_for_each_request() -> None:
+    rows = [wanted(name, 2, f"{ATTRIBUTES}.topology_x == {row}") for name, row in (("a", 0), ("b", 1))]
+    found = explained([claim(*rows, constraints=[group(4)])], ONE)
+    assert said(found).sentence == (
+        "requests a and b need 4 devices with the same resource.aws.com/devicegroup4_id, and rows 0 and 1 have 4 free "
+        "each; no group has enough for everything together"
+    )
+    assert [share.short for share in said(found).constraints[0].shares] == [2, 2]
 
 
 def test_taints_and_what_tolerates_them() -> None:

@@ -212,6 +212,12 @@ def test_an_error_in_the_second_document_and_in_a_list_names_its_own_line() -> N
     assert failure(listed).startswith("input.yaml:6: Node: items[0].metadata.nome: ")
 
 
+def test_in_long_files_name_and_path_have_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_driver.simulator.manifests.documents.LONGEST_SEARCHED", 10)
+    message = failure(CLAIM.replace("count: 2", "count: 0"))
+    assert message.startswith("input.yaml: ResourceClaim default/c: spec.devices.requests[0].exactly.count: ")
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "---\n---\n", "just words", "- 1", "a: &x 1\nb: *x", "{", "kind: Pod", "\t- x", "!!bool maybe", "[" * 5000],

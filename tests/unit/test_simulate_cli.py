@@ -177,6 +177,11 @@ def test_a_pod_goes_where_a_claim_that_it_shares_is_allocated(shell: Shell, tmp_
     assert "Pod default/second: node b" in shell.out
     assert "Pod default/third: not placed" in shell.out
     assert "claim big is allocated for another node" in shell.out
+    found = shell.claims("--objects", write(tmp_path, *objects), status=1)
+    assert [(item["name"], item["node"], item["reason"] == "") for item in found] == [
+        ("big", "b", True),
+        ("own", None, False),
+    ]
 
 
 def test_devices_in_use_are_not_given_again(shell: Shell, tmp_path: Path) -> None:
@@ -281,6 +286,17 @@ def test_the_svg_shows_each_pod_and_says_what_it_leaves_out(shell: Shell, tmp_pa
     ids = [item.get("id") for item in root.iter() if item.get("id")]
     assert len(ids) == len(set(ids))
     assert "not drawn: ResourceClaim default/z, which is not placed" in shell.err
+
+
+def test_emulated_nodes_stand_beside_the_others_and_leave_their_class_alone(shell: Shell, tmp_path: Path) -> None:
+    own = GADGETS | {"metadata": {"name": "neuron.aws.com"}}
+    own["spec"] = {"selectors": [{"cel": {"expression": "device.driver == 'a.example'"}}]}
+    objects = write(tmp_path, node("other"), own, *gadgets("other", 2))
+    new = write(tmp_path, claim("new"), name="new.yaml")
+    assert [item["node"] for item in shell.claims(new, "--objects", objects, "--node", "trn2.48xlarge")] == ["other"]
+    objects = write(tmp_path, node("node-1"))
+    assert shell(new, "--objects", objects, "--node", "trn2.48xlarge") == 2
+    assert "the cluster has a node node-1 already" in shell.err
 
 
 def test_cpu_and_affinity_are_listed_as_not_considered(shell: Shell, tmp_path: Path) -> None:

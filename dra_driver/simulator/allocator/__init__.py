@@ -9,8 +9,19 @@ from __future__ import annotations
 
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.offers import Selector, Selectors
-from dra_driver.simulator.allocator.scheduler import Scheduler
+from dra_driver.simulator.allocator.scheduler import Scheduler, nodes_with_room
 from dra_driver.simulator.allocator.usage import Usage
 from dra_driver.simulator.allocator.world import Allocation, Refusal, World, allocate
 
-__all__ = ["Allocation", "NodeView", "Refusal", "Scheduler", "Selector", "Selectors", "Usage", "World", "allocate"]
+__all__ = [
+    "Allocation",
+    "NodeView",
+    "Refusal",
+    "Scheduler",
+    "Selector",
+    "Selectors",
+    "Usage",
+    "World",
+    "allocate",
+    "nodes_with_room",
+]

@@ -16,10 +16,15 @@ from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusa
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim
 
 
-def _nodes_with_room(nodes: int) -> int:
+def nodes_with_room(nodes: int) -> int:
     """After how many nodes with room kube-scheduler looks no further (``numFeasibleNodesToFind``)."""
     percentage = max(50 - nodes // 125, 5)
     return min(nodes, max(100, nodes * percentage // 100))
+
+
+def _key(claims: Sequence[PreparedClaim]) -> bytes:
+    """Equal for claims that ask for the same."""
+    return msgspec.json.encode([item.claim.spec for item in claims], order="sorted")
 
 
 class Scheduler:
@@ -28,6 +33,8 @@ class Scheduler:
     def __init__(self, world: World, nodes: Iterable[NodeView]) -> None:
         self.world = world
         self._nodes = sorted(nodes, key=lambda node: node.name)
+        self._sound: dict[bytes, set[str]] = {}
+        """By what is asked for: nodes that do not end the scheduling, whatever is in use."""
         self._open: dict[tuple[bytes, tuple[str, ...] | None], list[NodeView]] = {}
 
     def place(self, claims: Sequence[ResourceClaim], on: Sequence[NodeView] | None = None) -> Allocation | Refusal:
@@ -40,7 +47,7 @@ class Scheduler:
         prepared = self.world.prepare(claims)
         if isinstance(prepared, Refusal):
             return prepared
-        waiting = self._not_refused(claims, on)
+        waiting = self._not_refused(prepared, on)
         answer: Allocation | Refusal = Refusal(NO_SOLUTION)
         while waiting:
             answer = self.world.ask(prepared, waiting[-1])
@@ -51,10 +58,9 @@ class Scheduler:
             waiting.pop()
         if isinstance(answer, Refusal):
             return answer
-        if not self.world.harmless(prepared):
-            error = self._error_elsewhere(prepared, waiting[-2::-1])
-            if error is not None:
-                return error
+        error = self._error_elsewhere(prepared, waiting[-2::-1])
+        if error is not None:
+            return error
         for result in answer.results:
             self.world.usage.take(result.devices.results)
         return answer
@@ -65,15 +71,21 @@ class Scheduler:
         At all of them in clusters of less than 100 nodes. In larger ones it stops when enough have room, and nobody
         knows with which node it begins; here it is the first by name.
         """
-        wanted = _nodes_with_room(len(self._nodes)) - 1
+        errors = self.world.errors(claims)
+        if errors == "nothing":
+            return None
+        sound = self._sound.setdefault(_key(claims), set()) if errors == "node" else set()
+        wanted = nodes_with_room(len(self._nodes)) - 1
         for node in nodes:
             if wanted <= 0:
                 break
+            if node.name in sound:
+                continue
             answer = self.world.ask(claims, node)
-            if isinstance(answer, Allocation):
-                wanted -= 1
-            elif answer.fatal:
+            if isinstance(answer, Refusal) and answer.fatal:
                 return answer
+            sound.add(node.name)
+            wanted -= isinstance(answer, Allocation)
         return None
 
     def release(self, results: Iterable[AllocatedDevice]) -> None:
@@ -81,13 +93,12 @@ class Scheduler:
         self.world.usage.release(results)
         self._open.clear()
 
-    def _not_refused(self, claims: Sequence[ResourceClaim], on: Sequence[NodeView] | None) -> list[NodeView]:
+    def _not_refused(self, claims: Sequence[PreparedClaim], on: Sequence[NodeView] | None) -> list[NodeView]:
         """The nodes that have not refused equal claims, the first one last; to be shortened by whoever asks them."""
         nodes = self._nodes if on is None else on
-        if not self._refusals_last(claims):
+        if not self._refusals_last([item.claim for item in claims]):
             return list(reversed(nodes))
-        wanted = msgspec.json.encode([claim.spec for claim in claims], order="sorted")
-        key = (wanted, None if on is None else tuple(node.name for node in on))
+        key = (_key(claims), None if on is None else tuple(node.name for node in on))
         if key not in self._open:
             self._open[key] = list(reversed(nodes))
         return self._open[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator.candidates import Surroundings
@@ -39,6 +40,10 @@ class Allocation:
     results: tuple[AllocationResult, ...]
 
 
+Errors = Literal["nothing", "node", "usage"]
+"""``nothing``: no node does; ``node``: only what a node has matters; ``usage``: also what is in use."""
+
+
 class World:
     """Slices, classes and what is in use. Slices and classes do not change; ``usage`` may.
 
@@ -67,15 +72,16 @@ class World:
         except DriverError as error:
             return Refusal(str(error), fatal=True)
 
-    def harmless(self, claims: Sequence[PreparedClaim]) -> bool:
-        """Whether no device of the cluster can end the scheduling of these claims, so that one node is like another.
-
-        True is certain; False only means that a node has to be asked.
-        """
+    def errors(self, claims: Sequence[PreparedClaim]) -> Errors:
+        """What it depends on whether a node ends the scheduling of these claims, as far as that can be told cheaply."""
         options = [option for item in claims for request in item.requests for option in request.options]
-        if self.pools.peculiar or any(option.all_devices or option.capacity for option in options):
-            return False
-        return all(self._never_fails(option) for option in options)
+        if self.pools.peculiar or any(option.capacity for option in options):
+            return "usage"
+        if not all(self._never_fails(option) for option in options):
+            return "usage"
+        if not any(option.all_devices for option in options):
+            return "nothing"
+        return "usage" if any(item.claim.spec.devices.constraints for item in claims) else "node"
 
     def _never_fails(self, option: Option) -> bool:
         known = self._harmless.get(option.key)

@@ -30,8 +30,7 @@ class Survey:
         self.asked: list[NodeView] = []
         self.found: dict[str, Diagnosis] = {}
         self.could: list[Allocation] = []
-        self.decisive: tuple[NodeView, Refusal] | Allocation | None = None
-        """What ends the scheduling: the first allocation or error."""
+        self.errors: list[tuple[NodeView, Refusal]] = []
 
     def ask(self, node: NodeView) -> None:
         """Ask one node."""
@@ -44,7 +43,7 @@ class Survey:
             self.took(answer)
         elif answer.fatal:
             self.found[node.name] = _error(self._case, node, answer)
-            self.decisive = self.decisive or (node, answer)
+            self.errors.append((node, answer))
         else:
             self.found[node.name] = self._diagnosis(node, answer, seen)
 
@@ -62,7 +61,6 @@ class Survey:
         """Note that a node does."""
         self.could.append(answer)
         self.found[answer.node] = FITS
-        self.decisive = self.decisive or answer
 
     def _diagnosis(self, node: NodeView, answer: Refusal, seen: Sequence[Sight]) -> Diagnosis:
         """The parts of the claims are tried on one of the nodes on which nothing tells the difference."""

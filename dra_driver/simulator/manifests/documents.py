@@ -17,6 +17,8 @@ from dra_driver.simulator.manifests.errors import ManifestError
 
 Path = Sequence[str | int]
 """Keys and list positions from an object's top."""
+LONGEST_SEARCHED = 8 << 20
+"""Characters of a file in which a line is looked for; in longer ones, written by programs, name and path have to do."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # which base depends on libyaml
@@ -71,6 +73,8 @@ class Origin:
 
     def _line(self, path: Path) -> int:
         """1 for the first line; of the deepest part of the path that exists; 0 when the text cannot tell."""
+        if len(self.text) > LONGEST_SEARCHED:
+            return 0
         try:
             nodes = yaml.compose_all(self.text, Loader=_Loader)
             node = next((node for place, node in enumerate(nodes) if place == self.document), None)

@@ -1,0 +1,156 @@
+"""``dra-driver simulate --workload``: pods that come and go over a cluster, under one or several policies."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dra_driver.cli.errors import UsageError
+from dra_driver.errors import DriverError
+
+if TYPE_CHECKING:
+    from dra_driver.simulator.manifests import Manifests
+    from dra_driver.simulator.workload import Workload
+    from dra_driver.simulator.workload.report import Report
+
+POLICY_NAMES = (
+    "lowest-id",
+    "broken-sets-first",
+    "lowest-id-spread",
+    "broken-sets-first-spread",
+    "lowest-id-packed",
+    "broken-sets-first-packed",
+    "broken-sets-first-fitting",
+)
+"""Those of ``simulator.workload.policies``, which would cost ``--help`` a tenth of a second."""
+MOST_SEEDS = 100
+MOST_SEED = 2**53
+"""Programs that read JSON take larger numbers for others."""
+
+_SEEDS = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?", re.ASCII)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``simulate`` that are about workloads; ``--node``, ``--kubernetes`` and ``-o`` are its own."""
+    group = parser.add_argument_group("a stream of pods")
+    group.add_argument(
+        "--workload", metavar="FILE", help="let the pods of this file come and go (docs/placement.md); - is stdin"
+    )
+    group.add_argument("--seed", metavar="N", help="which stream; 1-8 for several of them (default: 1)")
+    group.add_argument(
+        "--policy",
+        action="append",
+        metavar="NAME",
+        help=f"what is tried first, repeatable: {', '.join(POLICY_NAMES)}, all (default: {POLICY_NAMES[0]})",
+    )
+
+
+def is_about_workload(args: argparse.Namespace) -> bool:
+    """Whether one of the options of ``add_arguments`` is given."""
+    return any(value is not None for value in (args.workload, args.seed, args.policy))
+
+
+def run_workload(args: argparse.Namespace) -> int:
+    """Print what became of the pods, as text, JSON, YAML or SVG; UsageError for arguments that cannot be used."""
+    check(args)
+    seeds, policies = parse_seeds(args.seed or "1"), parse_policies(args.policy)
+    try:
+        found = report(args, seeds, policies)
+    except UsageError:
+        raise
+    except DriverError as error:
+        raise UsageError(str(error)) from error
+    print_report(found, args.output)
+    return 0
+
+
+def check(args: argparse.Namespace) -> None:
+    """UsageError for options that do not go together."""
+    if args.workload is None:
+        raise UsageError("--seed and --policy go with --workload", remedy="give --workload FILE too, or leave them out")
+    beside = {"FILE": args.files, "--objects": args.objects, "--from-cluster": args.from_cluster}
+    given = [name for name, value in beside.items() if value]
+    if args.kubeconfig is not None:
+        given.append("--kubeconfig")
+    if given:
+        raise UsageError(
+            f"{given[0]} does not go with --workload",
+            remedy="its nodes are emulated: name them in the file, or by --node",
+        )
+
+
+def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[str]) -> Report:
+    """Run the workload of a file for each policy and seed; DriverError for what cannot be simulated."""
+    from dra_driver.cli.simulate import RELEASES, Progress, emulated_nodes, read_text
+    from dra_driver.simulator.manifests import cluster_of
+    from dra_driver.simulator.workload import POLICIES, read_workload, simulate, sites
+    from dra_driver.simulator.workload.report import Report
+
+    release = args.kubernetes or RELEASES[-1]
+    stream = read_workload(args.workload, read_text(args.workload), release)
+    manifests = emulated_nodes(args) if args.node else _nodes_of_file(args, stream)
+    world, views = cluster_of(manifests, release)
+    where = sites(views, manifests.slices)
+    jobs = [(name, seed) for name in policies for seed in seeds]
+    with Progress("simulating") as progress:
+        runs = [
+            simulate(stream, where, world, POLICIES[name], seed, _share_of(place, len(jobs), progress))
+            for place, (name, seed) in enumerate(jobs)
+        ]
+    return Report(args.workload, stream, len(where), sum(len(site.devices) for site in where), tuple(runs))
+
+
+def _nodes_of_file(args: argparse.Namespace, stream: Workload) -> Manifests:
+    from dra_driver.cli.simulate import emulated_nodes
+
+    if not stream.nodes:
+        raise UsageError(f"{args.workload}: nodes is missing", remedy="write nodes: {trn2.48xlarge: 4}, or give --node")
+    args.node = [f"{name}={count}" for name, count in stream.nodes.items()]
+    try:
+        return emulated_nodes(args)
+    except UsageError as error:
+        raise UsageError(f"{args.workload}: nodes: {error}") from error
+
+
+def _share_of(place: int, jobs: int, progress: Callable[[int, int], None]) -> Callable[[float], None]:
+    """Tells the progress of one job as that of all of them, in per mille."""
+    return lambda share: progress(int(1000 * (place + share)), 1000 * jobs)
+
+
+def print_report(found: Report, output: str) -> None:
+    """Print it in the form that ``-o`` names."""
+    from dra_driver.cli.slices import print_object
+    from dra_driver.simulator.workload.drawing import svg
+    from dra_driver.simulator.workload.report import document, text
+
+    if output == "svg":
+        print(svg(found), end="")
+    elif output in ("json", "yaml"):
+        print_object(document(found), output)
+    else:
+        print(text(found))
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``3`` or ``1-8``; UsageError for anything else."""
+    match = _SEEDS.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--seed cannot be read: {text[:24]!r}", remedy="give a number, or a range such as 1-8")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not first <= last < first + MOST_SEEDS or last > MOST_SEED:
+        raise UsageError(f"--seed {text}: 1 to {MOST_SEEDS} ascending seeds up to {MOST_SEED} are possible")
+    return tuple(range(first, last + 1))
+
+
+def parse_policies(names: Sequence[str] | None) -> tuple[str, ...]:
+    """The policies of that name, each once, in the order given; UsageError for an unknown one."""
+    wanted: list[str] = []
+    for name in names or POLICY_NAMES[:1]:
+        if name not in (*POLICY_NAMES, "all"):
+            raise UsageError(
+                f"--policy {name[:60]!r} is not known", remedy=f"give one of {', '.join(POLICY_NAMES)}, all"
+            )
+        wanted += POLICY_NAMES if name == "all" else [name]
+    return tuple(dict.fromkeys(wanted))

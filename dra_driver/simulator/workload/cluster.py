@@ -1,0 +1,121 @@
+"""What a workload needs to know of a node: its chips, and which of them claims can ask for as a connected set."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.errors import DriverError
+from dra_driver.kube.objects import DeviceAttribute
+from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.simulator.allocator import NodeView
+from dra_driver.simulator.objects import (
+    Device,
+    DeviceClaim,
+    DeviceConstraint,
+    DeviceRequest,
+    ExactDeviceRequest,
+    ResourceSlice,
+)
+
+SET_SIZES = (4, 8, 16)
+"""Sizes whose loss counts as fragmentation."""
+LARGEST_SET = 32
+"""Devices of one claim (Kubernetes limit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A node with its chips. A set of chips is a bit mask: bit N is the N-th device of the slices."""
+
+    node: NodeView
+    slices: tuple[ResourceSlice, ...]
+    devices: tuple[str, ...]
+    """Names of the devices, as published."""
+    sets: Mapping[int, tuple[int, ...]]
+    """Size -> the masks of the sets of that size that share a published attribute."""
+
+    @property
+    def everything(self) -> int:
+        """The mask of all chips."""
+        return (1 << len(self.devices)) - 1
+
+
+def sites(nodes: Sequence[NodeView], slices: Iterable[ResourceSlice]) -> tuple[Site, ...]:
+    """The nodes by name, with the driver's slices that are theirs.
+
+    Raises:
+        DriverError: a node offers no chips, or itself as one device.
+    """
+    of_node: defaultdict[str, list[ResourceSlice]] = defaultdict(list)
+    for item in slices:
+        if item.spec.driver == DRIVER_NAME and item.spec.node_name:
+            of_node[item.spec.node_name].append(item)
+    return tuple(_site(node, of_node[node.name]) for node in sorted(nodes, key=lambda node: node.name))
+
+
+def _site(node: NodeView, slices: Sequence[ResourceSlice]) -> Site:
+    ordered = tuple(sorted(slices, key=lambda item: item.metadata.name))
+    devices = [device for item in ordered for device in item.spec.devices]
+    if not devices:
+        raise DriverError(f"node {node.name} offers no chips", remedy="take a type with a known number of devices")
+    if any("deviceId" not in device.attributes or device.consumes_counters for device in devices):
+        raise DriverError(
+            f"node {node.name} offers itself as one device, and a workload counts chips",
+            remedy="take a type that is not of an UltraServer, or a layout in which its nodes offer their chips",
+        )
+    found = {size: masks for size in range(2, LARGEST_SET + 1) if (masks := tuple(_sets(devices, size)))}
+    return Site(node, ordered, tuple(device.name for device in devices), found)
+
+
+def set_attributes(size: int) -> tuple[str, str]:
+    """The attributes whose equality can make a set of this size, as a constraint names them."""
+    return f"{GROUP_ATTRIBUTE_DOMAIN}/devicegroup{size}_id", f"{DRIVER_NAME}/segment{size}_id"
+
+
+def _sets(devices: Sequence[Device], size: int) -> Iterator[int]:
+    for attribute in set_attributes(size):
+        members: defaultdict[DeviceAttribute, int] = defaultdict(int)
+        for place, device in enumerate(devices):
+            found = device.attributes.get(attribute) or device.attributes.get(attribute.removeprefix(f"{DRIVER_NAME}/"))
+            if found is not None:
+                members[found] |= 1 << place
+        yield from (mask for mask in members.values() if mask.bit_count() == size)
+
+
+def claim_for(count: int, where: Sequence[Site], title: str = "pods") -> DeviceClaim:
+    """A claim for ``count`` chips that are connected, as the examples write it; ``title`` is what errors begin with.
+
+    Raises:
+        DriverError: no attribute makes sets of this size on any of the nodes, or different ones do.
+    """
+    request = DeviceRequest("chips", ExactDeviceRequest(device_class_name=DRIVER_NAME, count=count))
+    if count == 1:
+        return DeviceClaim((request,))
+    usable = [name for name in set_attributes(count) if any(_makes_sets(site, name, count) for site in where)]
+    if len(usable) != 1:
+        sizes = sorted({1, *(size for site in where for size in site.sets)})
+        differently = f"the types of the nodes name the connected sets differently: {' and '.join(usable)}"
+        raise DriverError(
+            f"{title}: count {count}: {differently if usable else 'no node has connected sets of this size'}",
+            remedy=f"write the claims, or take a count of {', '.join(map(str, sizes))}",
+        )
+    return DeviceClaim((request,), (DeviceConstraint(("chips",), match_attribute=usable[0]),))
+
+
+def _makes_sets(site: Site, attribute: str, size: int) -> bool:
+    bare = attribute.removeprefix(f"{DRIVER_NAME}/")
+    first = next(device for item in site.slices for device in item.spec.devices)
+    return size in site.sets and (attribute in first.attributes or bare in first.attributes)
+
+
+def chips_of(claims: Iterable[DeviceClaim]) -> int | None:
+    """How many devices the claims ask for; None where that depends on the node."""
+    total = 0
+    for claim in claims:
+        for request in claim.requests:
+            if request.exactly is None or request.exactly.allocation_mode == "All":
+                return None
+            total += request.exactly.count
+    return total

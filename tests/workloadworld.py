@@ -1,0 +1,45 @@
+"""Emulated clusters for tests of workloads."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from dra_driver.simulator.allocator import World
+from dra_driver.simulator.manifests import cluster_of, emulated
+from dra_driver.simulator.workload import Site, Workload, read_workload, sites
+
+TEXT = """\
+nodes:
+  trn2.48xlarge: 2
+pods:
+- name: single
+  weight: 5
+  count: 1
+- name: row
+  weight: 3.5
+  count: 4
+  duration:
+    fixed: 30m
+- name: half
+  weight: 1
+  count: 8
+arrivals:
+  perHour: 6
+duration:
+  exponential:
+    mean: 4h
+length: 10d
+warmUp: 1d
+"""
+
+
+@cache
+def cluster(*types: tuple[str, int]) -> tuple[World, tuple[Site, ...]]:
+    """So many nodes of each type."""
+    manifests = emulated(types)
+    world, nodes = cluster_of(manifests, "1.37")
+    return world, sites(nodes, manifests.slices)
+
+
+def workload(text: str = TEXT) -> Workload:
+    return read_workload("workload.yaml", text)
