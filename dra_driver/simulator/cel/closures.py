@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from dra_driver.simulator.cel import operators
 from dra_driver.simulator.cel.declarations import Run, no_overload
-from dra_driver.simulator.cel.errors import EvaluationError
+from dra_driver.simulator.cel.errors import EvaluationError, InternalError
 from dra_driver.simulator.cel.semver import Semver
 from dra_driver.simulator.cel.values import NUMBERS, Key, Optional, to_key
 
 Frame = list[Any]
 Code = Callable[[Frame], Any]
+BROKEN_SORT = "internal error: interface conversion: *types.Err is not traits.Lister: missing method Add"
 
 
 def applied(run: Run, codes: list[Code]) -> Code:
@@ -41,6 +43,22 @@ def applied(run: Run, codes: list[Code]) -> Code:
     def call(frame: Frame) -> Any:
         try:
             return run(*(code(frame) for code in codes))
+        except ValueError as error:
+            raise EvaluationError(str(error)) from None
+
+    return call
+
+
+def sorting(run: Run, codes: list[Code]) -> Code:
+    """``sort()``: where its list is an error Kubernetes breaks down, counting the cost of it."""
+
+    def call(frame: Frame) -> Any:
+        try:
+            values = [code(frame) for code in codes]
+        except EvaluationError:
+            raise InternalError(BROKEN_SORT) from None
+        try:
+            return run(*values)
         except ValueError as error:
             raise EvaluationError(str(error)) from None
 
@@ -83,17 +101,22 @@ def _absorbed(parts: list[Code], frame: Frame, absorbing: bool) -> bool:  # a va
 
 def in_constants(item: Code, constants: list[Any]) -> Code:
     """``item in [1, 2, 3]``: constants are looked up by hash, as in Kubernetes."""
-    numbers = frozenset(value for value in constants if type(value) in NUMBERS)
+    numbers = [value for value in constants if type(value) in NUMBERS]
+    # Next to a double a whole number is made one, which may round it.
+    doubles = frozenset(float(value) for value in numbers if value == value)  # not NaN
+    wholes = frozenset(int(value) for value in numbers if math.isfinite(value) and value == int(value))
     others = {kind: frozenset(value for value in constants if type(value) is kind) for kind in (str, bool)}
 
     def run(frame: Frame) -> bool:
         value = item(frame)
         kind = type(value)
+        if kind is int:
+            return value in wholes
         if kind in NUMBERS:
-            return value in numbers
+            return value in (doubles if kind is float else wholes)
         if kind is Semver:
             # A version has no hash there.
-            raise EvaluationError(operators.UNHASHABLE)
+            raise InternalError(operators.UNHASHABLE)
         return kind in others and value in others[kind]
 
     return run

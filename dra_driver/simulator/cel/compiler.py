@@ -7,7 +7,7 @@ from typing import Any
 
 from dra_driver.simulator.cel import folds, operators
 from dra_driver.simulator.cel.checker import Checked
-from dra_driver.simulator.cel.closures import Code, Frame, applied, in_constants, logical, made_list, made_map
+from dra_driver.simulator.cel.closures import Code, Frame, applied, in_constants, logical, made_list, made_map, sorting
 from dra_driver.simulator.cel.declarations import Overload, Run, accepts, is_certain, no_overload
 from dra_driver.simulator.cel.device import FIELDS
 from dra_driver.simulator.cel.errors import CelError, EvaluationError, UnsupportedError
@@ -109,8 +109,19 @@ class Compiler:
         codes = [self.code(part) for part in parts]
         self._check_pattern(node, parts)
         run = self._dispatch(node.function, self.checked.overloads[node], [self.checked.types[part] for part in parts])
+        if node.function in _SORTING and self._breaks_down(parts):
+            return sorting(run, codes)
         folded = self._folded(node, parts, run)
         return folded if folded is not None else applied(run, codes)
+
+    def _breaks_down(self, parts: tuple[Node, ...]) -> bool:
+        """Whether an error of the list is more than an error: so it is for a certain type, whatever most nodes give."""
+        counted = (not isinstance(part, Call) or part.function not in _UNCOUNTED for part in parts)
+        return (
+            all(counted)
+            and not any(isinstance(part, Select) for part in parts)
+            and all(is_certain(self.checked.types[part]) for part in parts)
+        )
 
     def _check_pattern(self, node: Call, parts: tuple[Node, ...]) -> None:
         place = PATTERN_ARGUMENT.get(node.function)
@@ -174,12 +185,9 @@ class Compiler:
         if isinstance(listed, ListLiteral) and not listed.elements:
             # Kubernetes does not even compute the item.
             return lambda _: False
-        if (
-            isinstance(listed, ListLiteral)
-            and listed.elements
-            and all(isinstance(element, Literal) and type(element.value) in _HASHED for element in listed.elements)
-        ):
-            return in_constants(item, [element.value for element in listed.elements if isinstance(element, Literal)])
+        constants = self.constants.get(listed) if isinstance(listed, ListLiteral) and not listed.optional else None
+        if constants is not None and all(type(constant) in _HASHED for constant in constants):
+            return in_constants(item, constants)
         contains = operators.contains
         return lambda frame: contains(item(frame), container(frame))
 
@@ -266,6 +274,10 @@ _SELF_CHECKING = frozenset(
     {"_==_", "_!=_", *operators.ORDER, *operators.ARITHMETIC, "!_", "-_", "_[_]", "_[?_]", "_?._", "@in", "type", "dyn"}
 )
 """Functions that look at the types of their arguments themselves."""
+
+_SORTING = frozenset({"sort", "@sortByAssociatedKeys"})
+_UNCOUNTED = frozenset({"value", "orValue"})
+"""Functions whose errors Kubernetes does not meet when it counts the cost of sorting what they give."""
 
 _SPECIAL: dict[str, Callable[[Compiler, Call], Code]] = {
     "_==_": Compiler._equality, "_!=_": Compiler._equality, "@in": Compiler._membership, "_&&_": Compiler._and,  # noqa: SLF001 # one table of this module's own methods

@@ -33,5 +33,9 @@ class EvaluationError(Exception):
     """A CEL error value. ``&&``, ``||`` and the macros on them may absorb it, so it is not yet a failure."""
 
 
+class InternalError(Exception):
+    """Kubernetes' evaluation itself breaks down, and fails as a whole: nothing absorbs it."""
+
+
 class UnsupportedError(CelError):
     """Kubernetes accepts this, but the simulator cannot tell what it would do; the message names the construct."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from dra_driver.simulator.cel.declarations import no_overload
 from dra_driver.simulator.cel.device import CelDevice
-from dra_driver.simulator.cel.errors import EvaluationError
+from dra_driver.simulator.cel.errors import EvaluationError, InternalError
 from dra_driver.simulator.cel.quantity import Quantity
 from dra_driver.simulator.cel.semver import Semver
 from dra_driver.simulator.cel.values import (
@@ -171,7 +171,7 @@ def contains(item: Any, container: Any) -> bool:
 def has_key(container: dict[Any, Any], key: Any) -> bool:
     """Whether a map has a key; a value that cannot be a key is in none, except that a version is an error."""
     if type(key) is Semver:
-        raise EvaluationError(UNHASHABLE)
+        raise InternalError(UNHASHABLE)
     try:
         return to_key(key) in container
     except TypeError:

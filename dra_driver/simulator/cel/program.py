@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dra_driver.simulator.cel.checker import check
 from dra_driver.simulator.cel.compiler import Compiler
 from dra_driver.simulator.cel.device import CelDevice
-from dra_driver.simulator.cel.errors import CelError, EvaluationError, Position, UnsupportedError
+from dra_driver.simulator.cel.errors import CelError, EvaluationError, InternalError, Position, UnsupportedError
 from dra_driver.simulator.cel.estimate import estimate
 from dra_driver.simulator.cel.libraries import BEFORE_1_37
 from dra_driver.simulator.cel.reading import read
@@ -60,7 +60,7 @@ class Program:
         frame = [device, *(None,) * (self._width - 1)] if self._width > 1 else [device]
         try:
             return self._code(frame)
-        except EvaluationError as error:
+        except (EvaluationError, InternalError) as error:
             raise CelError("runtime", str(error)) from None
         except RecursionError:
             raise UnsupportedError("runtime", "the expression nests too deeply to be simulated") from None
