@@ -103,7 +103,7 @@ def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str]
     }
 
 
-class _Places:
+class Places:
     """Which groups of LeaderWorkerSets are in which places, as far as they were placed here.
 
     LeaderWorkerSet gives a leader pod (anti-)affinity, and its workers a node selector once the leader has a node.
@@ -147,7 +147,7 @@ class _Placer:
         self._views = {view.name: view for view in views}
         self._allocated: dict[tuple[str, str], AllocationResult] = {}
         self._fitting_by_rules: dict[bytes, _Fitting] = {}
-        self._places = _Places()
+        self._places = Places()
 
     def outcome(self, attempt: Attempt) -> Outcome:
         claims = [self._as_now(claim) for claim in attempt.claims]

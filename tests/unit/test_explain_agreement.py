@@ -57,7 +57,10 @@ def devices(draw: st.DrawFn, name: str) -> list[Json]:
             del attributes["group"]
         taints = [{"key": "broken", "effect": "NoSchedule"}] if draw(st.integers(0, 7)) == 0 else []
         consumes = {"set": {"units": draw(st.integers(1, 3))}} if counted else None
-        made.append(device(f"{name}-d{index}", consumes, attributes=attributes, taints=taints))
+        fields: Json = {"attributes": attributes, "taints": taints}
+        if draw(st.integers(0, 4)) == 0:
+            fields |= {"allowMultipleAllocations": True, "capacity": {"memory": {"value": draw(st.integers(1, 4))}}}
+        made.append(device(f"{name}-d{index}", consumes, **fields))
     return made
 
 
@@ -65,6 +68,8 @@ def devices(draw: st.DrawFn, name: str) -> list[Json]:
 def requests(draw: st.DrawFn, name: str, expressions: list[str]) -> Json:
     selector = st.sampled_from(expressions)
     fields: Json = {"tolerations": [{"operator": "Exists"}]} if draw(st.integers(0, 4)) == 0 else {}
+    if draw(st.integers(0, 5)) == 0:
+        fields["capacity"] = {"requests": {"memory": str(draw(st.integers(1, 3)))}}
     kind = draw(st.integers(0, 9))
     if kind == 0:
         return every(name, draw(selector), **fields)
@@ -77,6 +82,14 @@ def requests(draw: st.DrawFn, name: str, expressions: list[str]) -> Json:
     if draw(st.integers(0, 9)) == 0:
         fields["adminAccess"] = True
     return request(name, draw(st.integers(1, 5)), draw(selector), **fields)
+
+
+def held(item: Json, pool: str) -> Json:
+    """A claim that has the device, or half a unit of its memory."""
+    if not item.get("allowMultipleAllocations"):
+        return in_use(item["name"], pool=pool)
+    share = "3b9c1a52-7f1e-4a64-9a3f-5d1c3f0f1a11"
+    return in_use(item["name"], pool=pool, shareID=share, consumedCapacity={"memory": "500m"})
 
 
 @st.composite
@@ -96,7 +109,7 @@ def questions(draw: st.DrawFn, expressions: list[str], most: int = 3) -> Questio
             ]
         elif bool(made) or bool(draw(st.booleans())):
             slices.append(offered(*made, pool=name, nodeName=name, name=name))
-        used += [in_use(item["name"], pool=name) for item in made if draw(st.integers(0, 2)) == 0]
+        used += [held(item, name) for item in made if draw(st.integers(0, 2)) == 0]
     claims = []
     for number in range(draw(st.integers(1, 2 if most > 1 else 1))):
         wished = [draw(requests(f"r{i}", expressions)) for i in range(draw(st.integers(1, most)))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -233,6 +234,19 @@ def test_standard_input_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -
     data = yaml.safe_dump_all([*SMALL, claim("c")]).encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert shell("--objects", "-")[0] == 0
+
+
+def test_without_its_extra_it_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['lark'] = None; from dra_driver.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", script, "explain", CONNECTED, "--node", "trn2.48xlarge"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: the simulator needs the Python package lark, which is not installed; install the driver with its "
+        "simulator: pip install 'neuron-dra-driver[simulator]'\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,30 @@ def test_a_clause_that_fails_ends_the_scheduling_everywhere() -> None:
     )
 
 
+def test_a_class_whose_selector_cannot_be_compiled() -> None:
+    broken = {"metadata": {"name": "any"}, "spec": {"selectors": [{"cel": {"expression": "true && device.nope"}}]}}
+    found = explained([claim(plain_request())], other(device("d0")), classes=[broken])
+    assert of_devices(found)[0].startswith("on the only device `device.nope` fails (CEL compile error: ")
+    assert of_devices(found)[0].endswith("(selector 1 of class any)")
+
+
+def test_a_device_that_no_selector_can_read() -> None:
+    wish = plain_request(selectors=[{"cel": {"expression": "true && device.driver == 'x'"}}])
+    found = explained([claim(wish)], other(device("d0", attributes={"v": {"version": "one"}})))
+    assert of_devices(found)[0].startswith(
+        "on the only device `true && device.driver == 'x'` fails (CEL runtime error: attribute v: parse semantic "
+    )
+    assert found.remedies == ()
+
+
+def test_nothing_that_others_wrote_drives_the_terminal() -> None:
+    made = device("d0", attributes={"text": "\x1b[2J\r\u202e"})
+    wish = plain_request(selectors=[{"cel": {"expression": "device.attributes['a.example'].text == '\x1b\u2028'"}}])
+    written = text(explained([claim(wish)], other(made)))
+    assert "\\x1b[2J\\r\\u202e" in written
+    assert all(line.isprintable() for line in written.split("\n"))
+
+
 def test_a_class_that_does_not_exist() -> None:
     found = explained([claim(wanted())], ONE, classes=[])
     assert (found.fits, found.nodes) == (False, ())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, World
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.explain.diagnosis import Case, claim_name
 from dra_driver.simulator.explain.remedies import Miss, remedies
@@ -37,11 +37,15 @@ class Question:
     """Release of the API server that the claims are on, such as 1.34; "" when there is none."""
 
 
-def explain(question: Question) -> Explanation:
+def explain(question: Question, decision: Allocation | Refusal | None = None) -> Explanation:
     """Whether and where the claims fit, and what is in the way.
 
-    It is the allocator that is asked whether they fit: on each node, and for each part of the claims that is said not
-    to fit and each remedy that is said to help.
+    It is the scheduler that is asked whether they fit, and the allocator for each node, for each part of the claims
+    that is said not to fit, and for each remedy that is said to help.
+
+    Args:
+        question: the claims and the cluster.
+        decision: the scheduler's, if it was asked already; what it gave must not be in use.
     """
     waiting = [claim for claim in question.claims if claim.status.allocation is None]
     had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
@@ -55,11 +59,24 @@ def explain(question: Question) -> Explanation:
             verdict=verdict, error=prepared.reason, nodes=(), nearest="", remedies=(), traps=(),
         )  # fmt: skip
     case = Case(waiting, prepared, question.world, question.server)
-    survey = Survey(case, exclusions(question), len(question.nodes))
-    nodes = sorted(question.nodes, key=lambda node: node.name)
-    for node in nodes:
+    survey = Survey(case, exclusions(question))
+    decision = decide(question) if decision is None else decision
+    for node in sorted(question.nodes, key=lambda node: node.name):
         survey.ask(node)
-    return _explanation(question, case, survey, had)
+    return _explanation(question, case, survey, had, decision)
+
+
+def decide(question: Question) -> Allocation | Refusal:
+    """What the scheduler says; nothing is taken."""
+    waiting = [claim for claim in question.claims if claim.status.allocation is None]
+    excluded = exclusions(question)
+    nodes = sorted(question.nodes, key=lambda node: node.name)
+    scheduler = Scheduler(question.world, nodes)
+    answer = scheduler.place(waiting, [node for node in nodes if node.name not in excluded] if excluded else None)
+    if isinstance(answer, Allocation):
+        for result in answer.results:
+            scheduler.release(result.devices.results)
+    return answer
 
 
 def placed_on(question: Question, answer: Allocation) -> Explanation:
@@ -73,7 +90,7 @@ def placed_on(question: Question, answer: Allocation) -> Explanation:
     node = next(node for node in question.nodes if node.name == answer.node)
     with given_back(case, answer):
         survey.look_at(node)
-        return _explanation(question, case, survey, had)
+        return _explanation(question, case, survey, had, answer)
 
 
 @contextmanager
@@ -128,19 +145,19 @@ def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
     )  # fmt: skip
 
 
-def _explanation(question: Question, case: Case, survey: Survey, had: tuple[Placed, ...]) -> Explanation:
-    alike = _together(survey.found)
-    chosen = survey.decisive if isinstance(survey.decisive, Allocation) else None
-    error = ""
-    if survey.decisive is not None and not isinstance(survey.decisive, Allocation):
-        error = survey.decisive[1].reason
+def _explanation(
+    question: Question, case: Case, survey: Survey, had: tuple[Placed, ...], decision: Allocation | Refusal
+) -> Explanation:
+    chosen = decision if isinstance(decision, Allocation) else None
+    error = decision.reason if isinstance(decision, Refusal) and decision.fatal else ""
+    culprit = next((node for node, refusal in survey.errors if error and refusal.reason == error), None)
     placed = had
     if chosen is not None:
         placed += tuple(
             replace(_had(claim), devices=result.devices.results)
             for claim, result in zip(case.claims, chosen.results, strict=True)
         )
-    miss = None if chosen is not None else _nearest(survey)
+    miss = None if chosen is not None else _nearest(survey, culprit)
     return Explanation(
         subject=question.subject,
         claims=_names(question),
@@ -148,9 +165,9 @@ def _explanation(question: Question, case: Case, survey: Survey, had: tuple[Plac
         node=chosen.node if chosen is not None else None,
         could=tuple(answer.node for answer in survey.could),
         placed=placed,
-        verdict=_verdict(question, survey, chosen),
+        verdict=_verdict(question, survey, chosen, culprit),
         error=error,
-        nodes=alike,
+        nodes=_together(survey.found),
         nearest=_nearest_sentence(miss, survey) if miss is not None else "",
         remedies=remedies(case, survey.asked, miss, question.holders) if chosen is None else (),
         traps=traps(case, survey.sights, chosen),
@@ -164,17 +181,16 @@ def _together(found: Mapping[str, Diagnosis]) -> tuple[NodesAlike, ...]:
     return tuple(NodesAlike(tuple(names), item) for item, names in groups.items())
 
 
-def _verdict(question: Question, survey: Survey, chosen: Allocation | None) -> str:
+def _verdict(question: Question, survey: Survey, chosen: Allocation | None, culprit: NodeView | None) -> str:
     total = len(question.nodes)
     if chosen is not None:
         others = [answer.node for answer in survey.could if answer.node != chosen.node]
         also = f"; {counted(len(others), 'other node')} would do as well" if others else ""
         return f"{question.subject} fits: it gets its devices on node {chosen.node}{also}"
-    if survey.decisive is not None and not isinstance(survey.decisive, Allocation):
-        node, _ = survey.decisive
+    if culprit is not None:
         return (
-            f"{question.subject} fits nowhere: an error on node {node.name} ends its scheduling, so that no other node "
-            "is taken either"
+            f"{question.subject} fits nowhere: an error on node {culprit.name} ends its scheduling, so that no other "
+            "node is taken either"
         )
     if not total:
         return f"{question.subject} fits nowhere: there is no node"
@@ -182,10 +198,10 @@ def _verdict(question: Question, survey: Survey, chosen: Allocation | None) -> s
     return f"{question.subject} does not fit on {which}"
 
 
-def _nearest(survey: Survey) -> Miss | None:
+def _nearest(survey: Survey, culprit: NodeView | None) -> Miss | None:
     """The node that is short by least; of equal ones the first by name. After an error, the node of the error."""
-    if survey.decisive is not None and not isinstance(survey.decisive, Allocation):
-        return Miss(survey.decisive[0], survey.found[survey.decisive[0].name])
+    if culprit is not None:
+        return Miss(culprit, survey.found[culprit.name])
     misses = [Miss(node, survey.found[node.name]) for node in survey.asked]
     able = [miss for miss in misses if miss.diagnosis.requests]
     return min(able, key=lambda miss: (miss.diagnosis.short is None, miss.diagnosis.short or 0), default=None)

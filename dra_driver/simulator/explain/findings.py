@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -152,18 +152,23 @@ def _failed(offer: Offer, option: Option, around: Surroundings, selected: bool |
     else:
         index = next(i for i, item in enumerate(option.selectors) if not item.matches(offer.view))
         place, error, expression = option.places[index], "", option.key[index]
+    whole = Failed(place, expression, " ".join(expression.split()), error)
     parts = clauses(expression)
-    for clause in parts if len(parts) > 1 else ():
-        outcome = _outcome(offer, clause, around)
-        if (outcome is not True and outcome is not False) if error else outcome is False:
-            return Failed(place, expression, clause, error)
-    return Failed(place, expression, " ".join(expression.split()), error)
+    try:
+        view = around.selectors.view(offer.driver, offer.device) if offer.view is None else offer.view
+    except DriverError:
+        # No selector can read this device, so no clause is to blame.
+        return whole
+    wanted = None if error else False
+    found = (clause for clause in parts if _outcome(view, clause, around) is wanted)
+    clause = next(found, None) if len(parts) > 1 else None
+    return whole if clause is None else Failed(place, expression, clause, error)
 
 
-def _outcome(offer: Offer, clause: str, around: Surroundings) -> bool | None:
+def _outcome(view: Any, clause: str, around: Surroundings) -> bool | None:
     """None when the clause fails."""
     try:
-        return around.selectors.compile(clause).matches(offer.view)
+        return around.selectors.compile(clause).matches(view)
     except DriverError:
         return None
 

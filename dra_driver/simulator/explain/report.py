@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
-from dra_driver.simulator.explain.wording import MOST_NAMES, counted, named, natural, shortened
+from dra_driver.simulator.explain.wording import MOST_NAMES, counted, named, natural, printable, shortened
 
 MOST_GROUPS = 20
 """Groups of nodes that are told one by one in the text; JSON has all."""
@@ -30,7 +30,7 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     lines += _listed("What would help (each was tried):", [_sentence(item) for item in found.remedies])
     traps = [trap for trap in found.traps if trap.name not in told]
     lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in traps])
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def texts(found: Sequence[Explanation]) -> str:
@@ -52,9 +52,8 @@ def texts(found: Sequence[Explanation]) -> str:
 
 def _alike(found: Sequence[Explanation]) -> str:
     names = shortened([item.subject for item in found], MOST_NAMES)
-    return _sentence(
-        f"{names}: all that is said of {found[0].like} is true of {'it' if len(found) == 1 else 'them'}, too"
-    )
+    them = "it" if len(found) == 1 else "them"
+    return printable(_sentence(f"{names}: all that is said of {found[0].like} is true of {them}, too"))
 
 
 def _order(group: NodesAlike) -> tuple[bool, bool, int]:

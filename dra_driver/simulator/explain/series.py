@@ -22,6 +22,7 @@ from dra_driver.simulator.manifests import (
     obstacle,
 )
 from dra_driver.simulator.objects import ResourceClaim, ResourceClaimStatus
+from dra_driver.simulator.placement import Places
 from dra_driver.simulator.workloads import Node
 
 
@@ -106,6 +107,8 @@ class _Series:
         self._nodes = nodes
         self._server = server
         self._scheduler = Scheduler(world, nodes)
+        self._views = {node.name: node for node in nodes}
+        self._places = Places()
         self._made: dict[tuple[str, str], ResourceClaim] = {}
         self._holders = [item for item in manifests.claims if item.status.allocation is not None]
         self._refused: dict[object, Explanation] = {}
@@ -114,21 +117,25 @@ class _Series:
     def next(self, attempt: Attempt, *, alone: bool) -> Explanation:
         """Explain, and take what is given."""
         question = self._question(attempt)
-        if alone or not any(claim.status.allocation is None for claim in question.claims):
-            return explain(question)
         waiting = [claim for claim in question.claims if claim.status.allocation is None]
+        if alone or not waiting:
+            found = explain(question)
+            if found.node is not None:
+                self._places.take(attempt.pod, self._views[found.node])
+            return found
         excluded = exclusions(question)
         on = [node for node in self._nodes if node.name not in excluded] if excluded else None
         answer = self._scheduler.place(waiting, on)
         if isinstance(answer, Allocation):
             found = placed_on(question, answer)
             self._keep(waiting, answer)
+            self._places.take(attempt.pod, self._views[answer.node])
             self._refused.clear()
             return found
         key = (msgspec.json.encode([claim.spec for claim in waiting]), tuple(sorted(excluded.items())))
         if key in self._refused:
             return replace(self._refused[key], subject=question.subject, like=self._refused[key].subject)
-        found = self._refused[key] = explain(question)
+        found = self._refused[key] = explain(question, answer)
         return found
 
     def _keep(self, waiting: Sequence[ResourceClaim], answer: Allocation) -> None:
@@ -142,8 +149,9 @@ class _Series:
         pod = attempt.pod
         subject = f"pod {pod.namespace}/{pod.name}" if pod is not None else f"claim {claim_name(claims[0])}"
         excluded = self._obstacles(pod) if pod is not None else {}
-        if pod is not None and pod.node_name and any(claim.status.allocation is None for claim in claims):
-            excluded = {node.name: _BOUND for node in self._nodes}
+        nowhere = _nowhere(pod, claims)
+        if nowhere:
+            excluded = {node.name: nowhere for node in self._nodes}
         return Question(subject, self._world, self._nodes, claims, self._holders, excluded, self._server)
 
     def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:
@@ -152,13 +160,24 @@ class _Series:
         if key not in self._excluded:
             texts = {node.metadata.name: _obstacle(pod, node) for node in self._manifests.nodes}
             self._excluded[key] = {name: text for name, text in texts.items() if text}
-        return self._excluded[key]
+        if pod.group is None:
+            return self._excluded[key]
+        # Where a group may go changes with every group that has been placed.
+        of_group = {node.metadata.name: self._places.obstacle(pod, node) for node in self._manifests.nodes}
+        return {**{name: text for name, text in of_group.items() if text}, **self._excluded[key]}
 
 
-_BOUND = (
-    "the pod names its node itself, so the scheduler does not see it and allocates nothing for it; use a nodeSelector "
-    "on kubernetes.io/hostname instead of nodeName"
-)
+def _nowhere(pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> str:
+    """Why no node comes into question; "" when some may."""
+    leaving = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
+    if leaving is not None:
+        return f"claim {claim_name(leaving)} is being deleted, so nothing is allocated with it"
+    if pod is not None and pod.node_name and any(claim.status.allocation is None for claim in claims):
+        return (
+            "the pod names its node itself, so the scheduler does not see it and allocates nothing for it; use a "
+            "nodeSelector on kubernetes.io/hostname instead of nodeName"
+        )
+    return ""
 
 
 def _obstacle(pod: PodWithClaims, node: Node) -> str:

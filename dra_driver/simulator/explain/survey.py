@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dra_driver.errors import DriverError
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, nodes_with_room
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.offers import Offer, Pool
 from dra_driver.simulator.explain.diagnosis import Case, attribute, diagnosis
@@ -21,18 +21,16 @@ FITS = Diagnosis("fits", "the claims fit")
 class Survey:
     """The answers of the nodes, in the order in which the scheduler asks them."""
 
-    def __init__(self, case: Case, excluded: Mapping[str, str], nodes: int = 0) -> None:
+    def __init__(self, case: Case, excluded: Mapping[str, str]) -> None:
         self._case = case
         self._excluded = excluded
-        self._enough = nodes_with_room(nodes)
         self._known: dict[object, Diagnosis] = {}
         self._wishes = wishes(case)
         self.sights: list[Sight] = []
         self.asked: list[NodeView] = []
         self.found: dict[str, Diagnosis] = {}
         self.could: list[Allocation] = []
-        self.decisive: tuple[NodeView, Refusal] | Allocation | None = None
-        """What ends the scheduling: the first error, also after a node with room, else the first allocation."""
+        self.errors: list[tuple[NodeView, Refusal]] = []
 
     def ask(self, node: NodeView) -> None:
         """Ask one node."""
@@ -45,8 +43,7 @@ class Survey:
             self.took(answer)
         elif answer.fatal:
             self.found[node.name] = _error(self._case, node, answer)
-            if not isinstance(self.decisive, tuple) and len(self.could) < self._enough:
-                self.decisive = (node, answer)
+            self.errors.append((node, answer))
         else:
             self.found[node.name] = self._diagnosis(node, answer, seen)
 
@@ -64,7 +61,6 @@ class Survey:
         """Note that a node does."""
         self.could.append(answer)
         self.found[answer.node] = FITS
-        self.decisive = self.decisive or answer
 
     def _diagnosis(self, node: NodeView, answer: Refusal, seen: Sequence[Sight]) -> Diagnosis:
         """The parts of the claims are tried on one of the nodes on which nothing tells the difference."""

@@ -69,6 +69,13 @@ def of_all(count: int, total: int, word: str = "device") -> str:
     return f"{count} of {total} {word}s"
 
 
+def printable(line: str) -> str:
+    """The line with escapes for what could drive a terminal: names, values and expressions are others' texts."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in line
+    )
+
+
 def choice(values: Sequence[str]) -> str:
     """The different values of something: all of few, else some."""
     if len(values) > 2 and all(re.fullmatch(r"[0-9]{1,18}", value) for value in values):
