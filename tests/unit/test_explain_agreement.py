@@ -202,6 +202,19 @@ def test_so_many_devices_fewer_fit_and_no_more(asked: Question) -> None:
         assert not fits(with_count(asked.claims, part, enough + 1), node, asked.world)
 
 
+@settings(max_examples=200, deadline=None)
+@given(questions(SELECTORS, most=1))
+def test_the_group_that_is_short_by_least_is_as_short_as_the_node(asked: Question) -> None:
+    for node, said in by_node(explain(asked)).items():
+        pools = asked.world.pools.pools(NodeView(node))
+        # Devices that share counters or are shared can be had in other numbers than there are of them.
+        plain_ones = not any(offer.consumes or offer.shareable for pool in pools for offer in pool.offers)
+        counted = len(said.requests) == 1 and said.requests[0].wanted and "/" not in said.requests[0].request
+        if not (plain_ones and counted) or [view.kind for view in said.constraints] != ["matchAttribute"]:
+            continue
+        assert said.short == min((share.short for share in said.constraints[0].shares), default=said.requests[0].wanted)
+
+
 @settings(max_examples=150, deadline=None)
 @given(questions(UNSAFE))
 def test_the_clause_named_is_the_first_that_decides(asked: Question) -> None:

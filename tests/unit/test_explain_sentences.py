@@ -292,6 +292,34 @@ def test_sub_requests() -> None:
     )
 
 
+def test_sub_requests_with_a_constraint() -> None:
+    ways = [
+        {"name": "b", "deviceClassName": "neuron.aws.com", "count": 5},
+        {
+            "name": "s",
+            "deviceClassName": "neuron.aws.com",
+            "count": 4,
+            "selectors": [{"cel": {"expression": f"{ATTRIBUTES}.deviceId > 13"}}],
+        },
+    ]
+    found = explained([claim({"name": "r", "firstAvailable": ways}, constraints=[group(4)])], ONE)
+    assert said(found).sentence == (
+        "request r has no sub-request that can be satisfied: sub-request r/b needs 5 devices with the same "
+        "resource.aws.com/devicegroup4_id, and rows 0, 1, 2 and 3 have 4 free each; sub-request r/s needs 4 devices, "
+        "and only 2 match"
+    )
+
+
+def test_a_group_that_has_enough_devices_but_not_for_each_request() -> None:
+    rows = [wanted(name, 2, f"{ATTRIBUTES}.topology_x == {row}") for name, row in (("a", 0), ("b", 1))]
+    found = explained([claim(*rows, constraints=[group(4)])], ONE)
+    assert said(found).sentence == (
+        "requests a and b need 4 devices with the same resource.aws.com/devicegroup4_id, and rows 0 and 1 have 4 free "
+        "each; no group has enough for everything together"
+    )
+    assert [share.short for share in said(found).constraints[0].shares] == [2, 2]
+
+
 def test_taints_and_what_tolerates_them() -> None:
     taint = {"key": "broken", "value": "yes", "effect": "NoSchedule"}
     found = explained([claim(plain_request())], other(device("d0", taints=[taint])))

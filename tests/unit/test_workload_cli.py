@@ -135,12 +135,13 @@ def test_what_cannot_be_used_is_one_message_and_exit_status_2(
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("trn2.48xlarge", "trn9.48xlarge", "{file}: nodes: cannot emulate 'trn9.48xlarge'"),
+        ("trn2.48xlarge", "trn9.48xlarge", "{file}:2: nodes.trn9.48xlarge: cannot emulate 'trn9.48xlarge'"),
         (
             "nodes:\n  trn2.48xlarge: 2\n",
             "",
             "{file}: nodes is missing; write nodes: {trn2.48xlarge: 4}, or give --node",
         ),
+        ("48xlarge: 2", "48xlarge: 10000\n  trn1.32xlarge: 10000\n  inf2.48xlarge: 1", "{file}: nodes: 20001 nodes"),
         ("count: 4", "count: 5", "{file}:7: pods[1]: kind row: count 5: no node has connected sets of this size"),
         ("count: 4", "count: four", "{file}:9: pods[1].count: Expected `int | null`, got `str`"),
         (

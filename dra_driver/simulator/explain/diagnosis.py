@@ -65,7 +65,7 @@ def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
         for part in found.requests
         for option, rows in pairs[part]
     )
-    constraints = tuple(_constraint(case, part, found, pairs) for part in found.constraints)
+    constraints = tuple(view for part in found.constraints for view in _constraint(case, part, found, pairs))
     short = _short(case, found, node, views)
     step: Step = "constraint" if constraints else "devices" if len(found.requests) == 1 else "together"
     return Diagnosis(step, _sentence(case, found, views, constraints), views, constraints, short, notes)
@@ -106,21 +106,28 @@ def concerns(spec: DeviceConstraint, option: Option) -> bool:
     return not spec.requests or request in spec.requests or f"{request}/{subrequest}" in spec.requests
 
 
-def _constraint(case: Case, part: Part, found: Core, pairs: dict[Part, Rows]) -> ConstraintView:
+def _constraint(case: Case, part: Part, found: Core, pairs: dict[Part, Rows]) -> list[ConstraintView]:
+    """One view; of a request with sub-requests one for each of these, as they are tried one after the other."""
     spec = case.claims[part.claim].spec.devices.constraints[part.place]
-    rows = [
-        (option, listing)
+    concerned = [
+        (request, [(option, listing) for option, listing in pairs[request] if concerns(spec, option)])
         for request in found.requests
         if request.claim == part.claim
-        for option, listing in pairs[request]
-        if concerns(spec, option)
     ]
-    wanted = sum(
-        min(_wanted(option, listing) for option, listing in pairs[request])
-        for request in found.requests
-        if request.claim == part.claim and any(concerns(spec, option) for option, _ in pairs[request])
-    )
-    return constraint_view(spec, [option.label for option, _ in rows], wanted, [listing for _, listing in rows])
+    if len(found.requests) == 1 and case.request(found.requests[0]).ranked:
+        return [
+            constraint_view(spec, [option.label], _wanted(option, listing), [listing], [_wanted(option, listing)])
+            for option, listing in concerned[0][1]
+        ]
+    least = {
+        request: min(_wanted(option, listing) for option, listing in pairs[request])
+        for request, rows in concerned
+        if rows
+    }
+    rows = [(request, option, listing) for request, listings in concerned for option, listing in listings]
+    counts = [0 if case.request(request).ranked else least[request] for request, _, _ in rows]
+    labels = [option.label for _, option, _ in rows]
+    return [constraint_view(spec, labels, sum(least.values()), [listing for _, _, listing in rows], counts)]
 
 
 def _wanted(option: Option, listing: Sequence[Pair]) -> int:
@@ -156,17 +163,30 @@ def _sentence(case: Case, found: Core, views: Sequence[RequestView], constraints
     name = f"request {requests[0].name}" + (
         f" of claim {claim_name(case.claims[found.requests[0].claim])}" if len(case.claims) > 1 else ""
     )
+    if len(requests) == 1 and requests[0].ranked:
+        ways = "; ".join(_way(view, [item for item in constraints if view.request in item.requests]) for view in views)
+        return f"{name} has no sub-request that can be satisfied: {ways}"
     if constraints:
         who = name if len(requests) == 1 else _several(case, found)
-        needs = "; ".join(_need(view) for view in constraints)
-        return f"{who} {are(len(requests), 'needs', 'need')} {needs}"
+        return f"{who} {are(len(requests), 'needs', 'need')} {_needs(constraints)}"
     if len(requests) > 1:
         free = " and ".join(f"{view.free} for {view.request}" for view in views)
         return f"{_several(case, found)} can each be satisfied, but not together: free and matching are {free}"
-    if requests[0].ranked:
-        ways = "; ".join(_lack(f"sub-request {view.request}", view) for view in views)
-        return f"{name} has no sub-request that can be satisfied: {ways}"
     return _lack(name, views[0])
+
+
+def _way(view: RequestView, constraints: Sequence[ConstraintView]) -> str:
+    """Why a sub-request cannot be satisfied."""
+    name = f"sub-request {view.request}"
+    enough = view.wanted is not None and view.free >= view.wanted
+    return f"{name} needs {_needs(constraints)}" if constraints and enough else _lack(name, view)
+
+
+def _needs(views: Sequence[ConstraintView]) -> str:
+    text = "; ".join(_need(view) for view in views)
+    if any(len(share.free) >= view.wanted for view in views for share in view.shares if view.kind == "matchAttribute"):
+        return f"{text}; no group has enough for everything together"
+    return text
 
 
 def _several(case: Case, found: Core) -> str:

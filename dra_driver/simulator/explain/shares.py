@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from dra_driver.names import DRIVER_NAME
 from dra_driver.simulator.allocator.constraints import value
-from dra_driver.simulator.allocator.offers import Offer
+from dra_driver.simulator.allocator.offers import DeviceId, Offer
 from dra_driver.simulator.explain.findings import Finding
 from dra_driver.simulator.explain.values import ConstraintView, Kind, Share
 from dra_driver.simulator.explain.wording import are, counted, listed, named
@@ -19,7 +19,11 @@ Pair = tuple[Offer, Finding]
 
 
 def constraint_view(
-    constraint: DeviceConstraint, labels: Sequence[str], wanted: int, pairs: Sequence[Sequence[Pair]]
+    constraint: DeviceConstraint,
+    labels: Sequence[str],
+    wanted: int,
+    pairs: Sequence[Sequence[Pair]],
+    counts: Sequence[int],
 ) -> ConstraintView:
     """What a constraint has to choose from on one node.
 
@@ -28,12 +32,14 @@ def constraint_view(
         labels: the requests that it concerns, as they are called.
         wanted: how many devices they want together.
         pairs: for each of these requests, every device and what was found about it.
+        counts: for each of these requests, how many devices it needs at least.
     """
     matching = constraint.match_attribute is not None
     attribute = constraint.match_attribute or constraint.distinct_attribute or ""
     devices = {offer.id: offer for found in pairs for offer, _ in found}
     suitable = {offer.id for found in pairs for offer, finding in found if finding.failed is None}
-    free = {offer.id for found in pairs for offer, finding in found if finding.state == "free"}
+    free_for = [{offer.id for offer, finding in found if finding.state == "free"} for found in pairs]
+    free = set[DeviceId]().union(*free_for)
     by_value: dict[Hashable, list[Offer]] = {}
     for offer in devices.values():
         if offer.id in suitable and value(offer, attribute) is not None:
@@ -43,12 +49,17 @@ def constraint_view(
             label=_label(attribute, members, devices.values()),
             devices=tuple(offer.device.name for offer in members),
             free=tuple(offer.device.name for offer in members if offer.id in free),
-            short=max(wanted - sum(offer.id in free for offer in members), 0) if matching else 0,
+            short=_short(members, [(free, wanted), *zip(free_for, counts, strict=True)]) if matching else 0,
         )
         for members in by_value.values()
     )
     kind: Kind = "matchAttribute" if matching else "distinctAttribute"
     return ConstraintView(kind, attribute, tuple(labels), wanted, tuple(sorted(shares, key=lambda item: item.short)))
+
+
+def _short(members: Sequence[Offer], needs: Sequence[tuple[set[DeviceId], int]]) -> int:
+    """How many devices are missing in the group for what needs most beyond what it has."""
+    return max(max(count - sum(offer.id in free for offer in members), 0) for free, count in needs)
 
 
 def _label(attribute: str, members: Sequence[Offer], devices: Iterable[Offer]) -> str:

@@ -11,7 +11,7 @@ from html import escape
 
 from dra_driver.simulator.workload.policies import POLICIES
 from dra_driver.simulator.workload.record import Moment, Run
-from dra_driver.simulator.workload.report import Report, hours, percent
+from dra_driver.simulator.workload.report import Report, hours, nodes, percent
 
 _STYLE = """
 text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#16202e}
@@ -28,6 +28,7 @@ _STROKES = (
     ("#c2255c", "14 5"),
     ("#5b6778", "5 3"),
     ("#0c8599", "1 5"),
+    ("#5c940d", "16 4 2 4"),
 )
 """Colour and dashes of each policy."""
 _WIDTH, _EDGE, _HEAD, _LEGEND = 960.0, 24.0, 76.0, 26.0
@@ -81,10 +82,7 @@ def _words(style: str, x: float, y: float, words: str) -> str:
 def _subtitle(report: Report) -> str:
     workload, seeds = report.workload, report.seeds
     several = f"mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    return (
-        f"{report.nodes} nodes with {report.chips} chips · {workload.per_hour:g} pods an hour for "
-        f"{hours(workload.length)} · {several}"
-    )
+    return f"{nodes(report)} · {workload.per_hour:g} pods an hour for {hours(workload.length)} · {several}"
 
 
 def _means(runs: Sequence[Run]) -> str:

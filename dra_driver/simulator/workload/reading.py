@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from dra_driver.errors import DriverError
 from dra_driver.simulator.manifests import ManifestError, Origin, selectors
 from dra_driver.simulator.manifests.documents import Path, documents
 from dra_driver.simulator.manifests.fields import convert
@@ -17,6 +18,7 @@ from dra_driver.simulator.manifests.validation import check_claim
 from dra_driver.simulator.objects import ResourceClaimSpec
 from dra_driver.simulator.workload.cluster import LARGEST_SET
 from dra_driver.simulator.workload.values import Duration, Exponential, Fixed, Kind, Lognormal, Uniform, Workload
+from dra_driver.topology.instance_types import resolve_emulation
 
 HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0}
 """Unit of time -> hours."""
@@ -121,6 +123,10 @@ class _Reader:
             raise self._origin.error(("nodes",), "no type is named", remedy="write, for example, trn2.48xlarge: 4")
         for name, count in (entry.nodes or {}).items():
             self._number(count, ("nodes", name), 1, MOST_NODES)
+            try:
+                resolve_emulation(name)
+            except DriverError as error:
+                raise self._origin.error(("nodes", name), error.what, remedy=error.remedy) from error
         return Workload(tuple(self._kinds(entry.pods, usual)), rate, length, warm_up, entry.nodes or {})
 
     def _kinds(self, entries: tuple[_Kind, ...], usual: Duration) -> Iterator[Kind]:
@@ -166,7 +172,10 @@ class _Reader:
             raise self._origin.error(
                 path, f"{text[:24]!r} is no time", remedy="write a number and a unit (s, m, h, d), such as 90m"
             )
-        return self._number(float(match[1]) * HOURS[match[2]], path, least, MOST_HOURS)
+        hours = float(match[1]) * HOURS[match[2]]
+        if not least <= hours <= MOST_HOURS:
+            raise self._origin.error(path, f"{text} is {'more' if hours > least else 'less'} than a workload can have")
+        return hours
 
     def _duration(self, entry: _Duration, path: Path) -> Duration:
         given = [name for name in entry.__struct_fields__ if getattr(entry, name) is not None]

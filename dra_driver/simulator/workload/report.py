@@ -109,7 +109,7 @@ def text(report: Report) -> str:
     workload, seeds = report.workload, report.seeds
     several = f"means over the seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     head = [
-        f"{report.file}: {report.nodes} nodes with {report.chips} chips, {workload.per_hour:g} pods an hour for "
+        f"{report.file}: {nodes(report)}, {workload.per_hour:g} pods an hour for "
         f"{hours(workload.length)}" + (f", the first {hours(workload.warm_up)} left out" if workload.warm_up else ""),
         f"{several}; fragmentation: free chips that no free set of 4, 8 or 16 can use",
     ]
@@ -118,6 +118,12 @@ def text(report: Report) -> str:
         parts.append(_over_time(report.curve(report.policies[0])))
     parts += [_errors(report)] if any(run.reasons for run in report.runs) else []
     return "\n\n".join(parts)
+
+
+def nodes(report: Report) -> str:
+    """How large the cluster is."""
+    plural = "s" if report.nodes != 1 else ""
+    return f"{report.nodes} node{plural} with {report.chips} chips"
 
 
 def hours(value: float) -> str:
