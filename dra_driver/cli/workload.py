@@ -22,6 +22,7 @@ POLICY_NAMES = (
     "broken-sets-first-spread",
     "lowest-id-packed",
     "broken-sets-first-packed",
+    "lowest-id-fitting",
     "broken-sets-first-fitting",
 )
 """Those of ``simulator.workload.policies``, which would cost ``--help`` a tenth of a second."""

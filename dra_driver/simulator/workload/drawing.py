@@ -28,6 +28,7 @@ _STROKES = (
     ("#c2255c", "14 5"),
     ("#5b6778", "5 3"),
     ("#0c8599", "1 5"),
+    ("#5c940d", "16 4 2 4"),
 )
 """Colour and dashes of each policy."""
 _WIDTH, _EDGE, _HEAD, _LEGEND = 960.0, 24.0, 76.0, 26.0

@@ -103,10 +103,16 @@ _ROWS = (
     ("lowest-id-packed", published, fullest, "devices as published; fullest node first"),
     ("broken-sets-first-packed", broken_sets_first, fullest, "devices of broken sets first; fullest node first"),
     (
+        "lowest-id-fitting",
+        published,
+        least_broken,
+        "devices as published; first the node on which the pod would break the fewest free sets",
+    ),
+    (
         "broken-sets-first-fitting",
         broken_sets_first,
         least_broken,
-        "devices of broken sets first; first the node on which the pod breaks the fewest free sets",
+        "devices of broken sets first; first the node on which the pod would break the fewest free sets",
     ),
 )
 POLICIES = {name: Policy(name, devices, nodes, meaning) for name, devices, nodes, meaning in _ROWS}
