@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli.errors import UsageError
 from dra_driver.cli.simulate import RELEASES, read_input
-from dra_driver.errors import DriverError
+from dra_driver.simulator import not_installed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,10 +71,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from dra_driver.simulator.explain import explanations
     except ModuleNotFoundError as error:
-        raise DriverError(
-            f"the simulator needs the Python package {error.name}, which is not installed",
-            remedy="install the driver with its simulator: pip install 'neuron-dra-driver[simulator]'",
-        ) from error
+        raise not_installed(error.name) from error
     from dra_driver.simulator.manifests import ManifestError
 
     target, files = _items(args)

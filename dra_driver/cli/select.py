@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dra_driver.cli.errors import UsageError
 from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
 from dra_driver.errors import DriverError
+from dra_driver.simulator import not_installed
 
 if TYPE_CHECKING:
     from dra_driver.kube import objects as published
@@ -81,10 +82,7 @@ def compiled(expression: str, release: str) -> Program:
         from dra_driver.simulator.cel import CelError, Environment, UnsupportedError
         from dra_driver.simulator.cel import compile as compile_
     except ModuleNotFoundError as error:
-        raise DriverError(
-            f"CEL needs the Python package {error.name}, which is not installed",
-            remedy="install the driver with its simulator: pip install 'neuron-dra-driver[simulator]'",
-        ) from error
+        raise not_installed(error.name) from error
     try:
         return compile_(expression, Environment("1.36" if release == "1.36" else "1.37"))
     except UnsupportedError as error:

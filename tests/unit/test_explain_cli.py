@@ -244,8 +244,8 @@ def test_without_its_extra_it_says_what_to_install() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "error: the simulator needs the Python package lark, which is not installed; install the driver with its "
-        "simulator: pip install 'neuron-dra-driver[simulator]'\n"
+        "error: the simulator needs the Python package lark, which is not installed; in the driver's source directory, "
+        "scripts/setup-venv or pip install '.[simulator]' installs it\n"
     )
 
 

@@ -393,7 +393,7 @@ def test_a_missing_parser_is_named_with_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "pip install 'neuron-dra-driver[simulator]'" in done.stderr
+    assert "pip install '.[simulator]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

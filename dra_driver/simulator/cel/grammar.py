@@ -14,6 +14,7 @@ from typing import Any
 from lark import Lark, Transformer
 
 from dra_driver.errors import DriverError
+from dra_driver.simulator import not_installed
 
 _ESCAPED = r"\\[^\n\r]"
 _STRINGS = {
@@ -78,11 +79,7 @@ def grammar() -> str:
     """Celpy's grammar with the amendments; DriverError when celpy is not installed or has changed."""
     found = importlib.util.find_spec("celpy")
     if found is None or not found.submodule_search_locations:
-        raise DriverError(
-            "the package cel-python is not installed",
-            consequence="CEL expressions cannot be read",
-            remedy="install the driver with its extra: pip install 'neuron-dra-driver[simulator]'",
-        )
+        raise not_installed("cel-python")
     text = (Path(found.submodule_search_locations[0]) / "cel.lark").read_text()
     for pattern, replacement in AMENDMENTS:
         text, count = re.subn(pattern, lambda _, to=replacement: str(to), text, count=1, flags=re.MULTILINE)  # type: ignore[misc] # mypy cannot type a lambda's default

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from dra_driver.errors import DriverError
+from dra_driver.simulator import not_installed
 from dra_driver.simulator.allocator import Selectors
 from dra_driver.simulator.objects import Device
 
@@ -24,10 +25,7 @@ def selectors(kubernetes: str) -> Selectors:
         from dra_driver.simulator.cel import CelDevice, Environment
         from dra_driver.simulator.cel import compile as compile_
     except ModuleNotFoundError as error:
-        raise DriverError(
-            f"the simulator needs the Python package {error.name}, which is not installed",
-            remedy="install the driver with its simulator: pip install 'neuron-dra-driver[simulator]'",
-        ) from error
+        raise not_installed(error.name) from error
     environment = Environment("1.36" if kubernetes == "1.36" else "1.37")
 
     def view(driver: str, device: Device) -> Any:
