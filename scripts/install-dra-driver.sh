@@ -311,20 +311,19 @@ slice_columns='{range .items[*]}{.spec.nodeName}|{.spec.devices[0].attributes.in
 slice_columns+='{.spec.devices[0].basic.attributes.instanceType.string}|{.spec.devices[*].name}{"\n"}{end}'
 
 show_published() {
-    local table example=examples/specs command=${KUBE[*]}
+    local published table example=examples/specs command=${KUBE[*]}
     if [[ $desired == 0 ]]; then
         lines "" "Installed, but no node of the cluster matches, so the driver runs nowhere yet. It starts by itself on nodes" \
             "with a known instance type; --node-selector and --emulate choose others. Your nodes:"
         kube get nodes -L node.kubernetes.io/instance-type >&2
         return
     fi
-    table=$(kube get resourceslices --field-selector "spec.driver=$DRIVER" -o "jsonpath=$slice_columns" |
-        awk -F'|' '$1 != "" {type[$1] = $2; slices[$1]++; devices[$1] += split($3, names, " ")}
+    published=$(kube get resourceslices --field-selector "spec.driver=$DRIVER" -o "jsonpath=$slice_columns")
+    table=$(awk -F'|' '$1 != "" {type[$1] = $2; slices[$1]++; devices[$1] += split($3, names, " ")}
              END {
                  for (node in type)
                      printf "  %-48s %-16s %3d devices in %d slice(s)\n", node, type[node], devices[node], slices[node]
-             }' |
-        sort)
+             }' <<<"$published" | sort)
     lines "" "Published:" "${table:-  nothing}"
     # A driver that finds no device publishes an empty slice.
     if [[ -z $table || $table == *' 0 devices in '* ]]; then
@@ -333,9 +332,14 @@ show_published() {
     fi
     if [[ $resource_api != v1 ]]; then example+=/v1beta1; fi
     lines "" "Next:" \
-        "  $command get resourceslices --field-selector spec.driver=$DRIVER" \
-        "  $command apply -f $example/1x4-connected-devices.yaml   # four connected devices of a trn2.48xlarge" \
-        "  $command logs pod0                                      # what the pod got"
+        "  $command get resourceslices --field-selector spec.driver=$DRIVER"
+    if [[ $published == *neuron-node* ]]; then
+        lines "  $command apply -f $example/2-node-inference-us.yaml   # pairs of whole nodes; needs LeaderWorkerSet" \
+            "  $command logs vllm-2-node-0                           # what the first of them got"
+    else
+        lines "  $command apply -f $example/1x4-connected-devices.yaml   # four connected devices of a trn2.48xlarge" \
+            "  $command logs pod0                                      # what the pod got"
+    fi
 }
 
 claim_columns='{range .items[*]}{.metadata.namespace}/{.metadata.name}|{.status.allocation.devices.results[*].driver}'

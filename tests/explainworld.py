@@ -13,12 +13,14 @@ from dra_driver.host.discover import discover
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.simulator.allocator import NodeView, Usage, World
 from dra_driver.simulator.explain import Explanation, Question, explain
+from dra_driver.simulator.explain.values import Diagnosis
 from dra_driver.simulator.manifests import selectors
 from dra_driver.simulator.objects import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import Layout
 from dra_driver.slices.pool import pool
 from dra_driver.topology.instance_types import lookup
+from tests.allocatorworld import offered
 
 Json = dict[str, Any]
 
@@ -119,3 +121,23 @@ def question(
 def explained(*arguments: Any, **fields: Any) -> Explanation:
     """The answer."""
     return explain(question(*arguments, **fields))
+
+
+def said(found: Explanation, node: str = "node-0") -> Diagnosis:
+    """What is said of a node."""
+    return next(item.diagnosis for item in found.nodes if node in item.nodes)
+
+
+def of_devices(found: Explanation, node: str = "node-0") -> list[str]:
+    """What is said of its devices."""
+    return [item.sentence for view in said(found, node).requests for item in view.groups]
+
+
+def other(*devices: Json, **fields: Any) -> list[Json]:
+    """A slice of another driver for node-0."""
+    return [offered(*devices, nodeName="node-0", **fields)]
+
+
+def plain_request(count: int = 1, **fields: Any) -> Json:
+    """A request for any driver's devices."""
+    return {"name": "r", "exactly": {"deviceClassName": "any", "count": count, **fields}}

@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Ask Kubernetes' own code what it does with CEL device selectors: whether the API server admits "
         "each, and what the scheduler then finds for each device. The answers of the expressions and devices in "
         f"{FILE.relative_to(REPOSITORY)} are recorded anew in it; the unit tests hold the simulator against them. "
-        f"Builds a small Go program against Kubernetes {' and '.join(VERSIONS)}: a minute or two the first time.",
+        f"Builds a small Go program against Kubernetes {' and '.join(VERSIONS)}, a minute or two the first "
+        "time; asking takes two minutes more, for Kubernetes' parser is slow on what nests deeply.",
         epilog="Example: echo 'device.driver.size() > 3' | scripts/record-cel-outcomes --add -",
     )
     parser.add_argument("--add", metavar="FILE", help="also record the expressions in this file, one a line; -: stdin")

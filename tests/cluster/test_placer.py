@@ -11,20 +11,18 @@ import random
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
-import yaml
 
-from dra_driver.placer.names import GATE, LWS_SIZE, LWS_WORKER_INDEX, SERVER_2, SERVER_4, SINCE_ANNOTATION
-from tests.cluster.installation import EMULATED_ULTRASERVER, NAMESPACE, ROOT, ULTRASERVERS, Installation
+from dra_driver.placer.names import GATE, SERVER_2, SINCE_ANNOTATION
+from tests.cluster.groupstream import Stream, complete, lws, one_node, servers
+from tests.cluster.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
 from tests.cluster.kube import Kube, Object, eventually
 from tests.cluster.leaderworkerset import LeaderWorkerSets
-from tests.cluster.lifecycle import is_ready, own_namespace, process_of
+from tests.cluster.lifecycle import own_namespace, process_of
 from tests.cluster.namespace import Namespace
 from tests.cluster.objects import pod as plain_pod
-from tests.cluster.objects import request, template
 
 pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.36")]
 
@@ -32,7 +30,6 @@ TRIES = int(os.environ.get("NEURON_DRA_PLACER_TRIES", "2"))
 GROUPS = int(os.environ.get("NEURON_DRA_PLACER_GROUPS", "12"))
 GROUP_TIMEOUT = 20
 PLACER = "neuron-dra-driver-placer"
-SELECTOR = "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"
 FAILOVER_SECONDS = 45.0
 """A killed leader's lease lasts 30 s; and its successor reads the cluster first."""
 
@@ -59,44 +56,11 @@ def groups(kube: Kube, namespace: Namespace) -> Iterator[LeaderWorkerSets]:
         yield made
 
 
-def servers(kube: Kube) -> dict[str, set[str]]:
-    """Nodes of each server by its id, those with four."""
-    found: dict[str, set[str]] = {}
-    for node in kube.find("nodes"):
-        if server := node["metadata"]["labels"].get(SERVER_4):
-            found.setdefault(server, set()).add(node["metadata"]["name"])
-    return {server: names for server, names in sorted(found.items()) if len(names) == 4}
-
-
 def acting(kube: Kube) -> str:
     """Name of the placer's pod that holds the lease, or ""."""
     lease = kube.get("leases", PLACER, NAMESPACE)
     holder = str(lease["spec"].get("holderIdentity") or "") if lease else ""
     return holder.rpartition("_")[0]
-
-
-def lws(name: str, size: int, *, gated: bool, worker_selector: dict[str, str] | None = None) -> Object:
-    """One group of the example with that size, with or without the gate."""
-    documents = yaml.safe_load_all((ROOT / f"examples/specs/{size}-node-inference-us.yaml").read_text())
-    wanted: Object = next(item for item in documents if item["kind"] == "LeaderWorkerSet")
-    wanted["metadata"]["name"] = name
-    wanted["spec"]["replicas"] = 1
-    for key in ("leaderTemplate", "workerTemplate"):
-        spec = wanted["spec"]["leaderWorkerTemplate"][key]["spec"]
-        spec["terminationGracePeriodSeconds"] = 1
-        spec.pop("schedulingGates", None)
-        for entry in spec["resourceClaims"]:
-            entry["resourceClaimTemplateName"] = "one-node"
-    if gated:
-        wanted["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]["schedulingGates"] = [{"name": GATE}]
-    if worker_selector:
-        wanted["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["nodeSelector"] = worker_selector
-    return wanted
-
-
-def one_node() -> Object:
-    """A template of claims for one whole node."""
-    return template("one-node", request("neurons", selectors=[SELECTOR]))
 
 
 def take(namespace: Namespace, node: str) -> str:
@@ -105,11 +69,6 @@ def take(namespace: Namespace, node: str) -> str:
     namespace.apply(plain_pod(name, templates={"neurons": "one-node"}, node=node))
     namespace.wait_ready(name)
     return name
-
-
-def complete(pods: Sequence[Object], size: int) -> bool:
-    """Whether a group has all its pods, and they are Ready."""
-    return len(pods) == size and all(is_ready(pod) for pod in pods)
 
 
 def servers_of(kube: Kube, pods: Sequence[Object]) -> set[str]:
@@ -269,58 +228,6 @@ def test_the_placers_account_may_touch_only_pods_that_have_or_had_the_gate(
     assert "forbidden" in answer("get", "secrets")
 
 
-@dataclass
-class Watchful:
-    """Looks at all groups again and again, and fails when one of the placer's promises is broken."""
-
-    kube: Kube
-    namespaces: Sequence[str]
-    half_since: dict[str, float] = field(default_factory=dict)
-    waits_since: dict[str, float] = field(default_factory=dict)
-    looks: int = 0
-    halves: int = 0
-    """How often a half-placed group was seen."""
-    longest_half: float = 0.0
-    longest_wait: float = 0.0
-
-    def look(self) -> None:
-        """One look; call it at least each second."""
-        now = time.monotonic()
-        by_group: dict[tuple[str, str], list[Object]] = {}
-        for namespace in self.namespaces:
-            for pod in self.kube.find("pods", namespace, labels="leaderworkerset.sigs.k8s.io/name"):
-                name = pod["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/name"]
-                by_group.setdefault((namespace, name), []).append(pod)
-        sent: dict[str, tuple[str, str]] = {}
-        half, waiting = set(), set()
-        for group, pods in by_group.items():
-            present = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-            for leader in (pod for pod in present if pod["metadata"]["labels"][LWS_WORKER_INDEX] == "0"):
-                uid = leader["metadata"]["uid"]
-                if leader["spec"].get("schedulingGates"):
-                    waiting.add(uid)
-                    continue
-                if sum("nodeName" in pod["spec"] for pod in present) < int(leader["metadata"]["annotations"][LWS_SIZE]):
-                    half.add(uid)
-                for node in self._nodes(leader["spec"]["nodeSelector"]):
-                    assert sent.setdefault(node, group) == group, f"{node} was given to {sent[node]} and to {group}"
-        self.looks, self.halves = self.looks + 1, self.halves + len(half)
-        self.longest_half = max(self.longest_half, _remember(self.half_since, half, now))
-        free = any(not names & sent.keys() for names in servers(self.kube).values())
-        self.longest_wait = max(self.longest_wait, _remember(self.waits_since, waiting if free else set(), now))
-
-    def _nodes(self, selector: dict[str, str]) -> list[str]:
-        found = self.kube.find("nodes", labels=",".join(f"{key}={value}" for key, value in selector.items()))
-        return [str(node["metadata"]["name"]) for node in found]
-
-
-def _remember(since: dict[str, float], now_so: set[str], now: float) -> float:
-    """Seconds that the longest of those has been so."""
-    for uid in set(since) - now_so:
-        del since[uid]
-    return max((now - since.setdefault(uid, now) for uid in now_so), default=0.0)
-
-
 def kill(kube: Kube, *, hard: bool) -> None:
     """End the placer that acts: its process at once, or its pod in order."""
     name = acting(kube)
@@ -337,42 +244,9 @@ def kill(kube: Kube, *, hard: bool) -> None:
 def test_groups_that_come_and_go_in_three_namespaces_while_the_placer_is_killed(
     placer: Installation, groups: LeaderWorkerSets, kube: Kube, figures: list[str]
 ) -> None:
-    chance = random.Random(os.environ.get("NEURON_DRA_PLACER_SEED", "7"))
-    with ExitStack() as stack:
-        places = [stack.enter_context(own_namespace(kube, f"placer-{letter}")) for letter in "abc"]
-        for place in places:
-            place.apply(one_node())
-        watchful = Watchful(kube, [place.name for place in places])
-        live: dict[str, tuple[Namespace, int, float]] = {}
-        made = served = kills = 0
-        began = time.monotonic()
-        while made < GROUPS or live:
-            if made < GROUPS and len(live) < 5:
-                place, size = chance.choice(places), chance.choice([2, 2, 4])
-                groups.apply(lws(f"g{made}", size, gated=True), namespace=place.name)
-                live[f"g{made}"] = place, size, 0.0
-                made += 1
-                if made % 6 == 3:
-                    kill(kube, hard=chance.random() < 0.3)
-                    kills += 1
-            watchful.look()
-            now = time.monotonic()
-            for name, (place, size, ends) in list(live.items()):
-                if not ends and complete(groups.pods(name, place.name), size):
-                    live[name] = place, size, now + chance.uniform(0, 3)
-                    served += 1
-                    if chance.random() < 0.2:  # LeaderWorkerSet makes the group anew
-                        place.kubectl("delete", "pod", f"{name}-0-1", "--wait=false", check=False)
-                elif ends and now > ends:
-                    groups.delete(name, place.name)
-                    del live[name]
-            time.sleep(0.2)
-        spent = time.monotonic() - began
-        figures.append(
-            f"{served} of {made} groups ran with {kills} kills of the placer in {spent:.0f} s; half-placed at most "
-            f"{watchful.longest_half:.1f} s ({watchful.halves} times seen in {watchful.looks} looks), "
-            f"waiting beside a free server at most {watchful.longest_wait:.1f} s"
-        )
-        assert served == made
-        assert watchful.longest_half <= GROUP_TIMEOUT + FAILOVER_SECONDS
-        assert watchful.longest_wait <= FAILOVER_SECONDS + 15
+    stream = Stream(kube, groups, chance=random.Random(os.environ.get("NEURON_DRA_PLACER_SEED", "7")))
+    seen = stream.run(count=GROUPS, at_once=5, kill=partial(kill, kube))
+    figures.append(str(stream))
+    assert stream.served == stream.made
+    assert seen.longest_half <= GROUP_TIMEOUT + FAILOVER_SECONDS
+    assert seen.longest_wait <= FAILOVER_SECONDS + 15

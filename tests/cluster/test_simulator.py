@@ -1,8 +1,7 @@
 """The simulator against a real API server and kube-scheduler, on random clusters and claims.
 
 ``SIMULATOR_SEED`` and ``SIMULATOR_CLAIMS`` choose other ones and more. A disagreement is made small and written to a
-file, which belongs to ``tests/data/simulator-cases``. ``SIMULATOR_RECORD=FILE`` writes the cases that others had no
-influence on, with the answers.
+file, which belongs to ``tests/data/simulator-cases``. ``SIMULATOR_RECORD=FILE`` writes all cases and answers.
 """
 
 from __future__ import annotations
@@ -25,7 +24,11 @@ from tests.simulatorcases import legal
 from tests.simulatorshrinking import shrunk
 from tests.simulatorworld import Object, random_case, random_selector, reaches_all_nodes
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.36")]
+pytestmark = [
+    pytest.mark.control_plane,
+    pytest.mark.kubernetes("1.37", "1.36"),
+    pytest.mark.timeout(600, func_only=True),
+]
 
 SEED = os.environ.get("SIMULATOR_SEED", "1")
 CLAIMS = int(os.environ.get("SIMULATOR_CLAIMS", "1500"))
@@ -49,17 +52,22 @@ def bench(lab: Cluster) -> Iterator[Bench]:
 
 def test_random_claims_get_what_the_simulator_says(bench: Bench, figures: list[str], tmp_path: Path) -> None:
     start = time.monotonic()
-    cases = _cases()
-    played = [item for batch in _batches(cases) for item in bench.play(batch)]
-    assert not [item.illegal for item in played if item.illegal]
+    played: list[Played] = []
+    wrong: list[Played] = []
+    for batch in _batches(_cases()):
+        first = bench.play(batch)
+        assert not [item.illegal for item in first if item.illegal]
+        played += first
+        if any(item.disagreements for item in first):
+            # What is so once only is a matter of time, such as a scheduler that was late to see an object.
+            pairs = zip(first, bench.play(batch), strict=True)
+            wrong += [item for item, again in pairs if item.disagreements and again.disagreements]
     seconds = time.monotonic() - start
     if RECORD:
-        alone = [item for item in played if not reaches_all_nodes(item.original)]
-        rows = [json.dumps(item.recorded("random")) for item in alone]
+        rows = [json.dumps(item.recorded("random")) for item in played]
         Path(RECORD).write_text("[\n" + ",\n".join(rows) + "\n]\n")
     figures.append(f"simulator, Kubernetes {bench.version}: {_counts(played)}, {seconds:.0f} s")
-    found = [place for place, item in enumerate(played) if item.disagreements]
-    assert not found, _reports(bench, [played[place] for place in found], tmp_path)
+    assert not wrong, _reports(bench, wrong, tmp_path)
     assert _claims(played) >= min(CLAIMS, 1000)
 
 
@@ -110,12 +118,13 @@ def _cases() -> list[Object]:
 
 
 def _batches(cases: Sequence[Object]) -> Iterator[Sequence[Object]]:
-    """Few at once of those that see each other: what fails in one would fail in all."""
+    """Many at once, but one by one where a case would take devices of another."""
     apart = [case for case in cases if not reaches_all_nodes(case)]
-    together = [case for case in cases if reaches_all_nodes(case)]
-    for group, most in ((apart, TOGETHER), (together, TOGETHER // 4)):
-        for place in range(0, len(group), most):
-            yield group[place : place + most]
+    for place in range(0, len(apart), TOGETHER):
+        yield apart[place : place + TOGETHER]
+    for case in cases:
+        if reaches_all_nodes(case):
+            yield [case]
 
 
 def _claims(played: Sequence[Played]) -> int:
@@ -135,7 +144,7 @@ def _counts(played: Sequence[Played]) -> str:
             kinds["not simulated" if expected.unknown else _kind(answer)] += 1
     pods = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     wrong = sum(bool(item.disagreements) for item in played)
-    return f"{_claims(played)} claims in {len(played)} clusters (pods: {pods}), {wrong} clusters with disagreements"
+    return f"{_claims(played)} claims in {len(played)} clusters (pods: {pods}), {wrong} of which disagreed at first"
 
 
 def _kind(answer: Object) -> str:
@@ -155,7 +164,7 @@ def _reports(bench: Bench, wrong: Sequence[Played], directory: Path) -> str:
             )
             (item,) = bench.play([small])  # noqa: PLW2901 # the same one, smaller
         file = directory / f"disagreement-{bench.kubernetes}-{number}.json"
-        text = "; ".join(item.disagreements) or "not so when tried again"
+        text = "; ".join(item.disagreements)
         file.write_text(json.dumps([item.recorded(text)], indent=1))
         texts.append(f"{text}\n  {file}")
     return "the simulator is wrong; put these files into tests/data/simulator-cases:\n" + "\n".join(texts)

@@ -113,6 +113,17 @@ def test_a_healthy_cluster_gets_the_driver_and_shows_what_is_published(cluster: 
     assert "apply -f examples/specs/1x4-connected-devices.yaml" in result.stderr
 
 
+def test_nodes_of_ultraservers_are_shown_with_an_example_for_them(cluster: Cluster) -> None:
+    cluster.reply("get resourceslices", "node-a|trn2u.48xlarge|neuron-node\nnode-b|trn2u.48xlarge|neuron-node\n")
+    shown = cluster.run(IMAGE).stderr
+    published = [line.split() for line in shown.splitlines() if "devices in" in line]
+    assert published == [
+        [node, "trn2u.48xlarge", "1", "devices", "in", "1", "slice(s)"] for node in ("node-a", "node-b")
+    ]
+    assert "apply -f examples/specs/2-node-inference-us.yaml" in shown
+    assert "1x4-connected-devices" not in shown
+
+
 def test_what_is_applied_is_what_a_dry_run_prints(cluster: Cluster) -> None:
     cluster.run(IMAGE)
     assert cluster.applied == install("--dry-run", IMAGE).stdout

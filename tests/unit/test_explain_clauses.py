@@ -39,6 +39,31 @@ def test_the_outermost_operands_of_and_are_the_clauses(expression: str, parts: l
     assert list(clauses(expression)) == parts
 
 
+def nested(depth: int) -> str:
+    expression = "true"
+    for _ in range(depth):
+        expression = f"device.driver == 'x' && ({expression})"
+    return expression
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        nested(240),
+        "(" * 240 + "true && false" + ")" * 240,
+        " && ".join(["device.driver == 'x'"] * 450),
+        f"device.driver == 'x' && {'!' * 9000}true",
+        "cel.bind(a, device, " * 200 + "a.driver == 'x'" + ")" * 200,
+        f"true && {' + '.join(['device.driver'] * 500)} == ''",
+        "true && [" * 200 + "true" + "]" * 200,
+    ],
+    ids=["nested", "brackets", "many", "signs", "bound", "long", "lists"],
+)
+def test_hostile_expressions_are_cut_too(expression: str) -> None:
+    assert "".join("".join(clauses(expression)).split())
+    assert len(references(expression)) <= 1
+
+
 ATOMS = ["true", "false", f"{D}.yes", f"{D}.no", f"{D}.absent", f'{D}.text == "&& ("', "1 / 0 == 1"]
 EXPRESSIONS = st.recursive(
     st.sampled_from(ATOMS),

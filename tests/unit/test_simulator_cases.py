@@ -31,7 +31,7 @@ def test_recorded_claims_get_what_the_cluster_gave_them(file: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("version", ["1.37"])
+@pytest.mark.parametrize("version", ["1.36", "1.37"])
 def test_recorded_answers_are_of_all_kinds(version: str) -> None:
     answers = [
         answer
@@ -43,7 +43,7 @@ def test_recorded_answers_are_of_all_kinds(version: str) -> None:
     kinds = Counter(
         "refused" if "refused" in answer else "placed" if answer["node"] else answer["reason"] for answer in answers
     )
-    assert min(kinds["placed"], kinds["Unschedulable"], kinds["SchedulerError"]) >= 10
+    assert min(kinds["placed"], kinds["Unschedulable"], kinds["SchedulerError"]) >= 5
     assert kinds["refused"] >= 1
 
 

@@ -20,6 +20,10 @@ _PLAIN = frozenset({"driver", "allowMultipleAllocations"})
 _QUALIFIED = frozenset({"attributes", "capacity"})
 
 
+MOST_LEVELS = 8
+"""Brackets in brackets that are opened; nobody reads more."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Reference:
     """Something that an expression reads of a device. ``domain`` and ``name`` are "" for fields without them."""
@@ -41,21 +45,25 @@ class Reference:
 def clauses(expression: str) -> tuple[str, ...]:
     """The operands of the expression's outermost ``&&``, brackets around them opened; itself where there are none.
 
-    What cannot be read is one clause.
+    What cannot be read is one clause, and so is what is in more than ``MOST_LEVELS`` brackets of such operands.
     """
+    return _clauses(expression, MOST_LEVELS)
+
+
+def _clauses(expression: str, levels: int) -> tuple[str, ...]:
     try:
         node = read(expression)
-    except CelError:
+    except (CelError, RecursionError):
         return (expression,)
-    if not isinstance(node, Call) or node.function != "_&&_":
+    if not isinstance(node, Call) or node.function != "_&&_" or not levels:
         return (expression.strip(),)
     tokens = list(_lexer().lex(expression))
     if node.bracketed:
-        return clauses(expression[_place(tokens[0]) + 1 : _place(tokens[-1])])
+        return _clauses(expression[_place(tokens[0]) + 1 : _place(tokens[-1])], levels - 1)
     parts = _parts(expression, tokens)
     if len(parts) != len(node.args):
         return (expression.strip(),)
-    return tuple(clause for part in parts for clause in clauses(part))
+    return tuple(clause for part in parts for clause in _clauses(part, levels - 1))
 
 
 def _parts(expression: str, tokens: Sequence[Token]) -> list[str]:
@@ -81,12 +89,14 @@ def _lexer() -> Lark:
 
 @lru_cache(maxsize=1024)
 def references(expression: str) -> tuple[Reference, ...]:
-    """What the expression reads of a device by fixed names, in the order of the text, each once; nothing if illegal."""
+    """What the expression reads of a device by fixed names, in the order of the text, each once.
+
+    Nothing when it is illegal or nested too deeply.
+    """
     try:
-        node = read(expression)
-    except CelError:
+        return tuple(dict.fromkeys(_references(read(expression), {})))
+    except (CelError, RecursionError):
         return ()
-    return tuple(dict.fromkeys(_references(node, {})))
 
 
 def _references(node: Node, bound: Mapping[str, Node | None]) -> Iterator[Reference]:

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Sequence
 MOST_NAMES = 6
 """Names in one list; of more the rest is counted."""
 
+LONGEST_VALUE = 80
+"""Characters; Kubernetes allows texts of 64 bytes."""
+
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,17})", re.DOTALL)
 
 
@@ -82,9 +85,10 @@ def choice(values: Sequence[str]) -> str:
         numbers = sorted(map(int, values))
         if numbers[-1] - numbers[0] == len(numbers) - 1:
             return f"{numbers[0]} to {numbers[-1]}"
+    shown = [value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..." for value in natural(values)]
     if len(values) <= 3:  # short enough to be read
-        return listed(natural(values), "or")
-    return f"{len(values)} values such as {listed(natural(values)[:2])}"
+        return listed(shown, "or")
+    return f"{len(values)} values such as {listed(shown[:2])}"
 
 
 def are(count: int, singular: str = "is", plural: str = "are") -> str:
