@@ -9,6 +9,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -401,7 +402,7 @@ def test_progress_is_drawn_on_a_terminal_only_and_cleared(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = iter([0.0, 0.5, 1.5, 1.51, 1.7, 0.0, 9.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("dra_driver.cli.simulate.time", SimpleNamespace(monotonic=lambda: next(moments)))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with Progress("placing") as progress:
         for done in (1, 2, 3, 4):
