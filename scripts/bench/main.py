@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Measure the driver beside Kubernetes' own DRA test driver, on a real control plane: calls of "
         "kubelet, start, and the driver at rest in its container. Needs root; brings a cluster up and takes it down. "
         "Other work on the machine makes the figures worse.",
-        epilog="Example: scripts/benchmark --rest-minutes 12 >figures.md",
+        epilog="Parts that need no cluster: scripts/benchmark selectors (CEL of the simulator), scripts/benchmark "
+        "allocation (its allocator). Example: scripts/benchmark --rest-minutes 12 >figures.md",
     )
     parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="version (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of calls of each kind (default: %(default)s)")
