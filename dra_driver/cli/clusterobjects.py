@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from dra_driver.kube.resources import ResourceApi
     from dra_driver.kube.transport import Transport
     from dra_driver.simulator.manifests import Manifests
 
@@ -29,12 +30,13 @@ def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
     Raises:
         DriverError: the cluster cannot be asked. ManifestError: it has something that cannot be read.
     """
+    from dra_driver.kube.resources import ResourceApi
     from dra_driver.kube.transport import Transport
     from dra_driver.simulator.manifests import read_stored
 
     transport = Transport.from_kubeconfig(kubeconfig)
     try:
-        return read_stored([_listed(transport, *wanted) for wanted in WANTED]), _release(transport)
+        return read_stored([_listed(transport, *wanted) for wanted in WANTED]), released(ResourceApi(transport))
     finally:
         transport.close()
 
@@ -57,8 +59,7 @@ def _listed(
     raise AssertionError("a resource has at least one version")
 
 
-def _release(transport: Transport) -> str:
-    from dra_driver.kube.resources import ResourceApi
-
-    release = ResourceApi(transport).server_version().release
+def released(api: ResourceApi) -> str:
+    """The release of an API server, such as ``1.37``; "" when it does not tell."""
+    release = api.server_version().release
     return "" if release is None else ".".join(map(str, release))

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dra_driver.cli.clusterinput import add_cluster_arguments, read_input
 from dra_driver.cli.errors import UsageError
-from dra_driver.cli.simulate import RELEASES, read_input
 from dra_driver.simulator import not_installed
 
 if TYPE_CHECKING:
@@ -48,20 +48,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "Without any, everything that waits in the cluster",
     )
     parser.add_argument("-n", "--namespace", default="default", help="of pod/NAME and claim/NAME (default: default)")
-    cluster = parser.add_argument_group("cluster (one or several of), as for simulate")
-    cluster.add_argument("--node", metavar="TYPE[=N]", action="append", default=[], help="one or N emulated nodes")
-    cluster.add_argument("--objects", metavar="FILE", action="append", default=[], help="the cluster's objects")
-    cluster.add_argument("--from-cluster", action="store_true", help="read them from a cluster; nothing is changed")
-    cluster.add_argument("--kubeconfig", metavar="FILE", help="the cluster of this file (implies --from-cluster)")
-    emulation = parser.add_argument_group("emulated nodes, as for simulate")
-    emulation.add_argument("--emulated-ultraservers", metavar="SxN", default="", help="S servers of N nodes")
-    emulation.add_argument("--emulated-driver-version", metavar="V", help="kernel driver")
-    emulation.add_argument(
-        "--ultraserver-layout", choices=("node", "chips", "both"), default="node", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
-    )
+    add_cluster_arguments(parser)
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s")
     parser.set_defaults(run=run)
 
@@ -75,14 +62,16 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.simulator.manifests import ManifestError
 
     target, files = _items(args)
+    if target is not None and not (files or args.objects or args.from_cluster or args.kubeconfig):
+        raise UsageError(f"{target.kind}/{target.name} is in no cluster", remedy="give --objects, --kubeconfig or FILE")
     try:
-        manifests, kubernetes, server = _input(args, target, files)
-        found = list(explanations(manifests, kubernetes, target=target, server=server))
+        given = read_input(args, files)
+        found = list(explanations(given.manifests, given.kubernetes, target=target, server=given.server))
     except ManifestError as error:
         raise UsageError(str(error)) from error
     if not found:
         raise UsageError("nothing waits for devices", remedy="give the YAML of pods or claims as FILE")
-    _show(found, manifests, kubernetes, args.output)
+    _show(found, given.manifests, given.kubernetes, args.output)
     return 0 if all(item.fits for item in found) else 1
 
 
@@ -118,35 +107,3 @@ def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:
     if len(targets) > 1:
         raise UsageError("more than one pod or claim is named", remedy="explain them one by one")
     return (targets[0] if targets else None), files
-
-
-def _input(args: argparse.Namespace, target: Target | None, files: Sequence[str]) -> tuple[Manifests, str, str]:
-    """What there is, the release that is meant, and that of the live server ("" without one)."""
-    from dra_driver.simulator.manifests import Manifests, merge, waiting_left_out
-
-    live, server = Manifests(), ""
-    from_cluster = args.from_cluster or args.kubeconfig is not None
-    if from_cluster:
-        from dra_driver.cli.clusterobjects import read_cluster
-
-        live, server = read_cluster(args.kubeconfig)
-    kubernetes = args.kubernetes or _nearest(server)
-    if server and server not in RELEASES and args.kubernetes is None:
-        note = f"the cluster's release {server}: {kubernetes} is simulated"
-        live = merge(live, Manifests(not_considered=(note,)))
-    given = argparse.Namespace(**{**vars(args), "files": files, "from_cluster": False, "kubeconfig": None})
-    given.kubernetes = kubernetes
-    if from_cluster and not (files or args.node or args.objects):
-        return live, kubernetes, server
-    if args.node and target is not None and not (files or args.objects or from_cluster):
-        raise UsageError(f"{target.kind}/{target.name} is in no cluster", remedy="give --objects, --kubeconfig or FILE")
-    rest, _ = read_input(given)
-    return merge(waiting_left_out(live) if files else live, rest), kubernetes, server
-
-
-def _nearest(server: str) -> str:
-    """The known release that is nearest to the server's."""
-    parts = server.split(".")
-    if len(parts) < 2 or not all(part.isdecimal() for part in parts):  # major and minor
-        return RELEASES[-1]
-    return RELEASES[0] if tuple(map(int, parts)) <= tuple(map(int, RELEASES[0].split("."))) else RELEASES[-1]

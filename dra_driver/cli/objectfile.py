@@ -78,5 +78,5 @@ def _content(filename: str, most: int) -> bytes:
     except (OSError, ValueError) as error:
         raise UsageError(f"{filename}: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > most:
-        raise UsageError(f"{filename}: larger than {most} bytes, so it is no Kubernetes object")
+        raise UsageError(f"{filename}: larger than {most} bytes; leave out what is not needed")
     return data

@@ -12,6 +12,7 @@ from dra_driver.cli.errors import UsageError
 from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
 from dra_driver.errors import DriverError
 from dra_driver.simulator import not_installed
+from dra_driver.simulator.releases import RELEASES, nearest
 
 if TYPE_CHECKING:
     from dra_driver.kube import objects as published
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
     Slice = published.ResourceSlice | objects.ResourceSlice
     Device = published.Device | objects.Device
 
-RELEASES = ("1.36", "1.37")
-"""Kubernetes releases whose behaviour is known, oldest first."""
 EXAMPLE_NODE = "example-node"
-MOST_BYTES = 256 << 20
-"""Of a file with the slices of a large cluster."""
 SHORT = {True: "yes", False: "no", None: "error"}
 
 
@@ -139,21 +136,17 @@ def _source(args: argparse.Namespace) -> tuple[list[Slice] | None, str]:
 
 
 def _of_cluster(kubeconfig: str) -> tuple[list[Slice], str]:
+    from dra_driver.cli.clusterobjects import released
     from dra_driver.kube.resources import ResourceApi
     from dra_driver.kube.transport import Transport
 
     api = ResourceApi(Transport.from_kubeconfig(kubeconfig))
-    return current(api.list_all_slices()), nearest(api.server_version().release)
-
-
-def nearest(release: tuple[int, int] | None) -> str:
-    """Of the releases that are known the nearest to this one; the newest when the server does not tell its own."""
-    known = [(int(major), int(minor)) for major, _, minor in (name.partition(".") for name in RELEASES)]
-    return RELEASES[known.index(min(max(release or known[-1], known[0]), known[-1]))]
+    return current(api.list_all_slices()), nearest(released(api))
 
 
 def read_slices(filename: str) -> list[Slice]:
     """The ResourceSlices of a file, which may have other objects too; UsageError says what is wrong, and where."""
+    from dra_driver.cli.clusterinput import MOST_BYTES
     from dra_driver.cli.objectfile import read_text
     from dra_driver.simulator.manifests import ManifestError, read_manifests
 

@@ -84,13 +84,16 @@ def check(args: argparse.Namespace) -> None:
 
 def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[str]) -> Report:
     """Run the workload of a file for each policy and seed; DriverError for what cannot be simulated."""
-    from dra_driver.cli.simulate import RELEASES, Progress, emulated_nodes, read_text
+    from dra_driver.cli.clusterinput import MOST_BYTES, emulated_nodes
+    from dra_driver.cli.objectfile import read_text
+    from dra_driver.cli.progress import Progress
     from dra_driver.simulator.manifests import cluster_of
+    from dra_driver.simulator.releases import RELEASES
     from dra_driver.simulator.workload import POLICIES, read_workload, simulate, sites
     from dra_driver.simulator.workload.report import Report
 
     release = args.kubernetes or RELEASES[-1]
-    stream = read_workload(args.workload, read_text(args.workload), release)
+    stream = read_workload(args.workload, read_text(args.workload, MOST_BYTES), release)
     manifests = emulated_nodes(args) if args.node else _nodes_of_file(args, stream)
     world, views = cluster_of(manifests, release)
     where = sites(views, manifests.slices)
@@ -104,7 +107,7 @@ def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[st
 
 
 def _nodes_of_file(args: argparse.Namespace, stream: Workload) -> Manifests:
-    from dra_driver.cli.simulate import emulated_nodes
+    from dra_driver.cli.clusterinput import emulated_nodes
 
     if not stream.nodes:
         raise UsageError(f"{args.workload}: nodes is missing", remedy="write nodes: {trn2.48xlarge: 4}, or give --node")

@@ -255,7 +255,7 @@ def test_without_its_extra_it_says_what_to_install() -> None:
         ([], "nothing is given"),
         (["pod/a", "claim/b", "--objects", "x"], "more than one pod or claim is named"),
         (["pod/a", "--node", "trn2.48xlarge"], "pod/a is in no cluster"),
-        (["pod/a"], "nothing is given"),
+        (["pod/a"], "pod/a is in no cluster"),
         ([CONNECTED], "there is no node"),
         ([CONNECTED, "--node", "trn9.huge"], "trn9.huge"),
         (["absent.yaml", "--node", "trn2.48xlarge"], "absent.yaml: No such file or directory"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dra_driver.cli.main import main
-from dra_driver.cli.select import nearest
+from dra_driver.simulator.releases import nearest
 
 SLICE: dict[str, Any] = {
     "apiVersion": "resource.k8s.io/v1",
@@ -158,11 +158,10 @@ def test_a_file_that_is_no_text_is_bad_input(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("release", "meant"), [((1, 34), "1.36"), ((1, 36), "1.36"), ((1, 37), "1.37"), ((1, 40), "1.37"), (None, "1.37")]
+    ("release", "meant"),
+    [("1.34", "1.36"), ("1.36", "1.36"), ("1.37", "1.37"), ("1.40", "1.37"), ("", "1.37"), ("x", "1.37")],
 )
-def test_a_cluster_of_another_release_is_taken_for_the_nearest_that_is_known(
-    release: tuple[int, int] | None, meant: str
-) -> None:
+def test_a_cluster_of_another_release_is_taken_for_the_nearest_that_is_known(release: str, meant: str) -> None:
     assert nearest(release) == meant
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from dra_driver.cli.simulate import Progress
+from dra_driver.cli.progress import Progress
 
 SPECS = Path(__file__).parents[2] / "examples" / "specs"
 FILES = sorted(SPECS.glob("*.yaml")) + sorted(SPECS.glob("v1beta1/*.yaml"))
@@ -351,7 +351,6 @@ def test_a_node_known_from_its_slices_has_the_host_that_they_tell_of(shell: Shel
         (["FILE", "--node", "trn2.48xlarge=99999999"], "cannot be emulated"),
         (["FILE", "--node", "trn2u", "--emulated-ultraservers", "many"], "are no UltraServers"),
         (["FILE", "--node", "trn2u=3", "--emulated-ultraservers", "1x2"], "have no node number 3"),
-        (["FILE", "--kubeconfig", "x"], "--kubeconfig goes with --from-cluster"),
         (["FILE"], "there is no node"),
         (["-", "--objects", "-"], "is given twice"),
         (["/does/not/exist", "--node", "trn2.48xlarge"], "No such file"),
@@ -398,11 +397,16 @@ def test_a_missing_parser_is_named_with_what_to_install() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_kubeconfig_alone_means_its_cluster(shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, claim("c")), "--kubeconfig", "/does/not/exist") == 1
+    assert "/does/not/exist" in shell.err
+
+
 def test_progress_is_drawn_on_a_terminal_only_and_cleared(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = iter([0.0, 0.5, 1.5, 1.51, 1.7, 0.0, 9.0])
-    monkeypatch.setattr("dra_driver.cli.simulate.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr("dra_driver.cli.progress.time", SimpleNamespace(monotonic=lambda: next(moments)))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with Progress("placing") as progress:
         for done in (1, 2, 3, 4):

@@ -9,13 +9,12 @@ from dra_driver.simulator.manifests.cluster import cluster_of, merge, waiting_le
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.emulated import driver_class, emulated
 from dra_driver.simulator.manifests.errors import ManifestError
-from dra_driver.simulator.manifests.expressions import RELEASES, selectors
+from dra_driver.simulator.manifests.expressions import selectors
 from dra_driver.simulator.manifests.nodes import allocated_elsewhere, obstacle
 from dra_driver.simulator.manifests.read import read_manifests, read_stored
 from dra_driver.simulator.manifests.values import ClaimReference, ExclusiveGroup, Manifests, PodWithClaims
 
 __all__ = [
-    "RELEASES",
     "Attempt",
     "ClaimReference",
     "ExclusiveGroup",

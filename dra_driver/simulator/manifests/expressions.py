@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -10,9 +10,7 @@ from dra_driver.errors import DriverError
 from dra_driver.simulator import not_installed
 from dra_driver.simulator.allocator import Selectors
 from dra_driver.simulator.objects import Device
-
-RELEASES: Final = ("1.36", "1.37")
-"""Kubernetes releases whose behaviour is known, oldest first."""
+from dra_driver.simulator.releases import RELEASES
 
 
 def selectors(kubernetes: str) -> Selectors:
