@@ -139,7 +139,8 @@ class Transport:
 
             set_refresh(configuration, renewed)
 
-        return cls._load(load, user_agent, "check the kubeconfig file and its current context")
+        file = path or "the kubeconfig file"
+        return cls._load(load, user_agent, f"check {file} and its current context")
 
     @classmethod
     def _load(cls, load: Callable[[Configuration], None], user_agent: str, remedy: str) -> Transport:
