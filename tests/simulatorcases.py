@@ -54,7 +54,7 @@ def expressions(value: object) -> Iterator[str]:
     """All selectors in a claim or class."""
     if isinstance(value, dict):
         if isinstance(value.get("cel"), dict):
-            yield value["cel"]["expression"]
+            yield value["cel"].get("expression", "")
         for item in value.values():
             yield from expressions(item)
     elif isinstance(value, list):
@@ -116,7 +116,7 @@ class Simulated:
             kubernetes=kubernetes,
         )
         self._nodes = {
-            item["metadata"]["name"]: NodeView(item["metadata"]["name"], item["metadata"]["labels"])
+            item["metadata"]["name"]: NodeView(item["metadata"]["name"], item["metadata"].get("labels", {}))
             for case in found
             for item in case["nodes"]
         }
@@ -147,6 +147,17 @@ class Simulated:
         """Count as in use what the cluster gave."""
         for item in answer.get("allocations", ()):
             self._world.usage.take(msgspec.convert(item, AllocationResult).devices.results)
+
+
+def unreadable(case: Object) -> str:
+    """Why the simulator does not read something that the API server may accept; "" when it reads all."""
+    try:
+        Simulated([case], "1.37")
+        for pod in case["pods"]:
+            msgspec.convert(pod["claims"], list[ResourceClaim])
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
 
 
 def replayed(row: Object) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 from dra_driver.simulator.cel.program import Kubernetes
-from tests.simulatorcases import Expected, Simulated, accepted, disagreement, normal, replayed
+from tests.simulatorcases import Expected, Simulated, accepted, disagreement, normal, replayed, unreadable
 from tests.simulatorshrinking import shrunk, size
 from tests.simulatorworld import TOKEN, Object, cases, renamed
 
@@ -52,6 +52,18 @@ def test_recorded_answers_are_of_all_kinds(version: str) -> None:
 def test_every_random_case_has_an_answer_and_no_device_two_owners(case: Object) -> None:
     for kubernetes in ("1.36", "1.37"):
         _check_owners(case, kubernetes)
+
+
+def test_what_the_simulator_does_not_read_is_told() -> None:
+    case: Object = {
+        "nodes": [],
+        "slices": [],
+        "classes": [{"metadata": {"name": "c"}, "spec": {"selectors": [{}]}}],
+        "pods": [],
+    }
+    assert unreadable(case) == ""
+    case["classes"][0]["spec"]["selectors"] = [{"cel": {}}]
+    assert "expression" in unreadable(case)
 
 
 def _check_owners(case: Object, kubernetes: Kubernetes) -> None:
