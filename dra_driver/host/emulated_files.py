@@ -10,10 +10,10 @@ from dra_driver.host.discover import EMULATION_MARKER, discover_files
 from dra_driver.host.emulation_options import EmulationOptions, check
 from dra_driver.host.emulation_tree import DeviceNode, Entry, Link, TextFile, host_files
 from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.links import follow
 from dra_driver.host.reading import MISSING, HostFiles, Reading
 from dra_driver.topology.instance_types import InstanceType
 
-_MOST_LINKS = 40
 _DIRECTORY: None = None
 
 
@@ -71,25 +71,13 @@ class TreeFiles(HostFiles):
 
     def _resolved(self, path: str) -> str | None:
         """The path with every link followed; None when nothing is there."""
-        done: list[str] = []
-        pending = path.split("/")[::-1]
-        links = 0
-        while pending:
-            name = pending.pop()
-            if name in {"", "."}:
-                continue
-            if name == "..":
-                del done[-1:]
-                continue
-            here = "/".join((*done, name))
-            if here not in self._entries:
-                return None
-            entry = self._entries[here]
-            if not isinstance(entry, Link):
-                done.append(name)
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                return None
-            pending.extend(reversed(entry.target.split("/")))
-        return "/".join(done)
+        try:
+            return follow(path, self._target)
+        except OSError:
+            return None
+
+    def _target(self, path: str) -> str | None:
+        if path not in self._entries:
+            raise FileNotFoundError(path)
+        entry = self._entries[path]
+        return entry.target if isinstance(entry, Link) else None

@@ -14,13 +14,14 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.host.links import follow
+
 LIMIT = 64 * 1024
 """Bytes; every file the driver needs is far smaller, so a longer one is not what it seems."""
 
 MAX_ENTRIES = 4096
 """Directory entries looked at; the kernel driver knows at most 64 devices."""
 
-_MAX_LINKS = 40
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -111,29 +112,14 @@ class HostFiles:
 
     def _walk(self, path: str) -> tuple[str, os.stat_result]:
         """Follow every link of ``path`` from the root down. Raises OSError."""
-        done: list[str] = []
-        pending = path.split("/")[::-1]
-        links = 0
-        while pending:
-            name = pending.pop()
-            if name in {"", "."}:
-                continue
-            if name == "..":
-                del done[-1:]
-                continue
-            here = "/".join((self._root, *done, name))
-            if not stat.S_ISLNK(os.lstat(here).st_mode):
-                done.append(name)
-                continue
-            links += 1
-            if links > _MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), here)
-            target = os.readlink(here)  # noqa: PTH115 - pathlib doubles the cost of a scan
-            if target.startswith("/"):
-                done.clear()
-            pending.extend(reversed(target.split("/")))
-        real = "/".join((self._root, *done))
+        real = f"{self._root}/{follow(path, self._target)}"
         return real, os.lstat(real)
+
+    def _target(self, path: str) -> str | None:
+        here = f"{self._root}/{path}"
+        if not stat.S_ISLNK(os.lstat(here).st_mode):
+            return None
+        return os.readlink(here)  # noqa: PTH115 - pathlib doubles the cost of a scan
 
 
 def _read_all(path: str) -> bytes:

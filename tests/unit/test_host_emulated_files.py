@@ -12,6 +12,7 @@ from dra_driver.host.emulated_files import TreeFiles, emulated_inventory
 from dra_driver.host.emulated_servers import Servers
 from dra_driver.host.emulation_tree import Link, TextFile
 from dra_driver.host.emulator import EmulationOptions, write_host
+from dra_driver.host.reading import HostFiles
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.topology.ultraserver import Mode
 
@@ -45,3 +46,18 @@ def test_links_that_lead_nowhere_or_in_circles_are_nothing() -> None:
     assert files.names("a") == ("x",)
     assert files.names("c") == ()
     assert files.read("a/../e").text == "text"
+
+
+def test_links_are_followed_as_on_a_disk(tmp_path: Path) -> None:
+    """An absolute target starts at the host's root; nothing leads out of it."""
+    links = {"a/b/absolute": "/x/file", "a/b/relative": "../../x/file", "a/b/above": "../../../../x/file"}
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/file").write_text("text\n")
+    (tmp_path / "a/b").mkdir(parents=True)
+    for path, target in links.items():
+        (tmp_path / path).symlink_to(target)
+    tree = TreeFiles({"x/file": TextFile("text\n"), **{path: Link(target) for path, target in links.items()}})
+    disk = HostFiles(tmp_path)
+    for path in links:
+        assert tree.read(path) == disk.read(path)
+        assert tree.read(path).text == "text"
