@@ -141,3 +141,9 @@ def other(*devices: Json, **fields: Any) -> list[Json]:
 def plain_request(count: int = 1, **fields: Any) -> Json:
     """A request for any driver's devices."""
     return {"name": "r", "exactly": {"deviceClassName": "any", "count": count, **fields}}
+
+
+NODES = ("node-0", "node-1")
+BOTH = [*published("node-0"), *published("node-1")]
+ONE = published("node-0")
+TYPE = f"{ATTRIBUTES}.instanceType == 'trn2.48xlarge'"

@@ -73,15 +73,6 @@ class UltraServerShape:
     links: Literal["ring", "switch"] | None
     """``ring``: chips of the same index on all nodes form a ring. ``switch``: any chip reaches any. None: unknown."""
 
-    def node_sets(self, count: int) -> tuple[tuple[int, ...], ...]:
-        """The sets of node ids that form a server of ``count`` nodes; empty when that is not offered or not known.
-
-        Pairs are known for elected ids only: nodes 0 and 1, nodes 2 and 3.
-        """
-        if self.nodes is None or count not in self.usable_nodes or (self.files != "elected" and 1 < count < self.nodes):
-            return ()
-        return tuple(tuple(range(start, start + count)) for start in range(0, self.nodes, count))
-
 
 TRN2_ULTRASERVER = UltraServerShape(files="elected", nodes=4, usable_nodes=(1, 2, 4), links="ring")
 TRN2_PARTITIONED = UltraServerShape(files="pds", nodes=4, usable_nodes=(1, 2, 4), links=None)

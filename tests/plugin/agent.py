@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import yaml
 
 from dra_driver.kubeletplugin.api import health_v1_pb2
 from dra_driver.names import DRIVER_NAME
@@ -64,20 +63,7 @@ class World:
         return [sys.executable, "-m", "dra_driver", "kubelet-plugin", *given, *options]
 
     def kubeconfig(self) -> Path:
-        path = self.root / "kubeconfig"
-        path.write_text(
-            yaml.safe_dump(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "current-context": "test",
-                    "clusters": [{"name": "test", "cluster": {"server": self.server.url}}],
-                    "users": [{"name": "test", "user": {"token": TOKEN}}],
-                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-                }
-            )
-        )
-        return path
+        return self.server.kubeconfig(self.root / "kubeconfig")
 
     def specs(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.cdi.glob("*.json"))]

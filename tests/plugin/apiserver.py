@@ -13,8 +13,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
+import yaml
 from kubernetes.client import Configuration
 
 from dra_driver.kube.transport import Transport
@@ -60,6 +62,20 @@ class ApiServer:
     @property
     def url(self) -> str:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Write a kubeconfig for it."""
+        user = {"token": self.token} if self.token else {}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": self.url}}],
+            "users": [{"name": "test", "user": user}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        }
+        path.write_text(yaml.safe_dump(content))
+        return path
 
     def start(self) -> None:
         """Listen, after ``stop`` on the same port again."""

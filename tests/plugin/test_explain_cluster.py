@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dra_driver.cli.main import main
 from tests.plugin.apihttp import KINDS
@@ -50,16 +49,7 @@ ROW = "resource.aws.com/devicegroup4_id"
 
 
 def explained(server: ApiServer, directory: Path, *arguments: str) -> int:
-    kubeconfig = directory / "kubeconfig"
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
-    }
-    kubeconfig.write_text(yaml.safe_dump(content))
+    kubeconfig = server.kubeconfig(directory / "kubeconfig")
     return main(["explain", *arguments, "--kubeconfig", str(kubeconfig)])
 
 

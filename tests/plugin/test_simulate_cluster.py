@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dra_driver.cli.main import main
 from tests.plugin.apihttp import KINDS, Fault
@@ -44,16 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def simulated(server: ApiServer, directory: Path, *arguments: str) -> int:
-    kubeconfig = directory / "kubeconfig"
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
-    }
-    kubeconfig.write_text(yaml.safe_dump(content))
+    kubeconfig = server.kubeconfig(directory / "kubeconfig")
     return main(["simulate", "--from-cluster", "--kubeconfig", str(kubeconfig), *arguments])
 
 

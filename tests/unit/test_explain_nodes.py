@@ -8,7 +8,11 @@ from dra_driver.simulator.explain import text
 from tests.allocatorworld import counters, device, offered
 from tests.explainworld import (
     ATTRIBUTES,
+    BOTH,
     NEURON,
+    NODES,
+    ONE,
+    TYPE,
     claim,
     explained,
     group,
@@ -20,11 +24,6 @@ from tests.explainworld import (
     said,
     wanted,
 )
-
-NODES = ("node-0", "node-1")
-BOTH = [*published("node-0"), *published("node-1")]
-ONE = published("node-0")
-TYPE = f"{ATTRIBUTES}.instanceType == 'trn2.48xlarge'"
 
 
 def test_taints_and_what_tolerates_them() -> None:

@@ -6,6 +6,10 @@ from dra_driver.simulator.explain import text
 from tests.allocatorworld import device
 from tests.explainworld import (
     ATTRIBUTES,
+    BOTH,
+    NODES,
+    ONE,
+    TYPE,
     claim,
     explained,
     group,
@@ -17,11 +21,6 @@ from tests.explainworld import (
     said,
     wanted,
 )
-
-NODES = ("node-0", "node-1")
-BOTH = [*published("node-0"), *published("node-1")]
-ONE = published("node-0")
-TYPE = f"{ATTRIBUTES}.instanceType == 'trn2.48xlarge'"
 
 
 def test_a_claim_that_fits_is_told_where_and_what_it_gets() -> None:

@@ -10,10 +10,9 @@ import pytest
 from dra_driver.simulator.explain import Question, explain, text
 from dra_driver.simulator.explain.traps import TRAPS
 from tests.allocatorworld import counters, device, different, every, offered, request, same
-from tests.explainworld import ANY, ATTRIBUTES, claim, explained, group, holder, published, question, wanted
+from tests.explainworld import ANY, ATTRIBUTES, ONE, claim, explained, group, holder, published, question, wanted
 
 Json = dict[str, Any]
-ONE = published("node-0")
 BOTH = published("node-0", "trn2u.48xlarge", "both")
 CHIP = f"{ATTRIBUTES}.resourceType == 'neuron_device'"
 WHOLE = f"{ATTRIBUTES}.resourceType == 'neuron_node'"

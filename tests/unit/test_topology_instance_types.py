@@ -214,27 +214,22 @@ def test_a_new_generation_is_one_more_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "files", "pairs"),
+    ("name", "files", "nodes"),
     [
-        ("trn2u.48xlarge", "elected", ((0, 1), (2, 3))),
-        ("trn3p.48xlarge", "elected", ((0, 1), (2, 3))),
-        ("trn3.48xlarge", "pds", ()),
-        ("trn2es.48xlarge", "pds", ()),
-        ("trn2en.24xlarge", "max", ()),
-        ("trn3e.24xlarge", "max", ()),
+        ("trn2u.48xlarge", "elected", 4),
+        ("trn3p.48xlarge", "elected", 4),
+        ("trn3.48xlarge", "pds", 4),
+        ("trn2es.48xlarge", "pds", 4),
+        ("trn2en.24xlarge", "max", None),
+        ("trn3e.24xlarge", "max", None),
     ],
 )
-def test_ultraserver_sets_are_told_where_they_are_known(
-    name: str, files: str, pairs: tuple[tuple[int, ...], ...]
-) -> None:
+def test_the_size_of_an_ultraserver_is_told_where_it_is_known(name: str, files: str, nodes: int | None) -> None:
     shape = INSTANCE_TYPES[name].ultraserver
     assert shape is not None
     assert shape.files == files
-    assert shape.node_sets(2) == pairs
-    assert shape.node_sets(3) == ()
-    if shape.nodes is not None:
-        assert shape.node_sets(1) == ((0,), (1,), (2,), (3,))
-        assert shape.node_sets(4) == ((0, 1, 2, 3),)
+    assert shape.nodes == nodes
+    assert shape.usable_nodes == (1, 2, 4)
 
 
 def test_instances_that_stand_alone_are_no_ultraserver() -> None:
