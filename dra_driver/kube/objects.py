@@ -77,9 +77,10 @@ class NodeSystemInfo(_Object, frozen=True):
 
 
 class NodeStatus(_Object, frozen=True):
-    """``status`` of a Node, the part in use."""
+    """``status`` of a Node, the parts in use; ``allocatable`` are Kubernetes quantities."""
 
     node_info: NodeSystemInfo = NodeSystemInfo()
+    allocatable: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Node(_Object, frozen=True):

@@ -17,17 +17,18 @@ from dra_driver.errors import DriverError
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.cluster import CLAIMS, NODES, OFFERS
 from dra_driver.kube.collection import Collection
+from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.informer import Informer
 from dra_driver.kube.pods import PODS
 from dra_driver.kube.pods import Pod as ApiPod
+from dra_driver.kube.timestamps import timestamp
 from dra_driver.kube.transport import Transport
 from dra_driver.names import DRIVER_NAME
 from dra_driver.placer.decide import decide
-from dra_driver.placer.election import REQUEST_SECONDS
 from dra_driver.placer.memory import Memory
 from dra_driver.placer.names import GATE, GROUP_LABEL, LWS_GROUP_LABEL, PLACED_ANNOTATION, SINCE_ANNOTATION
-from dra_driver.placer.snapshot import snapshot, timestamp
+from dra_driver.placer.snapshot import snapshot
 from dra_driver.placer.teller import Teller
 from dra_driver.placer.values import Action, Explain, Note, Place, Pod, Release, Rules
 

@@ -8,10 +8,10 @@ import time
 from typing import Final
 
 from dra_driver.kube.collection import Collection
+from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
 from dra_driver.kube.records import LEASES
 from dra_driver.kube.transport import Transport
 from dra_driver.placer.controller import Placer
-from dra_driver.placer.election import REQUEST_SECONDS, Election, Times
 from dra_driver.placer.values import Rules
 
 LEASE_NAME: Final = "neuron-dra-driver-placer"

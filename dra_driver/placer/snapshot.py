@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
 from dra_driver.kube import cluster, pods
 from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.timestamps import seconds, timestamp
 from dra_driver.names import DRIVER_NAME, NODE_DEVICE
 from dra_driver.placer import names
 from dra_driver.placer.values import Node, Pod, Released, Snapshot, Taint, Toleration
@@ -115,21 +115,6 @@ def pod_of(pod: pods.Pod) -> Pod:
         selector=selector,
         tolerations=tuple(Toleration(item.key, item.operator, item.value, item.effect) for item in spec.tolerations),
     )
-
-
-def seconds(text: str | None) -> float | None:
-    """RFC 3339 as seconds since the epoch; None for anything else."""
-    try:
-        moment = datetime.fromisoformat(text or "")
-        return moment.timestamp() if moment.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
-
-
-def timestamp(moment: float, *, micro: bool = False) -> str:
-    """Seconds since the epoch as RFC 3339 in UTC, the form of ``metav1.Time``, or with ``micro`` of ``MicroTime``."""
-    text = datetime.fromtimestamp(moment, tz=UTC).isoformat(timespec="microseconds" if micro else "seconds")
-    return text.replace("+00:00", "Z")
 
 
 def read_released(text: str) -> tuple[Released, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.placer.election import Times
+from dra_driver.kube.election import Times
 from dra_driver.placer.names import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION
 from dra_driver.placer.service import LEASE_NAME, Service
 from dra_driver.placer.values import Rules

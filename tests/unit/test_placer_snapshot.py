@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from dra_driver.kube.cluster import ClusterNode, Offer
 from dra_driver.kube.objects import ResourceClaim
 from dra_driver.kube.pods import Pod as ApiPod
+from dra_driver.kube.timestamps import seconds, timestamp
 from dra_driver.placer.names import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION
 from dra_driver.placer.snapshot import (
     MOST_RELEASED,
     pod_of,
     read_released,
-    seconds,
     snapshot,
-    timestamp,
     write_released,
 )
 from dra_driver.placer.values import Released

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dra_driver.kube.election import LONGEST_SECONDS, REQUEST_SECONDS, Step, Times, next_step
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.kube.records import Lease, LeaseSpec
 from dra_driver.kube.transport import CONNECT_TIMEOUT
-from dra_driver.placer.election import LONGEST_SECONDS, REQUEST_SECONDS, Step, Times, next_step
 
 
 def lease(holder: str | None, duration: int | None = 30) -> Lease:

@@ -1,4 +1,4 @@
-"""Which of several placers acts: the holder of a Lease (``coordination.k8s.io/v1``).
+"""Which of several processes acts: the holder of a Lease (``coordination.k8s.io/v1``).
 
 The rules are those of Kubernetes' own controllers. A holder renews; whoever has seen the same record unchanged for the
 lease's duration, by its own clock, takes it over. The clocks of the machines need not agree.
@@ -22,7 +22,7 @@ from dra_driver.kube.collection import Collection
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.kube.records import Lease, LeaseSpec
-from dra_driver.placer.snapshot import timestamp
+from dra_driver.kube.timestamps import timestamp
 
 LEASE_SECONDS: Final = 30
 ACT_SECONDS: Final = 12.0
@@ -102,6 +102,8 @@ class Election:
         self._until = 0.0
         self._seen = ("", 0.0)
         """Version of the lease, and when it was first seen."""
+        self.holder = ""
+        """Identity of who held the lease when it was last looked at, or ""."""
         self.last_error = ""
         self.last_round = time.monotonic()
 
@@ -135,6 +137,7 @@ class Election:
         try:
             if self._hold(started):
                 self._until = started + self._times.act
+                self.holder = self._identity
             else:
                 self._until = 0.0
             self.last_error = ""
@@ -155,6 +158,7 @@ class Election:
         if version != self._seen[0]:
             self._seen = (version, now)
         step = next_step(lease, self._identity, now - self._seen[1], self._times.lease)
+        self.holder = (lease.spec.holder_identity if lease else None) or ""
         if step is Step.WAIT:
             return False
         moment = timestamp(time.time(), micro=True)
