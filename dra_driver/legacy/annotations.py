@@ -1,0 +1,262 @@
+"""What the annotations of pods and nodes say about devices, written and read.
+
+The extender writes the vendor's keys, the new ones and the old ones, for those who read them, and one key of our own
+that also tells which container has what::
+
+    neuron.aws.com/allocation: {"coresPerDevice":2,"containers":[{"name":"main","resource":"aws.amazon.com/neuroncore",
+                                "ids":"0-8"}]}
+
+Anybody who may edit a pod may edit these. So they are read strictly and within bounds, and what several keys say counts
+together: an edit may take a device from the cluster, but never gives one to two pods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from dra_driver.errors import DriverError
+from dra_driver.kube.collection import ApiObject
+from dra_driver.legacy import names
+from dra_driver.legacy.demand import MOST_CONTAINERS
+from dra_driver.legacy.hardware import MOST_CORES_PER_DEVICE, MOST_DEVICES, Hardware
+from dra_driver.legacy.names import Resource
+
+LONGEST: Final = 16384
+"""Characters of one annotation that are looked at."""
+_MOST_IDS: Final = MOST_DEVICES * MOST_CORES_PER_DEVICE
+_NANOSECONDS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_PART: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
+
+
+class PodAnnotations(ApiObject, frozen=True):
+    """``metadata.annotations`` of a pod, the keys in use."""
+
+    ids: str | None = msgspec.field(name=names.IDS, default=None)
+    allocated: str | None = msgspec.field(name=names.ALLOCATED, default=None)
+    alloc_time: str | None = msgspec.field(name=names.ALLOC_TIME, default=None)
+    resource_type: str | None = msgspec.field(name=names.RESOURCE_TYPE, default=None)
+    cores: str | None = msgspec.field(name=names.CORES, default=None)
+    devices: str | None = msgspec.field(name=names.DEVICES, default=None)
+    allocation: str | None = msgspec.field(name=names.ALLOCATION, default=None)
+
+
+class NodeAnnotations(ApiObject, frozen=True):
+    """``metadata.annotations`` of a node, the keys in use."""
+
+    device_usage: str | None = msgspec.field(name=names.DEVICE_USAGE, default=None)
+    core_usage: str | None = msgspec.field(name=names.CORE_USAGE, default=None)
+    unusable: str | None = msgspec.field(name=names.UNUSABLE, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one container has. ``container`` is "" where the annotations do not tell."""
+
+    container: str
+    resource: Resource
+    ids: tuple[int, ...]
+    """Ascending, each once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What the annotations of one pod say."""
+
+    shares: tuple[Share, ...]
+    cores_per_device: int = 0
+    """Of the node at the time of the choice; 0 where the annotations do not tell."""
+    handed_out: bool = False
+    """Whether the device plugin has given it to the containers."""
+    chosen_at: int = 0
+    """Nanoseconds since the epoch; 0 where the annotations do not tell."""
+
+    def of(self, container: str) -> Share | None:
+        """What one container has, or None."""
+        return next((share for share in self.shares if share.container == container), None)
+
+
+class _WireShare(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    resource: str
+    ids: str
+
+
+class _WireAllocation(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    cores_per_device: int
+    containers: list[_WireShare]
+
+
+_DECODER: Final = msgspec.json.Decoder(_WireAllocation)
+
+
+_KINDS: Final = {kind.value: kind for kind in Resource} | {names.RETIRED_DEVICE: Resource.DEVICE}
+
+
+def write(hardware: Hardware, shares: tuple[Share, ...], now: int) -> dict[str, str]:
+    """The annotations of a pod for which ``shares`` (at least one) were chosen ``now`` (nanoseconds)."""
+    kinds = {share.resource for share in shares}
+    # Where containers ask for different resources, the one list of the vendor's key is of cores.
+    kind = kinds.pop() if len(kinds) == 1 else Resource.CORE
+    found = {
+        names.IDS: _csv(_all_ids(hardware, shares, kind)),
+        names.RESOURCE_TYPE: kind.value,
+        names.ALLOCATED: "false",
+        names.ALLOC_TIME: str(now),
+        names.ALLOCATION: msgspec.json.encode(
+            _WireAllocation(
+                hardware.cores_per_device,
+                [_WireShare(share.container, share.resource.value, ranges(share.ids)) for share in shares],
+            )
+        ).decode(),
+    }
+    for key, resource in ((names.CORES, Resource.CORE), (names.DEVICES, Resource.DEVICE)):
+        ids = {number for share in shares if share.resource is resource for number in share.ids}
+        if ids:
+            found[key] = _csv(sorted(ids))
+    return found
+
+
+def erased() -> dict[str, None]:
+    """A merge patch of annotations that takes back what ``write`` gives."""
+    return dict.fromkeys((*_POD_KEYS,))
+
+
+_POD_KEYS: Final = (
+    names.IDS,
+    names.ALLOCATED,
+    names.ALLOC_TIME,
+    names.RESOURCE_TYPE,
+    names.CORES,
+    names.DEVICES,
+    names.ALLOCATION,
+)
+
+
+def from_mapping(annotations: Mapping[str, str]) -> PodAnnotations:
+    """The keys in use of ``metadata.annotations``."""
+    return msgspec.convert({key: annotations[key] for key in _POD_KEYS if key in annotations}, PodAnnotations)
+
+
+def present(found: PodAnnotations) -> tuple[str, ...]:
+    """The keys in use that a pod has."""
+    return tuple(msgspec.to_builtins(found))
+
+
+def read(found: PodAnnotations, asked: Iterable[Resource] = ()) -> Allocation | None:
+    """What a pod's annotations say; None when they say nothing.
+
+    Args:
+        found: the annotations.
+        asked: resources in the pod's limits: they tell of what the ids are where no key does.
+
+    Raises:
+        DriverError: a key cannot be read; the text names it.
+    """
+    handed_out = (found.allocated or "").strip().lower() == "true"
+    time = _NANOSECONDS.fullmatch(found.alloc_time or "")
+    chosen_at = int(time[0]) if time else 0
+    if found.allocation:
+        return _read_own(found.allocation, handed_out, chosen_at)
+    shares = tuple(
+        Share("", resource, parse_ids(key, text))
+        for key, text, resource in (
+            (names.IDS, found.ids, _kind(found, asked) if found.ids else Resource.CORE),
+            (names.CORES, found.cores, Resource.CORE),
+            (names.DEVICES, found.devices, Resource.DEVICE),
+        )
+        if text
+    )
+    # The same ids under an old and a new name are one share.
+    shares = tuple(dict.fromkeys(shares))
+    return Allocation(shares, 0, handed_out, chosen_at) if shares else None
+
+
+def said(found: PodAnnotations, asked: Iterable[Resource] = ()) -> list[Allocation]:
+    """Everything that any of the keys says, each key by itself; DriverError as ``read``."""
+    asked = tuple(asked)
+    alone = (
+        PodAnnotations(allocation=found.allocation),
+        PodAnnotations(ids=found.ids, resource_type=found.resource_type),
+        PodAnnotations(cores=found.cores),
+        PodAnnotations(devices=found.devices),
+    )
+    return [allocation for part in alone if (allocation := read(part, asked)) is not None]
+
+
+def _read_own(text: str, handed_out: bool, chosen_at: int) -> Allocation:
+    key = names.ALLOCATION
+    try:
+        wire = _DECODER.decode(text if len(text) <= LONGEST else "")
+        shares = tuple(
+            Share(share.name, Resource(share.resource), parse_ids(key, share.ids)) for share in wire.containers
+        )
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _unreadable(key, text) from error
+    if not 1 <= len(shares) <= MOST_CONTAINERS or not 1 <= wire.cores_per_device <= MOST_CORES_PER_DEVICE:
+        raise _unreadable(key, text)
+    return Allocation(shares, wire.cores_per_device, handed_out, chosen_at)
+
+
+def _kind(found: PodAnnotations, asked: Iterable[Resource]) -> Resource:
+    kinds = set(asked)
+    if found.resource_type:
+        kind = _KINDS.get(found.resource_type)
+        if kind is None:
+            raise _unreadable(names.RESOURCE_TYPE, found.resource_type)
+        return kind
+    if len(kinds) == 1:
+        return kinds.pop()
+    raise DriverError(
+        f"annotation {names.IDS} is there without {names.RESOURCE_TYPE}, so of what its ids are is not known"
+    )
+
+
+def parse_ids(key: str, text: str) -> tuple[int, ...]:
+    """Ids such as ``0,1,2`` or ``0-8,12`` ascending; DriverError naming ``key`` for anything else, and for none."""
+    found: set[int] = set()
+    for part in text.split(",") if len(text) <= LONGEST else ("",):
+        match = _PART.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        ids = range(first, last + 1)
+        if not ids or last >= _MOST_IDS or found.intersection(ids):
+            raise _unreadable(key, text)
+        found.update(ids)
+    return tuple(sorted(found))
+
+
+def ranges(ids: Iterable[int]) -> str:
+    """Ascending ids with runs as ranges: ``0-8,12``."""
+    parts: list[list[int]] = []
+    for number in ids:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def usage_map(hardware: Hardware, taken: int, resource: Resource) -> str:
+    """``true`` or ``false`` for each id of the resource, as in the vendor's node annotations."""
+    busy = set(hardware.ids(resource, taken))
+    return ",".join("true" if number in busy else "false" for number in range(hardware.units(resource)))
+
+
+def _all_ids(hardware: Hardware, shares: tuple[Share, ...], kind: Resource) -> list[int]:
+    found: set[int] = set()
+    for share in shares:
+        found.update(hardware.ids(kind, hardware.mask(share.resource, share.ids)))
+    return sorted(found)
+
+
+def _csv(ids: Iterable[int]) -> str:
+    return ",".join(map(str, ids))
+
+
+def _unreadable(key: str, text: str) -> DriverError:
+    shown = repr(text if len(text) <= 64 else f"{text[:61]}...")
+    return DriverError(f"annotation {key} is {shown}, which cannot be read")

@@ -1,0 +1,204 @@
+"""Sets for all containers of a pod, and what is said when there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.errors import DriverError
+from dra_driver.legacy.demand import MOST_CONTAINERS, Container, Demand, Limits, Number, Resources, Role, Want, demand
+from dra_driver.legacy.hardware import Hardware, hardware
+from dra_driver.legacy.names import Resource
+from dra_driver.legacy.placement import Refusal, fits, list_counts, place, union
+from dra_driver.legacy.rules import candidates
+
+DEVICE, CORE = Resource.DEVICE, Resource.CORE
+TRN1, INF2 = hardware("trn1.32xlarge", 16, 32), hardware("inf2.48xlarge", 12, 24)
+INF1 = hardware("inf1.6xlarge", 4, 16)
+
+
+def wants(*items: tuple[Role, Resource, int]) -> Demand:
+    return tuple(Want(f"c{number}", *item) for number, item in enumerate(items))
+
+
+def main(count: int, resource: Resource = DEVICE) -> tuple[Role, Resource, int]:
+    return Role.MAIN, resource, count
+
+
+def placed(kind: Hardware, taken: Sequence[int], asked: Demand) -> list[tuple[int, ...]]:
+    found = place(kind, kind.mask(DEVICE, taken), asked)
+    assert not isinstance(found, Refusal), found
+    return [kind.ids(want.resource, mask) for want, mask in zip(asked, found, strict=True)]
+
+
+def refused(kind: Hardware, taken: Sequence[int], asked: Demand) -> Refusal:
+    found = place(kind, kind.mask(DEVICE, taken), asked)
+    assert isinstance(found, Refusal)
+    assert fits(kind, kind.mask(DEVICE, taken), asked) == found
+    return found
+
+
+def test_a_bad_count_gets_the_vendors_sentence_and_what_would_do() -> None:
+    found = refused(TRN1, [0], wants(main(7)))
+    assert found.lasting
+    assert found.text == (
+        "Instance type trn1.32xlarge does not support requests for device: 7. "
+        "Please request a different number of devices. "
+        "Possible here: 1, 4, 8, 16. Free: 15 of 16 devices, at most 8 together"
+    )
+
+
+def test_a_bad_count_of_cores_is_refused_in_the_same_words() -> None:
+    found = refused(TRN1, [], wants(main(3, CORE)))
+    assert found.text.startswith(
+        "Instance type trn1.32xlarge does not support requests for core: 3. Please request a different number of cores."
+    )
+
+
+def test_devices_that_are_free_but_not_connected_are_refused_for_now() -> None:
+    found = refused(INF2, [2, 5, 8, 11], wants(main(3)))
+    assert not found.lasting
+    assert found.text == (
+        "No 3 connected devices are free. Possible here: 1 to 12. Free: 8 of 12 devices, at most 2 together"
+    )
+
+
+def test_a_full_node_says_so() -> None:
+    found = refused(INF1, range(4), wants(main(1, CORE)))
+    assert found.text == "No core is free. Possible here: 1 to 16. Free: 0 of 16 cores"
+
+
+def test_containers_get_sets_of_their_own() -> None:
+    assert placed(INF2, [], wants(main(2), main(3), main(1))) == [(3, 4), (0, 1, 2), (5,)]
+
+
+def test_an_init_container_shares_the_devices_of_those_after_it() -> None:
+    found = placed(TRN1, [], wants((Role.INIT, DEVICE, 4), main(1), main(1)))
+    assert found[0] == (0, 1, 2, 3)
+    assert {*found[1], *found[2]} == {0, 1}
+
+
+def test_a_larger_container_after_a_small_init_container_covers_it() -> None:
+    found = placed(INF2, [0], wants((Role.INIT, DEVICE, 1), main(3)))
+    assert set(found[0]) < set(found[1])
+
+
+def test_a_sidecar_keeps_its_devices_from_the_init_containers_after_it() -> None:
+    first, init, last = placed(INF2, [], wants((Role.SIDECAR, DEVICE, 2), (Role.INIT, DEVICE, 3), main(1)))
+    assert not {*first} & {*init}
+    assert not {*first} & {*last}
+    assert {*last} < {*init}
+
+
+def test_a_sidecar_may_take_over_from_an_init_container_before_it() -> None:
+    init, sidecar = placed(INF2, [], wants((Role.INIT, DEVICE, 3), (Role.SIDECAR, DEVICE, 2)))
+    assert {*sidecar} < {*init}
+
+
+def test_two_containers_that_fit_one_by_one_only_are_refused_together() -> None:
+    found = refused(TRN1, [0, 4, 8], wants(main(4), main(4)))
+    assert found.text == (
+        "No free Neuron sets for all containers of the pod together, which ask for 4 devices. "
+        "Free: 13 of 16 devices, at most 4 together"
+    )
+    assert not found.lasting
+    assert refused(TRN1, [], wants(main(16), main(1))).lasting
+
+
+def test_holes_are_searched_for_a_way_to_fit_all() -> None:
+    # Free runs of 6 and 5 devices: only 4+2 and 3+2 fill them.
+    found = placed(INF2, [6], wants(main(4), main(3), main(2), main(2)))
+    assert sorted(number for ids in found for number in ids) == [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
+
+
+roles = st.sampled_from(Role)
+
+
+@given(
+    st.sampled_from([TRN1, INF2, INF1, hardware("trn2.48xlarge", 16, 64), hardware("x", 5, 10)]),
+    st.lists(st.tuples(roles, st.sampled_from(Resource), st.integers(1, 17)), max_size=5),
+    st.data(),
+)
+def test_what_is_placed_is_free_obeys_the_rules_and_collides_with_nothing_that_runs_beside_it(
+    kind: Hardware, asked: list[tuple[Role, Resource, int]], data: st.DataObject
+) -> None:
+    taken = data.draw(st.integers(0, (1 << kind.cores) - 1)) & data.draw(st.integers(0, (1 << kind.cores) - 1))
+    demanded = wants(*asked)
+    found = place(kind, taken, demanded)
+    assert fits(kind, taken, demanded) == (found if isinstance(found, Refusal) else None)
+    if isinstance(found, Refusal):
+        assert "Free: " in found.text
+        return
+    assert not union(found) & taken
+    for want, mask in zip(demanded, found, strict=True):
+        assert mask in candidates(kind, want.resource, want.count)
+    lasting = [mask for want, mask in zip(demanded, found, strict=True) if want.role is not Role.INIT]
+    assert sum(mask.bit_count() for mask in lasting) == union(lasting).bit_count()
+    for number, want in enumerate(demanded):
+        if want.role is Role.INIT:
+            before = [found[item] for item in range(number) if demanded[item].role is Role.SIDECAR]
+            assert not found[number] & union(before)
+
+
+def test_many_containers_are_refused_in_time() -> None:
+    asked = wants(*[main(2)] * 5, *[main(1)] * 3)
+    assert isinstance(place(INF2, INF2.mask(DEVICE, [1]), asked), Refusal)
+
+
+def container(name: str, devices: Number = None, cores: Number = None, policy: str | None = None) -> Container:
+    return Container(name, Resources(Limits(devices, cores)), policy)
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [("4", 4), (4, 4), ("4000m", 4), ("1k", 1000), ("1G", 10**9), ("1Ki", 1024)],
+)
+def test_whole_quantities_are_read(value: Number, count: int) -> None:
+    assert demand(None, (container("main", value),)) == (Want("main", Role.MAIN, DEVICE, count),)
+
+
+@pytest.mark.parametrize(
+    "value", ["-1", -1, "1.5", 1.5, "1500m", "", "two", "1e400", "٤", "4 ", "9" * 30, float("nan")]
+)
+def test_other_numbers_are_refused_with_the_container(value: Number) -> None:
+    with pytest.raises(DriverError, match=r"container 'main' asks for .* of aws\.amazon\.com/neuron; give a whole"):
+        demand(None, (container("main", value),))
+
+
+def test_zero_is_no_demand() -> None:
+    assert demand((container("first", "0"),), (container("main", None, "0"), Container("plain"))) == ()
+
+
+def test_init_containers_that_keep_running_are_sidecars() -> None:
+    found = demand((container("a", "1"), container("b", None, "2", "Always")), (container("c", "3"),))
+    assert [(want.container, want.role) for want in found] == [
+        ("a", Role.INIT),
+        ("b", Role.SIDECAR),
+        ("c", Role.MAIN),
+    ]
+
+
+def test_requests_count_where_there_are_no_limits() -> None:
+    found = demand(None, (Container("main", Resources(requests=Limits("2"))),))
+    assert found[0].count == 2
+
+
+def test_devices_and_cores_for_one_container_are_refused() -> None:
+    with pytest.raises(DriverError, match="asks for both"):
+        demand(None, (container("main", "1", "1"),))
+
+
+def test_too_many_containers_are_refused() -> None:
+    with pytest.raises(DriverError, match=f"at most {MOST_CONTAINERS}"):
+        demand(None, tuple(container(f"c{number}", "1") for number in range(MOST_CONTAINERS + 1)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [((), ""), ((1,), "1"), ((1, 2), "1, 2"), ((1, 2, 3, 5), "1 to 3, 5"), ((1, 4, 8, 16), "1, 4, 8, 16")],
+)
+def test_counts_are_listed_shortly(numbers: tuple[int, ...], text: str) -> None:
+    assert list_counts(numbers) == text

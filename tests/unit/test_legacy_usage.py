@@ -1,0 +1,204 @@
+"""What annotations say, what is taken from that, and what edits by others can do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.errors import DriverError
+from dra_driver.legacy.annotations import (
+    Allocation,
+    PodAnnotations,
+    Share,
+    erased,
+    from_mapping,
+    parse_ids,
+    ranges,
+    read,
+    usage_map,
+    write,
+)
+from dra_driver.legacy.demand import Demand, Role, Want
+from dra_driver.legacy.hardware import hardware
+from dra_driver.legacy.names import ALLOCATION, Resource
+from dra_driver.legacy.usage import held, holding, usage
+
+DEVICE, CORE = Resource.DEVICE, Resource.CORE
+TRN1, INF1 = hardware("trn1.32xlarge", 16, 32), hardware("inf1.6xlarge", 4, 16)
+
+
+def asks(*counts: int, resource: Resource = DEVICE) -> Demand:
+    return tuple(Want(f"c{number}", Role.MAIN, resource, count) for number, count in enumerate(counts))
+
+
+def taken(annotations: dict[str, str], wants: Demand | None) -> tuple[tuple[int, ...], str]:
+    found = holding("a/p", from_mapping(annotations), wants)
+    result = usage(TRN1, [found] if found else [])
+    return TRN1.ids(CORE, result.taken), result.trouble
+
+
+def test_nine_cores_are_written_under_all_names() -> None:
+    found = write(INF1, (Share("main", CORE, tuple(range(9))),), 1_700_000_000_000_000_000)
+    assert found == {
+        "AWS_NEURON_IDS": "0,1,2,3,4,5,6,7,8",
+        "NEURON_RESOURCE_TYPE": "aws.amazon.com/neuroncore",
+        "NEURON_ALLOCATED": "false",
+        "NEURON_ALLOC_TIME": "1700000000000000000",
+        "NEURON_CORES": "0,1,2,3,4,5,6,7,8",
+        "neuron.aws.com/allocation": '{"coresPerDevice":4,"containers":[{"name":"main",'
+        '"resource":"aws.amazon.com/neuroncore","ids":"0-8"}]}',
+    }
+
+
+def test_devices_and_cores_of_one_pod_are_listed_as_cores() -> None:
+    found = write(INF1, (Share("a", DEVICE, (1,)), Share("b", CORE, (2, 3))), 1)
+    assert found["AWS_NEURON_IDS"] == "2,3,4,5,6,7"
+    assert (found["NEURON_DEVS"], found["NEURON_CORES"]) == ("1", "2,3")
+
+
+shares = st.lists(
+    st.builds(
+        Share,
+        st.text("abc-", min_size=1),
+        st.sampled_from(Resource),
+        st.sets(st.integers(0, 15), min_size=1).map(lambda ids: tuple(sorted(ids))),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda share: share.container,
+).map(tuple)
+
+
+@given(shares, st.integers(0, 2**62))
+def test_what_is_written_is_read_and_erased(given_: tuple[Share, ...], now: int) -> None:
+    written = write(TRN1, given_, now)
+    assert read(from_mapping(written)) == Allocation(given_, 2, handed_out=False, chosen_at=now)
+    assert written.keys() <= erased().keys()
+    mask = held(TRN1, Allocation(given_, 2))
+    for key in ({"AWS_NEURON_IDS", "NEURON_RESOURCE_TYPE"}, {"NEURON_CORES", "NEURON_DEVS"}):
+        found = read(from_mapping({name: text for name, text in written.items() if name in key}))
+        assert found is not None
+        assert held(TRN1, found) == mask
+
+
+@pytest.mark.parametrize(
+    ("annotations", "wants", "cores"),
+    [
+        ({"NEURON_DEVS": "2,3"}, asks(2), (4, 5, 6, 7)),
+        ({"NEURON_CORES": "2,3"}, asks(2, resource=CORE), (2, 3)),
+        ({"AWS_NEURON_IDS": "1"}, asks(1), (2, 3)),
+        ({"AWS_NEURON_IDS": "1"}, asks(1, resource=CORE), (1,)),
+        ({"AWS_NEURON_IDS": "1, 0", "NEURON_RESOURCE_TYPE": "aws.amazon.com/neurondevice"}, asks(2), (0, 1, 2, 3)),
+        ({"AWS_NEURON_IDS": "1", "NEURON_ALLOCATED": "maybe", "NEURON_ALLOC_TIME": "now"}, asks(1), (2, 3)),
+    ],
+)
+def test_annotations_of_the_vendors_extender_count(
+    annotations: dict[str, str], wants: Demand, cores: tuple[int, ...]
+) -> None:
+    assert taken(annotations, wants) == (cores, "")
+
+
+HOSTILE = ["", ",", "a", "-1", "0,0", "0-", "3-1", "1.5", "0x1", "1e3", "٣", "512", "0-99999999", "9" * 20000, "0-8,8"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_ids_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(DriverError, match=r"annotation X is .* which cannot be read"):
+        parse_ids("X", text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 20000,
+        "{}",
+        "[]",
+        "null",
+        "[" * 5000,
+        '{"coresPerDevice":2,"containers":[]}',
+        '{"coresPerDevice":0,"containers":[{"name":"a","resource":"aws.amazon.com/neuron","ids":"0"}]}',
+        '{"coresPerDevice":2,"containers":[{"name":"a","resource":"cpu","ids":"0"}]}',
+        '{"coresPerDevice":2,"containers":[{"name":"a","resource":"aws.amazon.com/neuron","ids":""}]}',
+        '{"coresPerDevice":2,"more":1,"containers":[{"name":"a","resource":"aws.amazon.com/neuron","ids":"0"}]}',
+    ],
+)
+def test_our_own_annotation_is_read_strictly(text: str) -> None:
+    with pytest.raises(DriverError, match="cannot be read"):
+        read(from_mapping({ALLOCATION: text}))
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for key in ("AWS_NEURON_IDS", "NEURON_CORES", "NEURON_DEVS", "NEURON_RESOURCE_TYPE", ALLOCATION):
+        cores, trouble = taken({key: text}, asks(1))
+        assert cores or trouble
+
+
+@given(st.sets(st.integers(0, 511), min_size=1))
+def test_ids_as_ranges_are_read_again(ids: set[int]) -> None:
+    assert parse_ids("X", ranges(sorted(ids))) == tuple(sorted(ids))
+
+
+def test_a_pod_that_asks_for_nothing_takes_nothing_whatever_it_says() -> None:
+    assert taken({"NEURON_DEVS": "0-15"}, ()) == ((), "")
+
+
+def test_a_bound_pod_without_annotations_makes_the_node_uncertain() -> None:
+    assert taken({}, asks(1)) == ((), "pod a/p: no annotation tells which of its devices it has")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"AWS_NEURON_IDS": "0"},
+        {"NEURON_DEVS": "0"},
+        {ALLOCATION: json.dumps({"coresPerDevice": 2, "containers": [
+            {"name": "c0", "resource": "aws.amazon.com/neuron", "ids": "0"}]})},
+    ],
+)  # fmt: skip
+def test_an_edit_of_one_annotation_frees_nothing(edit: dict[str, str]) -> None:
+    written = write(TRN1, (Share("c0", DEVICE, (4, 5, 6, 7)),), 1) | edit
+    cores, trouble = taken(written, asks(4))
+    assert set(range(8, 16)) <= {*cores}
+    assert trouble == ""
+
+
+def test_fewer_ids_than_asked_for_make_the_node_uncertain() -> None:
+    cores, trouble = taken({"NEURON_DEVS": "4"}, asks(4))
+    assert cores == (8, 9)
+    assert "fewer devices than it asks for" in trouble
+
+
+def test_ids_that_the_node_has_not_make_it_uncertain() -> None:
+    assert "device 16 is said to be in use, but the node has 16" in taken({"NEURON_DEVS": "16"}, asks(1))[1]
+
+
+def test_cores_chosen_under_another_logical_core_size_take_their_whole_devices() -> None:
+    wide, narrow = hardware("trn2.48xlarge", 16, 64), hardware("trn2.48xlarge", 16, 128)
+    found = read(from_mapping(write(wide, (Share("c0", CORE, (5, 6)),), 1)))
+    assert found is not None
+    assert narrow.ids(DEVICE, held(narrow, found)) == (1,)
+    assert narrow.ids(CORE, held(narrow, found)) == tuple(range(8, 16))
+
+
+def test_overlapping_pods_are_both_counted() -> None:
+    one = holding("a/one", PodAnnotations(devices="0,1"), asks(2))
+    two = holding("a/two", PodAnnotations(devices="1,2"), asks(2))
+    assert one is not None
+    assert two is not None
+    assert TRN1.ids(DEVICE, usage(TRN1, [one, two]).taken) == (0, 1, 2)
+
+
+def test_devices_that_are_not_to_be_used_are_taken() -> None:
+    assert TRN1.ids(DEVICE, usage(TRN1, [], "3,7").taken) == (3, 7)
+    assert "unusable-devices is 'x'" in usage(TRN1, [], "x").trouble
+
+
+def test_usage_maps_say_true_for_each_id_in_use() -> None:
+    mask = INF1.mask(CORE, range(9))
+    assert usage_map(INF1, mask, CORE) == ",".join(["true"] * 9 + ["false"] * 7)
+    assert usage_map(INF1, mask, DEVICE) == "true,true,true,false"
+    assert usage_map(INF1, 0, DEVICE) == "false,false,false,false"
