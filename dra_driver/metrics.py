@@ -45,12 +45,10 @@ class Latency:
 
 
 class Operations:
-    """Durations of prepare and unprepare by result."""
+    """Durations of operations by name and result."""
 
-    def __init__(self) -> None:
-        self._latencies = {
-            (operation, result): Latency() for operation in ("prepare", "unprepare") for result in ("ok", "error")
-        }
+    def __init__(self, names: Iterable[str] = ("prepare", "unprepare")) -> None:
+        self._latencies = {(operation, result): Latency() for operation in names for result in ("ok", "error")}
 
     @contextmanager
     def measured(self, operation: str) -> Iterator[None]:
@@ -63,25 +61,37 @@ class Operations:
         finally:
             self._latencies[operation, result].observe(time.perf_counter() - started)
 
+    def observe(self, operation: str, seconds: float, *, ok: bool) -> None:
+        """Count one operation that was timed elsewhere."""
+        self._latencies[operation, "ok" if ok else "error"].observe(seconds)
+
     def items(self) -> Iterable[tuple[tuple[str, str], Latency]]:
         """All histograms with their (operation, result)."""
         return self._latencies.items()
 
 
 class Collector:
-    """Turns the agent's state into Prometheus metrics at scrape time."""
+    """Turns the state of the agent, or of the extender, into Prometheus metrics at scrape time."""
 
-    def __init__(self, operations: Operations, samples: Callable[[], Iterable[Sample]]) -> None:
+    def __init__(
+        self,
+        operations: Operations,
+        samples: Callable[[], Iterable[Sample]],
+        name: str = "claim_operation_seconds",
+        text: str = "Time to prepare or unprepare one claim, the API server's answer included.",
+    ) -> None:
         self._operations = operations
         self._samples = samples
+        self._name = name
+        self._text = text
 
     def collect(self) -> Iterator[Metric]:
         """Called by prometheus_client for each scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         histogram = HistogramMetricFamily(
-            f"{PREFIX}_claim_operation_seconds",
-            "Time to prepare or unprepare one claim, the API server's answer included.",
+            f"{PREFIX}_{self._name}",
+            self._text,
             labels=["operation", "result"],
         )
         for labels, latency in self._operations.items():

@@ -14,9 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.plugin.apistore import Object, Refused
+from tests.plugin.apiselect import event_type, selected
+from tests.plugin.apistore import Object, Refused, Store
 from tests.plugin.nodeapply import apply_labels
-from tests.plugin.plainobjects import PLAIN_KINDS, labels_match, write_plain
+from tests.plugin.plainobjects import MERGE_PATCH, PLAIN_KINDS, bind_pod, patch_node, write_plain
 from tests.plugin.slicerules import validate_slice
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ GROUP_PATH = re.compile(
 )
 CORE_PATH = re.compile(
     r"/(api|apis/coordination\.k8s\.io)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
-    r"(?P<kind>nodes|pods|leases|events|configmaps)(/(?P<name>[^/]+))?"
+    r"(?P<kind>nodes|pods|leases|events|configmaps)(/(?P<name>[^/]+))?(?P<binding>(?<=[^/])/binding)?"
 )
 KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodes": "Node"} | PLAIN_KINDS
 
@@ -207,8 +208,9 @@ class _Handler(BaseHTTPRequestHandler):
                 lines = []
                 for event in store.since(version):
                     version = event.version
-                    if event.kind == match["kind"] and _selected(event.object, request.query):
-                        lines.append({"type": event.type, "object": _export(event.object, match)})
+                    type_ = event_type(event, request.query) if event.kind == match["kind"] else ""
+                    if type_:
+                        lines.append({"type": type_, "object": _export(event.object, match)})
                 if not lines:
                     now = time.monotonic()
                     if now >= end or api.watch_era != era:
@@ -240,11 +242,12 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
         return 200, _export(store.get(kind, key), match)
     if request.method == "GET":
         return 200, _page(api, request, match)
+    if match.groupdict().get("binding"):
+        return 201, bind_pod(store, key, request.body)
     if kind in PLAIN_KINDS and request.method != "GET":
         return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
     if kind == "nodes" and request.method == "PATCH":
-        stored = apply_labels(store, key, request.body, request.query, request.content_type)
-        return 200, _export(stored, match)
+        return 200, _export(_patch_node(store, key, request), match)
     if request.method == "DELETE":
         return 200, store.delete(kind, key, (request.body or {}).get("preconditions"))
     if kind != "resourceslices":
@@ -260,25 +263,19 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
     return 200, _export(store.update(kind, key, item), match)
 
 
+def _patch_node(store: Store, key: str, request: Request) -> Object:
+    if request.content_type == MERGE_PATCH:
+        return patch_node(store, key, request.body)
+    return apply_labels(store, key, request.body, request.query, request.content_type)
+
+
 def _page(api: ApiServer, request: Request, match: re.Match[str]) -> Object:
-    items, version = api.store.list(match["kind"], lambda item: _selected(item, request.query))
+    items, version = api.store.list(match["kind"], lambda item: selected(item, request.query))
     start, limit = int(request.query.get("continue", 0)), int(request.query.get("limit", 0)) or len(items)
     meta: Object = {"resourceVersion": str(version)}
     if start + limit < len(items):
         meta["continue"] = str(start + limit)
     return {"metadata": meta, "items": [_export(item, match) for item in items[start : start + limit]]}
-
-
-def _selected(item: Object, query: dict[str, str]) -> bool:
-    """Field selectors; each term is ``path=value``."""
-    for term in filter(None, query.get("fieldSelector", "").split(",")):
-        path, _, value = term.partition("=")
-        found: Any = item
-        for part in path.split("."):
-            found = found.get(part, "") if isinstance(found, dict) else ""
-        if found != value:
-            return False
-    return labels_match(item, query.get("labelSelector", ""))
 
 
 def _export(item: Object, match: re.Match[str]) -> Object:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.plugin.apistore import Object, Refused, Store, check_precondition
 
+MERGE_PATCH = "application/merge-patch+json"
 PLAIN_KINDS = {"pods": "Pod", "leases": "Lease", "events": "Event", "configmaps": "ConfigMap"}
 
 
@@ -32,6 +33,40 @@ def write_plain(
     return 200, store.delete(kind, key, document.get("preconditions"))
 
 
+def bind_pod(store: Store, key: str, binding: Object | None) -> Object:
+    """POST of ``pods/NAME/binding``: sets the node and merges annotations at once, or refuses with 409."""
+    document = binding or {}
+    meta = document.get("metadata") or {}
+    name = key.rpartition("/")[2]
+    if meta.get("name") != name or not (document.get("target") or {}).get("name"):
+        raise Refused(400, "BadRequest", "name in URL does not match name in Binding object", name)
+    with store.changed:
+        pod = store.get("pods", key)
+        check_precondition(pod, meta)
+        spec = pod["spec"]
+        if pod["metadata"].get("deletionTimestamp"):
+            raise Refused(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host", name)
+        if spec.get("nodeName"):
+            raise Refused(409, "Conflict", f'pod {name} is already assigned to node "{spec["nodeName"]}"', name)
+        if spec.get("schedulingGates"):
+            raise Refused(409, "Conflict", f"pod {name} has non-empty .spec.schedulingGates", name)
+        spec["nodeName"] = document["target"]["name"]
+        pod["metadata"]["annotations"] = (pod["metadata"].get("annotations") or {}) | (meta.get("annotations") or {})
+        store.update("pods", key, pod)
+    return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
+
+
+def patch_node(store: Store, name: str, body: Object | None) -> Object:
+    """A JSON merge patch of annotations."""
+    document = body or {}
+    if set(document) - {"metadata"} or set(document.get("metadata", {})) - {"uid", "annotations"}:
+        raise Refused(403, "Forbidden", "nothing but annotations was expected", name)
+    with store.changed:
+        old = store.get("nodes", name)
+        check_precondition(old, document["metadata"])
+        return store.update("nodes", name, merged(old, document))
+
+
 def merged(old: Any, change: Any) -> Any:
     """RFC 7386."""
     if not isinstance(change, dict):
@@ -54,12 +89,6 @@ def check_pod(old: Object, new: Object) -> None:
         raise Refused(422, "Invalid", "spec.schedulingGates: only deletion is allowed", name)
     if selectors[0] != selectors[1] and (not gates[0] or selectors[0].items() - selectors[1].items()):
         raise Refused(422, "Invalid", "spec.nodeSelector: only additions are allowed, while there are gates", name)
-
-
-def labels_match(item: Object, selector: str) -> bool:
-    """Terms ``label`` and ``!label``."""
-    labels = item["metadata"].get("labels") or {}
-    return all((term.lstrip("!") in labels) != term.startswith("!") for term in filter(None, selector.split(",")))
 
 
 def _end_pod(store: Store, key: str, options: Object) -> Object:

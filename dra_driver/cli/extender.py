@@ -1,0 +1,127 @@
+"""``dra-driver extender``: chooses devices for kube-scheduler, in clusters without Dynamic Resource Allocation."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dra_driver.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from dra_driver.legacy.extender.service import Service, Settings
+
+OPTIONS: tuple[tuple[str, str, str, str], ...] = (
+    # option, environment variable, default, help
+    ("--port", "PORT", "12345", "where the scheduler asks: /filter, /prioritize, /bind; health: /livez, /readyz"),
+    ("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
+    ("--tls-cert", "TLS_CERT", "", "PEM certificate: HTTPS instead of HTTP; the same for all replicas"),
+    ("--tls-key", "TLS_KEY", "", "PEM key of the certificate"),
+    ("--metrics-port", "METRICS_PORT", "-1", "Prometheus metrics over HTTP; negative: off"),
+    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics"),
+    ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
+    ("--namespace", "POD_NAMESPACE", "kube-system", "of the lease neuron-scheduler-extender"),
+    ("--identity", "EXTENDER_IDENTITY", "", "name in the lease, of no other process (default: host name and more)"),
+    ("--advertise-address", "POD_IP", "", "this replica's address for the others, which pass requests to the leader"),
+    ("--log-format", "LOG_FORMAT", "text", "text or json"),
+)
+
+EXAMPLE = """\
+example, for a try on your own machine:
+  dra-driver extender --kubeconfig admin.conf --bind-address 127.0.0.1 --no-leader-elect
+
+and in the configuration of kube-scheduler (KubeSchedulerConfiguration v1):
+  extenders:
+  - urlPrefix: http://127.0.0.1:12345
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    bindVerb: bind
+    weight: 1
+    nodeCacheCapable: true
+    managedResources:
+    - {name: aws.amazon.com/neuron, ignoredByScheduler: false}
+    - {name: aws.amazon.com/neuroncore, ignoredByScheduler: false}
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "extender",
+        help="choose devices for kube-scheduler, in clusters without DRA",
+        description="A scheduler extender for pods with limits of aws.amazon.com/neuron or aws.amazon.com/neuroncore: "
+        "tells kube-scheduler on which nodes connected devices are free, and binds the pod together with the "
+        "annotations that the device plugin reads. Several may run: one leads, the others pass requests on to it.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for option, variable, default, text in OPTIONS:
+        suffix = f" (default: {default}) [${variable}]" if default else f" [${variable}]"
+        parser.add_argument(option, default=os.environ.get(variable) or default, help=text + suffix)
+    parser.add_argument(
+        "--leader-elect",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="wait for the lease before answering (default); without it there must be one process only",
+    )
+    parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="klog-like verbosity; 4 is debug")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT."""
+    from dra_driver.cli.kubelet_plugin import transport
+    from dra_driver.cli.logs import configure
+    from dra_driver.legacy.extender.service import Service
+
+    if args.log_format not in ("text", "json"):
+        raise UsageError(f"--log-format is {args.log_format!r}", remedy="use one of: text, json")
+    configure(args.log_format, args.v)
+    found, metrics_port = settings(args)
+    asyncio.run(_serve(lambda: Service(transport(args.kubeconfig), found), metrics_port, args.metrics_address))
+    return 0
+
+
+def settings(args: argparse.Namespace) -> tuple[Settings, int]:
+    """The extender's settings and the port of the metrics; UsageError names what cannot be used."""
+    from dra_driver.cli.placer import number
+    from dra_driver.legacy.extender.server import Tls
+    from dra_driver.legacy.extender.service import Settings
+
+    if bool(args.tls_cert) != bool(args.tls_key):
+        raise UsageError("only one of --tls-cert and --tls-key is given", remedy="give both, or none for plain HTTP")
+    found = Settings(
+        address=args.bind_address,
+        port=int(number("--port", args.port, 0, 65535)),
+        tls=Tls(Path(args.tls_cert), Path(args.tls_key)) if args.tls_cert else None,
+        namespace=args.namespace,
+        identity=args.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
+        advertise=args.advertise_address,
+        leader_elect=args.leader_elect,
+    )
+    return found, int(number("--metrics-port", args.metrics_port, -1, 65535))
+
+
+async def _serve(make: Callable[[], Service], metrics_port: int, metrics_address: str) -> None:
+    from dra_driver.metrics import Collector, serve
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number_ in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number_, stopping.set)
+    service = make()
+    text = "Time to answer one request of the scheduler."
+    collector = Collector(service.operations, service.samples, "extender_request_seconds", text)
+    stop_metrics = serve(collector, metrics_address, metrics_port) if metrics_port >= 0 else lambda: None
+    try:
+        await service.start()
+        await stopping.wait()
+    finally:
+        await service.stop()
+        stop_metrics()

@@ -1,0 +1,305 @@
+"""The extender's picture of the cluster: nodes, pods with Neuron limits, and what was chosen a moment ago.
+
+What is taken on a node follows from the pods bound to it, as the watch tells of them, and from ``Chosen``: what this
+process has chosen for a pod, from before the choice is written until the pod has ended. So nothing is given twice
+between a choice and the news of it, and what others write into annotations later frees nothing.
+
+Nothing here blocks or fails; all methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from dra_driver.errors import DriverError
+from dra_driver.legacy.annotations import Allocation, Share, usage_map
+from dra_driver.legacy.demand import Demand
+from dra_driver.legacy.extender.choices import Choice, Choices, Chosen
+from dra_driver.legacy.extender.objects import Node, NodeObject, Pod, PodObject, node_of, pod_of
+from dra_driver.legacy.hardware import Hardware
+from dra_driver.legacy.names import Resource
+from dra_driver.legacy.placement import Refusal, place, union
+from dra_driver.legacy.usage import Usage, held, usage
+
+_UNKNOWN: Final = Refusal("The node is not known to the Neuron extender yet", lasting=False)
+
+
+class Cluster:
+    """See above. ``lock`` keeps everything as it is while it is held."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.touched: Callable[[str], None] = lambda _: None
+        """Called, under the lock, with a node's name when something about it has changed."""
+        self._nodes: dict[str, Node] = {}
+        self._pods: dict[str, Pod] = {}
+        self._bound: dict[str, dict[str, Pod]] = {}
+        """Node to UID to pod."""
+        self._choices = Choices()
+        self._usage: dict[str, Usage] = {}
+        self._stale_maps: dict[str, float] = {}
+        """Node to the time since when its usage maps may be out of date."""
+        self._listed: set[str] = set()
+
+    def begin(self) -> None:
+        """Nodes and pods will be listed anew."""
+        with self.lock:
+            self._listed.clear()
+
+    # Fed by the watches
+
+    def nodes_listed(self, items: Iterable[NodeObject]) -> None:
+        """All nodes there are."""
+        found = {item.metadata.name: node_of(item) for item in items}
+        with self.lock:
+            for name in self._nodes.keys() - found.keys():
+                self._set_node(name, None)
+            for name, node in found.items():
+                self._set_node(name, node)
+            self._listed.add("nodes")
+
+    def node_changed(self, item: NodeObject, *, gone: bool = False) -> None:
+        """A node was added, has changed, or is gone."""
+        node = None if gone else node_of(item)
+        with self.lock:
+            self._set_node(item.metadata.name, node)
+
+    def pods_listed(self, items: Iterable[PodObject], started: float) -> None:
+        """All pods that have not ended, as stored at some time after ``started`` (monotonic clock)."""
+        found = {pod.key: pod for pod in map(pod_of, items) if pod.counts}
+        uids = {pod.uid for pod in found.values()}
+        with self.lock:
+            for key in self._pods.keys() - found.keys():
+                self._set_pod(key, None)
+            for key, pod in found.items():
+                self._set_pod(key, pod)
+            for uid, chosen in self._choices.all():
+                # A pod that is newer than the list may be missing in it; see `unconfirmed`.
+                if uid not in uids and chosen.written is not None and chosen.written < started:
+                    self._forget(uid)
+            self._listed.add("pods")
+
+    def pod_changed(self, item: PodObject, *, gone: bool = False) -> None:
+        """A pod was added, has changed, has ended, or is gone."""
+        pod = pod_of(item)
+        with self.lock:
+            if pod.counts and not gone:
+                self._set_pod(pod.key, pod)
+            else:
+                known = self._pods.get(pod.key)
+                # A newer pod of that name may have been read already.
+                if known is not None and known.uid == pod.uid:
+                    self._set_pod(pod.key, None)
+                self._forget(pod.uid)
+
+    # Asked by the handlers
+
+    @property
+    def listed(self) -> bool:
+        """Whether all nodes and pods are known."""
+        return len(self._listed) == 2
+
+    def pod(self, key: str) -> Pod | None:
+        """A pod that asks for Neuron resources, as known."""
+        return self._pods.get(key)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a node of that name."""
+        return name in self._nodes
+
+    def look(self, name: str) -> tuple[Hardware, int] | Refusal:
+        """What a node is and which of its cores are taken, or why it can give nothing at all."""
+        with self.lock:
+            node, used = self._nodes.get(name), self._used(name)
+        if node is None:
+            return _UNKNOWN
+        if node.hardware is None or used is None:
+            return Refusal(_sentence(node.trouble), lasting=False)
+        if used.trouble:
+            return Refusal(
+                f"What is in use on the node is not known: {used.trouble}. It gives nothing until that pod has ended "
+                "or its annotations are right",
+                lasting=False,
+            )
+        return node.hardware, used.taken
+
+    # Choosing
+
+    def choose(self, uid: str, key: str, node: str, wants: Demand) -> Choice | Refusal:
+        """Choose sets for a pod on a node, and keep them for it; an earlier choice for it is given up."""
+        with self.lock:
+            self._forget(uid)
+            seen = self.look(node)
+            if isinstance(seen, Refusal):
+                return seen
+            hardware, taken = seen
+            found = place(hardware, taken, wants)
+            if isinstance(found, Refusal):
+                return found
+            shares = tuple(
+                Share(want.container, want.resource, hardware.ids(want.resource, mask))
+                for want, mask in zip(wants, found, strict=True)
+            )
+            self._choose(uid, Chosen(key, node, Allocation(shares, hardware.cores_per_device)))
+            return Choice(hardware, shares, taken, taken | union(found))
+
+    def written(self, uid: str) -> None:
+        """The API server has confirmed the choice for a pod."""
+        with self.lock:
+            self._choices.confirm(uid, time.monotonic())
+
+    def give_up(self, uid: str) -> None:
+        """The choice for a pod was certainly not written, and will not be."""
+        with self.lock:
+            self._forget(uid)
+
+    def found_bound(self, item: PodObject) -> None:
+        """A pod was read from the API server and is bound: known from now on, whenever the watch tells of it."""
+        pod = pod_of(item)
+        if not pod.counts or not pod.node:
+            return
+        with self.lock:
+            self._set_pod(pod.key, pod)
+            held_ = pod.holding.allocations if pod.holding else ()
+            if held_ and self._choices.get(pod.uid) is None:
+                self._choose(pod.uid, Chosen(pod.key, pod.node, held_[0], time.monotonic()))
+
+    def unconfirmed(self, before: float) -> list[tuple[str, Chosen]]:
+        """Choices that were written before that time, for pods of which no watch or list tells that they are bound.
+
+        The pod was deleted while the watch was lost, perhaps; a read decides.
+        """
+        with self.lock:
+            return [
+                (uid, chosen)
+                for uid, chosen in self._choices.all()
+                if chosen.written is not None
+                and chosen.written <= before
+                and uid not in self._bound.get(chosen.node, {})
+            ]
+
+    # Told to others
+
+    def stale_maps(self, before: float) -> Iterator[tuple[Node, tuple[str, str]]]:
+        """Nodes whose usage maps are not what they should be, if they were touched before that time; and the maps."""
+        with self.lock:
+            due = [name for name, since in self._stale_maps.items() if since <= before]
+        for name in due:
+            with self.lock:
+                self._stale_maps.pop(name, None)
+                node, used = self._nodes.get(name), self._used(name)
+            if node is None or node.hardware is None or used is None:
+                continue
+            hardware = node.hardware
+            maps = tuple(usage_map(hardware, used.taken, kind) for kind in (Resource.DEVICE, Resource.CORE))
+            if maps != node.usage_maps:
+                yield node, (maps[0], maps[1])
+
+    def maps_not_written(self, name: str) -> None:
+        """The usage maps of a node could not be written."""
+        with self.lock:
+            self._stale_maps.setdefault(name, time.monotonic())
+
+    def counts(self) -> dict[str, int]:
+        """Numbers for metrics."""
+        with self.lock:
+            ready = [name for name, node in self._nodes.items() if node.hardware is not None]
+            used = [(self._nodes[name].hardware, self._used(name)) for name in ready]
+        return {
+            "nodes": len(ready),
+            "uncertain_nodes": sum(1 for _, item in used if item is not None and item.trouble),
+            "pods": len(self._pods),
+            "bound_pods": sum(map(len, self._bound.values())),
+            "pending_choices": sum(1 for _, chosen in self._choices.all() if chosen.written is None),
+            "cores": sum(hardware.cores for hardware, _ in used if hardware),
+            "taken_cores": sum(item.taken.bit_count() for _, item in used if item is not None),
+        }
+
+    # Under the lock
+
+    def _set_node(self, name: str, node: Node | None) -> None:
+        if self._nodes.get(name) == node:
+            return
+        if node is None:
+            del self._nodes[name]
+        else:
+            self._nodes[name] = node
+        self._touch(name)
+
+    def _set_pod(self, key: str, pod: Pod | None) -> None:
+        old = self._pods.get(key)
+        if old is not None and pod is not None and old.uid == pod.uid and _version(pod) < _version(old):
+            return
+        self._pods.pop(key, None)
+        if old is not None and (pod is None or old.uid != pod.uid):
+            self._unbind(old)
+        if pod is None:
+            return
+        if old is not None and old.uid != pod.uid:
+            self._forget(old.uid)
+        self._pods[key] = pod
+        chosen = self._choices.get(pod.uid)
+        if chosen is not None and pod.node and pod.node != chosen.node:
+            self._forget(pod.uid)
+        known = self._bound.get(pod.node, {}).get(pod.uid) if pod.node else None
+        if pod.node and (known is None or known.holding != pod.holding):
+            self._bound.setdefault(pod.node, {})[pod.uid] = pod
+            self._touch(pod.node)
+
+    def _unbind(self, pod: Pod) -> None:
+        there = self._bound.get(pod.node, {})
+        if there.pop(pod.uid, None) is not None:
+            self._touch(pod.node)
+        if not there:
+            self._bound.pop(pod.node, None)
+
+    def _choose(self, uid: str, chosen: Chosen) -> None:
+        self._choices.put(uid, chosen)
+        self._touch(chosen.node)
+
+    def _forget(self, uid: str) -> None:
+        chosen = self._choices.drop(uid)
+        if chosen is not None:
+            self._touch(chosen.node)
+
+    def _touch(self, name: str) -> None:
+        """What was derived about a node is out of date."""
+        self._usage.pop(name, None)
+        self.touched(name)
+        self._stale_maps.setdefault(name, time.monotonic())
+
+    def _used(self, name: str) -> Usage | None:
+        """What is taken on a node; None for one that is not known."""
+        found = self._usage.get(name)
+        node = self._nodes.get(name)
+        if found is None and node is not None and node.hardware is not None:
+            found = self._usage[name] = self._compute(node, node.hardware)
+        return found
+
+    def _compute(self, node: Node, hardware: Hardware) -> Usage:
+        mine = {uid: chosen for uid in self._choices.on(node.name) if (chosen := self._choices.get(uid)) is not None}
+        pods = self._bound.get(node.name, {})
+        found = usage(hardware, (p.holding for uid, p in pods.items() if p.holding and uid not in mine), node.unusable)
+        taken, trouble = found.taken, found.trouble
+        for uid, chosen in mine.items():
+            pod = pods.get(uid)
+            known = pod.holding.allocations if pod is not None and pod.holding is not None else ()
+            for allocation in (chosen.allocation, *known):
+                try:
+                    taken |= held(hardware, allocation)
+                except DriverError as error:
+                    # An edit of the pod is nothing to us; that the node is not what it was is.
+                    trouble = trouble or (str(error) if allocation is chosen.allocation else "")
+        return Usage(taken, trouble)
+
+
+def _version(pod: Pod) -> int:
+    """Resource versions of one kind are numbers that grow."""
+    return int(pod.version) if pod.version.isdecimal() else 0
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

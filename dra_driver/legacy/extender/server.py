@@ -1,0 +1,224 @@
+"""The extender's HTTP server: bounded in what it reads, and never blocked by one client.
+
+Each request is answered by the leader: a standby passes it on to the replica whose address is in the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+
+from dra_driver.errors import DriverError
+from dra_driver.legacy.extender import answers
+from dra_driver.legacy.extender.binding import Binder
+from dra_driver.legacy.extender.verdicts import Verdicts
+from dra_driver.metrics import Operations
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of one request: 15,000 whole Node objects. Names only (``nodeCacheCapable: true``) take a hundredth of it."""
+LARGE_BYTES: Final = 1024 * 1024
+"""Larger requests are read one after the other, so that they cannot fill the memory together."""
+READ_SECONDS: Final = 10.0
+"""For the whole body of a request."""
+FORWARD_SECONDS: Final = 30.0
+IDLE_SECONDS: Final = 120.0
+"""An idle connection is kept longer than the scheduler keeps it (90 s), so that no request meets its end."""
+FORWARDED: Final = "X-Neuron-Forwarded"
+THREADS: Final = 16
+"""Pods that are bound at the same time."""
+OPERATIONS: Final = ("filter", "prioritize", "bind")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Who answers: ``ready`` here, else the replica at ``leader`` (``host:port``), else nobody (``text`` says why)."""
+
+    ready: bool
+    leader: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificate (or chain) and key, PEM files. All replicas have the same."""
+
+    certificate: Path
+    key: Path
+
+    def server(self) -> ssl.SSLContext:
+        """What connections are accepted with; DriverError when the files cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise DriverError(
+                f"the certificate {self.certificate} with key {self.key} cannot be used: {error}",
+                remedy="give PEM files that belong together",
+            ) from error
+        return context
+
+    def client(self) -> ssl.SSLContext:
+        """What the leader is spoken to with: it has exactly this certificate, which need not name its pod."""
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
+
+
+class Server:
+    """Answers until ``stop``.
+
+    Args:
+        verdicts: where pods fit.
+        binder: binds them.
+        state: asked for each request.
+        operations: durations for the metrics.
+        live: why the process should be started again, for ``/livez``.
+        unready: why it should not be asked, for ``/readyz``.
+        tls: None for plain HTTP.
+    """
+
+    def __init__(
+        self,
+        verdicts: Verdicts,
+        binder: Binder,
+        state: Callable[[], State],
+        operations: Operations,
+        live: Callable[[], list[str]],
+        unready: Callable[[], list[str]],
+        tls: Tls | None,
+    ) -> None:
+        self._verdicts = verdicts
+        self._binder = binder
+        self._state = state
+        self._operations = operations
+        self._tls = tls
+        self._threads = ThreadPoolExecutor(THREADS, "bind")
+        self._large = asyncio.Lock()
+        self._client: aiohttp.ClientSession | None = None
+        app = web.Application(client_max_size=MOST_BYTES)
+        app.add_routes(
+            [
+                web.post("/filter", self._asked("filter", self._filter)),
+                web.post("/prioritize", self._asked("prioritize", self._prioritize)),
+                web.post("/bind", self._asked("bind", self._bind)),
+                web.get("/livez", _health(live)),
+                web.get("/readyz", _health(unready)),
+            ]
+        )
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=10.0,
+            lingering_time=1.0,
+            keepalive_timeout=IDLE_SECONDS,
+        )
+        self.port = 0
+
+    async def start(self, address: str, port: int) -> None:
+        """Listen. DriverError when the port cannot be had."""
+        context = self._tls.server() if self._tls else None
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, address, port, ssl_context=context)
+        try:
+            await site.start()
+        except OSError as error:
+            raise DriverError(
+                f"cannot listen on {address}:{port}: {error.strerror or error}",
+                remedy="find what uses the port, or choose another with --port",
+            ) from error
+        self.port = self._runner.addresses[0][1]
+        connector = aiohttp.TCPConnector(ssl=self._tls.client() if self._tls else True)
+        timeout = aiohttp.ClientTimeout(total=FORWARD_SECONDS)
+        self._client = aiohttp.ClientSession(connector=connector, timeout=timeout)
+
+    async def stop(self) -> None:
+        """Answer what was asked, and end."""
+        await self._runner.cleanup()
+        if self._client is not None:
+            await self._client.close()
+        await asyncio.to_thread(self._threads.shutdown)
+
+    def _asked(
+        self, name: str, answer: Callable[[bytes], Awaitable[tuple[bytes, bool]]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            started = time.perf_counter()
+            done = False
+            try:
+                body = await self._read(request)
+                state = self._state()
+                if not state.ready:
+                    return await self._elsewhere(request, body, state)
+                text, done = await answer(body)
+                return web.Response(body=text, content_type="application/json")
+            except DriverError as error:
+                log.warning("%s from %s was refused: %s", name, request.remote, error)
+                return web.Response(status=400, text=f"{error}\n")
+            finally:
+                self._operations.observe(name, time.perf_counter() - started, ok=done)
+
+        return handle
+
+    async def _read(self, request: web.Request) -> bytes:
+        length = request.content_length
+        if length is not None and length > MOST_BYTES:
+            raise web.HTTPRequestEntityTooLarge(MOST_BYTES, length)
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                if length is not None and length <= LARGE_BYTES:
+                    return await request.read()
+                async with self._large:
+                    return await request.read()
+        except TimeoutError as error:
+            refusal = web.HTTPRequestTimeout(text=f"the request was not there within {READ_SECONDS:g} s\n")
+            # What comes late would be taken for the next request.
+            refusal.force_close()
+            raise refusal from error
+
+    async def _filter(self, body: bytes) -> tuple[bytes, bool]:
+        return answers.filter_(self._verdicts, body), True
+
+    async def _prioritize(self, body: bytes) -> tuple[bytes, bool]:
+        return answers.prioritize(self._verdicts, body), True
+
+    async def _bind(self, body: bytes) -> tuple[bytes, bool]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, answers.bind, self._binder, body)
+
+    async def _elsewhere(self, request: web.Request, body: bytes, state: State) -> web.Response:
+        """Pass a request on to the leader."""
+        if not state.leader or self._client is None or FORWARDED in request.headers:
+            return web.Response(status=503, text=f"{state.text}\n")
+        url = f"{'https' if self._tls else 'http'}://{state.leader}{request.path}"
+        headers = {FORWARDED: "1", "Content-Type": "application/json"}
+        try:
+            async with self._client.post(url, data=body, headers=headers) as answer:
+                return web.Response(
+                    status=answer.status, body=await answer.read(), content_type=answer.content_type or "text/plain"
+                )
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("the leader at %s gave no answer: %s", state.leader, repr(error))
+            return web.Response(status=503, text=f"the leader at {state.leader} gave no answer\n")
+
+
+def _health(problems: Callable[[], list[str]]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(_: web.Request) -> web.StreamResponse:
+        found = problems()
+        return web.Response(status=503 if found else 200, text="\n".join([*found, ""]) or "ok\n")
+
+    return handle

@@ -1,0 +1,225 @@
+"""The extender as a whole: a server, a candidate of the election, and, while it leads, what follows the cluster.
+
+Only the leader answers, so that one process knows of every choice. Each term begins with new lists: what was known
+before may have been changed by another leader. Its own choices it keeps, for a request of the last term may be
+unanswered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from dra_driver.kube.collection import Collection
+from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
+from dra_driver.kube.records import LEASES
+from dra_driver.kube.transport import Transport
+from dra_driver.legacy.extender.binding import Binder
+from dra_driver.legacy.extender.cluster import Cluster
+from dra_driver.legacy.extender.follow import Followers
+from dra_driver.legacy.extender.server import OPERATIONS, Server, State, Tls
+from dra_driver.legacy.extender.usagemaps import UsageMaps
+from dra_driver.legacy.extender.verdicts import Verdicts
+from dra_driver.metrics import Operations, Sample
+
+LEASE_NAME: Final = "neuron-scheduler-extender"
+STUCK_SECONDS: Final = 120.0
+LOOK_SECONDS: Final = 0.5
+"""How often the extender looks whether it leads, and what is to be written."""
+_ADDRESS: Final = re.compile(r"[^@/?#\s]{1,255}:[0-9]{1,5}")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the extender runs.
+
+    Attributes:
+        address: to listen on.
+        port: to listen on; 0 for any.
+        tls: None for plain HTTP.
+        namespace: of the lease.
+        identity: in the lease; of no other process.
+        advertise: address under which other replicas reach this one; "" when they cannot.
+        leader_elect: False for a process that is known to be the only one.
+        times: of the election.
+    """
+
+    address: str
+    port: int
+    tls: Tls | None
+    namespace: str
+    identity: str
+    advertise: str = ""
+    leader_elect: bool = True
+    times: Times | None = None
+
+
+class Service:
+    """Runs in the event loop that calls ``start``, and in threads of its own."""
+
+    def __init__(self, transport: Transport, settings: Settings) -> None:
+        self._transport = transport
+        self._settings = settings
+        self.cluster = Cluster()
+        """What this replica knows."""
+        self._binder = Binder(transport, self.cluster, self._may_act)
+        self._maps = UsageMaps(transport, self.cluster, self._may_act)
+        self._operations = Operations(OPERATIONS)
+        self._verdicts = Verdicts(self.cluster)
+        self._server = Server(
+            self._verdicts,
+            self._binder,
+            self._state,
+            self._operations,
+            self.stuck,
+            self.problems,
+            settings.tls,
+        )
+        self._election: Election | None = None
+        self._followers: Followers | None = None
+        self._settled = False
+        """Whether what was listed in this term is out of the garbage collector's way."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._upkeep = ThreadPoolExecutor(1, "upkeep")
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
+
+    @property
+    def remembered(self) -> list[int]:
+        """How many nodes are remembered with the verdict on a request, for each request."""
+        return self._verdicts.remembered
+
+    @property
+    def operations(self) -> Operations:
+        """Durations of the requests."""
+        return self._operations
+
+    async def start(self) -> None:
+        """Listen, and become a candidate. DriverError when the port cannot be had."""
+        await self._server.start(self._settings.address, self._settings.port)
+        if self._settings.leader_elect:
+            host = self._settings.advertise
+            address = f"[{host}]" if ":" in host else host
+            identity = f"{self._settings.identity}@{address}:{self.port}" if host else self._settings.identity
+            leases = Collection(self._transport, LEASES, timeout=REQUEST_SECONDS)
+            self._election = Election(leases, self._settings.namespace, LEASE_NAME, identity, self._settings.times)
+            self._election.start()
+        self._tasks = [asyncio.create_task(self._lead()), asyncio.create_task(self._keep_up())]
+
+    async def stop(self) -> None:
+        """Answer what was asked, then hand the lease over."""
+        await self._server.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._end)
+
+    def problems(self) -> list[str]:
+        """Why it should not be asked: for a readiness probe. Standing by is no problem."""
+        found = [self._election.last_error] if self._election and self._election.last_error else []
+        if self._may_act() and not self._ready():
+            found.append("the lists of nodes and pods are not there yet")
+            found += self._followers.problems() if self._followers else []
+        return found
+
+    def stuck(self) -> list[str]:
+        """Why the process should be started again: for a liveness probe."""
+        if self._election is None:
+            return []
+        silent = time.monotonic() - self._election.last_round
+        return [f"the election has stood still for {silent:.0f} s"] if silent > STUCK_SECONDS else []
+
+    def samples(self) -> Iterable[Sample]:
+        """What the metrics show beside the durations."""
+        yield Sample("extender_leads", "1 while this replica answers.", float(self._ready()))
+        troubles = len(self._followers.problems()) if self._followers else 0
+        yield Sample("extender_verdicts", "Answers that are kept until they change.", float(sum(self.remembered)))
+        yield Sample("extender_watch_troubles", "Collections that are not followed right now.", float(troubles))
+        counts = self.cluster.counts()
+        for name, text in _GAUGES.items():
+            yield Sample(f"extender_{name}", text, float(counts[name]))
+
+    def _may_act(self) -> bool:
+        return self._election.may_act() if self._election else not self._settings.leader_elect
+
+    def _ready(self) -> bool:
+        return self._followers is not None and self.cluster.listed and self._may_act()
+
+    def _state(self) -> State:
+        if self._ready():
+            return State(ready=True)
+        if self._may_act():
+            return State(ready=False, text="the lists of nodes and pods are not there yet; ask again")
+        holder = (self._election.holder if self._election else "").rpartition("@")[2]
+        if self._election is not None and _ADDRESS.fullmatch(holder):
+            return State(ready=False, leader=holder, text=f"this replica stands by; {holder} leads")
+        return State(ready=False, text="this replica stands by, and which one leads is not known")
+
+    async def _lead(self) -> None:
+        """Follow the cluster while this one leads."""
+        while True:
+            try:
+                await self._look()
+            except Exception:
+                log.exception("following the cluster failed in a way that nobody foresaw; it is tried again")
+            await asyncio.sleep(LOOK_SECONDS / 5)
+
+    async def _look(self) -> None:
+        """Begin or end to follow if that is due."""
+        if self._may_act() and self._followers is None:
+            self.cluster.begin()
+            self._followers = Followers(self._transport, self.cluster)
+            self._followers.start()
+            self._settled = False
+        elif not self._may_act() and self._followers is not None:
+            ended, self._followers = self._followers, None
+            await asyncio.to_thread(ended.stop)
+        elif not self._settled and self._ready():
+            # Twenty thousand pods stay as they are: the collector need not look at them in every full round,
+            # which would keep a request waiting for 20 ms.
+            gc.collect()
+            gc.freeze()
+            self._settled = True
+
+    async def _keep_up(self) -> None:
+        """Write what is due, and find out about requests without an answer."""
+        loop = asyncio.get_running_loop()
+        work: tuple[Callable[[], None], ...] = (self._binder.tend, self._maps.write_due)
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for step in work if self._ready() else ():
+                try:
+                    await loop.run_in_executor(self._upkeep, step)
+                except Exception:
+                    log.exception("upkeep failed in a way that nobody foresaw; it is tried again")
+
+    def _end(self) -> None:
+        if self._followers is not None:
+            self._followers.stop()
+        self._upkeep.shutdown()
+        if self._election is not None:
+            # The next leader must not begin before the last write of this one is decided.
+            self._election.stop(hand_over=not self._binder.uncertain)
+
+
+_GAUGES: Final = {
+    "nodes": "Nodes with Neuron devices.",
+    "uncertain_nodes": "Nodes that give nothing, because what a pod there has is not known.",
+    "pods": "Pods with Neuron limits that have not ended.",
+    "bound_pods": "Those of them that are bound to a node.",
+    "pending_choices": "Choices that the API server has not confirmed.",
+    "cores": "Logical NeuronCores of all nodes.",
+    "taken_cores": "Those of them that are in use.",
+}

@@ -1,0 +1,100 @@
+"""Where a pod fits, and how well: asked for thousands of nodes at a time, so every answer is kept until it changes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from dra_driver.legacy.demand import Demand
+from dra_driver.legacy.extender.cluster import Cluster
+from dra_driver.legacy.hardware import Hardware
+from dra_driver.legacy.placement import Refusal, fits, place, union
+from dra_driver.legacy.rules import score
+
+SHAPES: Final = 32
+"""Requests (by what their containers ask for) whose verdicts on all nodes are remembered."""
+
+_fits: Final = lru_cache(maxsize=16384)(fits)
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """Names of the nodes where a pod fits, and why it does not on the others: for now, or for ever."""
+
+    fitting: list[str]
+    failed: dict[str, str]
+    lasting: dict[str, str]
+
+
+class Verdicts:
+    """About the nodes of ``cluster``; may be asked from any thread."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._tables: OrderedDict[Demand, dict[str, Refusal | None]] = OrderedDict()
+        cluster.touched = self._forget
+
+    @property
+    def remembered(self) -> list[int]:
+        """For how many nodes the verdict on each remembered request is known."""
+        return [len(table) for table in self._tables.values()]
+
+    def filter(self, names: Iterable[str], wants: Demand) -> Filtered:
+        """Where a pod fits."""
+        shape = _shape(wants)
+        fitting: list[str] = []
+        failed: dict[str, str] = {}
+        lasting: dict[str, str] = {}
+        with self._cluster.lock:
+            table = self._table(shape)
+            for name in names:
+                try:
+                    refusal = table[name]
+                except KeyError:
+                    refusal = self._verdict(name, shape, table)
+                if refusal is None:
+                    fitting.append(name)
+                elif refusal.lasting:
+                    lasting[name] = refusal.text
+                else:
+                    failed[name] = refusal.text
+        return Filtered(fitting, failed, lasting)
+
+    def scores(self, names: Iterable[str], wants: Demand) -> list[tuple[str, int]]:
+        """0 to 10 for each node: how well it packs."""
+        shape = _shape(wants)
+        seen = ((name, self._cluster.look(name)) for name in names)
+        return [(name, 0 if isinstance(found, Refusal) else _score(*found, shape)) for name, found in seen]
+
+    def _table(self, shape: Demand) -> dict[str, Refusal | None]:
+        found = self._tables.setdefault(shape, {})
+        self._tables.move_to_end(shape)
+        if len(self._tables) > SHAPES:
+            self._tables.popitem(last=False)
+        return found
+
+    def _verdict(self, name: str, shape: Demand, table: dict[str, Refusal | None]) -> Refusal | None:
+        seen = self._cluster.look(name)
+        refusal = seen if isinstance(seen, Refusal) else _fits(*seen, shape)
+        # Names come from outside: those that are no nodes must not fill the memory.
+        if self._cluster.knows(name):
+            table[name] = refusal
+        return refusal
+
+    def _forget(self, name: str) -> None:
+        for table in self._tables.values():
+            table.pop(name, None)
+
+
+@lru_cache(maxsize=16384)
+def _score(hardware: Hardware, taken: int, shape: Demand) -> int:
+    found = place(hardware, taken, shape)
+    return 0 if isinstance(found, Refusal) else score(hardware, taken, taken | union(found))
+
+
+def _shape(wants: Demand) -> Demand:
+    """What is asked for, without names: equal for all pods that can go to the same nodes."""
+    return tuple(replace(want, container="") for want in wants)

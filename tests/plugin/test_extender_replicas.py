@@ -1,0 +1,163 @@
+"""Two extenders: one leads, the other passes requests on, and together they choose as one would."""
+
+from __future__ import annotations
+
+import random
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import DriverError
+from dra_driver.legacy.extender.binding import Binder, Order
+from dra_driver.legacy.extender.server import Tls
+from dra_driver.legacy.extender.service import LEASE_NAME
+from tests.plugin.apiserver import ApiServer
+from tests.plugin.eventually import eventually
+from tests.plugin.extenderworld import (
+    add_node,
+    add_pod,
+    cores_in_use,
+    everything_is_accounted_for,
+    extender,
+    known,
+    limits,
+    pod_document,
+    sample,
+)
+
+BINDING = "/binding$"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        add_node(running, "n")
+        yield running
+
+
+def test_a_standby_passes_requests_on_and_takes_over_when_the_leader_ends(server: ApiServer) -> None:
+    with extender(server, "two", elect=True) as second:
+        with extender(server, "one", elect=True) as first:
+            for replica in (first, second):
+                known(replica)
+            assert first.get("/readyz")[0] == second.get("/readyz")[0] == 200
+            leads = [sample(replica, "leads") for replica in (first, second)]
+            assert sorted(leads) == [0.0, 1.0]
+            for number, replica in enumerate((first, second) * 2):
+                assert replica.schedule(add_pod(server, f"p{number}", limits(4)), ["n"]) == "n"
+        known(second)
+        assert sample(second, "leads") == 1.0
+        everything_is_accounted_for(server, second)
+        assert second.fits(pod_document("q", limits(1)), ["n"]) == []
+
+
+def test_over_tls_the_leader_is_known_by_its_certificate(server: ApiServer, tmp_path: Path) -> None:
+    tls = _certificate(tmp_path, "extender")
+    with extender(server, "one", elect=True, tls=tls) as first:
+        eventually(lambda: first.service.port and sample(first, "leads") == 1.0, within=10, what="a leader")
+        with extender(server, "two", elect=True, tls=tls) as second:
+            context = ssl.create_default_context(cafile=str(tls.certificate))
+            eventually(lambda: _status(second.port, context) == 200, within=10, what="an answer of the leader")
+        other = _certificate(tmp_path, "stranger")
+        with extender(server, "three", elect=True, tls=other) as third:
+            context = ssl.create_default_context(cafile=str(other.certificate))
+            time.sleep(0.5)
+            assert _status(third.port, context) == 503, "a stranger in the place of the leader is told nothing"
+
+
+def _certificate(root: Path, name: str) -> Tls:
+    found = Tls(root / f"{name}.crt", root / f"{name}.key")
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "1",
+    ]
+    command += ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost", "-keyout", str(found.key)]
+    subprocess.run([*command, "-out", str(found.certificate)], check=True, capture_output=True)
+    return found
+
+
+def _status(port: int, context: ssl.SSLContext) -> int:
+    import http.client
+
+    connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=10)
+    try:
+        connection.request("POST", "/filter", b'{"Pod":{"metadata":{}},"NodeNames":[]}')
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.timeout(90)
+def test_while_leaders_change_no_device_is_given_twice(server: ApiServer) -> None:
+    """Whatever happens to lease and lists, both replicas together choose as one would."""
+    dice = random.Random(7)
+    with extender(server, "one", elect=True) as first, extender(server, "two", elect=True) as second:
+        for replica in (first, second):
+            known(replica)
+        names: list[str] = []
+        for number in range(60):
+            if number % 15 == 7:
+                server.fail(503, 12, path=f"/leases/{LEASE_NAME}")
+            if number % 20 == 13:
+                server.drop(2, path=BINDING, after=dice.random() < 0.5)
+            replica = dice.choice((first, second))
+            item = add_pod(server, f"p{number}", dice.choice([limits(1), limits(4), limits(cores=2)]))
+            names.append(f"p{number}")
+            try:
+                replica.schedule(item, ["n"])
+            except AssertionError as error:
+                assert "stands by" in str(error) or "lists" in str(error) or "no answer" in str(error), error
+                time.sleep(0.2)
+            cores_in_use(server)
+            if len(names) > 8:
+                server.store.delete("pods", f"a/{names.pop(0)}")
+        server.faults.clear()
+        eventually(lambda: sample(first, "leads") + sample(second, "leads") == 1.0, within=10, what="one leader")
+        leader = first if sample(first, "leads") else second
+        everything_is_accounted_for(server, leader)
+        bound = [item for item in server.store.list("pods")[0] if item["spec"].get("nodeName")]
+        assert bound, "something was scheduled"
+
+
+def test_a_standby_that_knows_no_leader_says_so(server: ApiServer) -> None:
+    server.fail(503, 1000, path="/leases/")
+    with extender(server, "one", elect=True) as only:
+        status, text = only.post("/filter", {"Pod": {"metadata": {}}, "NodeNames": []})
+        assert (status, "stands by" in str(text)) == (503, True)
+        eventually(lambda: only.get("/readyz")[0] == 503, what="not ready")
+        assert only.get("/livez") == (200, "ok\n")
+
+
+def test_a_lease_that_names_nonsense_is_no_address(server: ApiServer) -> None:
+    spec = {"holderIdentity": "x@evil/../?#:1", "leaseDurationSeconds": 3600}
+    server.store.create("leases", {"metadata": {"namespace": "kube-system", "name": LEASE_NAME}, "spec": spec})
+    with extender(server, "one", elect=True) as only:
+        eventually(lambda: server.count("GET", "/leases/"), what="a look at the lease")
+        status, text = only.post("/filter", {"Pod": {"metadata": {}}, "NodeNames": []})
+        assert (status, "not known" in str(text)) == (503, True)
+
+
+def test_who_leads_no_more_binds_nothing_and_holds_nothing(server: ApiServer) -> None:
+    with extender(server) as one:
+        known(one)
+        item = add_pod(server, "p", limits(4))
+        transport = server.transport()
+        binder = Binder(transport, one.service.cluster, lambda: False)
+        with pytest.raises(DriverError, match="does not lead any more"):
+            binder.bind(Order("a", "p", item["metadata"]["uid"], "n"))
+        assert not binder.uncertain
+        everything_is_accounted_for(server, one)
+        transport.close()
+    assert server.count("POST", BINDING) == 0

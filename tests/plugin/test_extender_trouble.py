@@ -1,0 +1,258 @@
+"""Lost answers, lost watches, kills, and two replicas: no device is given twice, and none is lost."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dra_driver.kube.election import REQUEST_SECONDS
+from dra_driver.legacy.extender import binding
+from tests.plugin.apiserver import ApiServer
+from tests.plugin.eventually import eventually
+from tests.plugin.extenderworld import (
+    Extender,
+    add_node,
+    add_pod,
+    annotate,
+    end_pod,
+    everything_is_accounted_for,
+    extender,
+    ids,
+    known,
+    limits,
+    notes,
+    pod,
+    pod_document,
+    process,
+    sample,
+)
+
+BINDING = "/binding$"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        add_node(running, "n")
+        yield running
+
+
+@pytest.fixture
+def one(server: ApiServer) -> Iterator[Extender]:
+    with extender(server) as running:
+        yield known(running)
+
+
+# Answers
+
+
+def test_a_bind_whose_answer_is_lost_is_found_to_be_done(server: ApiServer, one: Extender) -> None:
+    item = add_pod(server, "p", limits(4))
+    server.drop(1, path=BINDING, after=True)
+    assert one.bind(item, "n") == ""
+    assert server.count("POST", BINDING) == 1
+    everything_is_accounted_for(server, one)
+
+
+def test_a_bind_that_never_arrived_is_sent_again(server: ApiServer, one: Extender) -> None:
+    item = add_pod(server, "p", limits(4))
+    server.drop(1, path=BINDING)
+    assert one.bind(item, "n") == ""
+    assert server.count("POST", BINDING) == 2
+    everything_is_accounted_for(server, one)
+
+
+@pytest.mark.timeout(40)
+def test_a_bind_that_comes_late_cannot_be_carried_out_any_more(server: ApiServer, one: Extender) -> None:
+    add_node(server, "m")
+    eventually(lambda: one.fits(pod_document("probe", limits(1)), ["m"]), what="the other node")
+    item = add_pod(server, "p", limits(4))
+    server.delay(REQUEST_SECONDS + 1.5, 1, path=BINDING)
+    # The second one is refused, so that the pod is unbound when the first one arrives.
+    server.fail(403, 1, path=BINDING)
+    assert "403" in one.bind(item, "n")
+    assert one.schedule(add_pod(server, "q", limits(16)), ["n"]) == "n", "the devices are free again"
+    time.sleep(2.0)
+    assert pod(server, "p")["spec"].get("nodeName") is None
+    assert [request.status for request in server.requests if request.path.endswith("p/binding")] == [409, 403]
+    assert one.bind(item, "m") == ""
+    everything_is_accounted_for(server, one)
+
+
+@pytest.mark.parametrize("status", [403, 404, 422, 429])
+def test_a_bind_that_is_refused_gives_the_devices_back(server: ApiServer, one: Extender, status: int) -> None:
+    item = add_pod(server, "p", limits(16))
+    server.fail(status, 1, path=BINDING, message="not today")
+    assert "not today" in one.bind(item, "n")
+    everything_is_accounted_for(server, one)
+    assert one.schedule(item, ["n"]) == "n"
+
+
+def test_while_nothing_answers_the_devices_are_kept_and_later_given_back(server: ApiServer, one: Extender) -> None:
+    item = add_pod(server, "p", limits(16))
+    eventually(lambda: sample(one, "pods") == 1, what="news of the pod")
+    server.drop(1, path=BINDING)
+    server.fail(503, 3, method="GET", path="/pods/p$")
+    assert "is not known" in one.bind(item, "n")
+    assert one.fits(pod_document("q", limits(1)), ["n"]) == []
+    eventually(lambda: one.fits(pod_document("q", limits(1)), ["n"]) == ["n"], within=10, what="the devices")
+    everything_is_accounted_for(server, one)
+    assert one.schedule(item, ["n"]) == "n"
+
+
+def test_a_pod_that_vanishes_during_its_bind_leaves_nothing_behind(server: ApiServer, one: Extender) -> None:
+    item = add_pod(server, "p", limits(16))
+    eventually(lambda: sample(one, "pods") == 1, what="news of the pod")
+    server.drop(1, path=BINDING)
+    server.fail(503, 2, method="GET", path="/pods/p$")
+    one.bind(item, "n")
+    server.store.delete("pods", "a/p")
+    everything_is_accounted_for(server, one)
+    assert one.schedule(add_pod(server, "q", limits(16)), ["n"]) == "n"
+
+
+def test_two_binds_of_one_pod_at_once_end_in_one(server: ApiServer, one: Extender) -> None:
+    item = add_pod(server, "p", limits(4))
+    server.delay(0.5, 1, path=BINDING)
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(one.bind(item, "n"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "" in found
+    assert {*found} <= {"", "the pod is being bound already; it is tried again"}
+    assert len(ids(server, "p")) == 4
+    everything_is_accounted_for(server, one)
+
+
+# Watches
+
+
+@pytest.mark.parametrize("lost", ["closed", "expired", "refused"])
+def test_pods_that_end_while_the_watch_is_lost_are_noticed_afterwards(
+    server: ApiServer, one: Extender, lost: str
+) -> None:
+    for name in ("p", "q"):
+        assert one.schedule(add_pod(server, name, limits(8)), ["n"]) == "n"
+    if lost == "refused":
+        server.fail(503, 3, watch=True)
+    server.close_watches()
+    end_pod(server, "p")
+    server.store.delete("pods", "a/q")
+    if lost == "expired":
+        server.store.expire()
+        server.close_watches()
+    eventually(lambda: one.fits(pod_document("r", limits(16)), ["n"]) == ["n"], within=10, what="free devices")
+    everything_is_accounted_for(server, one)
+
+
+def test_what_is_bound_while_the_watch_is_lost_stays_taken(server: ApiServer, one: Extender) -> None:
+    server.fail(503, 4, watch=True)
+    server.close_watches()
+    placed = [one.schedule(add_pod(server, f"p{number}", limits(4)), ["n"]) for number in range(5)]
+    assert placed == ["n"] * 4 + [""]
+    server.store.expire()
+    everything_is_accounted_for(server, one)
+
+
+def test_a_bound_pod_of_which_no_watch_tells_is_looked_for(
+    server: ApiServer, one: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding, "NEWS_SECONDS", 0.5)
+    refused = server.fail(503, 1000, watch=True)
+    server.close_watches()
+    eventually(lambda: refused.times < 999, what="the end of both watches")
+    for name in ("gone", "stays"):
+        assert one.schedule(add_pod(server, name, limits(8)), ["n"]) == "n"
+    server.store.delete("pods", "a/gone")
+    eventually(lambda: one.fits(pod_document("p", limits(8)), ["n"]) == ["n"], within=10, what="its devices")
+    assert one.fits(pod_document("p", limits(16)), ["n"]) == []
+
+
+# Ends
+
+
+def test_a_new_extender_goes_on_where_the_last_one_was(server: ApiServer) -> None:
+    with extender(server) as first:
+        known(first)
+        for name in ("p", "q"):
+            assert first.schedule(add_pod(server, name, limits(4)), ["n"]) == "n"
+    end_pod(server, "p")
+    with extender(server, "two") as second:
+        known(second)
+        assert second.fits(pod_document("r", limits(16)), ["n"]) == []
+        assert second.schedule(add_pod(server, "r", limits(8)), ["n"]) == "n"
+        assert ids(server, "r") == [*range(8, 16)]
+        everything_is_accounted_for(server, second)
+
+
+@pytest.mark.parametrize("point", ["the request is on its way", "it was carried out"])
+def test_killed_during_a_bind_the_next_one_finds_what_became_of_it(
+    server: ApiServer, tmp_path: Path, point: str
+) -> None:
+    item, other = add_pod(server, "p", limits(8)), add_pod(server, "q", limits(8))
+    with process(server, tmp_path, "--no-leader-elect") as (running, client):
+        eventually(lambda: client.fits(item, ["n"]) == ["n"], what="the node")
+        if point == "it was carried out":
+            server.drop(1, path=BINDING, after=True)
+            server.delay(1.0, 1, method="GET", path="/pods/p$")
+        else:
+            server.delay(0.5, 1, path=BINDING)
+        asking = threading.Thread(target=_quietly(lambda: client.bind(item, "n")))
+        asking.start()
+        done = {"it was carried out": lambda: ids(server, "p")}.get(point, lambda: server.count("POST", BINDING))
+        eventually(done, what=point)
+        running.kill()
+        asking.join()
+    eventually(lambda: ids(server, "p"), what="the Binding, whose sender is gone")
+    with extender(server) as later:
+        known(later)
+        assert later.bind(item, "n") == ""
+        assert later.schedule(other, ["n"]) == "n"
+        assert {*ids(server, "p"), *ids(server, "q")} == {*range(16)}
+        everything_is_accounted_for(server, later)
+
+
+def _quietly(work: Callable[[], object]) -> Callable[[], None]:
+    def run() -> None:
+        with suppress(OSError, http.client.HTTPException):
+            work()
+
+    return run
+
+
+def test_sigterm_ends_it_after_the_answers(server: ApiServer, tmp_path: Path) -> None:
+    with process(server, tmp_path, "--no-leader-elect") as (running, client):
+        eventually(lambda: client.fits(pod_document("probe", limits(1)), ["n"]), what="the node")
+        item = add_pod(server, "p", limits(4))
+        server.delay(1.0, 1, path=BINDING)
+        found: list[str] = []
+        thread = threading.Thread(target=lambda: found.append(client.bind(item, "n")))
+        thread.start()
+        eventually(lambda: server.count("POST", BINDING), what="the request")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(15) == 0
+        thread.join()
+    assert found == [""]
+    assert len(ids(server, "p")) == 4
+
+
+def test_annotations_of_others_are_not_touched(server: ApiServer, one: Extender) -> None:
+    item = add_pod(server, "p", limits(4), mine="stays")
+    server.delay(0.5, 1, path=BINDING)
+    thread = threading.Thread(target=one.bind, args=(item, "n"))
+    thread.start()
+    eventually(lambda: server.count("POST", BINDING), what="the request")
+    annotate(server, "pods", "a/p", **{"k8s.ovn.org/pod-networks": "{}"})
+    thread.join()
+    found = notes(server, "p")
+    assert (found["mine"], found["k8s.ovn.org/pod-networks"]) == ("stays", "{}")
+    assert len(ids(server, "p")) == 4

@@ -1,0 +1,188 @@
+"""The extender's picture of the cluster, as lists, watches, reads and its own choices come in any order."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from dra_driver.legacy.annotations import Share, write
+from dra_driver.legacy.demand import Role, Want
+from dra_driver.legacy.extender.choices import Choice
+from dra_driver.legacy.extender.cluster import Cluster
+from dra_driver.legacy.extender.objects import NodeObject, PodObject
+from dra_driver.legacy.extender.verdicts import SHAPES, Verdicts
+from dra_driver.legacy.hardware import hardware
+from dra_driver.legacy.names import Resource
+
+TRN1 = hardware("trn1.32xlarge", 16, 32)
+WANTS = (Want("main", Role.MAIN, Resource.DEVICE, 4),)
+
+
+def node(name: str = "n", **metadata: Any) -> NodeObject:
+    labels = {"node.kubernetes.io/instance-type": "trn1.32xlarge"}
+    capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "32"}
+    document = {"metadata": {"name": name, "uid": name, "labels": labels} | metadata, "status": {"capacity": capacity}}
+    return msgspec.convert(document, NodeObject)
+
+
+def pod(name: str, version: int = 1, bound: str = "", row: int = 0, uid: str = "", phase: str = "Running") -> PodObject:
+    ids = tuple(range(4 * row, 4 * row + 4))
+    meta = {"namespace": "a", "name": name, "uid": uid or name, "resourceVersion": str(version)}
+    annotations = write(TRN1, (Share("main", Resource.DEVICE, ids),), 1) if bound else {}
+    containers = [{"name": "main", "resources": {"limits": {"aws.amazon.com/neuron": "4"}}}]
+    document = {
+        "metadata": meta | {"annotations": annotations},
+        "spec": {"nodeName": bound, "containers": containers},
+        "status": {"phase": phase if bound else "Pending"},
+    }
+    return msgspec.convert(document, PodObject)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.nodes_listed([node()])
+    made.pods_listed([], time.monotonic())
+    return made
+
+
+def rows(cluster: Cluster) -> set[int]:
+    """Rows of the torus that are in use."""
+    found = cluster.look("n")
+    assert isinstance(found, tuple), found
+    return {device // 4 for device in TRN1.ids(Resource.DEVICE, found[1])}
+
+
+def choose(cluster: Cluster, name: str) -> Choice:
+    found = cluster.choose(name, f"a/{name}", "n", WANTS)
+    assert isinstance(found, Choice), found
+    return found
+
+
+def test_a_choice_counts_at_once_and_until_it_is_given_up(cluster: Cluster) -> None:
+    cluster.pod_changed(pod("p"))
+    choose(cluster, "p")
+    assert rows(cluster) == {0}
+    choose(cluster, "q")
+    assert rows(cluster) == {0, 1}
+    cluster.give_up("p")
+    assert rows(cluster) == {1}
+
+
+def test_a_choice_stays_while_the_watch_tells_of_the_pod_as_it_was(cluster: Cluster) -> None:
+    cluster.pod_changed(pod("p"))
+    choose(cluster, "p")
+    cluster.written("p")
+    cluster.pod_changed(pod("p", 1))
+    assert rows(cluster) == {0}
+    cluster.pod_changed(pod("p", 2, "n"))
+    cluster.pod_changed(pod("p", 3, "n", phase="Succeeded"))
+    assert rows(cluster) == set()
+
+
+def test_a_list_from_before_the_bind_does_not_free_what_was_bound_since(cluster: Cluster) -> None:
+    began = time.monotonic()
+    choose(cluster, "new")
+    cluster.written("new")
+    cluster.found_bound(pod("new", 9, "n"))
+    cluster.pods_listed([], began)
+    assert rows(cluster) == {0}
+    cluster.pods_listed([], time.monotonic())
+    assert rows(cluster) == set()
+
+
+def test_a_list_does_not_end_a_write_under_way(cluster: Cluster) -> None:
+    choose(cluster, "p")
+    cluster.pods_listed([], time.monotonic())
+    assert rows(cluster) == {0}
+
+
+def test_a_written_choice_without_news_is_asked_about(cluster: Cluster) -> None:
+    cluster.pod_changed(pod("p"))
+    choose(cluster, "p")
+    choose(cluster, "q")
+    assert cluster.unconfirmed(time.monotonic()) == []
+    cluster.written("p")
+    assert [uid for uid, _ in cluster.unconfirmed(time.monotonic())] == ["p"]
+    cluster.pod_changed(pod("p", 2, "n"))
+    assert cluster.unconfirmed(time.monotonic()) == []
+
+
+def test_old_news_does_not_undo_what_was_read_since(cluster: Cluster) -> None:
+    cluster.found_bound(pod("p", 7, "n", row=2))
+    cluster.pod_changed(pod("p", 5))
+    assert rows(cluster) == {2}
+    cluster.pod_changed(pod("p", 8, "n", row=2), gone=True)
+    assert rows(cluster) == set()
+
+
+def test_the_end_of_an_old_pod_is_not_that_of_a_new_one_of_its_name(cluster: Cluster) -> None:
+    cluster.pod_changed(pod("p", 1, "n", row=1, uid="old"))
+    cluster.found_bound(pod("p", 9, "n", row=3, uid="new"))
+    assert rows(cluster) == {3}
+    cluster.pod_changed(pod("p", 8, "n", row=1, uid="old"), gone=True)
+    assert rows(cluster) == {3}
+
+
+def test_a_choice_for_a_pod_that_was_bound_elsewhere_is_over(cluster: Cluster) -> None:
+    cluster.nodes_listed([node(), node("m")])
+    choose(cluster, "p")
+    cluster.pod_changed(pod("p", 2, "m"))
+    assert rows(cluster) == set()
+
+
+def test_pods_on_a_node_that_is_not_known_yet_count_when_it_is() -> None:
+    cluster = Cluster()
+    cluster.pod_changed(pod("p", 1, "n", row=2))
+    cluster.nodes_listed([node()])
+    assert rows(cluster) == {2}
+    cluster.node_changed(node(), gone=True)
+    cluster.node_changed(node())
+    assert rows(cluster) == {2}
+
+
+def test_a_choice_made_under_another_logical_core_size_takes_its_devices() -> None:
+    def trn2(cores: int) -> NodeObject:
+        labels = {"node.kubernetes.io/instance-type": "trn2.48xlarge"}
+        capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": str(cores)}
+        document = {"metadata": {"name": "n", "labels": labels}, "status": {"capacity": capacity}}
+        return msgspec.convert(document, NodeObject)
+
+    cluster = Cluster()
+    cluster.nodes_listed([trn2(64)])
+    found = cluster.choose("p", "a/p", "n", (Want("main", Role.MAIN, Resource.CORE, 3),))
+    assert isinstance(found, Choice)
+    cluster.node_changed(trn2(128))
+    seen = cluster.look("n")
+    assert isinstance(seen, tuple)
+    assert seen[0].ids(Resource.CORE, seen[1]) == tuple(range(8))
+
+
+def test_verdicts_follow_every_change_and_remember_a_bounded_number_of_requests(cluster: Cluster) -> None:
+    verdicts = Verdicts(cluster)
+    assert verdicts.filter(["n", "gone"], WANTS).fitting == ["n"]
+    for name in ("p", "q", "r", "s"):
+        assert verdicts.filter(["n"], WANTS).fitting == ["n"]
+        choose(cluster, name)
+    assert verdicts.filter(["n"], WANTS).fitting == []
+    cluster.give_up("r")
+    assert verdicts.filter(["n"], WANTS).fitting == ["n"]
+    for count in range(1, 2 * SHAPES):
+        verdicts.filter(["n"], (Want("main", Role.MAIN, Resource.CORE, count),))
+    assert verdicts.filter(["n"], WANTS).fitting == ["n"]
+    assert len(verdicts.remembered) == SHAPES
+
+
+def test_usage_maps_are_due_after_changes_only(cluster: Cluster) -> None:
+    def due() -> list[str]:
+        return [node.name for node, _ in cluster.stale_maps(time.monotonic())]
+
+    assert due() == ["n"]
+    assert due() == []
+    choose(cluster, "p")
+    assert due() == ["n"]
+    cluster.maps_not_written("n")
+    assert due() == ["n"]
