@@ -20,7 +20,7 @@ from lab.progress import Progress
 from lab.settings import Settings
 from lab.spec import DEFAULT_KUBERNETES, ClusterSpec
 
-from bench import calls, drivers, machine, objects, report, rest, start
+from bench import calls, drivers, extender, machine, objects, report, rest, start
 from bench.drivers import Driver, Running
 from bench.figures import CallFigures, call_figures
 from dra_driver.kube.transport import Transport
@@ -49,12 +49,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rest-minutes", type=float, default=12, help="how long the driver is watched at rest; 0: not (default: 12)"
     )
+    parser.add_argument(
+        "--extender",
+        action="store_true",
+        help="measure the scheduler extender only, for --nodes and --pods, with --calls calls of each kind; needs no "
+        "root and no cluster",
+    )
+    parser.add_argument("--nodes", type=int, default=5000, help="nodes that the extender knows (default: %(default)s)")
+    parser.add_argument("--pods", type=int, default=20000, help="pods bound to them (default: %(default)s)")
+    parser.add_argument("--calls", type=int, default=1000, help="calls of the extender (default: %(default)s)")
     options = parser.parse_args(arguments)
+    if min(options.nodes, options.calls) < 1 or options.pods < 0:
+        parser.error("nodes and calls must be at least 1, pods at least 0")
     if min(options.rounds, options.claims, options.starts, options.devices) < 1 or options.held < 0:
         parser.error("rounds, claims, devices and starts must be at least 1, held at least 0")
     if options.devices > drivers.DEVICES:
         parser.error(f"a claim can have at most {drivers.DEVICES} devices")
-    return command.run(lambda: _run(options))
+    return command.run(lambda: _run_extender(options) if options.extender else _run(options))
+
+
+def _run_extender(options: argparse.Namespace) -> int:
+    settings, progress = Settings.from_environment(os.environ), Progress()
+    programs = Builder(settings, progress).build([components.extender_load()])
+    python = drivers.runtime_python(settings, progress)
+    extent = extender.Extent(options.nodes, options.pods, options.calls)
+    load = machine.load()
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        found = extender.measure(programs["extender-load"], python, Path(scratch), extent, progress)
+    print(extender.report(machine.describe(), load, extent, found))
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:

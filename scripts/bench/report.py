@@ -28,7 +28,7 @@ def text(
         f"Machine: {machine}; load before the run {load:.1f}. Kubernetes {kubernetes}.",
         f"Medians of {extent.rounds} rounds of {extent.claims} claims with {devices} each; p99 over all their calls.",
         "",
-        *_table(
+        *table(
             ("driver", "prepared", "GET p50", "prepare p50", "above GET", "prepare p99", "unprepare p50", "p99"),
             [
                 (
@@ -47,7 +47,7 @@ def text(
         "",
         f"{AT_ONCE} at once:",
         "",
-        *_table(
+        *table(
             ("driver", "prepared", "pairs a second", "prepare p50", "prepare p99", "unprepare p50", "p99"),
             [
                 (
@@ -65,7 +65,7 @@ def text(
         "",
         "Seconds from start to slices stored:",
         "",
-        *_table(
+        *table(
             ("driver", "starts", "median", "least", "most"),
             [
                 (label, str(len(values)), *(f"{number:.2f}" for number in (median(values), min(values), max(values))))
@@ -76,7 +76,7 @@ def text(
         "Resident memory in MB of the processes that were called. They use a kubeconfig, whose reader costs this",
         "driver about 15 MB that a pod does not need:",
         "",
-        *_table(
+        *table(
             ("driver", "before the calls", "after them"),
             [(label, f"{before:.1f}", f"{after:.1f}") for label, (before, after) in memory.items()],
         ),
@@ -84,7 +84,7 @@ def text(
         "",
         "Targets:",
         "",
-        *_table(("target", "measured", ""), targets(starts, calls, rest)),
+        *table(("target", "measured", ""), targets(starts, calls, rest)),
     ]
     return "\n".join(lines)
 
@@ -145,5 +145,6 @@ def _ms(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table, line by line."""
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]

@@ -87,6 +87,16 @@ def benchmark_client() -> Component:
     )
 
 
+def extender_load() -> Component:
+    """Return the two sides of the scheduler extender that measure it; its source is in the module itself."""
+    return Component(
+        name="extender-load",
+        module="extender-load",
+        packages=("neuron-dra-driver.invalid/lab/extender-load",),
+        link_flags="-s -w",
+    )
+
+
 def etcd() -> Component:
     """Return etcd."""
     return Component(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 from bench.calls import AT_ONCE, Extent, Situation
+from bench.extender import Asked, ExtenderFigures
+from bench.extender import Extent as ExtenderExtent
+from bench.extender import report as extender_report
 from bench.figures import Round, call_figures, percentile
 from bench.procfs import cpu_ticks, start_ticks, status_number
 from bench.report import OURS, targets, text
@@ -99,3 +102,22 @@ def test_the_report_says_of_each_target_whether_it_was_met() -> None:
 
 def test_without_a_time_at_rest_its_targets_are_left_out() -> None:
     assert targets({OURS: [0.5]}, {}, None) == [("start to slices stored: at most 1 s", "0.50", "met")]
+
+
+def extender_figures(slow: float, memory: float) -> ExtenderFigures:
+    asked = Asked([1.0] * 98 + [slow] * 2, [2.5], 4000, 215_000)
+    return ExtenderFigures(7.0, {"4 devices": asked}, [1.0], [3.5], [1.0], memory, memory + 1)
+
+
+def test_the_report_of_the_extender_has_every_figure_and_judges_them() -> None:
+    found = extender_report("a machine", 0.5, ExtenderExtent(5000, 20000, 100), extender_figures(12.0, 119.0))
+    assert "| filter for 4 devices | 1.00 | 12.00 | 2.50 | 4000 | 215 |" in found
+    assert "| bind | 3.50 | 3.50 |" in found
+    assert "| bind p50 above the API server's: at most 3 ms | 2.50 | met |" in found
+    assert "Resident memory 119 MB, at most 120 MB" in found
+    assert "MISSED" not in found
+
+
+def test_targets_of_the_extender_that_are_missed_are_marked() -> None:
+    found = extender_report("a machine", 0.5, ExtenderExtent(5000, 20000, 100), extender_figures(20.1, 150.5))
+    assert found.count("MISSED") == 2

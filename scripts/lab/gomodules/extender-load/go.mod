@@ -1,0 +1,3 @@
+module neuron-dra-driver.invalid/lab/extender-load
+
+go 1.26.0
