@@ -29,6 +29,7 @@ from dra_driver.kube.watch import Reflector
 from dra_driver.kubeletplugin.health import HealthServer
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
+from dra_driver.legacy.deviceplugin.exclusion import check_node
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.names import CDI_KIND, DRIVER_NAME
 from dra_driver.nodelabels.labels import labels
@@ -114,9 +115,14 @@ class NodeAgent:
     # Life
 
     def start(self) -> None:
-        """Publish, repair, then let kubelet in. DriverError when a socket or a port cannot be had."""
+        """Publish, repair, then let kubelet in.
+
+        DriverError when a socket or a port cannot be had, or when a device plugin offers the chips.
+        """
         settings = self._settings
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
+        if self._node is not None:
+            check_node(self._node)
         self._publisher.start()
         self._label_writer.start()
         if self._node is not None:
@@ -216,6 +222,12 @@ class NodeAgent:
         first = self._labels is None
         if node.metadata.labels == self._labels:
             return
+        if first:
+            try:
+                check_node(node)
+            except DriverError as error:
+                self._end(str(error))
+                return
         self._labels = node.metadata.labels
         # What was read while the labels were unknown was not published.
         self._host.rescan(hand_over=first)
@@ -226,7 +238,10 @@ class NodeAgent:
             self._publisher.poke("kubelet registered the driver")
 
     def _on_plugin_error(self, error: BaseException) -> None:
-        log.critical("kubelet cannot reach the driver any more, so it ends: %s", error)
+        self._end(f"kubelet cannot reach the driver any more, so it ends: {error}")
+
+    def _end(self, text: str) -> None:
+        log.critical("%s", text)
         self.fatal = True
         self._on_fatal()
 

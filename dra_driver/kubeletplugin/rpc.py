@@ -1,8 +1,9 @@
 """A gRPC service as a table of methods, and what every call gets whatever its method.
 
 Every call has an operation id in the log. A request that is no message of its type ends as INVALID_ARGUMENT (gRPC's
-own treatment would log a traceback for what anybody can send), an exception as INTERNAL with one line of text, and a
-call to a server that is closing as UNAVAILABLE.
+own treatment would log a traceback for what anybody can send), an explained refusal (``DriverError``) as
+FAILED_PRECONDITION, any other exception as INTERNAL, both with one line of text, and a call to a server that is closing
+as UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.logcontext import operation
 
 log = logging.getLogger(__name__)
@@ -111,6 +113,8 @@ def _handler(method: Method, activity: Activity) -> grpc.RpcMethodHandler[Any, A
             else:
                 try:
                     return method.handle(request, context)
+                except DriverError as error:
+                    code, text = grpc.StatusCode.FAILED_PRECONDITION, one_line(str(error))
                 except Exception as error:
                     log.exception("%s failed", method.path)
                     code, text = grpc.StatusCode.INTERNAL, one_line(f"{type(error).__name__}: {error}")

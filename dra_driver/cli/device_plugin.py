@@ -1,0 +1,172 @@
+"""``dra-driver device-plugin``: the node's part of the pair for clusters without DRA."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from dra_driver.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
+
+OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
+    # option, environment variable, default, help; those of `kubelet-plugin` are called as there
+    ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
+    ("--host-root", "HOST_ROOT", "/", "where the host's /sys, /proc, /dev and /opt are found"),
+    (
+        "--kubelet-directory",
+        "KUBELET_DIRECTORY",
+        "/var/lib/kubelet",
+        "kubelet's directory; device-plugins/ and pod-resources/ below it are used",
+    ),
+    ("--cdi-root", "CDI_ROOT", "/var/run/cdi", "directory of the CDI specs; used with --device-injection cdi"),
+    (
+        "--device-injection",
+        "DEVICE_INJECTION",
+        "nodes",
+        "nodes: kubelet gets paths of device nodes; cdi: names of CDI devices (needs a runtime that reads CDI)",
+    ),
+    (
+        "--device-numbering",
+        "DEVICE_NUMBERING",
+        "host",
+        "host: a chip keeps its number in containers; renumber: containers count from /dev/neuron0",
+    ),
+    (
+        "--visible-cores-variable",
+        "VISIBLE_CORES_VARIABLE",
+        "NEURON_RT_VISIBLE_CORES",
+        "NEURON_RT_VISIBLE_CORES, or AWS_NEURON_VISIBLE_DEVICES: names the chips to the OCI hook as well",
+    ),
+    ("--healthcheck-port", "HEALTHCHECK_PORT", "51515", "gRPC health service `liveness`; a negative port disables it"),
+    ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the health service"),  # noqa: S104 - kubelet probes the pod's address
+    ("--emulate", "NEURON_DRA_DRIVER_EMULATION_MODE", "", "run on emulated hardware of this type, e.g. trn1.32xlarge"),
+    ("--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"),
+    ("--emulation-root", "EMULATION_ROOT", "", "where the emulated host is written (default: a temporary directory)"),
+    ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
+    ("--log-format", "LOG_FORMAT", "text", "text or json"),
+    ("--rescan-seconds", "RESCAN_SECONDS", "10", "how often the host is read again"),
+)
+
+CHOICES = {
+    "device_injection": ("nodes", "cdi"),
+    "device_numbering": ("host", "renumber"),
+    "visible_cores_variable": ("NEURON_RT_VISIBLE_CORES", "AWS_NEURON_VISIBLE_DEVICES"),
+    "log_format": ("text", "json"),
+}
+LEAST_RESCAN_SECONDS, MOST_RESCAN_SECONDS = 0.1, 3600.0
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "device-plugin",
+        help="offer aws.amazon.com/neuron and neuroncore to kubelet (clusters without DRA)",
+        description="Offer this node's chips and cores to kubelet as extended resources, and give containers what the "
+        "scheduler extender has chosen for them (without one: one, or all).",
+        epilog="example: dra-driver device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf",
+    )
+    for option, variable, default, text in OPTIONS:
+        suffix = f" [${variable}]" if default in (None, "") else f" (default: {default}) [${variable}]"
+        parser.add_argument(option, help=text + suffix)
+    parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="klog-like verbosity; 4 is debug")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT (status 0), or until something fatal happens (status 1)."""
+    from dra_driver.cli.logs import configure
+
+    values = effective(vars(args), os.environ)
+    configure(values["log_format"], args.v)
+    if not values["emulate"] or values["emulation_root"]:
+        return _run_agent(settings(values), values["kubeconfig"])
+    with tempfile.TemporaryDirectory(prefix="neuron-emulation-") as scratch:
+        values["emulation_root"] = str(Path(scratch) / "host")
+        return _run_agent(settings(values), values["kubeconfig"])
+
+
+def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options by name: command line over environment over default; UsageError names what cannot be used."""
+    from dra_driver.cli.placer import number
+
+    values: dict[str, Any] = {}
+    for option, variable, default, _ in OPTIONS:
+        name = option.removeprefix("--").replace("-", "_")
+        value = given.get(name)
+        values[name] = value if value is not None else environment.get(variable) or default
+        if name in CHOICES and values[name] not in CHOICES[name]:
+            legal = ", ".join(CHOICES[name])
+            raise UsageError(f"{option} (${variable}) is {values[name]!r}", remedy=f"use one of: {legal}")
+    if not values["node_name"]:
+        raise UsageError(
+            "no node name is given", remedy="set NODE_NAME from the pod's spec.nodeName, or use --node-name"
+        )
+    if values["device_numbering"] == "renumber" and values["visible_cores_variable"] == "AWS_NEURON_VISIBLE_DEVICES":
+        raise UsageError(
+            "--device-numbering renumber and --visible-cores-variable AWS_NEURON_VISIBLE_DEVICES exclude each other",
+            remedy="the OCI hook shows chips under the host's numbers: use --device-numbering host",
+        )
+    port, rescan = values["healthcheck_port"], values["rescan_seconds"]
+    values["healthcheck_port"] = int(number("--healthcheck-port", port, -65535, 65535))
+    values["rescan_seconds"] = number("--rescan-seconds", rescan, LEAST_RESCAN_SECONDS, MOST_RESCAN_SECONDS)
+    return values
+
+
+def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
+    """The plugin's settings; writes the emulated host when one is asked for."""
+    from dra_driver.cli.kubelet_plugin import emulate
+    from dra_driver.legacy.deviceplugin.answer import AnswerSettings
+    from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
+
+    host_root, nodes = Path(values["host_root"]), "/dev"
+    if values["emulate"]:
+        root = Path(values["emulation_root"])
+        host_root = emulate(values["emulate"], values["emulated_driver_version"] or None, root)
+        nodes = str(host_root.absolute() / "dev")
+    return DevicePluginSettings(
+        node_name=values["node_name"],
+        host_root=host_root,
+        kubelet_directory=Path(values["kubelet_directory"]),
+        cdi_root=Path(values["cdi_root"]),
+        health_port=values["healthcheck_port"],
+        health_address=values["healthcheck_address"],
+        rescan_seconds=values["rescan_seconds"],
+        answer=AnswerSettings(
+            injection=values["device_injection"],
+            numbering=values["device_numbering"],
+            visible=values["visible_cores_variable"],
+            node_directory=nodes,
+        ),
+    )
+
+
+def _run_agent(settings: DevicePluginSettings, kubeconfig: str) -> int:
+    from dra_driver.cli.kubelet_plugin import transport
+    from dra_driver.legacy.deviceplugin.agent import DevicePluginAgent
+
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        del number
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    agent = DevicePluginAgent(settings, transport(kubeconfig), on_fatal=stop.set)
+    try:
+        agent.start()
+        # A plain wait() would keep Python from running the signal handler on some platforms; a day is as good as ever.
+        while not stop.wait(timeout=86400):
+            pass
+    finally:
+        agent.stop()
+    return 1 if agent.fatal else 0

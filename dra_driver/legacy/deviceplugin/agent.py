@@ -1,0 +1,223 @@
+"""One node's device plugin, put together.
+
+Threads: the host watch reads sysfs again and again, an informer follows the node's pods, each resource looks after its
+socket, and the keeper tells kubelet what can be given, writes down what was, and watches for the DRA driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.errors import DriverError
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.watch import HostWatch
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.transport import Transport
+from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
+from dra_driver.kubeletplugin.health import HealthServer
+from dra_driver.legacy.deviceplugin.allocator import Allocator, ResourceAnswers
+from dra_driver.legacy.deviceplugin.answer import CDI_KIND, CDI_OWNER, cdi_spec
+from dra_driver.legacy.deviceplugin.exclusion import Excluded, check_claims, check_slices
+from dra_driver.legacy.deviceplugin.node import NodeSources
+from dra_driver.legacy.deviceplugin.offer import Offer, offer, plugin_devices
+from dra_driver.legacy.deviceplugin.recording import records
+from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
+from dra_driver.legacy.deviceplugin.snapshot import Snapshot, withheld
+from dra_driver.legacy.names import Resource
+from dra_driver.version import VERSION
+
+KEEP_SECONDS: Final = 10.0
+"""Between looks without a reason: kubelet does not say when its count changes."""
+SETTLE_SECONDS: Final = 0.05
+"""Between a change and the look at it, so that several changes are one."""
+FORBIDDEN: Final = 403
+
+log = logging.getLogger(__name__)
+
+
+class DevicePluginAgent:
+    """One node's device plugin.
+
+    Args:
+        settings: what an administrator sets.
+        transport: access to the API server.
+        on_fatal: called when the plugin cannot go on and the process should end with an error.
+    """
+
+    def __init__(self, settings: DevicePluginSettings, transport: Transport, on_fatal: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self.fatal = ""
+        """Why it cannot go on, or ""."""
+        self._offer: Offer | None = None
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
+        self._sources = NodeSources(settings, transport, lambda: self._offer, self._wake.set)
+        self._allocator = Allocator(self._sources, settings.answer, self._wake.set)
+        self._plugins = {
+            resource: DevicePlugin(
+                resource.value,
+                ResourceAnswers(self._allocator, resource),
+                kubelet_directory=settings.kubelet_directory,
+                name=f"neuron-dra-driver-{resource.value.partition('/')[2]}",
+                interval=settings.look_seconds,
+            )
+            for resource in Resource
+        }
+        self._host = HostWatch(settings.host_root, self._sources.labels, self._on_inventory, settings.rescan_seconds)
+        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        self._guarded_at: float | None = None
+        self._guard_error = "not tried yet"
+        self._pods_known = False
+        self._unusable: tuple[int, ...] | None = None
+        """What the Node's annotations were last made to say."""
+        self._trouble: dict[str, str] = {}
+        checks = {"": self.readiness, "liveness": self.liveness, "readiness": self.readiness}
+        self._health = HealthServer(settings.health_port, settings.health_address, checks)
+
+    def start(self) -> None:
+        """Begin. Excluded where the DRA driver has the chips; DriverError when a port or socket cannot be had."""
+        log.info("neuron-dra-driver %s, device plugin on node %s", VERSION, self._settings.node_name)
+        self._guard()
+        self._sources.start()
+        self._host.start()
+        if self._host.current.emulated:
+            kind = self._host.current.instance_type
+            log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", kind)
+        self._health.start()
+        for plugin in self._plugins.values():
+            plugin.start()
+        self._keeper.start()
+
+    def stop(self) -> None:
+        """Finish what kubelet asked for and remove the own sockets; containers keep what they have."""
+        log.info("stopping; running containers keep their devices")
+        self._stopping.set()
+        self._wake.set()
+        for plugin in self._plugins.values():
+            plugin.stop()
+        if self._keeper.is_alive():
+            self._keeper.join(5.0)
+        self._sources.stop()
+        self._host.stop()
+        self._health.stop()
+
+    # What it tells
+
+    def liveness(self) -> list[str]:
+        """Problems that a restart may mend; [] when there are none."""
+        return [self.fatal] if self.fatal else []
+
+    def readiness(self) -> list[str]:
+        """All that keeps the plugin from its work right now; [] when there is nothing."""
+        found = [self.fatal, *self._sources.problems(), *(plugin.problem() for plugin in self._plugins.values())]
+        if self._guarded_at is None:
+            found.append(f"whether the DRA driver has this node is not known: {self._guard_error}")
+        if self._allocator.kubelet_trouble:
+            found.append(f"kubelet does not tell of its pods: {self._allocator.kubelet_trouble}")
+        return [text for text in found if text]
+
+    # The host
+
+    def _on_inventory(self, inventory: NodeInventory) -> None:
+        found = offer(inventory, self._offer)
+        if found is None:
+            log.info("no Neuron device so far; the resources appear with the first one")
+            return
+        if self._settings.answer.injection == "cdi" and found.numbers:
+            self._cdi.write(CDI_OWNER, cdi_spec(found, self._settings.answer))
+        if found != self._offer:
+            log.info(
+                "%s: %d of %d devices can be used, %d cores each",
+                found.hardware.instance_type,
+                len(found.usable),
+                found.hardware.devices,
+                found.hardware.cores_per_device,
+            )
+        self._offer = found
+        self._wake.set()
+
+    # The keeper
+
+    def _keep(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._look()
+            except Excluded as error:
+                self._end(str(error))
+                return
+            except Exception:
+                log.exception("looking after the node failed in a way that nobody foresaw; tried again")
+            self._wake.wait(min(KEEP_SECONDS, self._settings.guard_seconds))
+            self._stopping.wait(SETTLE_SECONDS)
+            self._wake.clear()
+
+    def _look(self) -> None:
+        self._guard_if_due()
+        world = self._allocator.world()
+        # Once known, a watch that is away for a while is no reason to keep from kubelet that a chip has failed.
+        self._pods_known = self._pods_known or self._sources.followed
+        if world is None or self._guarded_at is None or not self._pods_known:
+            return
+        check_claims(self._settings.node_name, (world.listed or {}).values())
+        for resource, plugin in self._plugins.items():
+            if plugin.update(plugin_devices(world.offer, resource, withheld(world, resource))):
+                healthy = sum(device.healthy for device in plugin.devices)
+                log.info("%d of %d %s can be given", healthy, len(plugin.devices), resource.value)
+        self._record(world)
+
+    def _record(self, world: Snapshot) -> None:
+        for record in records(world, time.time_ns()):
+            self._attempt(f"annotations of pod {record.pod}", partial(self._sources.record, record))
+        unusable = world.offer.unusable
+        if unusable != self._unusable:
+
+            def write() -> None:
+                self._sources.write_unusable(unusable)
+                self._unusable = unusable
+
+            self._attempt("annotations of the node", write)
+
+    def _guard_if_due(self) -> None:
+        at = self._guarded_at
+        if at is None or time.monotonic() - at >= self._settings.guard_seconds:
+            self._guard()
+
+    def _guard(self) -> None:
+        """Look whether the DRA driver has the node. Raises Excluded, or DriverError if that may not be asked."""
+        try:
+            check_slices(self._sources.api, self._settings.node_name)
+        except ApiError as error:
+            if error.status == FORBIDDEN:
+                raise Excluded(
+                    f"whether the DRA driver publishes the same chips cannot be found out: {error.message or error}",
+                    consequence="the device plugin does not run beside it, and ends",
+                    remedy="grant list of resourceslices.resource.k8s.io to its service account",
+                ) from error
+            self._guard_error = str(error)
+            log.warning("whether the DRA driver has this node is not known: %s; asked again", error)
+            return
+        self._guarded_at = time.monotonic()
+
+    def _end(self, text: str) -> None:
+        log.critical("%s", text)
+        self.fatal = text
+        self._on_fatal()
+
+    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+        """Do it; what fails is logged once for as long as it stays the same, and tried again at the next look."""
+        try:
+            action()
+        except DriverError as error:
+            if self._trouble.get(what) != str(error):
+                log.warning("%s cannot be written: %s", what, error)
+            self._trouble[what] = str(error)
+        else:
+            self._trouble.pop(what, None)

@@ -1,0 +1,202 @@
+"""Everything known about a node at one moment, and what is taken of it.
+
+Four things tell what a pod has. What this process has handed out is certain. The annotations say what was chosen, and
+who may edit a pod may edit them. kubelet counts ids (PodResources); they are those handed out, unless kubelet did not
+follow the preference. And what the pod asks for tells how much there must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.errors import DriverError
+from dra_driver.kubeletplugin.podresources import PodDevices
+from dra_driver.legacy.annotations import Allocation, Share, read
+from dra_driver.legacy.demand import Role
+from dra_driver.legacy.deviceplugin.offer import Offer
+from dra_driver.legacy.deviceplugin.pods import BoundPod
+from dra_driver.legacy.hardware import Hardware
+from dra_driver.legacy.names import Resource
+from dra_driver.legacy.usage import held, holding
+
+Listed = Mapping[tuple[str, str], PodDevices]
+"""Pods as kubelet lists them, by namespace and name."""
+Handed = Mapping[str, Mapping[str, Share]]
+"""What this process has handed out: by pod UID and container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One moment.
+
+    Attributes:
+        offer: what the node has.
+        pods: of the node, those that have not ended and ask for Neuron resources (or for something unreadable).
+        listed: None when kubelet cannot be asked.
+        handed: what this process has handed out.
+        strangers: pods that kubelet lists and the API server has not told of.
+    """
+
+    offer: Offer
+    pods: Sequence[BoundPod]
+    listed: Listed | None
+    handed: Handed = field(default_factory=dict)
+    strangers: Sequence[PodDevices] = ()
+
+    def counted(self, pod: BoundPod, container: str, resource: Resource) -> frozenset[int] | None:
+        """Ids that kubelet counts for a container; None when it does not tell of the pod or the container."""
+        found = (self.listed or {}).get(pod.key)
+        if found is None or container not in found.containers:
+            return None
+        return numbers(found.containers[container].get(resource.value, frozenset()))
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What somebody has.
+
+    Attributes:
+        mask: of cores.
+        trouble: why it may be more, or "".
+        waits: whether it is known to have nothing yet, so that the mask is what was chosen for it.
+    """
+
+    mask: int = 0
+    trouble: str = ""
+    waits: bool = False
+
+
+def numbers(ids: frozenset[str]) -> frozenset[int]:
+    """Device ids as numbers; what is none of ours is left out."""
+    return frozenset(int(text) for text in ids if text.isascii() and text.isdecimal() and len(text) <= 4)
+
+
+def taken_by_others(world: Snapshot, pod: BoundPod) -> list[tuple[str, Taken]]:
+    """What each other pod has, or is to have, with its name."""
+    found = [(str(other), taken_by(world, other)) for other in world.pods if other.uid != pod.uid]
+    machine = world.offer.hardware
+    for stranger in world.strangers:
+        mask = 0
+        for resource in Resource:
+            mask |= counted_mask(machine, resource, numbers(stranger.devices(resource.value)))
+        found.append((f"{stranger.namespace}/{stranger.name}", Taken(mask)))
+    return found
+
+
+def taken_by(world: Snapshot, pod: BoundPod) -> Taken:
+    """What one pod has."""
+    machine = world.offer.hardware
+    mask, idle = handed_mask(world, pod), waits(world, pod)
+    known = holding(str(pod), pod.annotations, pod.wants)
+    if known is None:
+        return Taken(mask, waits=idle)
+    trouble = known.trouble
+    for allocation in known.allocations:
+        try:
+            mask |= held(machine, allocation)
+        except DriverError as error:
+            trouble = trouble or str(error)
+    if not trouble or _all_handed(world, pod):
+        return Taken(mask, waits=idle)
+    # Nobody has written down what it has. kubelet's ids are it, as far as kubelet tells.
+    found = (world.listed or {}).get(pod.key)
+    if found is None:
+        return Taken(mask, trouble, idle)
+    for resource in Resource:
+        mask |= counted_mask(machine, resource, numbers(found.devices(resource.value)))
+    return Taken(mask, waits=idle)
+
+
+def waits(world: Snapshot, pod: BoundPod) -> bool:
+    """Whether a pod is known to have nothing yet, whatever was chosen for it."""
+    if world.listed is None or pod.running or world.handed.get(pod.uid):
+        return False
+    found = world.listed.get(pod.key)
+    return found is None or not any(found.devices(resource.value) for resource in Resource)
+
+
+def handed_mask(world: Snapshot, pod: BoundPod, but: str = "") -> int:
+    """Cores that this process has handed to a pod's containers, but for one container's."""
+    mask = 0
+    for container, share in world.handed.get(pod.uid, {}).items():
+        if container != but:
+            mask |= counted_mask(world.offer.hardware, share.resource, frozenset(share.ids))
+    return mask
+
+
+def counted_mask(machine: Hardware, resource: Resource, ids: frozenset[int]) -> int:
+    """The cores behind ids, those that the node does not have left out."""
+    return machine.mask(resource, [number for number in ids if number < machine.units(resource)])
+
+
+def _all_handed(world: Snapshot, pod: BoundPod) -> bool:
+    shares = world.handed.get(pod.uid, {})
+    return bool(pod.wants) and all(want.container in shares for want in pod.wants or ())
+
+
+def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
+    """Ids of a resource that are in use by way of the other one, so that kubelet must not count them as free.
+
+    kubelet counts the two resources apart although they are the same hardware. Only pods that got theirs without an
+    extender count: an extender keeps its pods apart by itself, and takes over at once what another pod leaves, when
+    kubelet may not know yet that it is free; kubelet would fail its pod. Ids that kubelet counts as given are left
+    alone: it would take them for failed devices of running pods.
+    """
+    machine, mask = world.offer.hardware, 0
+    other = Resource.CORE if resource is Resource.DEVICE else Resource.DEVICE
+    kept_apart = {pod.key for pod in world.pods if _chosen_by_extender(pod)}
+    counted: frozenset[int] = frozenset()
+    for key, found in (world.listed or {}).items():
+        counted |= numbers(found.devices(resource.value))
+        if key not in kept_apart:
+            mask |= counted_mask(machine, other, numbers(found.devices(other.value)))
+    for pod in world.pods:
+        if pod.key in kept_apart:
+            continue
+        known = holding(str(pod), pod.annotations, pod.wants)
+        allocations = known.allocations if known is not None else ()
+        shares = [Allocation((share,), said.cores_per_device) for said in allocations for share in said.shares]
+        shares += [Allocation((share,)) for share in world.handed.get(pod.uid, {}).values()]
+        for alone in shares:
+            if alone.shares[0].resource is other:
+                mask |= _held_if_possible(machine, alone)
+    return frozenset(machine.ids(resource, mask)) - counted
+
+
+def _chosen_by_extender(pod: BoundPod) -> bool:
+    if pod.by_plugin:
+        return False
+    try:
+        return read(pod.annotations, {want.resource for want in pod.wants or ()}) is not None
+    except DriverError:
+        return False
+
+
+def _held_if_possible(machine: Hardware, allocation: Allocation) -> int:
+    try:
+        return held(machine, allocation)
+    except DriverError:
+        return 0  # ids that the node does not have; the pod's own request tells of it
+
+
+def share_of(pod: BoundPod, allocation: Allocation, container: str) -> Share | None:
+    """What the annotations give one container, or None.
+
+    Annotations that do not name containers (the vendor's, and HAMi's) give ids to the pod as a whole: containers that
+    run together get them one after the other, init containers from the beginning.
+    """
+    named = allocation.of(container)
+    if named is not None:
+        return named
+    want = next((want for want in pod.wants or () if want.container == container), None)
+    whole = next((share for share in allocation.shares if not share.container), None)
+    if want is None or whole is None or whole.resource is not want.resource:
+        return None
+    start = 0
+    if want.role is not Role.INIT:
+        for other in pod.wants or ():
+            if other.container == container:
+                break
+            start += other.count if other.role is not Role.INIT and other.resource is want.resource else 0
+    return Share(container, want.resource, whole.ids[start : start + want.count])

@@ -1,0 +1,188 @@
+"""The device plugin on a real kubelet. It runs beside the node here, as a process with the node's directories."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lab.cluster import Cluster
+from lab.node import Node
+
+from dra_driver.legacy import names
+from dra_driver.legacy.annotations import Share, write
+from dra_driver.legacy.deviceplugin.choosing import NEEDS_EXTENDER
+from dra_driver.legacy.hardware import Hardware
+from dra_driver.legacy.names import Resource
+from dra_driver.topology.instance_types import resolve
+from tests.cluster.installation import ROOT
+from tests.cluster.kube import Kube, Object, eventually
+from tests.cluster.namespace import Namespace
+from tests.cluster.objects import IMAGE, SLEEP
+
+pytestmark = pytest.mark.kubernetes("1.37", "1.36", "1.34", "1.33")
+
+NODE = "node-1"
+NEURON, CORE = Resource.DEVICE.value, Resource.CORE.value
+
+
+@contextmanager
+def device_plugin(
+    lab: Cluster, kube: Kube, tmp_path: Path, kind: str, *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The plugin of node-1; returns when the Node's status has lost its devices."""
+    node: Node = lab.node(NODE)
+    log = tmp_path / "device-plugin.log"
+    command = [sys.executable, "-m", "dra_driver", "device-plugin", "--node-name", NODE, "--emulate", kind]
+    command += ["--kubeconfig", str(lab.kubeconfig), "--kubelet-directory", str(node.layout.kubelet)]
+    command += ["--cdi-root", str(node.layout.cdi), "--emulation-root", str(tmp_path / "host")]
+    command += ["--healthcheck-port", "-1", "--rescan-seconds", "1", *options]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+        sys.stdout.write(log.read_text())
+        # kubelet reports it late, and the next plugin's devices must not be mistaken for these.
+        wait_allocatable(kube, 0, 0)
+
+
+def hardware(kind: str) -> Hardware:
+    row = resolve(kind)
+    return Hardware(row.name, row.fabric, row.cores_per_device // row.default_lnc)
+
+
+def allocatable(kube: Kube) -> tuple[int, int]:
+    """Chips and cores that the node's status tells of."""
+    node = kube.get("nodes", NODE) or {}
+    found = node.get("status", {}).get("allocatable", {})
+    return int(found.get(NEURON, "0")), int(found.get(CORE, "0"))
+
+
+def wait_allocatable(kube: Kube, devices: int, cores: int) -> None:
+    eventually(f"{devices} chips and {cores} cores", lambda: allocatable(kube) == (devices, cores), 60)
+
+
+def pod(name: str, limits: Mapping[str, int], *, annotations: Mapping[str, str] | None = None, init: int = 0) -> Object:
+    """A pod of node-1. With annotations it is bound already, as by an extender; without, the scheduler does it."""
+    container = {"image": IMAGE, "resources": {"limits": {key: str(count) for key, count in limits.items()}}}
+    spec: Object = {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "main", "command": SLEEP, **container}],
+        "nodeSelector": {"kubernetes.io/hostname": NODE},
+    }
+    if annotations:
+        spec["nodeName"] = NODE
+    if init:
+        spec["initContainers"] = [{"name": "init", "command": ["true"], **container}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": spec,
+    }
+
+
+def chosen(kind: str, name: str, resource: Resource, ids: Sequence[int], *, init: int = 0) -> Object:
+    shares = [Share("main", resource, tuple(ids))]
+    if init:
+        shares.append(Share("init", resource, tuple(ids)))
+    annotations = write(hardware(kind), tuple(shares), time.time_ns())
+    return pod(name, {resource.value: len(ids)}, annotations=annotations, init=init)
+
+
+def visible_cores(namespace: Namespace, name: str) -> str:
+    return namespace.environment(name, "main").get("NEURON_RT_VISIBLE_CORES", "")
+
+
+@pytest.mark.parametrize("injection", ["nodes", "cdi"])
+def test_nine_cores_that_were_chosen_reach_the_container(
+    lab: Cluster, kube: Kube, namespace: Namespace, tmp_path: Path, injection: str
+) -> None:
+    kind = "inf1.6xlarge"
+    with device_plugin(lab, kube, tmp_path, kind, "--device-injection", injection):
+        wait_allocatable(kube, 4, 16)
+        namespace.apply(
+            chosen(kind, "nine", Resource.CORE, range(9), init=1), chosen(kind, "chip", Resource.DEVICE, [3])
+        )
+        namespace.wait_ready("nine", "chip")
+        assert visible_cores(namespace, "nine") == "0,1,2,3,4,5,6,7,8"
+        assert namespace.numbers("nine", "main") == [0, 1, 2]
+        assert namespace.numbers("chip", "main") == [3]
+
+        def handed_out() -> bool:
+            found = [namespace.pod(name) or {} for name in ("nine", "chip")]
+            return all(item["metadata"]["annotations"][names.ALLOCATED] == "true" for item in found)
+
+        eventually("the annotations to say so", handed_out, 15)
+
+
+def test_pods_started_together_get_what_was_chosen_for_each(
+    lab: Cluster, kube: Kube, namespace: Namespace, tmp_path: Path
+) -> None:
+    kind = "trn1.32xlarge"
+    with device_plugin(lab, kube, tmp_path, kind):
+        wait_allocatable(kube, 16, 32)
+        order = [7, 2, 11, 0, 15, 4, 9, 1]
+        namespace.apply(*(chosen(kind, f"p{chip}", Resource.DEVICE, [chip]) for chip in order))
+        namespace.wait_ready(*(f"p{chip}" for chip in order))
+        assert {chip: namespace.numbers(f"p{chip}", "main") for chip in order} == {chip: [chip] for chip in order}
+
+
+def test_without_an_extender_one_and_all_run_and_two_are_refused(
+    lab: Cluster, kube: Kube, namespace: Namespace, tmp_path: Path
+) -> None:
+    with device_plugin(lab, kube, tmp_path, "inf2.24xlarge"):
+        wait_allocatable(kube, 6, 12)
+        namespace.apply(pod("all", {CORE: 12}))
+        namespace.wait_ready("all")
+        assert visible_cores(namespace, "all") == ",".join(map(str, range(12)))
+        wait_allocatable(kube, 0, 12)  # the chips are in use by way of their cores
+        namespace.delete_pod("all")
+        wait_allocatable(kube, 6, 12)
+        namespace.apply(pod("one", {NEURON: 1}))
+        namespace.wait_ready("one")
+        (chip,) = namespace.numbers("one", "main")
+        eventually("its record", lambda: _annotations(namespace, "one").get(names.IDS) == str(chip), 15)
+        namespace.apply(pod("two", {NEURON: 2}))
+        failed = namespace.wait_phase("two", "Failed")
+        assert NEEDS_EXTENDER in failed["status"]["message"]
+        assert failed["status"]["reason"] == "UnexpectedAdmissionError"
+
+
+def test_restarts_of_kubelet_and_plugin_leave_pods_alone_and_the_resources_come_back(
+    lab: Cluster, kube: Kube, namespace: Namespace, tmp_path: Path
+) -> None:
+    kind = "trn1.32xlarge"
+    with device_plugin(lab, kube, tmp_path, kind):
+        wait_allocatable(kube, 16, 32)
+        namespace.apply(chosen(kind, "before", Resource.DEVICE, range(4)))
+        namespace.wait_ready("before")
+        lab.node(NODE).restart_kubelet()
+        wait_allocatable(kube, 16, 32)
+        namespace.apply(chosen(kind, "between", Resource.DEVICE, range(4, 8)))
+        namespace.wait_ready("before", "between")
+    with device_plugin(lab, kube, tmp_path, kind):
+        wait_allocatable(kube, 16, 32)
+        namespace.apply(chosen(kind, "after", Resource.DEVICE, range(8, 12)))
+        namespace.wait_ready("before", "between", "after")
+        numbers = [namespace.numbers(name, "main") for name in ("before", "between", "after")]
+        assert numbers == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        namespace.apply(chosen(kind, "twice", Resource.CORE, range(2)))
+        failed = namespace.wait_phase("twice", "Failed")
+        assert f"pod {namespace.name}/before has some of them" in failed["status"]["message"]
+
+
+def _annotations(namespace: Namespace, name: str) -> dict[str, str]:
+    found: dict[str, str] = (namespace.pod(name) or {}).get("metadata", {}).get("annotations", {})
+    return found

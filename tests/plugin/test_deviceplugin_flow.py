@@ -1,0 +1,123 @@
+"""Extender and device plugin together: the documented flow from a pod's limits to its container, in eleven steps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dra_driver.legacy import names
+from dra_driver.legacy.rules import candidates
+from tests.plugin.devicemanager import Container, KnownPod
+from tests.plugin.eventually import eventually
+from tests.plugin.extenderworld import CORE, DEVICE, Extender, cores_in_use, extender, limits, pod_document
+from tests.plugin.pluginnode import NODE, PluginNode, chips, cores, plugin_node
+from tests.plugin.sampledriver import node_directory
+
+
+@pytest.fixture(params=["inf1.6xlarge", "trn1.32xlarge", "inf2.24xlarge"])
+def node(request: pytest.FixtureRequest) -> Iterator[PluginNode]:
+    with node_directory() as root, plugin_node(root, request.param) as made:
+        yield made
+
+
+def report(node: PluginNode) -> None:
+    """What kubelet writes into the Node's status (step 2)."""
+    store = node.server.store
+    item = store.get("nodes", NODE)
+    meta = {**item["metadata"], "labels": {names.INSTANCE_TYPE_LABEL: node.kind}}
+    capacity = {"cpu": "8", **{name: str(node.manager.capacity(name)) for name in (DEVICE, CORE)}}
+    allocatable = {"cpu": "8", **{name: str(node.manager.allocatable(name)) for name in (DEVICE, CORE)}}
+    status = {**item["status"], "capacity": capacity, "allocatable": allocatable}
+    store.update("nodes", NODE, {**item, "metadata": meta, "status": status})
+
+
+def arrive(node: PluginNode, one: Extender, name: str, resource: str, count: int) -> KnownPod | None:
+    """Steps 3 to 8: the scheduler asks, the extender chooses and binds."""
+    asked = limits(devices=count) if resource == DEVICE else limits(cores=count)
+    item = node.server.store.create("pods", pod_document(name, asked))
+    if one.schedule(item, [NODE]) == "":
+        node.server.store.delete("pods", f"a/{name}")
+        return None
+    return KnownPod("a", name, item["metadata"]["uid"], (Container("c0", {resource: count}),))
+
+
+def admit(node: PluginNode, pod: KnownPod) -> tuple[list[int], Any]:
+    """Steps 9 to 11: the ids that the container was given."""
+    (((_, resource), answer),) = node.manager.admit(pod).items()
+    return (chips(answer) if resource == DEVICE else cores(answer)), answer
+
+
+def noted(node: PluginNode, pod: KnownPod) -> dict[str, str]:
+    found: dict[str, str] = node.server.store.get("pods", f"a/{pod.name}")["metadata"]["annotations"]
+    return found
+
+
+def test_nine_cores_in_eleven_steps(node: PluginNode) -> None:
+    with node.plugin(), extender(node.server) as one:
+        report(node)
+        one.ready()
+        eventually(lambda: one.fits(pod_document("probe", limits(1)), [NODE]) == [NODE], what="the node")
+        counts = {"inf1.6xlarge": 9, "trn1.32xlarge": 8, "inf2.24xlarge": 9}
+        pod = arrive(node, one, "nrt-test-5038", CORE, counts[node.kind])
+        assert pod is not None
+        ids, answer = admit(node, pod)
+        assert ids == list(range(counts[node.kind]))
+        assert noted(node, pod)[names.IDS] == answer.envs["NEURON_RT_VISIBLE_CORES"] == ",".join(map(str, ids))
+        assert node.manager.counted(pod.uid, CORE) == set(map(str, ids))
+        eventually(lambda: noted(node, pod)[names.ALLOCATED] == "true", what="step 10")
+
+
+def test_the_extender_leaves_out_what_the_plugin_says_has_failed(node: PluginNode) -> None:
+    with node.plugin(), extender(node.server) as one:
+        report(node)
+        one.ready()
+        node.emulate(missing=frozenset({0}))
+        eventually(lambda: node.node_annotations().get(names.UNUSABLE) == "0", what="the annotation")
+        report(node)
+
+        def first() -> int:
+            pod = arrive(node, one, "p", DEVICE, 1)
+            assert pod is not None
+            (chip,), _ = admit(node, pod)
+            node.manager.remove(pod.uid)
+            node.server.store.delete("pods", "a/p")
+            return chip
+
+        eventually(lambda: one.fits(pod_document("all", limits(node.hardware.devices)), [NODE]) == [], what="the news")
+        assert first() != 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_the_annotations_say_is_what_containers_have(node: PluginNode, seed: int) -> None:
+    chance = random.Random(seed)
+    machine = node.hardware
+    running: dict[str, tuple[KnownPod, int]] = {}
+    with node.plugin(), extender(node.server) as one:
+        report(node)
+        one.ready()
+        eventually(lambda: one.fits(pod_document("probe", limits(1)), [NODE]) == [NODE], what="the node")
+        given = 0
+        for number in range(60):
+            if running and chance.random() < 0.45:
+                pod, _ = running.pop(chance.choice(sorted(running)))
+                node.manager.remove(pod.uid)
+                node.server.store.delete("pods", f"a/{pod.name}")
+                continue
+            resource = chance.choice((DEVICE, CORE))
+            units = machine.devices if resource == DEVICE else machine.cores
+            arrived = arrive(node, one, f"p{number}", resource, chance.randint(1, units))
+            if arrived is None:
+                continue
+            ids, _ = admit(node, arrived)
+            kind = names.Resource(resource)
+            mask = machine.mask(kind, ids)
+            assert mask in candidates(machine, kind, len(ids))
+            assert not any(mask & other for _, other in running.values()), "a core is given twice"
+            running[arrived.name] = arrived, mask
+            given += 1
+        assert given > 10
+        told = cores_in_use(node.server).get(NODE, {})
+        assert sum(1 << core for core in told) == sum(mask for _, mask in running.values())
