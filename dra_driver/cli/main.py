@@ -19,6 +19,8 @@ from dra_driver.version import VERSION
 COMMANDS = (
     "kubelet_plugin",
     "placer",
+    "extender",
+    "device_plugin",
     "topology",
     "emulate_host",
     "slices",
@@ -27,6 +29,7 @@ COMMANDS = (
     "select",
     "simulate",
     "explain",
+    "migrate",
 )
 """Modules of this package with ``register(subparsers)``, in the order of the help text."""
 

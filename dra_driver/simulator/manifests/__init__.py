@@ -11,10 +11,11 @@ from dra_driver.simulator.manifests.emulated import driver_class, emulated
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import selectors
 from dra_driver.simulator.manifests.nodes import allocated_elsewhere, obstacle
-from dra_driver.simulator.manifests.read import read_manifests, read_stored
+from dra_driver.simulator.manifests.read import NAMESPACE, read_manifests, read_stored
 from dra_driver.simulator.manifests.values import ClaimReference, ExclusiveGroup, Manifests, PodWithClaims
 
 __all__ = [
+    "NAMESPACE",
     "Attempt",
     "ClaimReference",
     "ExclusiveGroup",

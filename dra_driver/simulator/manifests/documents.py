@@ -64,12 +64,20 @@ class Origin:
     subject: str = ""
     """What errors call it, such as ``Pod default/pod0``."""
 
+    def at(self, path: tuple[str | int, ...], subject: str = "") -> Origin:
+        """Another place in the same document."""
+        return Origin(self.file, self.text, self.document, path, subject)
+
     def error(self, path: Path, what: str, *, remedy: str = "") -> ManifestError:
         """The error for the place at ``path`` below the object."""
+        return ManifestError(self.told(path, what), remedy=remedy)
+
+    def told(self, path: Path, what: str) -> str:
+        """A sentence about the place at ``path`` below the object, with file and line."""
         line = self._line((*self.path, *path))
         where = f"{self.file}:{line}" if line else self.file
         parts = [part for part in (self.subject, written((*self.path, *path))) if part]
-        return ManifestError(f"{where}: {': '.join([*parts, what])}", remedy=remedy)
+        return f"{where}: {': '.join([*parts, what])}"
 
     def _line(self, path: Path) -> int:
         """1 for the first line; of the deepest part of the path that exists; 0 when the text cannot tell."""
@@ -119,6 +127,26 @@ def documents(file: str, text: str) -> Iterator[tuple[Origin, Any]]:
     for place, value in enumerate(values):
         if value is not None:
             yield Origin(file, text, place), value
+
+
+def items_of(document: Any, origin: Origin) -> Iterator[tuple[dict[str, Any], Origin]]:
+    """The objects of a document, those of a List one by one; items of typed lists get the kind from the list."""
+    if not isinstance(document, dict):
+        raise origin.error((), f"a Kubernetes object expected, found {type(document).__name__}")
+    kind, items = str(document.get("kind", "")), document.get("items")
+    if not kind.endswith("List") or "items" not in document:
+        yield document, origin
+        return
+    if not isinstance(items, list):
+        if items is not None:
+            raise origin.error(("items",), f"a list expected, found {type(items).__name__}")
+        return
+    for place, item in enumerate(items):
+        at = origin.at((*origin.path, "items", place))
+        if not isinstance(item, dict):
+            raise at.error((), f"a Kubernetes object expected, found {type(item).__name__}")
+        own = {"kind": kind.removesuffix("List"), "apiVersion": document.get("apiVersion")} if kind != "List" else {}
+        yield {**own, **item}, at
 
 
 def _values(text: str) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +12,7 @@ from dra_driver.kube.objects import ObjectMeta
 from dra_driver.simulator import objects, workloads
 from dra_driver.simulator.manifests import controllers
 from dra_driver.simulator.manifests.controllers import MOST_PODS
-from dra_driver.simulator.manifests.documents import Origin, documents
+from dra_driver.simulator.manifests.documents import Origin, documents, items_of
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import selectors
 from dra_driver.simulator.manifests.fields import convert
@@ -51,7 +51,7 @@ def read_manifests(
         found = False
         for origin, document in documents(file, text):
             found = True
-            items = list(_items(document, origin))
+            items = list(items_of(document, origin))
             for done, (item, at) in enumerate(items, 1):
                 reader.add(item, at)
                 progress(done, len(items))
@@ -76,32 +76,6 @@ def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> M
         for item in items:
             reader.add({"apiVersion": version, "kind": kind, **item}, Origin("the cluster", ""))
     return reader.manifests()
-
-
-def _items(document: Any, origin: Origin) -> Iterator[tuple[dict[str, Any], Origin]]:
-    """The objects of a document, those of a List one by one; items of typed lists get the kind from the list."""
-    if not isinstance(document, dict):
-        raise origin.error((), f"a Kubernetes object expected, found {type(document).__name__}")
-    kind, items = str(document.get("kind", "")), document.get("items")
-    if not kind.endswith("List") or "items" not in document:
-        yield document, origin
-        return
-    if not isinstance(items, list):
-        if items is not None:
-            raise origin.error(("items",), f"a list expected, found {type(items).__name__}")
-        return
-    for place, item in enumerate(items):
-        path = (*origin.path, "items", place)
-        at = _at(origin, path)
-        if not isinstance(item, dict):
-            raise at.error((), f"a Kubernetes object expected, found {type(item).__name__}")
-        own = {"kind": kind.removesuffix("List"), "apiVersion": document.get("apiVersion")} if kind != "List" else {}
-        yield {**own, **item}, at
-
-
-def _at(origin: Origin, path: tuple[str | int, ...], subject: str = "") -> Origin:
-    """The same file with another place in it."""
-    return Origin(origin.file, origin.text, origin.document, path, subject)
 
 
 class _Reader:
@@ -145,7 +119,7 @@ class _Reader:
             )
         metadata = value.get("metadata")
         name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
-        origin = _at(origin, origin.path, f"{kind.name} {name}" if isinstance(name, str) else kind.name)
+        origin = origin.at(origin.path, f"{kind.name} {name}" if isinstance(name, str) else kind.name)
         unknown = self._unknown if self._stored else None
         item = self._named(convert(upgraded(value, kind, version), kind.struct, origin, unknown), kind, origin)
         self._keep(item, kind, origin)
@@ -181,7 +155,7 @@ class _Reader:
             before = self._origins[key]
             raise origin.error(("metadata", "name"), f"{kind.name} {name} is there twice, before in {before.file}")
         subject = f"{kind.name} {namespace}/{name}" if namespace else f"{kind.name} {name}"
-        self._origins[key] = _at(origin, origin.path, subject)
+        self._origins[key] = origin.at(origin.path, subject)
         return msgspec.structs.replace(item, metadata=msgspec.structs.replace(meta, name=name, namespace=namespace))
 
     def _keep(self, item: Any, kind: Kind, origin: Origin) -> None:

@@ -1,0 +1,125 @@
+"""``dra-driver migrate``: pod specs with Neuron limits become pods with claims."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from dra_driver.cli.errors import UsageError
+from dra_driver.cli.objectfile import read_text
+from dra_driver.errors import DriverError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dra_driver.legacy.migration import Nodes
+
+EXAMPLES: Final = """\
+examples:
+  dra-driver migrate deployment.yaml --instance-type trn2.48xlarge > migrated.yaml
+  dra-driver migrate deployment.yaml --instance-type trn2.48xlarge | kubectl diff -f -
+  dra-driver migrate --extended-resource | kubectl apply -f -
+"""
+_ABOUT_CLASSES: Final = (
+    "for Kubernetes 1.36 and later; no node may offer the same resource through a device plugin beside the DRA driver"
+)
+_COMMENT: Final = re.compile(r"(^|\s)#", re.MULTILINE)
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "migrate",
+        help="turn pod specs with Neuron limits into pods with claims",
+        description="Print Pods, Deployments, ReplicaSets, StatefulSets, Jobs and LeaderWorkerSets with "
+        "ResourceClaimTemplates in place of the limits aws.amazon.com/neuron, neurondevice and neuroncore; other "
+        "objects as they are. What is not as before is said on standard error. Comments are lost. Exit status 0: done, "
+        "1: claims cannot ask for that, or no such pod could run, 2: bad input.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="YAML or JSON, several documents or Lists; - is stdin")
+    parser.add_argument(
+        "--instance-type", metavar="TYPE", help="of the nodes, for pods whose node selector does not name one"
+    )
+    parser.add_argument(
+        "--logical-core-size",
+        type=int,
+        choices=(1, 2),
+        help="physical cores that aws.amazon.com/neuroncore counted as one (default: the instance type's)",
+    )
+    parser.add_argument(
+        "--extended-resource",
+        action="store_true",
+        help="print the DeviceClass by which Kubernetes 1.36 and later runs the pods of FILE unchanged; without FILE "
+        "the one for aws.amazon.com/neuron",
+    )
+    parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml", help="default: %(default)s")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the objects; warnings go to standard error."""
+    from dra_driver.legacy.migration import extended_classes, migrate
+    from dra_driver.simulator.manifests import ManifestError
+
+    if not args.files and not args.extended_resource:
+        raise UsageError("FILE is missing", remedy="give the file that has the pods, or - for standard input")
+    nodes = _nodes(args)
+    sources = [(name, read_text(name)) for name in args.files]
+    try:
+        if args.extended_resource:
+            classes, warnings = extended_classes(sources, nodes)
+            _tell([*warnings, _ABOUT_CLASSES])
+            _print(classes, args.output)
+            return 0
+        migration = migrate(sources, nodes)
+    except ManifestError as error:
+        raise UsageError(str(error)) from error
+    notes = [f"{name}: its comments are lost" for name, text in sources if _COMMENT.search(text)]
+    if not migration.changed:
+        notes.append("nothing asks for Neuron resources by limits: the objects are printed as they are")
+    _tell([*migration.warnings, *notes])
+    _print(migration.documents, args.output)
+    return 0
+
+
+def _nodes(args: argparse.Namespace) -> Nodes:
+    from dra_driver.legacy.migration import Nodes
+    from dra_driver.topology.instance_types import resolve_emulation
+
+    if args.instance_type is None:
+        return Nodes(None, args.logical_core_size)
+    try:
+        return Nodes(resolve_emulation(args.instance_type), args.logical_core_size)
+    except DriverError as error:
+        raise UsageError(f"--instance-type: {error.what}", remedy=error.remedy) from error
+
+
+def _tell(texts: Sequence[str]) -> None:
+    for text in texts:
+        print(f"warning: {text}", file=sys.stderr)
+
+
+def _print(documents: Sequence[dict[str, Any]], output: str) -> None:
+    if output == "json":
+        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)}, indent=2))
+        return
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Texts of several lines as such, which people have written so."""
+
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
+            """Equal parts are written out, not referred to."""
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    written = (yaml.dump(item, Dumper=Dumper, sort_keys=False, width=200, allow_unicode=True) for item in documents)
+    print("---\n".join(written), end="")

@@ -1,0 +1,228 @@
+"""From texts to objects: which of them hold pod specs, what becomes of these, and what is passed on as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dra_driver.legacy import names
+from dra_driver.legacy.migration.claims import Template
+from dra_driver.legacy.migration.pods import migrate_spec
+from dra_driver.legacy.migration.values import RESOURCES, Nodes, Path, Warnings, not_possible
+from dra_driver.simulator.manifests import NAMESPACE, ManifestError, Origin
+from dra_driver.simulator.manifests.documents import documents, items_of
+from dra_driver.simulator.manifests.fields import convert
+from dra_driver.simulator.manifests.kinds import BESIDE, KINDS
+
+Json = dict[str, Any]
+
+_LEADER_WORKER: Final = ("spec", "leaderWorkerTemplate")
+_TEMPLATE: Final = ("spec", "template", "spec")
+POD_SPECS: Final[Mapping[tuple[str, str], tuple[Path, ...]]] = {
+    ("v1", "Pod"): (("spec",),),
+    ("apps/v1", "Deployment"): (_TEMPLATE,),
+    ("apps/v1", "ReplicaSet"): (_TEMPLATE,),
+    ("apps/v1", "StatefulSet"): (_TEMPLATE,),
+    ("batch/v1", "Job"): (_TEMPLATE,),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): (
+        (*_LEADER_WORKER, "leaderTemplate", "spec"),
+        (*_LEADER_WORKER, "workerTemplate", "spec"),
+    ),
+}
+"""API version and kind to where its pod specs are."""
+_KINDS: Final = ", ".join(kind for _, kind in POD_SPECS)
+_STALE: Final = frozenset(
+    (
+        names.IDS,
+        names.ALLOCATED,
+        names.ALLOC_TIME,
+        names.RESOURCE_TYPE,
+        names.CORES,
+        names.DEVICES,
+        names.ALLOCATION,
+    )
+)
+"""Annotations of a pod that say which devices it has; of a new pod they would be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What the texts became."""
+
+    documents: tuple[Json, ...]
+    """Each template before the first object that needs it; all else in its order."""
+    changed: int
+    """Objects that have claims now."""
+    warnings: tuple[str, ...]
+    """What is not as before, with file, line and path."""
+
+
+def objects(sources: Sequence[tuple[str, str]]) -> Iterator[tuple[Json, Origin]]:
+    """The objects of texts by name, Lists taken apart. ManifestError says what is wrong, and where."""
+    for file, text in sources:
+        found = False
+        for origin, document in documents(file, text):
+            for item, at in items_of(document, origin):
+                found = True
+                subject = _subject(item, at)
+                yield _plain(item, at), at.at(at.path, subject)
+        if not found:
+            raise ManifestError(f"{file}: there is no Kubernetes object in it")
+
+
+def pod_specs(item: Json, origin: Origin) -> tuple[Path, ...]:
+    """Where an object has pod specs; () for a kind without.
+
+    Raises:
+        ManifestError: a field that is not legal.
+        NotPossibleError: limits of Neuron resources in a kind that is not known.
+    """
+    version, kind = item["apiVersion"], item["kind"]
+    paths = POD_SPECS.get((version, kind))
+    if paths is None:
+        _require_no_limits(item, origin)
+        return ()
+    convert(item, KINDS[version.rpartition("/")[0], kind].struct, origin)
+    return tuple(path for path in paths if _at(item, path) is not None)
+
+
+def migrate(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Migration:
+    """Claims in place of limits.
+
+    Args:
+        sources: name (for errors) and text (YAML or JSON) of each file.
+        nodes: what pods that do not choose their nodes run on.
+
+    Raises:
+        ManifestError: what is wrong, with file, line and path. NotPossibleError: what claims cannot ask for, likewise.
+    """
+    work = _Work(nodes)
+    for item, origin in objects(sources):
+        work.add(item, origin)
+    return Migration(tuple(work.documents), work.changed, work.warnings.texts())
+
+
+@dataclass(slots=True)
+class _Work:
+    nodes: Nodes
+    documents: list[Json] = field(default_factory=list)
+    changed: int = 0
+    warnings: Warnings = field(default_factory=Warnings)
+    templates: dict[tuple[str, str], Json] = field(default_factory=dict)
+    """By namespace and name: made, or in the files already."""
+
+    def add(self, item: Json, origin: Origin) -> None:
+        made = item
+        for path in pod_specs(item, origin):
+            migrated = migrate_spec(_at(item, path), origin, path, self.nodes, self.warnings)
+            if migrated is not None:
+                made = _replaced(made, path, migrated.spec)
+                for each in migrated.templates:
+                    self._need(each, _metadata(item).get("namespace"), origin)
+        if made is not item:
+            self.changed += 1
+            made = _without_stale(made)
+        if item["kind"] == "ResourceClaimTemplate":
+            self._keep_template(item, origin)
+        else:
+            if made is item and (named := _quota(item)):
+                self.warnings.add(origin, named, "it counts limits, of which the migrated pods have none")
+            self.documents.append(made)
+
+    def _need(self, template: Template, namespace: str | None, origin: Origin) -> None:
+        document = template.document(namespace)
+        known = self.templates.setdefault((namespace or NAMESPACE, template.name), document)
+        if known is document:
+            self.documents.append(document)
+        elif known["spec"] != document["spec"]:
+            what = f"the ResourceClaimTemplate {template.name} that it needs is in the files with another content"
+            raise origin.error((), what, remedy="rename that one")
+
+    def _keep_template(self, item: Json, origin: Origin) -> None:
+        key = (_metadata(item).get("namespace") or NAMESPACE, str(_metadata(item).get("name")))
+        known = self.templates.setdefault(key, item)
+        if known is item:
+            self.documents.append(item)
+        elif known.get("spec") != item.get("spec"):
+            what = f"a ResourceClaimTemplate {key[1]} with another content is needed for the pods before it"
+            raise origin.error(("metadata", "name"), what, remedy="rename this one")
+
+
+def _subject(item: Json, origin: Origin) -> str:
+    for needed in ("apiVersion", "kind"):
+        if not isinstance(item.get(needed), str):
+            raise origin.error((), f"{needed} is missing, so this is no Kubernetes object")
+    name = _metadata(item).get("name") or _metadata(item).get("generateName")
+    return f"{item['kind'][:60]} {name[:253]}" if isinstance(name, str) else str(item["kind"][:60])
+
+
+def _metadata(item: Json) -> Json:
+    found = item.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(item: Json, origin: Origin) -> Json:
+    """As JSON has it: keys are texts, and there are no bytes, sets or infinities."""
+    try:
+        made: Json = json.loads(json.dumps(item, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise origin.error((), f"it has a value that JSON has not: {error}") from error
+    except RecursionError:
+        raise origin.error((), "nested too deeply") from None
+    return made
+
+
+def _at(item: Json, path: Path) -> Any:
+    found: Any = item
+    for step in path:
+        found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def _replaced(item: Json, path: Path, value: Any) -> Json:
+    step, rest = str(path[0]), path[1:]
+    return {**item, step: _replaced(item[step], rest, value) if rest else value}
+
+
+def _require_no_limits(item: Json, origin: Origin) -> None:
+    if (item["apiVersion"].rpartition("/")[0], item["kind"]) in BESIDE:
+        return
+    for path in _neuron_keys(item):
+        if path[-1] in RESOURCES and path[-2:-1] in (("limits",), ("requests",)):
+            raise not_possible(
+                origin,
+                path,
+                f"{item['kind'][:60]} of {item['apiVersion'][:60]} is not a kind that can be migrated ({_KINDS} are)",
+                remedy="migrate its pod template as a Pod, and copy the result",
+            )
+
+
+def _quota(item: Json) -> Path:
+    """Where an object beside the pods names the resources, or ()."""
+    return next(_neuron_keys(item), ()) if item["kind"] in ("ResourceQuota", "LimitRange") else ()
+
+
+def _neuron_keys(item: Json) -> Iterator[Path]:
+    """Paths of the keys that name a Neuron resource; depth first without recursion, since kinds may nest at will."""
+    waiting: list[tuple[Path, Any]] = [((), item)]
+    while waiting:
+        path, value = waiting.pop()
+        if path and isinstance(path[-1], str) and path[-1].removeprefix("requests.") in RESOURCES:
+            yield path
+        pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        waiting += [((*path, step), below) for step, below in pairs if isinstance(below, dict | list) or step in _NAMES]
+
+
+_NAMES: Final = frozenset((*RESOURCES, *(f"requests.{name}" for name in RESOURCES)))
+
+
+def _without_stale(item: Json) -> Json:
+    metadata = _metadata(item)
+    annotations = metadata.get("annotations")
+    if item["kind"] != "Pod" or not isinstance(annotations, dict) or not _STALE & annotations.keys():
+        return item
+    rest = {key: value for key, value in annotations.items() if key not in _STALE}
+    kept = {key: value for key, value in metadata.items() if key != "annotations"}
+    return {**item, "metadata": {**kept, "annotations": rest} if rest else kept}

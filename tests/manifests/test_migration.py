@@ -1,0 +1,98 @@
+"""What ``dra-driver migrate`` prints is valid for the API, and the page about it shows what it does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from dra_driver.cli.main import main
+from tests.manifests.support import ROOT, Object, documents
+from tests.manifests.test_examples import validate
+
+PAGE = (ROOT / "docs/migration.md").read_text()
+BEFORE, AFTER, CLASS = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+SPEC = """\
+initContainers:
+- {name: init, image: x, resources: {limits: {aws.amazon.com/neuron: 1}}}
+containers:
+- {name: a, image: x, resources: {limits: {cpu: 1, aws.amazon.com/neurondevice: 1}}}
+- {name: b, image: x, resources: {limits: {aws.amazon.com/neuroncore: 3}}}
+"""
+
+
+def migrated(
+    directory: Path, capsys: pytest.CaptureFixture[str], text: str, *options: str, name: str = "input.yaml"
+) -> list[Object]:
+    file = directory / name
+    file.write_text(text)
+    assert main(["migrate", str(file), *options]) == 0
+    return documents(capsys.readouterr().out)
+
+
+def test_the_page_shows_what_becomes_of_its_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert migrated(tmp_path, capsys, BEFORE) == documents(AFTER)
+
+
+def test_the_page_shows_the_class_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "--extended-resource"]) == 0
+    made = documents(capsys.readouterr().out)
+    assert made == documents(CLASS)
+    for version in ("1.36", "1.37"):
+        kubernetes_validate.validate(made[0], version, strict=True)
+
+
+def owners() -> list[Object]:
+    spec = {"template": {"metadata": {"labels": {"a": "b"}}, "spec": yaml.safe_load(SPEC)}}
+    job = yaml.safe_load(SPEC) | {"restartPolicy": "Never"}
+    selector = {"selector": {"matchLabels": {"a": "b"}}}
+    kinds = {
+        "v1 Pod": yaml.safe_load(SPEC),
+        "apps/v1 Deployment": spec | selector,
+        "apps/v1 ReplicaSet": spec | selector,
+        "apps/v1 StatefulSet": spec | selector | {"serviceName": "s"},
+        "batch/v1 Job": {"template": {"spec": job}},
+        "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": {
+            "replicas": 1,
+            "leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": yaml.safe_load(SPEC)}},
+        },
+    }
+    return [
+        {
+            "apiVersion": name.split()[0],
+            "kind": name.split()[1],
+            "metadata": {"name": "owner", "namespace": "default"},
+            "spec": spec,
+        }
+        for name, spec in kinds.items()
+    ]
+
+
+@pytest.mark.parametrize("instance_type", ["inf1.6xlarge", "inf2.24xlarge", "inf2.48xlarge", "trn2.48xlarge"])
+@pytest.mark.parametrize("owner", owners(), ids=lambda owner: str(owner["kind"]))
+def test_what_is_printed_is_valid(
+    owner: Object, instance_type: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = migrated(tmp_path, capsys, yaml.safe_dump(owner), "--instance-type", instance_type)
+    assert [item["kind"] for item in made][-1] == owner["kind"]
+    assert "aws.amazon.com/neuron" not in yaml.safe_dump(made)
+    for item in made:
+        for version in ("1.34", "1.36", "1.37"):
+            validate(item, version)
+
+
+@pytest.mark.parametrize("count", range(1, 17))
+def test_templates_of_every_count_are_valid(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = f"""\
+apiVersion: v1
+kind: Pod
+metadata: {{name: pod}}
+spec:
+  containers:
+  - {{name: main, image: x, resources: {{limits: {{aws.amazon.com/neuron: {count}}}}}}}
+"""
+    for item in migrated(tmp_path, capsys, pod, "--instance-type", "inf1.24xlarge"):
+        validate(item, "1.37")
