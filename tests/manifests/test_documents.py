@@ -10,7 +10,9 @@ import pytest
 
 from tests.manifests.support import ROOT, Object, documents, install, name_of
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("charts/*/*.md")]
+)
 
 
 def anchors(path: Path) -> set[str]:

@@ -1,0 +1,77 @@
+{{/*
+A manifest of files/ as scripts/install-dra-driver.sh renders its own: without comments in the first column, without the
+blocks between "# >>> NAME" and "# <<< NAME" that are named, and with the values put in. What is in the files is never
+a template itself.
+
+  root     the chart's context
+  file     below files/
+  without  list of block names
+  with     text in the file to what takes its place
+*/}}
+{{- define "neuron.manifest" -}}
+{{- $text := .root.Files.Get (printf "files/%s" .file) -}}
+{{- if not $text -}}
+{{- fail (printf "the chart lacks files/%s: it was copied without following its links; use helm package" .file) -}}
+{{- end -}}
+{{- range $name := .without -}}
+{{- $text = regexReplaceAll (printf "(?s)[^\n]*# >>> %s\n.*?# <<< %s\n" $name $name) $text "" -}}
+{{- end -}}
+{{- $text = regexReplaceAll "(?m)^ *# (>>>|<<<) .*\n" $text "" -}}
+{{- $text = regexReplaceAll "(?m)^#.*\n" $text "" -}}
+{{- range $from, $to := .with -}}
+{{- $text = replace $from (toString $to) $text -}}
+{{- end -}}
+{{- $text -}}
+{{- end -}}
+
+{{- define "neuron.image" -}}
+{{- $repository := required "image.repository is empty: set it to where the image of this project is" .Values.image.repository -}}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+
+{{/* The list of Neuron instance types, which daemonset.yaml of the DRA driver has. */}}
+{{- define "neuron.instanceTypes" -}}
+{{- regexFind "(?s) *- key: node.kubernetes.io/instance-type\n.*?\n *\\]\n" (.Files.Get "files/dra-driver/daemonset.yaml") -}}
+{{- end -}}
+
+{{/* Whether the device plugin has nodes of its own: "true" or "". */}}
+{{- define "neuron.devicePlugin" -}}
+{{- if and .Values.devicePlugin.enabled (or (not .Values.draDriver.enabled) .Values.draDriver.nodeSelector) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Of kube-scheduler: a scheduler must not be newer than the API server. */}}
+{{- define "neuron.schedulerTag" -}}
+{{- $server := .Capabilities.KubeVersion.Version -}}
+{{- $tag := default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $server) .Values.scheduler.customScheduler.image.tag -}}
+{{- $minor := "^v[0-9]+\\.[0-9]+" -}}
+{{- if ne (regexFind $minor $tag) (regexFind $minor $server) -}}
+{{- fail (printf "scheduler.customScheduler.image.tag is %q, but the API server is %s: use a tag of the same minor version" $tag $server) -}}
+{{- end -}}
+{{- $tag -}}
+{{- end -}}
+
+{{- define "neuron.tlsSecret" -}}
+{{- default "k8s-neuron-scheduler-tls" .Values.scheduler.tls.existingSecret -}}
+{{- end -}}
+
+{{/*
+Certificate, key and CA of the extender, base64 in YAML: those of the release before, else new ones. The CA's key is
+thrown away. Without a cluster to ask (helm template) they are new each time: see scheduler.tls.existingSecret.
+*/}}
+{{- define "neuron.tlsData" -}}
+{{- $found := lookup "v1" "Secret" "kube-system" (include "neuron.tlsSecret" .) -}}
+{{- $data := dict -}}
+{{- if $found -}}
+{{- $data = default (dict) $found.data -}}
+{{- end -}}
+{{- if not (and (hasKey $data "tls.crt") (hasKey $data "tls.key") (hasKey $data "ca.crt")) -}}
+{{- $name := "k8s-neuron-scheduler" -}}
+{{- $names := list $name (printf "%s.kube-system" $name) (printf "%s.kube-system.svc" $name) (printf "%s.kube-system.svc.cluster.local" $name) "localhost" -}}
+{{- $ca := genCA "k8s-neuron-scheduler-ca" 3650 -}}
+{{- $made := genSignedCert (printf "%s.kube-system.svc" $name) (list "127.0.0.1") $names 3650 $ca -}}
+{{- $data = dict "tls.crt" ($made.Cert | b64enc) "tls.key" ($made.Key | b64enc) "ca.crt" ($ca.Cert | b64enc) -}}
+{{- end -}}
+{{- range $key := list "ca.crt" "tls.crt" "tls.key" }}
+  {{ $key }}: {{ index $data $key }}
+{{- end -}}
+{{- end -}}

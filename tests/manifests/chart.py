@@ -1,0 +1,57 @@
+"""The chart's files, rendered as its templates render them, without helm; and with helm where there is one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from tests.manifests.support import ROOT, Object, documents
+
+CHART = ROOT / "charts/neuron-helm-chart"
+FILES = CHART / "files"
+TEMPLATES = sorted(path for path in (CHART / "templates").iterdir())
+HELM = os.environ.get("HELM") or shutil.which("helm")
+needs_helm = pytest.mark.skipif(HELM is None, reason="there is no helm here; HELM=/path/to/helm names one")
+
+
+def text_of(file: str, without: Iterable[str] = (), values: Mapping[str, str] | None = None) -> str:
+    """A file of the chart as ``neuron.manifest`` in ``_helpers.tpl`` makes it."""
+    text = (FILES / file).read_text()
+    for name in without:
+        text = re.sub(rf"(?s)[^\n]*# >>> {name}\n.*?# <<< {name}\n", "", text)
+    text = re.sub(r"(?m)^ *# (>>>|<<<) .*\n", "", text)
+    text = re.sub(r"(?m)^#.*\n", "", text)
+    for before, after in sorted((values or {}).items()):
+        text = text.replace(before, after)
+    return text
+
+
+def objects_of(file: str, without: Iterable[str] = (), values: Mapping[str, str] | None = None) -> list[Object]:
+    """The objects of a file of the chart."""
+    return documents(text_of(file, without, values))
+
+
+def blocks(file: str) -> set[str]:
+    """Names of the blocks that a file may lose."""
+    return set(re.findall(r"# >>> (\S+)\n", (FILES / file).read_text()))
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run helm without a cluster."""
+    assert HELM is not None
+    return subprocess.run(
+        [HELM, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+def template(*settings: str, kubernetes: str = "1.36.3") -> list[Object]:
+    """What the chart makes with some settings (``a.b=c``)."""
+    options = [part for setting in ("image.repository=registry.example/n", *settings) for part in ("--set", setting)]
+    result = helm("template", "neuron", str(CHART), "--kube-version", kubernetes, *options)
+    assert result.returncode == 0, result.stderr
+    return documents(result.stdout)

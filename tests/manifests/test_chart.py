@@ -1,0 +1,374 @@
+"""The helm chart: valid objects, least rights, strict values, and the very manifests of the installer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from itertools import chain, combinations
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from dra_driver.cli import device_plugin, extender
+from dra_driver.version import VERSION
+from tests.manifests.chart import (
+    CHART,
+    FILES,
+    TEMPLATES,
+    blocks,
+    helm,
+    needs_helm,
+    objects_of,
+    template,
+    text_of,
+)
+from tests.manifests.support import ROOT, Object, of_kind, pod_spec, rendered
+from tests.manifests.test_lint import assert_clean, run
+
+OWN = {
+    "device-plugin.yaml": "device-plugin.yaml",
+    "extender.yaml": "scheduler.yaml",
+    "my-scheduler.yaml": "scheduler.yaml",
+}
+"""File to the template that renders it."""
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+TEMPLATE_TEXT = "".join(path.read_text() for path in TEMPLATES)
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps(VALUES))
+    *above, last = path.split(".")
+    place = made
+    for step in above:
+        place = place[step]
+    place[last] = value
+    return made
+
+
+def subsets(names: set[str]) -> list[tuple[str, ...]]:
+    ordered = sorted(names)
+    return list(chain.from_iterable(combinations(ordered, size) for size in range(len(ordered) + 1)))
+
+
+def test_the_chart_has_the_version_of_the_driver_and_the_documented_name() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["name"], chart["version"], chart["appVersion"]) == ("neuron-helm-chart", VERSION, VERSION)
+    assert CHART.name == chart["name"]
+
+
+def test_documented_values_have_their_documented_defaults() -> None:
+    assert VALUES["scheduler"]["enabled"] is False
+    assert VALUES["scheduler"]["customScheduler"]["enabled"] is True
+    assert VALUES["scheduler"]["defaultScheduler"]["enabled"] is False
+    assert VALUES["devicePlugin"]["enabled"] is True
+    assert VALUES["draDriver"]["enabled"] is False
+    assert VALUES["npd"]["enabled"] is False
+
+
+def test_the_default_values_are_legal() -> None:
+    jsonschema.validate(VALUES, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("scheduler.enabled", "true"),
+        ("scheduler.replicas", 0),
+        ("scheduler.replicas", 1.5),
+        ("scheduler.defaultScheduler.nodePort", 70000),
+        ("scheduler.customSheduler", {}),
+        ("unknown", 1),
+        ("image.repository", 'a"\nb'),
+        ("image.tag", "a b"),
+        ("kubeletRoot", "relative"),
+        ("emulate", "a: b"),
+        ("devicePlugin.deviceInjection", "magic"),
+        ("draDriver.nodeSelector", {"a": "1", "b": "2"}),
+        ("draDriver.nodeSelector", {"a": "x y"}),
+        ("draDriver.nodeSelector", {"a": 1}),
+        ("draDriver.resourceAPI", "v2"),
+        ("draDriver.emulatedUltraservers", "4"),
+        ("npd.enabled", "no"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(path: str, value: object) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(changed(path, value), SCHEMA)
+
+
+def test_templates_use_values_that_exist_and_all_of_them() -> None:
+    used = set(re.findall(r"\.Values((?:\.[A-Za-z]+)+)", TEMPLATE_TEXT))
+    for path in used:
+        place: Any = VALUES
+        for step in path.split(".")[1:]:
+            place = place[step]
+    assert [name for name in keys(VALUES) if not re.search(rf"\.{name}\b", TEMPLATE_TEXT)] == []
+
+
+def keys(values: dict[str, Any]) -> list[str]:
+    return [name for key, value in values.items() for name in (key, *(keys(value) if isinstance(value, dict) else ()))]
+
+
+def test_the_installers_manifests_are_not_copied() -> None:
+    assert (FILES / "dra-driver").is_symlink()
+    assert (FILES / "dra-driver").resolve() == ROOT / "scripts/manifests"
+
+
+def test_every_manifest_of_the_installer_is_in_the_chart() -> None:
+    named = set(re.findall(r'"dra-driver/([a-z-]+\.yaml)"', (CHART / "templates/dra-driver.yaml").read_text()))
+    assert named == {path.name for path in (ROOT / "scripts/manifests").glob("*.yaml")}
+
+
+def test_blocks_and_places_of_the_installers_manifests_are_known_to_the_template() -> None:
+    text = (CHART / "templates/dra-driver.yaml").read_text()
+    installer = (ROOT / "scripts/install-dra-driver.sh").read_text()
+    for name in ("daemonset.yaml", "placer.yaml"):
+        for block in blocks(f"dra-driver/{name}"):
+            assert f'"{block}"' in text, block
+    places = set(re.findall(r"s\|([A-Z_]{6,})\|", installer))
+    assert [place for place in places if f'"{place}"' not in text] == []
+
+
+@pytest.mark.parametrize(("file", "template_name"), OWN.items())
+def test_blocks_and_places_of_a_file_are_known_to_its_template(file: str, template_name: str) -> None:
+    text = (CHART / "templates" / template_name).read_text()
+    for block in blocks(file):
+        assert f'"{block}"' in text, block
+    places = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", re.sub(r"- name: \S+", "", text_of(file))))
+    assert [place for place in places if f'"{place}"' not in text and f"# {place}" not in text] == []
+
+
+@pytest.mark.parametrize("file", OWN)
+@pytest.mark.parametrize("version", ["1.34", "1.36", "1.37"])
+def test_objects_are_valid_whichever_blocks_are_left_out(file: str, version: str) -> None:
+    for without in subsets(blocks(file)):
+        for item in objects_of(file, without):
+            kubernetes_validate.validate(item, version, strict=True)
+
+
+@pytest.mark.parametrize("file", OWN)
+def test_no_name_of_a_list_comes_twice(file: str) -> None:
+    for item in objects_of(file):
+        if item["kind"] in ("DaemonSet", "Deployment"):
+            (container,) = pod_spec(item)["containers"]
+            for entries in (container.get("env", []), container["volumeMounts"]):
+                assert max(Counter(entry["name"] for entry in entries).values(), default=1) == 1
+            mounted = {entry["name"] for entry in container["volumeMounts"]}
+            assert mounted == {entry["name"] for entry in pod_spec(item)["volumes"]}
+
+
+@pytest.mark.parametrize("file", OWN)
+def test_containers_have_no_rights_that_they_do_not_need(file: str) -> None:
+    (item,) = [item for item in objects_of(file) if item["kind"] in ("DaemonSet", "Deployment")]
+    spec = pod_spec(item)
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+    }
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["securityContext"].get("runAsNonRoot", False) is (item["kind"] == "Deployment")
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+
+
+def rules(file: str) -> set[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    return {
+        (item["kind"], resource, tuple(rule.get("resourceNames", ())), tuple(rule["verbs"]))
+        for item in objects_of(file)
+        if item["kind"] in ("ClusterRole", "Role")
+        for rule in item["rules"]
+        for resource in rule["resources"]
+    }
+
+
+def test_rights_are_those_that_the_pages_name() -> None:
+    assert rules("device-plugin.yaml") == {
+        ("ClusterRole", "pods", (), ("get", "list", "watch", "patch")),
+        ("ClusterRole", "nodes", (), ("get", "patch")),
+        ("ClusterRole", "resourceslices", (), ("list",)),
+    }
+    assert rules("extender.yaml") == {
+        ("ClusterRole", "pods", (), ("get", "list", "watch", "patch")),
+        ("ClusterRole", "pods/binding", (), ("create",)),
+        ("ClusterRole", "nodes", (), ("list", "watch", "patch")),
+        ("Role", "leases", ("neuron-scheduler-extender",), ("get", "update")),
+        ("Role", "leases", (), ("create",)),
+    }
+    assert rules("my-scheduler.yaml") == {
+        ("Role", "leases", ("my-scheduler",), ("get", "update")),
+        ("Role", "leases", (), ("create",)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "options"), [("device-plugin.yaml", device_plugin.OPTIONS), ("extender.yaml", extender.OPTIONS)]
+)
+def test_every_environment_variable_is_one_that_the_command_reads(file: str, options: Any) -> None:
+    (item,) = [item for item in objects_of(file) if item["kind"] in ("DaemonSet", "Deployment")]
+    (container,) = pod_spec(item)["containers"]
+    assert {entry["name"] for entry in container["env"]} <= {variable for _, variable, _, _ in options}
+
+
+@pytest.mark.parametrize("without", [(), ("tls",)])
+def test_my_scheduler_asks_the_service_of_the_extender(without: tuple[str, ...]) -> None:
+    objects = objects_of("my-scheduler.yaml", without)
+    config = yaml.safe_load(of_kind(objects, "ConfigMap")["data"]["my-scheduler-config.yaml"])
+    service = of_kind(objects_of("extender.yaml", without), "Service")
+    (entry,) = config["extenders"]
+    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
+    assert entry["urlPrefix"].endswith(f"://{host}:{service['spec']['ports'][0]['port']}")
+    assert (entry["filterVerb"], entry["prioritizeVerb"], entry["bindVerb"]) == ("filter", "prioritize", "bind")
+    assert {item["name"] for item in entry["managedResources"]} == {
+        "aws.amazon.com/neuron",
+        "aws.amazon.com/neuroncore",
+    }
+    assert ("tlsConfig" in entry) is (without == ())
+    if "tlsConfig" in entry:
+        assert entry["tlsConfig"]["serverName"] == host
+        assert '%s.kube-system.svc" $name' in (CHART / "templates/_helpers.tpl").read_text()
+    assert [profile["schedulerName"] for profile in config["profiles"]] == ["my-scheduler"]
+
+
+def test_my_scheduler_never_sees_the_key_of_the_certificate() -> None:
+    deployment = of_kind(objects_of("my-scheduler.yaml"), "Deployment")
+    (tls,) = [item["secret"] for item in pod_spec(deployment)["volumes"] if item["name"] == "tls"]
+    assert tls["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+
+
+def test_the_device_plugin_runs_where_the_dra_driver_would() -> None:
+    expression = r"(?s) *- key: node.kubernetes.io/instance-type\n.*?\n *\]\n"
+    assert expression.replace("\\", "\\\\").replace("\\\\n", "\\n") in (CHART / "templates/_helpers.tpl").read_text()
+    found = re.search(expression, text_of("dra-driver/daemonset.yaml", ["emulation"]))
+    assert found is not None
+    plugin = of_kind(
+        objects_of("device-plugin.yaml", ["not-of-the-dra-driver"], {"              # INSTANCE_TYPES\n": found[0]}),
+        "DaemonSet",
+    )
+    driver = of_kind(rendered("registry.example/n:1"), "DaemonSet")
+    assert pod_spec(plugin)["affinity"] == pod_spec(driver)["affinity"]
+    assert pod_spec(plugin)["tolerations"] == pod_spec(driver)["tolerations"]
+
+
+def test_actions_of_the_templates_are_closed() -> None:
+    for path in TEMPLATES:
+        text = re.sub(r"\{\{/\*.*?\*/\}\}", "", path.read_text(), flags=re.DOTALL)
+        actions = re.findall(r"\{\{-?\s*(.*?)\s*-?\}\}", text, flags=re.DOTALL)
+        assert text.count("{{") == text.count("}}") == len(actions), path.name
+        depth = 0
+        for action in actions:
+            word = action.split()[0]
+            depth += (word in ("if", "range", "with", "define", "block")) - (word == "end")
+            assert depth >= 0, f"{path.name}: {action}"
+            assert action.count("(") == action.count(")"), f"{path.name}: {action}"
+        assert depth == 0, path.name
+
+
+def test_named_templates_exist() -> None:
+    defined = set(re.findall(r'define "([^"]+)"', TEMPLATE_TEXT))
+    assert set(re.findall(r'include "([^"]+)"', TEMPLATE_TEXT)) == defined
+
+
+def test_yaml_of_the_chart_is_tidy() -> None:
+    plain = [CHART / "Chart.yaml", CHART / "values.yaml", *sorted(FILES.glob("*.yaml"))]
+    assert_clean(run("yamllint", "--strict", *plain))
+
+
+INSTALLATIONS = {
+    "plain": ((), ()),
+    "emulated": (("emulate=trn2.48xlarge",), ("--emulate", "trn2.48xlarge")),
+    "ultraservers": (
+        ("emulate=trn2u.48xlarge", "draDriver.emulatedUltraservers=2x4"),
+        ("--emulate", "trn2u.48xlarge", "--emulated-ultraservers", "2x4"),
+    ),
+    "chosen nodes": (
+        ("draDriver.nodeSelector.neuron=dra", "devicePlugin.enabled=false"),
+        ("--node-selector", "neuron=dra"),
+    ),
+    "other root": (("kubeletRoot=/srv/kubelet",), ("--kubelet-root", "/srv/kubelet")),
+    "placer": (
+        ("draDriver.placer.enabled=true", "draDriver.placer.groupTimeoutSeconds=60"),
+        ("--placer", "--group-timeout", "60"),
+    ),
+}
+
+
+@needs_helm
+@pytest.mark.parametrize(("settings", "options"), INSTALLATIONS.values(), ids=INSTALLATIONS)
+def test_helm_makes_the_objects_of_the_installer(settings: tuple[str, ...], options: tuple[str, ...]) -> None:
+    made = template("draDriver.enabled=true", *settings)
+    assert by_name(made) == by_name(rendered(*options, f"registry.example/n:{VERSION}"))
+
+
+def by_name(objects: list[Object]) -> dict[tuple[str, str], Object]:
+    return {(item["kind"], item["metadata"]["name"]): item for item in objects}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("scheduler.enabled=true",),
+        ("scheduler.enabled=true", "scheduler.tls.enabled=false"),
+        ("scheduler.enabled=true", "scheduler.tls.existingSecret=mine", "emulate=trn1.32xlarge"),
+        (
+            "scheduler.enabled=true",
+            "scheduler.customScheduler.enabled=false",
+            "scheduler.defaultScheduler.enabled=true",
+        ),
+        ("scheduler.enabled=true", "draDriver.enabled=true", "draDriver.nodeSelector.neuron=dra"),
+    ],
+)
+def test_helm_makes_valid_objects(settings: tuple[str, ...]) -> None:
+    objects = template(*settings)
+    assert "DaemonSet" in {item["kind"] for item in objects}
+    for item in objects:
+        kubernetes_validate.validate(item, "1.36", strict=True)
+    text = yaml.safe_dump(objects)
+    assert not re.search(r"NEURON_DRA_IMAGE|_VALUE\b|REPLICAS|_CHECKSUM|TLS_SECRET|KUBE_SCHEDULER_IMAGE", text)
+    for item in objects:
+        if item["metadata"]["name"] == "my-scheduler" and item["kind"] == "Deployment":
+            assert pod_spec(item)["containers"][0]["image"] == "registry.k8s.io/kube-scheduler:v1.36.3"
+
+
+@needs_helm
+def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+    result = helm("lint", "--strict", str(CHART), "--set", "image.repository=registry.example/n")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("npd.enabled=true", "has no node problem detector yet: set npd.enabled=false"),
+        ("image.repository=", "image.repository is empty"),
+        ("draDriver.emulatedUltraservers=2x4", "goes with emulate"),
+        ("scheduler.customScheduler.image.tag=v1.99.0", "use a tag of the same minor version"),
+    ],
+)
+def test_helm_refuses_what_cannot_be_with_plain_text(setting: str, text: str) -> None:
+    options = ("--set", "image.repository=registry.example/n", "--set", "scheduler.enabled=true", "--set", setting)
+    result = helm("template", "neuron", str(CHART), *options)
+    assert result.returncode != 0
+    assert text in result.stderr
+
+
+@needs_helm
+def test_the_dra_driver_and_the_device_plugin_never_share_a_node() -> None:
+    both = template("draDriver.enabled=true")
+    assert [item["metadata"]["name"] for item in both if item["kind"] == "DaemonSet"] == [
+        "neuron-dra-driver-kubelet-plugin"
+    ]
+    apart = template("draDriver.enabled=true", "draDriver.nodeSelector.neuron=dra")
+    plugin = by_name(apart)["DaemonSet", "neuron-device-plugin-daemonset"]
+    required = pod_spec(plugin)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+    assert {"key": "neuron", "operator": "NotIn", "values": ["dra"]} in term["matchExpressions"]
