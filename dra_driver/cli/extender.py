@@ -23,6 +23,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
     ("--tls-cert", "TLS_CERT", "", "PEM certificate: HTTPS instead of HTTP; the same for all replicas"),
     ("--tls-key", "TLS_KEY", "", "PEM key of the certificate"),
+    ("--tls-client-ca", "TLS_CLIENT_CA", "", "PEM CA: only clients with a certificate signed by it may ask"),
     ("--metrics-port", "METRICS_PORT", "-1", "Prometheus metrics over HTTP; negative: off"),
     ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics"),
     ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
@@ -96,10 +97,13 @@ def settings(args: argparse.Namespace) -> tuple[Settings, int]:
 
     if bool(args.tls_cert) != bool(args.tls_key):
         raise UsageError("only one of --tls-cert and --tls-key is given", remedy="give both, or none for plain HTTP")
+    if args.tls_client_ca and not args.tls_cert:
+        raise UsageError("--tls-client-ca is given without --tls-cert", remedy="give --tls-cert and --tls-key too")
+    client_ca = Path(args.tls_client_ca) if args.tls_client_ca else None
     found = Settings(
         address=args.bind_address,
         port=int(number("--port", args.port, 0, 65535)),
-        tls=Tls(Path(args.tls_cert), Path(args.tls_key)) if args.tls_cert else None,
+        tls=Tls(Path(args.tls_cert), Path(args.tls_key), client_ca) if args.tls_cert else None,
         namespace=args.namespace,
         identity=args.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
         advertise=args.advertise_address,

@@ -52,11 +52,11 @@ def make(layout: ClusterLayout, nodes: int) -> None:
     """Make everything: authorities, certificates, the service accounts' key, and a kubeconfig for each client."""
     pki = layout.pki
     pki.mkdir(parents=True, exist_ok=True)
-    _authority(pki, "ca")
-    _authority(pki, "front-proxy-ca")
+    authority(pki, "ca")
+    authority(pki, "front-proxy-ca")
     for identity in _CONTROL_PLANE:
-        _certificate(pki, "ca", identity)
-    _certificate(pki, "front-proxy-ca", Identity("front-proxy-client", "/CN=front-proxy-client"))
+        certificate(pki, "ca", identity)
+    certificate(pki, "front-proxy-ca", Identity("front-proxy-client", "/CN=front-proxy-client"))
     key, public = str(pki / "service-account.key"), str(pki / "service-account.pub")
     _openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", key)
     _openssl("pkey", "-in", key, "-pubout", "-out", public)
@@ -66,7 +66,7 @@ def make(layout: ClusterLayout, nodes: int) -> None:
     for index in range(1, nodes + 1):
         node = layout.node(index)
         subject = f"/O=system:nodes/CN=system:node:{node.name}"
-        _certificate(pki, "ca", Identity(node.name, subject, (f"IP:{node.address}", f"DNS:{node.name}")))
+        certificate(pki, "ca", Identity(node.name, subject, (f"IP:{node.address}", f"DNS:{node.name}")))
         write_kubeconfig(pki / f"{node.name}.kubeconfig", pki, node.name)
 
 
@@ -97,12 +97,14 @@ users:
     )
 
 
-def _authority(pki: Path, name: str) -> None:
+def authority(pki: Path, name: str) -> None:
+    """Make a CA: NAME.crt and NAME.key."""
     extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,digitalSignature,keyCertSign,cRLSign")
     _request(pki, Identity(name, f"/CN={name}"), extensions)
 
 
-def _certificate(pki: Path, authority: str, identity: Identity) -> None:
+def certificate(pki: Path, signer: str, identity: Identity) -> None:
+    """Make a certificate for servers and clients, signed by a CA of the same directory."""
     extensions = (
         "basicConstraints=critical,CA:FALSE",
         "keyUsage=critical,digitalSignature",
@@ -110,8 +112,7 @@ def _certificate(pki: Path, authority: str, identity: Identity) -> None:
         "authorityKeyIdentifier=keyid",
         *((f"subjectAltName={','.join(identity.names)}",) if identity.names else ()),
     )
-    signer = ("-CA", str(pki / f"{authority}.crt"), "-CAkey", str(pki / f"{authority}.key"))
-    _request(pki, identity, extensions, signer)
+    _request(pki, identity, extensions, ("-CA", str(pki / f"{signer}.crt"), "-CAkey", str(pki / f"{signer}.key")))
 
 
 def _request(pki: Path, identity: Identity, extensions: Sequence[str], signer: Sequence[str] = ()) -> None:

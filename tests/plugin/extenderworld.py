@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
-
 from dra_driver.kube.election import Times
 from dra_driver.legacy.extender.server import Tls
 from dra_driver.legacy.extender.service import Service, Settings
@@ -239,16 +237,7 @@ def extender(server: ApiServer, identity: str = "one", *, elect: bool = False, t
 def process(server: ApiServer, root: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], Client]]:
     """The command in a process of its own; killed at the end if it runs still."""
     config = root / "kubeconfig"
-    cluster, context = {"server": server.url}, {"cluster": "test", "user": "test"}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "clusters": [{"name": "test", "cluster": cluster}],
-        "users": [{"name": "test", "user": {}}],
-        "contexts": [{"name": "test", "context": context}],
-    }
-    config.write_text(yaml.safe_dump(document))
+    server.kubeconfig(config)
     port = free_port()
     command = [sys.executable, "-m", "dra_driver", "extender", "--kubeconfig", str(config)]
     command += ["--port", str(port), "--bind-address", "127.0.0.1", *options]

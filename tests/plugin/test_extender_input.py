@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab import pki
 
 from dra_driver.legacy.extender import server as module
 from tests.plugin.agent import free_port
@@ -232,24 +233,24 @@ def test_nodes_that_cannot_be_understood_are_refused_with_the_reason(
     assert one.scores(item, ["odd", "nowhere"]) == {"odd": 0, "nowhere": 0}
 
 
-def test_the_port_must_be_free_and_the_certificate_usable(server: ApiServer, tmp_path: Path) -> None:
-    with (
-        extender(server) as first,
-        process(server, tmp_path, "--no-leader-elect", "--port", str(first.port)) as (
-            running,
-            _,
-        ),
-    ):
-        assert running.wait(10) == 1
-    assert "cannot listen on 127.0.0.1" in _log(tmp_path)
-    (tmp_path / "bad.pem").write_text("no certificate")
-    options = ("--tls-cert", str(tmp_path / "bad.pem"), "--tls-key", str(tmp_path / "bad.pem"))
-    with process(server, tmp_path, *options) as (running, _):
-        assert running.wait(10) == 1
-    assert "cannot be used" in _log(tmp_path)
-    with process(server, tmp_path, "--tls-cert", "x") as (running, _):
-        assert running.wait(10) == 2
-    assert "Traceback" not in _log(tmp_path)
+def test_the_port_must_be_free_and_the_certificates_usable(server: ApiServer, tmp_path: Path) -> None:
+    with extender(server) as first:
+        _ends(server, tmp_path, 1, "cannot listen on 127.0.0.1", "--no-leader-elect", "--port", str(first.port))
+    pki.authority(tmp_path, "own")
+    good, key, bad = (str(tmp_path / name) for name in ("own.crt", "own.key", "bad.pem"))
+    Path(bad).write_text("no certificate")
+    _ends(server, tmp_path, 1, "bad.pem cannot be used", "--tls-cert", bad, "--tls-key", bad)
+    _ends(server, tmp_path, 1, "CA of the clients", "--tls-cert", good, "--tls-key", key, "--tls-client-ca", bad)
+    _ends(server, tmp_path, 2, "only one of --tls-cert and --tls-key", "--tls-cert", good)
+    _ends(server, tmp_path, 2, "--tls-client-ca is given without --tls-cert", "--tls-client-ca", good)
+
+
+def _ends(server: ApiServer, root: Path, status: int, text: str, *options: str) -> None:
+    """The process ends with a status and a text, and without a traceback."""
+    with process(server, root, *options) as (running, _):
+        assert running.wait(10) == status
+    assert text in _log(root)
+    assert "Traceback" not in _log(root)
 
 
 def _log(root: Path) -> str:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import random
-import ssl
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from dra_driver.errors import DriverError
 from dra_driver.legacy.extender.binding import Binder, Order
-from dra_driver.legacy.extender.server import Tls
 from dra_driver.legacy.extender.service import LEASE_NAME
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.eventually import eventually
@@ -53,50 +49,6 @@ def test_a_standby_passes_requests_on_and_takes_over_when_the_leader_ends(server
         assert sample(second, "leads") == 1.0
         everything_is_accounted_for(server, second)
         assert second.fits(pod_document("q", limits(1)), ["n"]) == []
-
-
-def test_over_tls_the_leader_is_known_by_its_certificate(server: ApiServer, tmp_path: Path) -> None:
-    tls = _certificate(tmp_path, "extender")
-    with extender(server, "one", elect=True, tls=tls) as first:
-        eventually(lambda: first.service.port and sample(first, "leads") == 1.0, within=10, what="a leader")
-        with extender(server, "two", elect=True, tls=tls) as second:
-            context = ssl.create_default_context(cafile=str(tls.certificate))
-            eventually(lambda: _status(second.port, context) == 200, within=10, what="an answer of the leader")
-        other = _certificate(tmp_path, "stranger")
-        with extender(server, "three", elect=True, tls=other) as third:
-            context = ssl.create_default_context(cafile=str(other.certificate))
-            time.sleep(0.5)
-            assert _status(third.port, context) == 503, "a stranger in the place of the leader is told nothing"
-
-
-def _certificate(root: Path, name: str) -> Tls:
-    found = Tls(root / f"{name}.crt", root / f"{name}.key")
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "1",
-    ]
-    command += ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost", "-keyout", str(found.key)]
-    subprocess.run([*command, "-out", str(found.certificate)], check=True, capture_output=True)
-    return found
-
-
-def _status(port: int, context: ssl.SSLContext) -> int:
-    import http.client
-
-    connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=10)
-    try:
-        connection.request("POST", "/filter", b'{"Pod":{"metadata":{}},"NodeNames":[]}')
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 @pytest.mark.timeout(90)

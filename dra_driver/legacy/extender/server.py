@@ -37,6 +37,7 @@ FORWARDED: Final = "X-Neuron-Forwarded"
 THREADS: Final = 16
 """Pods that are bound at the same time."""
 OPERATIONS: Final = ("filter", "prioritize", "bind")
+_PEM_END: Final = "-----END CERTIFICATE-----"
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +53,15 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificate (or chain) and key, PEM files. All replicas have the same."""
+    """Certificate (or chain) and key, PEM files; all replicas have the same.
+
+    Attributes:
+        client_ca: who signs the certificates of those that may ask; None lets everybody ask who reaches the port.
+    """
 
     certificate: Path
     key: Path
+    client_ca: Path | None = None
 
     def server(self) -> ssl.SSLContext:
         """What connections are accepted with; DriverError when the files cannot be used."""
@@ -68,14 +74,31 @@ class Tls:
                 f"the certificate {self.certificate} with key {self.key} cannot be used: {error}",
                 remedy="give PEM files that belong together",
             ) from error
+        if self.client_ca is not None:
+            # Optional, since kubelet's probes have none: the handlers insist on it.
+            context.verify_mode = ssl.CERT_OPTIONAL
+            try:
+                context.load_verify_locations(self.client_ca)
+            except (OSError, ssl.SSLError) as error:
+                raise DriverError(
+                    f"the CA of the clients, {self.client_ca}, cannot be used: {error}", remedy="give a PEM file"
+                ) from error
+            self._trust_own(context)
         return context
 
     def client(self) -> ssl.SSLContext:
-        """What the leader is spoken to with: it has exactly this certificate, which need not name its pod."""
-        context = ssl.create_default_context(cafile=str(self.certificate))
+        """What the leader is spoken to with: both have exactly this certificate, which need not name a pod."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        self._trust_own(context)
+        context.load_cert_chain(self.certificate, self.key)
         return context
+
+    def _trust_own(self, context: ssl.SSLContext) -> None:
+        # Only the first one of the file: those that signed it have signed for others too.
+        first, end, _ = self.certificate.read_text(encoding="ascii").partition(_PEM_END)
+        context.load_verify_locations(cadata=first + end)
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 class Server:
@@ -160,6 +183,7 @@ class Server:
             started = time.perf_counter()
             done = False
             try:
+                self._require_certificate(request)
                 body = await self._read(request)
                 state = self._state()
                 if not state.ready:
@@ -173,6 +197,10 @@ class Server:
                 self._operations.observe(name, time.perf_counter() - started, ok=done)
 
         return handle
+
+    def _require_certificate(self, request: web.Request) -> None:
+        if self._tls is not None and self._tls.client_ca is not None and not request.get_extra_info("peercert"):
+            raise web.HTTPUnauthorized(text="a client certificate is needed, signed by the CA of --tls-client-ca\n")
 
     async def _read(self, request: web.Request) -> bytes:
         length = request.content_length
