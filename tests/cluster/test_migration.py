@@ -1,0 +1,125 @@
+"""Pods that were written for the device plugin, on the DRA driver: migrated, and unchanged by way of a DeviceClass."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import pytest
+import yaml
+
+from tests.cluster.installation import EMULATED, ROOT, Installation
+from tests.cluster.kube import Kube, Object, eventually
+from tests.cluster.namespace import Namespace
+from tests.cluster.nodefiles import NodeFiles
+from tests.cluster.objects import IMAGE, SLEEP
+
+NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
+CHIPS = 16
+
+
+def migrate(*options: str, text: str = "") -> str:
+    """What ``dra-driver migrate`` prints, asked as a user asks."""
+    command = [sys.executable, "-m", "dra_driver", "migrate", *options]
+    done = subprocess.run(command, input=text, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def container(name: str, limits: Mapping[str, int], command: Sequence[str] = SLEEP) -> Object:
+    amounts = {key: str(value) for key, value in limits.items()}
+    return {"name": name, "image": IMAGE, "command": list(command), "resources": {"limits": amounts}}
+
+
+def pod(name: str, *containers: Object, init: Sequence[Object] = (), **spec: object) -> Object:
+    made = {"terminationGracePeriodSeconds": 1, "containers": list(containers), **spec}
+    if init:
+        made["initContainers"] = list(init)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": made}
+
+
+@pytest.mark.kubernetes("1.37", "1.36", "1.34")
+def test_migrated_pods_get_the_devices_that_they_asked_for_by_limits(
+    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
+) -> None:
+    selector = {"nodeSelector": {"node.kubernetes.io/instance-type": EMULATED}}
+    template = {"metadata": {"labels": {"app": "serve"}}, "spec": pod("", container("main", {NEURON: 4}))["spec"]}
+    template["spec"] |= selector | {"schedulerName": "my-scheduler"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "serve"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "serve"}}, "template": template},
+    }
+    several = pod(
+        "several",
+        container("eight", {NEURON: 8}),
+        container("cores", {CORE: 3}),
+        init=[container("before", {NEURON: 1}, ["sh", "-c", "ls /dev/neuron*"])],
+        **selector,
+    )
+    namespace.apply(migrate("-", text=yaml.safe_dump_all([deployment, several])))
+    namespace.wait_ready("several")
+    # The chips of a pod are counted through, and the init container has those of a container after it.
+    assert namespace.numbers("several", "eight") == list(range(8))
+    assert namespace.numbers("several", "cores") == [8]
+    assert namespace.kubectl("logs", "several", "-c", "before").splitlines() == ["/dev/neuron8"]
+
+    def replicas() -> list[str]:
+        found = [item["metadata"]["name"] for item in namespace.pods() if item["metadata"]["name"] != "several"]
+        return found if len(found) == 2 else []
+
+    names = eventually("the pods of the Deployment", replicas, 30)
+    namespace.wait_ready(*names)
+    for name in names:
+        claim = namespace.claim_of(name)
+        shown = node_files[namespace.node_of(name)].shown(claim["metadata"]["uid"])
+        chips = [shown[number] for number in namespace.numbers(name)]
+        assert [chip - chips[0] for chip in chips] == [0, 1, 2, 3], f"{chips} are no row of the torus"
+        assert chips[0] % 4 == 0
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+def test_with_the_class_old_pods_run_unchanged_and_wait_while_all_devices_are_taken(
+    driver: Installation, namespace: Namespace
+) -> None:
+    namespace.apply(migrate("--extended-resource"))
+    here: Object = {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}
+    namespace.apply(
+        pod("one", container("main", {NEURON: 1}), container("none", {}), **here),
+        pod("two", container("a", {NEURON: 2}), container("b", {NEURON: 1}), **here),
+    )
+    namespace.wait_ready("one", "two")
+    assert namespace.numbers("one", "main") == [0]
+    assert namespace.numbers("one", "none") == []
+    assert [len(namespace.numbers("two", name)) for name in ("a", "b")] == [2, 1]
+    namespace.apply(pod("all", container("main", {NEURON: CHIPS}), **here))
+    namespace.wait_event("all", "cannot allocate all claims")
+    assert namespace.node_of("all") == ""
+    for name in ("one", "two"):
+        namespace.delete_pod(name)
+    namespace.wait_ready("all")
+    assert namespace.numbers("all", "main") == list(range(CHIPS))
+    environment = namespace.environment("all")
+    assert environment["NEURON_LOGICAL_NC_CONFIG"] == "2"
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+def test_the_node_offers_no_device_twice_while_both_ways_are_in_use(
+    driver: Installation, kube: Kube, namespace: Namespace
+) -> None:
+    """Chips of limits and chips of claims are the same chips for the scheduler."""
+    namespace.apply(migrate("--extended-resource"))
+    here: Object = {"nodeSelector": {"kubernetes.io/hostname": "node-1", "node.kubernetes.io/instance-type": EMULATED}}
+    old = pod("old", container("main", {NEURON: 12}), **here)
+    new = migrate("-", text=yaml.safe_dump(pod("new", container("main", {NEURON: 1}), **here)))
+    more = migrate("-", text=yaml.safe_dump(pod("more", container("main", {NEURON: 4}), **here)))
+    namespace.apply(old, new)
+    namespace.wait_ready("old", "new")
+    results = [item for claim in namespace.claims() for item in namespace.allocated(claim)]
+    assert len({item.device for item in results}) == len(results) == 13
+    namespace.apply(more)
+    namespace.wait_event("more", "cannot allocate all claims")
+    assert namespace.node_of("more") == ""
+    assert NEURON not in (kube.get("nodes", "node-1") or {})["status"]["allocatable"]
