@@ -48,6 +48,8 @@ OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
     ),
     ("--healthcheck-port", "HEALTHCHECK_PORT", "51515", "gRPC health service `liveness`; a negative port disables it"),
     ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the health service"),  # noqa: S104 - kubelet probes the pod's address
+    ("--metrics-port", "METRICS_PORT", "-1", "Prometheus metrics over HTTP; negative: off"),
+    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics"),
     ("--emulate", "NEURON_DRA_DRIVER_EMULATION_MODE", "", "run on emulated hardware of this type, e.g. trn1.32xlarge"),
     ("--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"),
     ("--emulation-root", "EMULATION_ROOT", "", "where the emulated host is written (default: a temporary directory)"),
@@ -115,8 +117,9 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
             "--device-numbering renumber and --visible-cores-variable AWS_NEURON_VISIBLE_DEVICES exclude each other",
             remedy="the OCI hook shows chips under the host's numbers: use --device-numbering host",
         )
-    port, rescan = values["healthcheck_port"], values["rescan_seconds"]
-    values["healthcheck_port"] = int(number("--healthcheck-port", port, -65535, 65535))
+    for name in ("healthcheck_port", "metrics_port"):
+        values[name] = int(number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
+    rescan = values["rescan_seconds"]
     values["rescan_seconds"] = number("--rescan-seconds", rescan, LEAST_RESCAN_SECONDS, MOST_RESCAN_SECONDS)
     return values
 
@@ -139,6 +142,8 @@ def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
         cdi_root=Path(values["cdi_root"]),
         health_port=values["healthcheck_port"],
         health_address=values["healthcheck_address"],
+        metrics_port=values["metrics_port"],
+        metrics_address=values["metrics_address"],
         rescan_seconds=values["rescan_seconds"],
         answer=AnswerSettings(
             injection=values["device_injection"],

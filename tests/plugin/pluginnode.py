@@ -61,6 +61,8 @@ class PluginNode:
             cdi_root=self.cdi,
             health_port=-1,
             health_address="127.0.0.1",
+            metrics_port=-1,
+            metrics_address="127.0.0.1",
             rescan_seconds=0.1,
             answer=AnswerSettings(**answer),
             look_seconds=0.05,

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.plugin.agent import START_SECONDS, World, agent, free_port, health, node
+from tests.plugin.agent import START_SECONDS, World, agent, free_port, health, node, scraped
 from tests.plugin.devicemanager import sockets
 from tests.plugin.eventually import eventually
+from tests.plugin.kubelet_connection import KubeletError
 from tests.plugin.pluginnode import CORE, NEURON, NODE, PluginNode, chips, plugin_node
 from tests.plugin.sampledriver import node_directory
 
@@ -40,19 +40,7 @@ class Process:
 
 
 def command(world: PluginNode, *options: str) -> list[str]:
-    kubeconfig = world.root / "kubeconfig"
-    kubeconfig.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "test",
-                "clusters": [{"name": "test", "cluster": {"server": world.server.url}}],
-                "users": [{"name": "test", "user": {}}],
-                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            }
-        )
-    )
+    kubeconfig = world.server.kubeconfig(world.root / "kubeconfig")
     values = {
         "--kubeconfig": str(kubeconfig),
         "--kubelet-directory": str(world.root),
@@ -96,6 +84,26 @@ def test_runs_from_registration_to_a_container_and_ends_cleanly(plugin_world: Pl
         assert running.process.wait(timeout=START_SECONDS) == 0
         assert "Traceback" not in running.log
     assert sockets(plugin_world.manager.directory) == []
+
+
+def test_metrics_tell_of_devices_and_requests(plugin_world: PluginNode) -> None:
+    port = free_port()
+    with plugin(plugin_world, "--metrics-port", str(port)):
+        plugin_world.manager.wait_for(NEURON, 16, START_SECONDS)
+        plugin_world.manager.wait_for(CORE, 32, START_SECONDS)
+        plugin_world.manager.admit(plugin_world.chosen("p", CORE, range(8)))
+        with pytest.raises(KubeletError):
+            plugin_world.manager.admit(plugin_world.plain("q", NEURON, 2))
+        lines = scraped(port).splitlines()
+    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    prefix = "neuron_dra_driver_device_plugin_"
+    for resource, count in ((NEURON, "16.0"), (CORE, "32.0")):
+        for name in ("devices", "healthy_devices"):
+            assert found[f'{prefix}{name}{{resource="{resource}"}}'] == count
+        assert found[f'{prefix}registrations_total{{resource="{resource}"}}'] == "1.0"
+        assert found[f'{prefix}followed{{resource="{resource}"}}'] == "1.0"
+    assert found[f'{prefix}request_seconds_count{{operation="allocate",result="ok"}}'] == "1.0"
+    assert found[f'{prefix}request_seconds_count{{operation="allocate",result="error"}}'] == "1.0"
 
 
 def test_a_killed_process_is_replaced_by_the_next_one(plugin_world: PluginNode) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -21,7 +21,7 @@ from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import Transport
 from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
 from dra_driver.kubeletplugin.health import HealthServer
-from dra_driver.legacy.deviceplugin.allocator import Allocator, ResourceAnswers
+from dra_driver.legacy.deviceplugin.allocator import OPERATIONS, Allocator, ResourceAnswers
 from dra_driver.legacy.deviceplugin.answer import CDI_KIND, CDI_OWNER, cdi_spec
 from dra_driver.legacy.deviceplugin.exclusion import Excluded, check_claims, check_slices
 from dra_driver.legacy.deviceplugin.node import NodeSources
@@ -30,6 +30,7 @@ from dra_driver.legacy.deviceplugin.recording import records
 from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
 from dra_driver.legacy.deviceplugin.snapshot import Snapshot, withheld
 from dra_driver.legacy.names import Resource
+from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.version import VERSION
 
 KEEP_SECONDS: Final = 10.0
@@ -61,10 +62,12 @@ class DevicePluginAgent:
         self._cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._sources = NodeSources(settings, transport, lambda: self._offer, self._wake.set)
         self._allocator = Allocator(self._sources, settings.answer, self._wake.set)
+        self._operations = Operations(OPERATIONS)
+        self._stop_metrics: Callable[[], None] | None = None
         self._plugins = {
             resource: DevicePlugin(
                 resource.value,
-                ResourceAnswers(self._allocator, resource),
+                ResourceAnswers(self._allocator, resource, self._operations),
                 kubelet_directory=settings.kubelet_directory,
                 name=f"neuron-dra-driver-{resource.value.partition('/')[2]}",
                 interval=settings.look_seconds,
@@ -92,6 +95,10 @@ class DevicePluginAgent:
             kind = self._host.current.instance_type
             log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", kind)
         self._health.start()
+        if self._settings.metrics_port >= 0:
+            text = "Time to answer one request of kubelet."
+            collector = Collector(self._operations, self._samples, "device_plugin_request_seconds", text)
+            self._stop_metrics = serve(collector, self._settings.metrics_address, self._settings.metrics_port)
         for plugin in self._plugins.values():
             plugin.start()
         self._keeper.start()
@@ -108,6 +115,8 @@ class DevicePluginAgent:
         self._sources.stop()
         self._host.stop()
         self._health.stop()
+        if self._stop_metrics is not None:
+            self._stop_metrics()
 
     # What it tells
 
@@ -123,6 +132,19 @@ class DevicePluginAgent:
         if self._allocator.kubelet_trouble:
             found.append(f"kubelet does not tell of its pods: {self._allocator.kubelet_trouble}")
         return [text for text in found if text]
+
+    def _samples(self) -> Iterator[Sample]:
+        """What the metrics show beside the durations."""
+        for resource, plugin in self._plugins.items():
+            labels, devices = (("resource", resource.value),), plugin.devices
+            for name, text, value in (
+                ("devices", "Devices that kubelet counts.", len(devices)),
+                ("healthy_devices", "Those of them that can be given.", sum(device.healthy for device in devices)),
+                ("followed", "1 while kubelet follows the devices.", plugin.in_use),
+            ):
+                yield Sample(f"device_plugin_{name}", text, float(value), labels)
+            text = "How often kubelet has accepted the plugin."
+            yield Sample("device_plugin_registrations", text, float(plugin.registrations), labels, "counter")
 
     # The host
 

@@ -26,6 +26,10 @@ from dra_driver.legacy.deviceplugin.pods import WirePod, bound_pod
 from dra_driver.legacy.deviceplugin.recording import Record, record_of
 from dra_driver.legacy.deviceplugin.snapshot import Listed, Snapshot, numbers, waits
 from dra_driver.legacy.names import Resource
+from dra_driver.metrics import Operations
+
+OPERATIONS: Final = ("prefer", "allocate")
+"""What kubelet asks for, as the metrics name it."""
 
 REMEMBER_SECONDS: Final = 5.0
 """How long a pod is remembered that was read and that the watch has not told of."""
@@ -260,16 +264,19 @@ def _nobody(world: Snapshot, resource: Resource, count: int) -> Refusal:
 
 
 class ResourceAnswers:
-    """The allocator as the plugin of one resource (``kubeletplugin.deviceservice.ResourcePlugin``)."""
+    """The allocator as the plugin of one resource (``kubeletplugin.deviceservice.ResourcePlugin``), timed."""
 
-    def __init__(self, allocator: Allocator, resource: Resource) -> None:
+    def __init__(self, allocator: Allocator, resource: Resource, operations: Operations) -> None:
         self._allocator = allocator
         self._resource = resource
+        self._operations = operations
 
     def prefer(self, available: frozenset[str], must_include: frozenset[str], size: int) -> Sequence[str]:
         """See Allocator."""
-        return self._allocator.prefer(self._resource, available, must_include, size)
+        with self._operations.measured("prefer"):
+            return self._allocator.prefer(self._resource, available, must_include, size)
 
     def allocate(self, ids: frozenset[str]) -> ContainerDevices:
         """See Allocator."""
-        return self._allocator.allocate(self._resource, ids)
+        with self._operations.measured("allocate"):
+            return self._allocator.allocate(self._resource, ids)

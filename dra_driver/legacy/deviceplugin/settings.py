@@ -18,6 +18,8 @@ class DevicePluginSettings:
     cdi_root: Path
     health_port: int
     health_address: str
+    metrics_port: int
+    metrics_address: str
     rescan_seconds: float
     answer: AnswerSettings
     look_seconds: float = 1.0
