@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from dra_driver.cli import daemon
 from dra_driver.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
 
-OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
-    # option, environment variable, default, help; those of `kubelet-plugin` are called as there
+OPTIONS: tuple[daemon.Option, ...] = (
+    # Those of `kubelet-plugin` are called as there.
     ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
     ("--host-root", "HOST_ROOT", "/", "where the host's /sys, /proc, /dev and /opt are found"),
     (
@@ -64,7 +61,6 @@ CHOICES = {
     "visible_cores_variable": ("NEURON_RT_VISIBLE_CORES", "AWS_NEURON_VISIBLE_DEVICES"),
     "log_format": ("text", "json"),
 }
-LEAST_RESCAN_SECONDS, MOST_RESCAN_SECONDS = 0.1, 3600.0
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -76,10 +72,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "scheduler extender has chosen for them (without one: one, or all).",
         epilog="example: dra-driver device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf",
     )
-    for option, variable, default, text in OPTIONS:
-        suffix = f" [${variable}]" if default in (None, "") else f" (default: {default}) [${variable}]"
-        parser.add_argument(option, help=text + suffix)
-    parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="klog-like verbosity; 4 is debug")
+    daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)
 
 
@@ -89,38 +82,19 @@ def run(args: argparse.Namespace) -> int:
 
     values = effective(vars(args), os.environ)
     configure(values["log_format"], args.v)
-    if not values["emulate"] or values["emulation_root"]:
-        return _run_agent(settings(values), values["kubeconfig"])
-    with tempfile.TemporaryDirectory(prefix="neuron-emulation-") as scratch:
-        values["emulation_root"] = str(Path(scratch) / "host")
-        return _run_agent(settings(values), values["kubeconfig"])
+    with daemon.emulation_root(values):
+        return _run(values)
 
 
 def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Options by name: command line over environment over default; UsageError names what cannot be used."""
-    from dra_driver.cli.placer import number
-
-    values: dict[str, Any] = {}
-    for option, variable, default, _ in OPTIONS:
-        name = option.removeprefix("--").replace("-", "_")
-        value = given.get(name)
-        values[name] = value if value is not None else environment.get(variable) or default
-        if name in CHOICES and values[name] not in CHOICES[name]:
-            legal = ", ".join(CHOICES[name])
-            raise UsageError(f"{option} (${variable}) is {values[name]!r}", remedy=f"use one of: {legal}")
-    if not values["node_name"]:
-        raise UsageError(
-            "no node name is given", remedy="set NODE_NAME from the pod's spec.nodeName, or use --node-name"
-        )
+    values = daemon.read_options(OPTIONS, CHOICES, given, environment)
     if values["device_numbering"] == "renumber" and values["visible_cores_variable"] == "AWS_NEURON_VISIBLE_DEVICES":
         raise UsageError(
             "--device-numbering renumber and --visible-cores-variable AWS_NEURON_VISIBLE_DEVICES exclude each other",
             remedy="the OCI hook shows chips under the host's numbers: use --device-numbering host",
         )
-    for name in ("healthcheck_port", "metrics_port"):
-        values[name] = int(number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
-    rescan = values["rescan_seconds"]
-    values["rescan_seconds"] = number("--rescan-seconds", rescan, LEAST_RESCAN_SECONDS, MOST_RESCAN_SECONDS)
+    daemon.check_node_options(values)
     return values
 
 
@@ -154,24 +128,10 @@ def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
     )
 
 
-def _run_agent(settings: DevicePluginSettings, kubeconfig: str) -> int:
-    from dra_driver.cli.kubelet_plugin import transport
+def _run(values: Mapping[str, Any]) -> int:
     from dra_driver.legacy.deviceplugin.agent import DevicePluginAgent
 
-    stop = threading.Event()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        del number
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-    agent = DevicePluginAgent(settings, transport(kubeconfig), on_fatal=stop.set)
-    try:
-        agent.start()
-        # A plain wait() would keep Python from running the signal handler on some platforms; a day is as good as ever.
-        while not stop.wait(timeout=86400):
-            pass
-    finally:
-        agent.stop()
+    stop = daemon.set_by_signals()
+    agent = DevicePluginAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)
+    daemon.run_until(stop, agent)
     return 1 if agent.fatal else 0

@@ -8,17 +8,18 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dra_driver.cli import daemon
 from dra_driver.cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from dra_driver.legacy.extender.server import Tls
     from dra_driver.legacy.extender.service import Service, Settings
 
-OPTIONS: tuple[tuple[str, str, str, str], ...] = (
-    # option, environment variable, default, help
+OPTIONS: tuple[daemon.Option, ...] = (
     ("--port", "PORT", "12345", "where the scheduler asks: /filter, /prioritize, /bind; health: /livez, /readyz"),
     ("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
     ("--tls-cert", "TLS_CERT", "", "PEM certificate: HTTPS instead of HTTP; the same for all replicas"),
@@ -32,6 +33,8 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--advertise-address", "POD_IP", "", "this replica's address for the others, which pass requests to the leader"),
     ("--log-format", "LOG_FORMAT", "text", "text or json"),
 )
+
+CHOICES = {"log_format": ("text", "json")}
 
 EXAMPLE = """\
 example, for a try on your own machine:
@@ -62,54 +65,63 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for option, variable, default, text in OPTIONS:
-        suffix = f" (default: {default}) [${variable}]" if default else f" [${variable}]"
-        parser.add_argument(option, default=os.environ.get(variable) or default, help=text + suffix)
+    daemon.add_options(parser, OPTIONS)
     parser.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="wait for the lease before answering (default); without it there must be one process only",
     )
-    parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="klog-like verbosity; 4 is debug")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
-    from dra_driver.cli.kubelet_plugin import transport
     from dra_driver.cli.logs import configure
     from dra_driver.legacy.extender.service import Service
 
-    if args.log_format not in ("text", "json"):
-        raise UsageError(f"--log-format is {args.log_format!r}", remedy="use one of: text, json")
-    configure(args.log_format, args.v)
-    found, metrics_port = settings(args)
-    asyncio.run(_serve(lambda: Service(transport(args.kubeconfig), found), metrics_port, args.metrics_address))
+    values = effective(vars(args), os.environ)
+    configure(values["log_format"], args.v)
+    found = settings(values)
+
+    def make() -> Service:
+        return Service(daemon.transport(values["kubeconfig"]), found)
+
+    asyncio.run(_serve(make, values["metrics_port"], values["metrics_address"]))
     return 0
 
 
-def settings(args: argparse.Namespace) -> tuple[Settings, int]:
-    """The extender's settings and the port of the metrics; UsageError names what cannot be used."""
-    from dra_driver.cli.placer import number
-    from dra_driver.legacy.extender.server import Tls
+def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options by name: command line over environment over default; UsageError names what cannot be used."""
+    values = daemon.read_options(OPTIONS, CHOICES, given, environment)
+    values["port"] = int(daemon.number("--port", values["port"], 0, 65535))
+    values["metrics_port"] = int(daemon.number("--metrics-port", values["metrics_port"], -65535, 65535))
+    return values | {"leader_elect": given["leader_elect"]}
+
+
+def settings(values: Mapping[str, Any]) -> Settings:
+    """The extender's settings; UsageError for files that do not go together."""
     from dra_driver.legacy.extender.service import Settings
 
-    if bool(args.tls_cert) != bool(args.tls_key):
-        raise UsageError("only one of --tls-cert and --tls-key is given", remedy="give both, or none for plain HTTP")
-    if args.tls_client_ca and not args.tls_cert:
-        raise UsageError("--tls-client-ca is given without --tls-cert", remedy="give --tls-cert and --tls-key too")
-    client_ca = Path(args.tls_client_ca) if args.tls_client_ca else None
-    found = Settings(
-        address=args.bind_address,
-        port=int(number("--port", args.port, 0, 65535)),
-        tls=Tls(Path(args.tls_cert), Path(args.tls_key), client_ca) if args.tls_cert else None,
-        namespace=args.namespace,
-        identity=args.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
-        advertise=args.advertise_address,
-        leader_elect=args.leader_elect,
+    return Settings(
+        address=values["bind_address"],
+        port=values["port"],
+        tls=_tls(values["tls_cert"], values["tls_key"], values["tls_client_ca"]),
+        namespace=values["namespace"],
+        identity=values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}",
+        advertise=values["advertise_address"],
+        leader_elect=values["leader_elect"],
     )
-    return found, int(number("--metrics-port", args.metrics_port, -1, 65535))
+
+
+def _tls(certificate: str, key: str, client_ca: str) -> Tls | None:
+    from dra_driver.legacy.extender.server import Tls
+
+    if bool(certificate) != bool(key):
+        raise UsageError("only one of --tls-cert and --tls-key is given", remedy="give both, or none for plain HTTP")
+    if client_ca and not certificate:
+        raise UsageError("--tls-client-ca is given without --tls-cert", remedy="give --tls-cert and --tls-key too")
+    return Tls(Path(certificate), Path(key), Path(client_ca) if client_ca else None) if certificate else None
 
 
 async def _serve(make: Callable[[], Service], metrics_port: int, metrics_address: str) -> None:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from dra_driver.cli import daemon
 from dra_driver.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.kube.transport import Transport
     from dra_driver.settings import Settings
 
-OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
-    # option, environment variable, default, help
+OPTIONS: tuple[daemon.Option, ...] = (
     ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
     ("--pod-uid", "POD_UID", None, "UID of this pod: gives each instance sockets of its own during a rolling update"),
     ("--host-root", "HOST_ROOT", "/", "where the host's /sys, /proc, /dev and /opt are found"),
@@ -74,9 +69,6 @@ OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "how often the host is read again"),
 )
 
-LEAST_RESCAN_SECONDS = 0.1
-"""A scan takes 2 ms of CPU."""
-
 CHOICES = {
     "log_format": ("text", "json"),
     "device_numbering": ("renumber", "host"),
@@ -95,10 +87,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Run the node agent: publish this node's Neuron devices and prepare claims for kubelet.",
         epilog="example: dra-driver kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf",
     )
-    for option, variable, default, text in OPTIONS:
-        suffix = f" [${variable}]" if default in (None, "") else f" (default: {default}) [${variable}]"
-        parser.add_argument(option, help=text + suffix)
-    parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="klog-like verbosity; 4 is debug")
+    daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)
 
 
@@ -108,52 +97,20 @@ def run(args: argparse.Namespace) -> int:
 
     values = effective(vars(args), os.environ)
     configure(values["log_format"], args.v)
-    if not values["emulate"] or values["emulation_root"]:
-        return _run_agent(settings(values), transport(values["kubeconfig"]))
-    # Only here: a driver of real hardware must start where nothing can be written, and on a full disk.
-    with tempfile.TemporaryDirectory(prefix="neuron-emulation-") as scratch:
-        values["emulation_root"] = str(Path(scratch) / "host")
-        return _run_agent(settings(values), transport(values["kubeconfig"]))
+    with daemon.emulation_root(values):
+        return _run(values)
 
 
 def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Options by name: command line over environment over default; UsageError names what cannot be used."""
-    values: dict[str, Any] = {}
-    for option, variable, default, _ in OPTIONS:
-        name = option.removeprefix("--").replace("-", "_")
-        value = given.get(name)
-        if value is None:
-            value = environment.get(variable) or default
-        values[name] = value
-        if name in CHOICES and value not in CHOICES[name]:
-            legal = ", ".join(CHOICES[name])
-            raise UsageError(f"{option} (${variable}) is {value!r}", remedy=f"use one of: {legal}")
+    values = daemon.read_options(OPTIONS, CHOICES, given, environment)
     if values["emulated_ultraservers"] and not values["emulate"]:
         raise UsageError(
             "--emulated-ultraservers ($EMULATED_ULTRASERVERS) is given without --emulate",
             remedy="name the type of the emulated nodes too, such as --emulate trn2u.48xlarge",
         )
-    if not values["node_name"]:
-        raise UsageError(
-            "no node name is given",
-            remedy="set NODE_NAME from the pod's spec.nodeName, or use --node-name",
-        )
-    for name in ("healthcheck_port", "metrics_port"):
-        values[name] = _number(name, values[name], int, 65535)
-    values["rescan_seconds"] = _number("rescan_seconds", values["rescan_seconds"], float, 3600)
-    if values["rescan_seconds"] < LEAST_RESCAN_SECONDS:
-        raise UsageError(f"--rescan-seconds must be at least {LEAST_RESCAN_SECONDS}", remedy="the default is 10")
+    daemon.check_node_options(values)
     return values
-
-
-def _number(name: str, text: str, kind: type[int | float], most: int) -> int | float:
-    try:
-        number = kind(text)
-    except ValueError:
-        number = most + 1
-    if not number <= most:
-        raise UsageError(f"--{name.replace('_', '-')} is {text!r}", remedy=f"give a number of at most {most}")
-    return number
 
 
 def settings(values: Mapping[str, Any]) -> Settings:
@@ -210,31 +167,10 @@ def emulate(name: str, driver_version: str | None, root: Path, *, servers: str =
     return root
 
 
-def transport(kubeconfig: str) -> Transport:
-    """Access to the API server as configured."""
-    from dra_driver.kube.transport import Transport
-
-    return Transport.from_kubeconfig(kubeconfig) if kubeconfig else Transport.in_cluster()
-
-
-def _run_agent(settings: Settings, transport: Transport) -> int:
+def _run(values: Mapping[str, Any]) -> int:
     from dra_driver.driver import NodeAgent
 
-    stop = threading.Event()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        del number
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-    agent = NodeAgent(settings, transport, on_fatal=stop.set)
-    try:
-        agent.start()
-        # A plain wait() would keep Python from running the signal handler on some platforms; a day is as good as ever.
-        while not stop.wait(timeout=86400):
-            pass
-    finally:
-        # Also after half a start: a socket without a process behind it would keep kubelet busy.
-        agent.stop()
+    stop = daemon.set_by_signals()
+    agent = NodeAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)
+    daemon.run_until(stop, agent)
     return 1 if agent.fatal else 0

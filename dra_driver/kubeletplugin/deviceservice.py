@@ -16,8 +16,6 @@ from dra_driver.kubeletplugin.plugin import shown
 from dra_driver.kubeletplugin.rpc import Method
 
 SERVICE: Final = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
-ID_MOST: Final = 63
-"""Characters of a device id."""
 CONTAINERS_MOST: Final = 64
 """Containers of one request; kubelet sends one."""
 _SHOWN_MOST: Final = 3

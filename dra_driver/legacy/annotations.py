@@ -92,8 +92,6 @@ class _WireAllocation(msgspec.Struct, forbid_unknown_fields=True, rename="camel"
 
 
 _DECODER: Final = msgspec.json.Decoder(_WireAllocation)
-
-
 _KINDS: Final = {kind.value: kind for kind in Resource} | {names.RETIRED_DEVICE: Resource.DEVICE}
 
 
@@ -121,12 +119,7 @@ def write(hardware: Hardware, shares: tuple[Share, ...], now: int) -> dict[str, 
     return found
 
 
-def erased() -> dict[str, None]:
-    """A merge patch of annotations that takes back what ``write`` gives."""
-    return dict.fromkeys((*_POD_KEYS,))
-
-
-_POD_KEYS: Final = (
+POD_KEYS: Final = (
     names.IDS,
     names.ALLOCATED,
     names.ALLOC_TIME,
@@ -135,11 +128,12 @@ _POD_KEYS: Final = (
     names.DEVICES,
     names.ALLOCATION,
 )
+"""Annotations of a pod that say which devices it has."""
 
 
 def from_mapping(annotations: Mapping[str, str]) -> PodAnnotations:
     """The keys in use of ``metadata.annotations``."""
-    return msgspec.convert({key: annotations[key] for key in _POD_KEYS if key in annotations}, PodAnnotations)
+    return msgspec.convert({key: annotations[key] for key in POD_KEYS if key in annotations}, PodAnnotations)
 
 
 def present(found: PodAnnotations) -> tuple[str, ...]:

@@ -49,6 +49,24 @@ class Container(ApiObject, frozen=True):
     restart_policy: str | None = None
 
 
+class PodSpec(ApiObject, frozen=True):
+    """``spec`` of a pod, the parts in use."""
+
+    node_name: str = ""
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+
+
+class PodStatus(ApiObject, frozen=True):
+    """``status`` of a pod, the part in use."""
+
+    phase: str = "Pending"
+
+
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+"""Phases in which a pod's devices are free again."""
+
+
 class Role(Enum):
     """When a container runs."""
 

@@ -224,7 +224,7 @@ def test_a_second_instance_takes_over_without_a_write_and_serves_what_the_first_
         (("--shared-counters", "always"), "auto, force"),
         (("--ultraserver-labels", "yes"), "on, off"),
         (("--healthcheck-port", "many"), "--healthcheck-port"),
-        (("--rescan-seconds", "0"), "at least 0.1"),
+        (("--rescan-seconds", "0"), "from 0.1 to 3600"),
         (("--rescan-seconds", "nan"), "--rescan-seconds"),
     ],
 )

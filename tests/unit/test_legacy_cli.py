@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 import pytest
 
@@ -23,7 +24,8 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def settings(*arguments: str) -> tuple[Settings, int]:
     parser = argparse.ArgumentParser()
     extender.register(parser.add_subparsers())
-    return extender.settings(parser.parse_args(["extender", *arguments]))
+    values = extender.effective(vars(parser.parse_args(["extender", *arguments])), os.environ)
+    return extender.settings(values), values["metrics_port"]
 
 
 def test_without_options_it_listens_for_pods_and_waits_for_the_lease() -> None:
@@ -50,7 +52,7 @@ def test_the_environment_counts_and_options_count_more(monkeypatch: pytest.Monke
     [
         (("--port", "65536"), "--port is '65536'; give a number from 0 to 65535"),
         (("--port", "x"), "--port is 'x'"),
-        (("--metrics-port", "-2"), "--metrics-port is '-2'"),
+        (("--metrics-port", "65536"), "--metrics-port is '65536'"),
         (("--tls-key", "k"), "only one of --tls-cert and --tls-key is given"),
     ],
 )
@@ -61,7 +63,7 @@ def test_wrong_options_are_explained(arguments: tuple[str, ...], text: str) -> N
 
 def test_a_wrong_log_format_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extender", "--log-format", "xml"]) == 2
-    assert "--log-format is 'xml'; use one of: text, json" in capsys.readouterr().err
+    assert "--log-format ($LOG_FORMAT) is 'xml'; use one of: text, json" in capsys.readouterr().err
 
 
 def test_help_shows_a_command_to_try_and_the_schedulers_side(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,35 +9,19 @@ from dra_driver.errors import DriverError
 from dra_driver.kube.collection import ApiObject, Resource
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.legacy.annotations import PodAnnotations, from_mapping
-from dra_driver.legacy.demand import Container, Demand, demand
+from dra_driver.legacy.demand import ENDED, Demand, PodSpec, PodStatus, demand
 
 CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
 """Pod annotation: who has chosen, where it was not an extender."""
 DEVICE_PLUGIN: Final = "device-plugin"
-
-ENDED: Final = frozenset({"Succeeded", "Failed"})
-
-
-class WirePodSpec(ApiObject, frozen=True):
-    """``spec``, the parts in use."""
-
-    node_name: str = ""
-    containers: tuple[Container, ...] | None = None
-    init_containers: tuple[Container, ...] | None = None
-
-
-class WirePodStatus(ApiObject, frozen=True):
-    """``status``, the part in use."""
-
-    phase: str = "Pending"
 
 
 class WirePod(ApiObject, frozen=True):
     """A pod as the API server tells of it."""
 
     metadata: ObjectMeta
-    spec: WirePodSpec = WirePodSpec()
-    status: WirePodStatus = WirePodStatus()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
 
 
 PODS: Final = Resource(WirePod, "Pod", "pods", ("v1",))

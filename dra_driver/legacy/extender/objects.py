@@ -11,14 +11,21 @@ import msgspec
 from dra_driver.errors import DriverError
 from dra_driver.kube.collection import ApiObject, Resource
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, present
-from dra_driver.legacy.demand import Container, Demand, Limits, demand, quantity
+from dra_driver.legacy.demand import (
+    ENDED,
+    Container,
+    Demand,
+    Limits,
+    PodSpec,
+    PodStatus,
+    demand,
+    quantity,
+)
 from dra_driver.legacy.hardware import Hardware, hardware
 from dra_driver.legacy.names import INSTANCE_TYPE_LABEL
 from dra_driver.legacy.names import Resource as Extended
 from dra_driver.legacy.usage import Holding, holding
 
-ENDED: Final = frozenset({"Succeeded", "Failed"})
-"""Phases in which a pod's devices are free again."""
 RUNNING: Final = (("fieldSelector", ",".join(f"status.phase!={phase}" for phase in sorted(ENDED))),)
 """Selects the pods that have not ended."""
 
@@ -31,20 +38,6 @@ class PodMeta(ApiObject, frozen=True):
     uid: str = ""
     resource_version: str = ""
     annotations: PodAnnotations | None = None
-
-
-class PodSpec(ApiObject, frozen=True):
-    """``spec`` of a pod, the parts in use."""
-
-    node_name: str = ""
-    containers: tuple[Container, ...] | None = None
-    init_containers: tuple[Container, ...] | None = None
-
-
-class PodStatus(ApiObject, frozen=True):
-    """``status`` of a pod, the part in use."""
-
-    phase: str = ""
 
 
 class PodObject(ApiObject, frozen=True):

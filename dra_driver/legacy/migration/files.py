@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dra_driver.legacy import names
+from dra_driver.legacy.annotations import POD_KEYS
 from dra_driver.legacy.migration.claims import Template
 from dra_driver.legacy.migration.pods import migrate_spec
 from dra_driver.legacy.migration.values import RESOURCES, Nodes, Path, Warnings, not_possible
@@ -33,18 +33,6 @@ POD_SPECS: Final[Mapping[tuple[str, str], tuple[Path, ...]]] = {
 }
 """API version and kind to where its pod specs are."""
 _KINDS: Final = ", ".join(kind for _, kind in POD_SPECS)
-_STALE: Final = frozenset(
-    (
-        names.IDS,
-        names.ALLOCATED,
-        names.ALLOC_TIME,
-        names.RESOURCE_TYPE,
-        names.CORES,
-        names.DEVICES,
-        names.ALLOCATION,
-    )
-)
-"""Annotations of a pod that say which devices it has; of a new pod they would be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +209,8 @@ _NAMES: Final = frozenset((*RESOURCES, *(f"requests.{name}" for name in RESOURCE
 def _without_stale(item: Json) -> Json:
     metadata = _metadata(item)
     annotations = metadata.get("annotations")
-    if item["kind"] != "Pod" or not isinstance(annotations, dict) or not _STALE & annotations.keys():
+    if item["kind"] != "Pod" or not isinstance(annotations, dict) or not annotations.keys() & POD_KEYS:
         return item
-    rest = {key: value for key, value in annotations.items() if key not in _STALE}
+    rest = {key: value for key, value in annotations.items() if key not in POD_KEYS}
     kept = {key: value for key, value in metadata.items() if key != "annotations"}
     return {**item, "metadata": {**kept, "annotations": rest} if rest else kept}

@@ -1,0 +1,137 @@
+"""What the commands share that run until they are ended: options that are environment variables too, and signals."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dra_driver.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from dra_driver.kube.transport import Transport
+
+Option = tuple[str, str, str | None, str]
+"""Option, environment variable, default, help."""
+
+LEAST_RESCAN_SECONDS, MOST_RESCAN_SECONDS = 0.1, 3600.0
+"""Between two looks at the host; a look takes 2 ms of CPU."""
+
+
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Add options, and that of the verbosity."""
+    for option, variable, default, text in options:
+        suffix = f" [${variable}]" if default in (None, "") else f" (default: {default}) [${variable}]"
+        parser.add_argument(option, help=text + suffix)
+    parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="klog-like verbosity; 4 is debug")
+
+
+def read_options(
+    options: Iterable[Option],
+    choices: Mapping[str, tuple[str, ...]],
+    given: Mapping[str, Any],
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """Options by name (``node_name``): command line over environment over default.
+
+    Args:
+        options: all of them.
+        choices: legal values, for those that have a list of them.
+        given: by name; None for those that the command line does not have.
+        environment: variables.
+
+    Raises:
+        UsageError: a value that is not legal.
+    """
+    values: dict[str, Any] = {}
+    for option, variable, default, _ in options:
+        name = option.removeprefix("--").replace("-", "_")
+        value = given.get(name)
+        values[name] = value if value is not None else environment.get(variable) or default
+        if name in choices and values[name] not in choices[name]:
+            legal = ", ".join(choices[name])
+            raise UsageError(f"{option} (${variable}) is {values[name]!r}", remedy=f"use one of: {legal}")
+    return values
+
+
+def check_node_options(values: dict[str, Any]) -> None:
+    """Make numbers of what the agents of a node have in common; UsageError names what cannot be used."""
+    if not values["node_name"]:
+        raise UsageError(
+            "no node name is given", remedy="set NODE_NAME from the pod's spec.nodeName, or use --node-name"
+        )
+    for name in ("healthcheck_port", "metrics_port"):
+        values[name] = int(number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
+    rescan = values["rescan_seconds"]
+    values["rescan_seconds"] = number("--rescan-seconds", rescan, LEAST_RESCAN_SECONDS, MOST_RESCAN_SECONDS)
+
+
+def number(option: str, text: str, least: float, most: float) -> float:
+    """A number within bounds; UsageError for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = most + 1
+    if not least <= value <= most:
+        raise UsageError(f"{option} is {text!r}", remedy=f"give a number from {least:g} to {most:g}")
+    return value
+
+
+def transport(kubeconfig: str) -> Transport:
+    """Access to the API server: by a kubeconfig, or ("") as a pod's service account."""
+    from dra_driver.kube.transport import Transport
+
+    return Transport.from_kubeconfig(kubeconfig) if kubeconfig else Transport.in_cluster()
+
+
+@contextmanager
+def emulation_root(values: dict[str, Any]) -> Iterator[None]:
+    """Make sure that there is a directory for the emulated host, where one is asked for."""
+    # Only then: a driver of real hardware must start where nothing can be written, and on a full disk.
+    if not values["emulate"] or values["emulation_root"]:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="neuron-emulation-") as scratch:
+        values["emulation_root"] = str(Path(scratch) / "host")
+        yield
+
+
+class Runnable(Protocol):
+    """What runs until it is stopped."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End; also after half a start."""
+
+
+def set_by_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        del number
+        stop.set()
+
+    for number_ in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number_, on_signal)
+    return stop
+
+
+def run_until(stop: threading.Event, running: Runnable) -> None:
+    """Start it, and stop it when the event is set."""
+    try:
+        running.start()
+        # A plain wait() would keep Python from running the signal handler on some platforms; a day is as good as ever.
+        while not stop.wait(timeout=86400):
+            pass
+    finally:
+        # Also after half a start: a socket without a process behind it would keep kubelet busy.
+        running.stop()
