@@ -124,9 +124,12 @@ def _become(words: list[str]) -> NoReturn:
 
 
 def _build(options: argparse.Namespace) -> int:
-    wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
-    if options.test_driver:
-        wanted = (*wanted, components.dra_test_driver(options.kubernetes))
+    if options.helm:
+        wanted: tuple[components.Component, ...] = (components.helm(),)
+    else:
+        wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
+        if options.test_driver:
+            wanted = (*wanted, components.dra_test_driver(options.kubernetes))
     programs = Builder(Settings.from_environment(os.environ), Progress()).build(wanted)
     for name, path in sorted(programs.items()):
         print(f"{name}\t{path}")
@@ -270,7 +273,9 @@ def _add_up(up: argparse.ArgumentParser) -> None:
 
 def _add_build(build: argparse.ArgumentParser) -> None:
     _add_versions(build)
-    build.add_argument("--test-driver", action="store_true", help="Kubernetes' own DRA test driver too")
+    what = build.add_mutually_exclusive_group()
+    what.add_argument("--test-driver", action="store_true", help="Kubernetes' own DRA test driver too")
+    what.add_argument("--helm", action="store_true", help=f"nothing but helm {components.HELM_VERSION}")
 
 
 def _add_versions(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from lab.errors import LabError
 
 ETCD_VERSION = "3.6.16"
 CONTAINERD_VERSION = "2.3.7"
+HELM_VERSION = "4.3.1"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 # Go names a program after its package's directory (a last element such as v3 is left out).
@@ -115,6 +116,16 @@ def containerd() -> Component:
         module=f"containerd-{CONTAINERD_VERSION}",
         packages=tuple(f"{base}/cmd/{program}" for program in ("containerd", "containerd-shim-runc-v2", "ctr")),
         link_flags=f"-s -w -X {base}/version.Version=v{CONTAINERD_VERSION}",
+    )
+
+
+def helm() -> Component:
+    """Return helm, with which the chart is tested."""
+    return Component(
+        name=f"helm-{HELM_VERSION}",
+        module=f"helm-{HELM_VERSION}",
+        packages=("helm.sh/helm/v4/cmd/helm",),
+        link_flags=f"-s -w -X helm.sh/helm/v4/internal/version.version=v{HELM_VERSION}",
     )
 
 

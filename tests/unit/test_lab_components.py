@@ -56,7 +56,7 @@ def test_a_version_without_a_module_is_refused_with_the_command_that_adds_it() -
         components.of_cluster("1.2.3", "1.2.3", build.available_modules())
 
 
-LAB_MODULES = [name for name in build.available_modules() if name.startswith(("kube", "etcd", "containerd"))]
+LAB_MODULES = [name for name in build.available_modules() if name.startswith(("kube", "etcd", "containerd", "helm"))]
 
 
 @pytest.mark.parametrize("module", LAB_MODULES)
@@ -68,6 +68,7 @@ def test_every_module_is_complete_and_names_what_is_built_from_it(module: str) -
     built = {
         "etcd": components.etcd(),
         "containerd": components.containerd(),
+        "helm": components.helm(),
         "kubernetes": components.kubernetes(version),
         "kubelet": components.kubelet(version, ()),
     }[kind]
