@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import subprocess
 from collections import Counter
 from itertools import chain, combinations
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -35,6 +38,7 @@ OWN = {
     "my-scheduler.yaml": "scheduler.yaml",
 }
 """File to the template that renders it."""
+YEAR = 365 * 24 * 3600
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 TEMPLATE_TEXT = "".join(path.read_text() for path in TEMPLATES)
@@ -232,14 +236,23 @@ def test_my_scheduler_asks_the_service_of_the_extender(without: tuple[str, ...])
     assert ("tlsConfig" in entry) is (without == ())
     if "tlsConfig" in entry:
         assert entry["tlsConfig"]["serverName"] == host
+        assert {"caFile", "certFile", "keyFile"} < entry["tlsConfig"].keys()
         assert '%s.kube-system.svc" $name' in (CHART / "templates/_helpers.tpl").read_text()
     assert [profile["schedulerName"] for profile in config["profiles"]] == ["my-scheduler"]
 
 
-def test_my_scheduler_never_sees_the_key_of_the_certificate() -> None:
-    deployment = of_kind(objects_of("my-scheduler.yaml"), "Deployment")
+@pytest.mark.parametrize(
+    ("file", "keys"),
+    [
+        ("my-scheduler.yaml", {"ca.crt", "client.crt", "client.key"}),
+        ("extender.yaml", {"ca.crt", "tls.crt", "tls.key"}),
+    ],
+)
+def test_extender_and_scheduler_never_see_each_others_key(file: str, keys: set[str]) -> None:
+    deployment = of_kind(objects_of(file), "Deployment")
     (tls,) = [item["secret"] for item in pod_spec(deployment)["volumes"] if item["name"] == "tls"]
-    assert tls["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+    assert {item["key"] for item in tls["items"]} == keys
+    assert tls["defaultMode"] == 0o440
 
 
 def test_the_device_plugin_runs_where_the_dra_driver_would() -> None:
@@ -336,6 +349,25 @@ def test_helm_makes_valid_objects(settings: tuple[str, ...]) -> None:
     for item in objects:
         if item["metadata"]["name"] == "my-scheduler" and item["kind"] == "Deployment":
             assert pod_spec(item)["containers"][0]["image"] == "registry.k8s.io/kube-scheduler:v1.36.3"
+
+
+@needs_helm
+def test_the_certificates_are_for_their_purpose_and_signed_by_the_ca(tmp_path: Path) -> None:
+    secret = by_name(template("scheduler.enabled=true"))["Secret", "k8s-neuron-scheduler-tls"]
+    for key, value in secret["data"].items():
+        (tmp_path / key).write_bytes(base64.b64decode(value))
+    ca = tmp_path / "ca.crt"
+    for name, purpose in (("tls", "sslserver"), ("tls", "sslclient"), ("client", "sslclient")):
+        verified = openssl("verify", "-CAfile", ca, "-purpose", purpose, tmp_path / f"{name}.crt")
+        assert verified.endswith(": OK\n")
+    shown = openssl("x509", "-in", tmp_path / "tls.crt", "-noout", "-ext", "subjectAltName", "-checkend", str(9 * YEAR))
+    assert "DNS:k8s-neuron-scheduler.kube-system.svc," in shown and "IP Address:127.0.0.1" in shown
+
+
+def openssl(*arguments: str | Path) -> str:
+    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @needs_helm

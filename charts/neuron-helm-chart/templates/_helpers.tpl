@@ -55,8 +55,8 @@ a template itself.
 {{- end -}}
 
 {{/*
-Certificate, key and CA of the extender, base64 in YAML: those of the release before, else new ones. The CA's key is
-thrown away. Without a cluster to ask (helm template) they are new each time: see scheduler.tls.existingSecret.
+CA, certificates and keys of the extender and of the schedulers that ask it, base64 in YAML: those of the release before,
+else new ones. The CA's key is thrown away. Without a cluster to ask (helm template) they are new each time: see scheduler.tls.existingSecret.
 */}}
 {{- define "neuron.tlsData" -}}
 {{- $found := lookup "v1" "Secret" "kube-system" (include "neuron.tlsSecret" .) -}}
@@ -64,14 +64,20 @@ thrown away. Without a cluster to ask (helm template) they are new each time: se
 {{- if $found -}}
 {{- $data = default (dict) $found.data -}}
 {{- end -}}
-{{- if not (and (hasKey $data "tls.crt") (hasKey $data "tls.key") (hasKey $data "ca.crt")) -}}
+{{- $keys := list "ca.crt" "client.crt" "client.key" "tls.crt" "tls.key" -}}
+{{- $there := pick $data "ca.crt" "client.crt" "client.key" "tls.crt" "tls.key" -}}
+{{- if ne (len $there) (len $keys) -}}
 {{- $name := "k8s-neuron-scheduler" -}}
 {{- $names := list $name (printf "%s.kube-system" $name) (printf "%s.kube-system.svc" $name) (printf "%s.kube-system.svc.cluster.local" $name) "localhost" -}}
 {{- $ca := genCA "k8s-neuron-scheduler-ca" 3650 -}}
 {{- $made := genSignedCert (printf "%s.kube-system.svc" $name) (list "127.0.0.1") $names 3650 $ca -}}
-{{- $data = dict "tls.crt" ($made.Cert | b64enc) "tls.key" ($made.Key | b64enc) "ca.crt" ($ca.Cert | b64enc) -}}
+{{- $client := genSignedCert "kube-scheduler" (list) (list) 3650 $ca -}}
+{{- $data = dict "tls.crt" $made.Cert "tls.key" $made.Key "ca.crt" $ca.Cert "client.crt" $client.Cert "client.key" $client.Key -}}
+{{- range $key := $keys -}}
+{{- $_ := set $data $key (index $data $key | b64enc) -}}
 {{- end -}}
-{{- range $key := list "ca.crt" "tls.crt" "tls.key" }}
+{{- end -}}
+{{- range $key := $keys }}
   {{ $key }}: {{ index $data $key }}
 {{- end -}}
 {{- end -}}
