@@ -38,14 +38,14 @@ class ControlPlane:
         """Make the control groups."""
         cgroups.make(cgroups.read_hierarchies(), self._cgroup)
 
-    def start(self, name: str) -> None:
-        """Start one of `controlplane.COMPONENTS` unless it runs; does not wait for it."""
+    def start(self, name: str, *arguments: str) -> None:
+        """Start one of `controlplane.COMPONENTS`, with further arguments, unless it runs; does not wait for it."""
         record = process.load(name, self.layout.records)
         if record is not None and process.is_alive(record):
             return
         process.spawn(
             name,
-            controlplane.command(name, self.state.spec, self.layout, self.state.programs),
+            [*controlplane.command(name, self.state.spec, self.layout, self.state.programs), *arguments],
             log=self.log(name),
             cgroups=[cgroups.read_hierarchies().tracking / self._cgroup.lstrip("/")],
             path=nodeconfig.search_path(self.state.programs),

@@ -28,6 +28,7 @@ from tests.cluster.kube import ExternalCluster, Kube
 from tests.cluster.namespace import Namespace
 from tests.cluster.nodefiles import NodeFiles
 from tests.cluster.objects import IMAGE
+from tests.cluster.release import Release, helm_program
 
 NEWEST = "1.37"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
@@ -195,6 +196,21 @@ def ultraserver_driver(installation: Installation) -> Installation:
     """The driver, installed and ready on every node of two emulated UltraServers."""
     installation.ensure("--emulate", EMULATED_ULTRASERVER, "--emulated-ultraservers", ULTRASERVERS)
     return installation
+
+
+@pytest.fixture(scope="module")
+def release(
+    lab: Cluster, kube: Kube, installation: Installation, driver_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Release]:
+    """The release, in whatever state it is now; neither the DRA driver nor the pair is left on the nodes after it."""
+    directory = tmp_path_factory.mktemp("helm")
+    installation.ensure_absent()
+    made = Release(lab, kube, helm_program(), driver_image, directory)
+    made.load_scheduler(directory)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 _NUMBERS = itertools.count(1)

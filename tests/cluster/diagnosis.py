@@ -10,6 +10,7 @@ from tests.cluster.installation import LABELS, NAMESPACE
 from tests.cluster.kube import Kube
 from tests.cluster.namespace import Namespace
 from tests.cluster.nodefiles import NodeFiles
+from tests.cluster.release import Release
 
 _LONGEST = 20_000
 
@@ -36,6 +37,9 @@ def _probes(kube: Kube, fixtures: Mapping[str, object]) -> Iterator[tuple[str, C
         yield "pods", kubectl(*where, "describe", "pods")
         yield "claims", kubectl(*where, "get", "resourceclaims", "-o", "yaml")
         yield "events", kubectl(*where, "get", "events", "--sort-by=.lastTimestamp")
+    release = fixtures.get("release") or fixtures.get("pair")
+    if isinstance(release, Release):
+        yield "release", release.diagnose
     driver = ("--namespace", NAMESPACE)
     yield "driver pods", kubectl(*driver, "get", "pods", "-o", "wide")
     yield "driver logs", kubectl(*driver, "logs", "-l", LABELS, "--prefix", "--tail=60")

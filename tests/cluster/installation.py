@@ -21,6 +21,7 @@ EMULATED = "trn2.48xlarge"
 EMULATED_ULTRASERVER = "trn2u.48xlarge"
 ULTRASERVERS = "2x4"
 """Two UltraServers of four nodes: node-1 to node-4 and node-5 to node-8."""
+_ABSENT = ("absent",)
 
 
 class Installation:
@@ -31,6 +32,15 @@ class Installation:
         self.image = image
         self._kubectl = shlex.join(kubectl)
         self._installed: tuple[str, ...] | None = None
+
+    def ensure_absent(self) -> None:
+        """Uninstall unless that was the last thing done; returns when nothing of the driver is left."""
+        if self._installed == _ABSENT:
+            return
+        self.uninstall()
+        eventually("the namespace to be gone", lambda: self.kube.get("namespaces", NAMESPACE) is None, 90)
+        eventually("the slices to be gone", lambda: not self.kube.slices(), 60)
+        self._installed = _ABSENT
 
     def run(self, *arguments: str, check: bool = True, timeout: float = 150.0) -> subprocess.CompletedProcess[str]:
         """Run the installer with ``--yes``; what it says to people is on standard error."""

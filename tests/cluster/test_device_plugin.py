@@ -21,7 +21,7 @@ from dra_driver.legacy.deviceplugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import Resource
 from dra_driver.topology.instance_types import resolve
-from tests.cluster.installation import ROOT
+from tests.cluster.installation import ROOT, Installation
 from tests.cluster.kube import Kube, Object, eventually
 from tests.cluster.namespace import Namespace
 from tests.cluster.objects import IMAGE, SLEEP
@@ -55,6 +55,12 @@ def device_plugin(
         sys.stdout.write(log.read_text())
         # kubelet reports it late, and the next plugin's devices must not be mistaken for these.
         wait_allocatable(kube, 0, 0)
+
+
+@pytest.fixture(autouse=True)
+def _alone(installation: Installation) -> None:
+    """The device plugin ends where the DRA driver publishes devices."""
+    installation.ensure_absent()
 
 
 def hardware(kind: str) -> Hardware:

@@ -1,0 +1,242 @@
+"""The chart on a real cluster, by real helm: the legacy pair and a real second kube-scheduler, all of it as pods."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.cluster.kube import Kube, Object, eventually
+from tests.cluster.namespace import Namespace
+from tests.cluster.release import (
+    CORE,
+    EXTENDER,
+    INF1,
+    LEGACY,
+    NAME,
+    NAMESPACE,
+    NEURON,
+    NINE,
+    PLUGIN,
+    SCHEDULER,
+    TRN1,
+    Release,
+    limited,
+    line_with,
+    notes_of,
+)
+from tests.cluster.test_security import listening, rules
+
+pytestmark = pytest.mark.kubernetes("1.37", "1.36", "1.34", "1.33")
+
+SECRET = "k8s-neuron-scheduler-tls"
+
+
+@pytest.fixture
+def pair(release: Release) -> Release:
+    """Device plugin, extender and my-scheduler on emulated nodes with four chips of four cores."""
+    release.ensure(LEGACY, INF1)
+    release.wait_allocatable(4, 16)
+    return release
+
+
+def handed_out(namespace: Namespace, name: str) -> dict[str, str]:
+    """A pod's annotations once the device plugin has handed its devices out."""
+
+    def probe() -> dict[str, str] | None:
+        found = notes_of(namespace.pod(name) or {"metadata": {}})
+        return found if found.get("NEURON_ALLOCATED") == "true" else None
+
+    return eventually(f"the devices of pod {name} to be handed out", probe, 20)
+
+
+def test_nine_cores_run_by_the_eleven_steps_of_the_flow_diagram(pair: Release, namespace: Namespace) -> None:
+    # One node has three of its four devices free, and not side by side: kube-scheduler itself would take it.
+    namespace.apply(limited("left", {NEURON: 1}, node="node-2"))
+    namespace.wait_ready("left")
+    namespace.apply(limited("right", {NEURON: 1}, node="node-2"))
+    namespace.wait_ready("left", "right")
+    assert (namespace.numbers("left"), namespace.numbers("right")) == ([0], [1])
+    namespace.delete_pod("left")
+    namespace.apply(limited("nine", {CORE: 9}))
+    (nine,) = namespace.wait_ready("nine")
+    key = f"{namespace.name}/nine"
+    plugin, extender, scheduler = pair.logs(PLUGIN, "node-1"), pair.logs(EXTENDER), pair.logs(SCHEDULER)
+
+    # 1. The device plugin gives kubelet the list of cores and devices.
+    assert f"16 of 16 {CORE} can be given" in plugin
+    assert f"4 of 4 {NEURON} can be given" in plugin
+    # 2. kubelet advertises them to the API server.
+    offered = (pair.kube.get("nodes", "node-1") or {})["status"]["allocatable"]
+    assert (offered[NEURON], offered[CORE]) == ("4", "16")
+    # 3. kube-scheduler, the second one, picks the pod up.
+    (scheduled,) = [event for event in namespace.events("nine") if event["reason"] == "Scheduled"]
+    assert scheduled["reportingComponent"] == SCHEDULER
+    line_with(scheduler, '"Successfully bound pod to node"', f'pod="{key}"', 'node="node-1"')
+    # 4. It asks the extender's filter with the nodes and the pod. 5. The filter drops the node whose cores are apart.
+    asked = line_with(extender, f"POD {key} (9 of {CORE}) fits in 1 of 2 nodes. Filtered nodes: ['node-1'].")
+    assert re.search(r"Failed nodes: {'node-2': .*Free: 12 of 16 cores, at most 8 together", asked), asked
+    # 6. It asks the extender to bind; 7. that writes contiguous cores into the pod's annotations, 8. and binds it.
+    line_with(extender, f"Allocated ids for POD {key} are: {CORE} 0-8 for main; devices: 0-2; bound to Node:node-1")
+    assert nine["spec"]["nodeName"] == "node-1"
+    found = handed_out(namespace, "nine")
+    assert (found["AWS_NEURON_IDS"], found["NEURON_CORES"], found["NEURON_RESOURCE_TYPE"]) == (NINE, NINE, CORE)
+    assert int(found["NEURON_ALLOC_TIME"]) > 0
+    # 9. kubelet asks the device plugin, 10. which reads the pod's annotations.
+    line_with(plugin, f"container main of pod {key} gets {CORE} 0-8 (as its annotations say)")
+    # 11. The container has the devices and the variable.
+    assert namespace.environment("nine")["NEURON_RT_VISIBLE_CORES"] == NINE
+    assert namespace.numbers("nine") == [0, 1, 2]
+
+
+def test_an_upgrade_keeps_certificate_and_running_pods_and_seven_devices_of_a_torus_wait(
+    pair: Release, namespace: Namespace
+) -> None:
+    namespace.apply(limited("before", {CORE: 9}))
+    (before,) = namespace.wait_ready("before")
+    secret = pair.kube.get("secrets", SECRET, NAMESPACE)
+    uids = {name: {item["metadata"]["uid"] for item in pair.pods(name)} for name in (EXTENDER, SCHEDULER)}
+
+    pair.ensure(LEGACY, TRN1)
+    pair.wait_allocatable(16, 32)
+    after = pair.kube.get("secrets", SECRET, NAMESPACE)
+    assert secret is not None and after is not None
+    assert after["data"] == secret["data"]
+    assert {name: {item["metadata"]["uid"] for item in pair.pods(name)} for name in uids} == uids
+    still = namespace.pod("before") or {}
+    assert still["metadata"]["uid"] == before["metadata"]["uid"]
+    assert still["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert namespace.environment("before")["NEURON_RT_VISIBLE_CORES"] == NINE
+    assert namespace.numbers("before") == [0, 1, 2]
+
+    namespace.apply(limited("seven", {NEURON: 7}))
+    namespace.wait_event(
+        "seven",
+        "Instance type trn1.32xlarge does not support requests for device: 7. "
+        "Please request a different number of devices.",
+    )
+    assert namespace.phase("seven") == "Pending"
+    namespace.apply(limited("eight", {NEURON: 8}))
+    namespace.wait_ready("eight")
+    # Beside the pod of before, whose nine cores are those of five devices now; the other node stays whole.
+    assert namespace.node_of("eight") == before["spec"]["nodeName"]
+    assert handed_out(namespace, "eight")["AWS_NEURON_IDS"] == "8,9,10,11,12,13,14,15"
+    assert namespace.numbers("eight") == list(range(8, 16))
+
+
+def test_the_commands_of_the_notes_run(pair: Release) -> None:
+    assert len(pair.commands()) == 5
+    for command in pair.commands():
+        pair.shell(command)
+
+
+def test_a_node_problem_detector_is_refused_in_plain_words_and_nothing_changes(pair: Release) -> None:
+    history = pair.helm("history", NAME).stdout
+    done = pair.upgrade({**LEGACY, "npd.enabled": "true"}, check=False)
+    assert done.returncode != 0
+    assert "this chart has no node problem detector yet: set npd.enabled=false" in done.stderr
+    assert pair.helm("history", NAME).stdout == history
+
+
+def test_nothing_of_the_chart_is_left_after_the_commands_for_its_removal(pair: Release, kube: Kube) -> None:
+    made = {(item["kind"], item["metadata"]["name"]) for item in pair.stored()}
+    assert len(made) == len(pair.made())
+    pair.uninstall()
+    listed = kube.kubectl("api-resources", "--verbs=list", "-o", "name").split()
+    kinds = ",".join(name for name in listed if not name.startswith(("events", "componentstatuses")))
+    items = json.loads(kube.kubectl("get", kinds, "--all-namespaces", "-o", "json", "--chunk-size=0"))["items"]
+    assert [(item["kind"], item["metadata"]["name"]) for item in items if of_release(item)] == []
+    assert not made & {(item["kind"], item["metadata"]["name"]) for item in items}
+
+
+def of_release(item: Object) -> bool:
+    """Whether an object is marked as helm's, is named after a part of the chart, or was written to by one."""
+    metadata = item["metadata"]
+    marked = metadata.get("labels", {}).get("owner") == "helm"
+    written = any(key.startswith(("meta.helm.sh/", "NEURON_", "neuron.aws.com/")) for key in notes_of(item))
+    return marked or written or any(part in metadata["name"] for part in ("neuron", SCHEDULER))
+
+
+# What the pods may do
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "writable", "ports"),
+    [
+        (EXTENDER, "65532", {"/tmp"}, {("0.0.0.0", 12345), ("POD", 9090)}),
+        (SCHEDULER, "65532", set(), {("::", 10259)}),
+        (PLUGIN, "0", {"/tmp", "/var/lib/kubelet/device-plugins", "/run/cdi"}, {("POD", 51515)}),
+    ],
+)
+def test_pods_have_no_capability_a_root_that_cannot_be_written_and_few_open_ports(
+    pair: Release, name: str, user: str, writable: set[str], ports: set[tuple[str, int]]
+) -> None:
+    found = pair.pods(name)
+    assert len(found) == 2
+    item = found[0]
+    fields = dict(line.split(":", 1) for line in pair.exec(item, "cat", "/proc/1/status").splitlines())
+    capabilities = {key: int(fields[key], 16) for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+    assert set(capabilities.values()) == {0}
+    assert (fields["NoNewPrivs"].strip(), fields["Seccomp"].strip()) == ("1", "2")
+    assert set(fields["Uid"].split()) | set(fields["Gid"].split()) == {user}
+    mounts = [line.split() for line in pair.exec(item, "cat", "/proc/1/mounts").splitlines()]
+    assert "ro" in next(fields[3] for fields in mounts if fields[1] == "/").split(",")
+    own = ("/proc", "/dev", "/sys/fs/cgroup", "/etc/host", "/etc/resolv.conf")
+    opened = {fields[1] for fields in mounts if "rw" in fields[3].split(",") and not fields[1].startswith(own)}
+    assert opened == writable
+    address = item["status"]["podIP"]
+    tables = pair.exec(item, "cat", "/proc/net/tcp", "/proc/net/tcp6")
+    assert {("POD" if host == address else host, port) for host, port in listening(tables)} == ports
+
+
+LEASE = "coordination.k8s.io", "leases"
+RIGHTS = {
+    EXTENDER: {
+        ("", "pods", ""): ("get", "list", "watch", "patch"),
+        ("", "pods/binding", ""): ("create",),
+        ("", "nodes", ""): ("list", "watch", "patch"),
+        (*LEASE, ""): ("create",),
+        (*LEASE, "neuron-scheduler-extender"): ("get", "update"),
+    },
+    "neuron-device-plugin": {
+        ("", "pods", ""): ("get", "list", "watch", "patch"),
+        ("", "nodes", ""): ("get", "patch"),
+        ("resource.k8s.io", "resourceslices", ""): ("list",),
+    },
+}
+"""By service account: API group, resource and name, and the verbs."""
+
+
+@pytest.mark.parametrize("account", RIGHTS)
+def test_service_accounts_may_do_exactly_what_the_pages_name(pair: Release, account: str) -> None:
+    anybody = rules(pair.kube, "system:serviceaccount:default:default")
+    expected = {(verb, *what) for what, verbs in RIGHTS[account].items() for verb in verbs}
+    found = rules(pair.kube, f"system:serviceaccount:{NAMESPACE}:{account}") - anybody
+    assert {(verb, group, resource, name) for verb, group, resource, name in found} == expected
+
+
+REFUSED = (
+    "get secrets",
+    "get configmaps",
+    "create pods",
+    "update pods",
+    "delete pods",
+    "create pods --subresource=exec",
+    "patch pods --subresource=status",
+    "update nodes",
+    "delete nodes",
+    "patch nodes --subresource=status",
+    "get nodes --subresource=proxy",
+    "create serviceaccounts --subresource=token",
+    "create resourceslices",
+    "delete leases",
+    "escalate clusterroles",
+)
+
+
+@pytest.mark.parametrize("account", RIGHTS)
+def test_what_a_taken_over_pod_would_want_is_refused(pair: Release, account: str) -> None:
+    who = (f"--namespace={NAMESPACE}", f"--as=system:serviceaccount:{NAMESPACE}:{account}")
+    answers = {what: pair.kube.kubectl("auth", "can-i", *what.split(), *who, check=False).strip() for what in REFUSED}
+    assert answers == dict.fromkeys(REFUSED, "no")

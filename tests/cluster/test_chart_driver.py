@@ -1,0 +1,52 @@
+"""The DRA driver by the chart: the same objects as by install-dra-driver.sh, and it works."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cluster.installation import EMULATED, ROOT, Installation
+from tests.cluster.kube import Kube, Object
+from tests.cluster.namespace import Namespace
+from tests.cluster.release import DRA, NAME, Release, notes_of
+
+pytestmark = pytest.mark.kubernetes("1.37", "1.36", "1.34")
+
+
+def test_installer_and_chart_make_the_same_objects_and_the_notes_first_claim_runs(
+    release: Release, installation: Installation, kube: Kube
+) -> None:
+    if release.settings:
+        release.uninstall()
+    installation.ensure("--emulate", EMULATED)
+    by_installer = specs(kube, installation.run("--dry-run", "--emulate", EMULATED, installation.image).stdout)
+    installation.ensure_absent()
+    release.ensure(DRA, EMULATED)
+    assert specs(kube, release.helm("get", "manifest", NAME).stdout) == by_installer
+
+    example = "examples/specs/1x4-connected-devices.yaml"
+    try:
+        for command in release.commands():
+            release.shell(command)
+        assert f"kubectl apply -f {example}" in release.commands()
+        default = Namespace(kube, "default")
+        default.wait_ready("pod0")
+        assert default.numbers("pod0") == [0, 1, 2, 3]
+    finally:
+        kube.kubectl("delete", "--ignore-not-found", "--grace-period=1", "-f", str(ROOT / example), timeout=100)
+
+
+def specs(kube: Kube, manifests: str) -> dict[tuple[str, str], Object]:
+    """Objects as stored, without what the API server adds and by which helm and kubectl know their own."""
+    items: list[Object] = json.loads(kube.kubectl("get", "-f", "-", "-o", "json", stdin=manifests))["items"]
+    return {(item["kind"], item["metadata"]["name"]): plain(item) for item in items}
+
+
+def plain(item: Object) -> Object:
+    metadata = item["metadata"]
+    labels = {key: value for key, value in metadata.get("labels", {}).items() if value != "Helm"}
+    own = ("meta.helm.sh/", "kubectl.kubernetes.io/", "deprecated.daemonset.template.generation")
+    notes = {key: value for key, value in notes_of(item).items() if not key.startswith(own)}
+    kept = {key: value for key, value in item.items() if key not in ("metadata", "status")}
+    return kept | {"namespace": metadata.get("namespace"), "labels": labels, "annotations": notes}
