@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lab.cluster import Cluster
+from lab.errors import LabError
+from lab.node import Node
 
 from tests.cluster.installation import LABELS, NAMESPACE
 from tests.cluster.kube import Kube
@@ -43,10 +45,16 @@ def _probes(kube: Kube, fixtures: Mapping[str, object]) -> Iterator[tuple[str, C
     driver = ("--namespace", NAMESPACE)
     yield "driver pods", kubectl(*driver, "get", "pods", "-o", "wide")
     yield "driver logs", kubectl(*driver, "logs", "-l", LABELS, "--prefix", "--tail=60")
-    if isinstance(kube.access, Cluster):
-        for node in kube.access.nodes:
-            files = NodeFiles(node)
-            yield f"kubelet of {node.name}", files.log_tail
+    for node in _nodes(kube):
+        yield f"kubelet of {node.name}", NodeFiles(node).log_tail
+
+
+def _nodes(kube: Kube) -> Sequence[Node]:
+    """Nodes of the lab; none when it has been taken down before the failure is told."""
+    try:
+        return kube.access.nodes if isinstance(kube.access, Cluster) else ()
+    except LabError:
+        return ()
 
 
 def _text(probe: Callable[[], str]) -> str:
