@@ -16,6 +16,7 @@ from lab.cluster import Cluster
 from lab.progress import Progress
 from lab.settings import Settings
 
+from dra_driver.kube.transport import Transport
 from dra_driver.legacy.names import INSTANCE_TYPE_LABEL, Resource
 from tests.cluster.installation import EMULATED, ROOT
 from tests.cluster.installation import NAMESPACE as DRIVER_NAMESPACE
@@ -35,6 +36,7 @@ SCHEDULER = "my-scheduler"
 PLUGIN = "neuron-device-plugin-daemonset"
 LABELS = {EXTENDER: "app=neuron-scheduler", SCHEDULER: "app=my-scheduler", PLUGIN: "name=neuron-device-plugin-ds"}
 """Labels of the pods by the name of what makes them."""
+_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 LEGACY = {"scheduler.enabled": "true"}
 DEFAULT_SCHEDULER = {
     **LEGACY,
@@ -167,6 +169,15 @@ class Release:
     def exec(self, pod: Object, *command: str) -> str:
         """Standard output of a command in a pod's container."""
         return self.kube.kubectl(f"--namespace={NAMESPACE}", "exec", pod["metadata"]["name"], "--", *command)
+
+    def client(self, pod: Object, directory: Path) -> Transport:
+        """The API server as a pod sees it: with the pod's own token and nothing else."""
+        config = json.loads(self.kube.kubectl("config", "view", "--raw", "--minify", "--flatten", "-o", "json"))
+        config["users"][0]["user"] = {"token": self.exec(pod, "cat", _TOKEN)}
+        path = directory / f"kubeconfig-of-{pod['metadata']['name']}"
+        path.write_text(json.dumps(config))
+        path.chmod(0o600)
+        return Transport.from_kubeconfig(str(path))
 
     def wait_allocatable(self, devices: int, cores: int) -> None:
         """Wait until each node offers so many chips and cores by a device plugin."""

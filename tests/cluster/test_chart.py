@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.transport import Transport
 from tests.cluster.kube import Kube, Object, eventually
 from tests.cluster.namespace import Namespace
 from tests.cluster.release import (
@@ -240,3 +244,81 @@ def test_what_a_taken_over_pod_would_want_is_refused(pair: Release, account: str
     who = (f"--namespace={NAMESPACE}", f"--as=system:serviceaccount:{NAMESPACE}:{account}")
     answers = {what: pair.kube.kubectl("auth", "can-i", *what.split(), *who, check=False).strip() for what in REFUSED}
     assert answers == dict.fromkeys(REFUSED, "no")
+
+
+OTHERS: tuple[tuple[Object, str], ...] = (
+    ({"metadata": {"annotations": {"example.com/note": "x"}}}, "no annotation but"),
+    ({"metadata": {"annotations": {"example.com/kept": None}}}, "no annotation but"),
+    ({"metadata": {"labels": {"example.com/zone": "x"}}}, "nothing but annotations"),
+    ({"metadata": {"finalizers": ["example.com/hold"]}}, "nothing but annotations"),
+)
+"""Changes of pods and nodes that are nobody's business here, and how they are refused."""
+OF_NODES: tuple[tuple[Object, str], ...] = (
+    ({"spec": {"unschedulable": True}}, "nothing but annotations"),
+    ({"spec": {"taints": [{"key": "example.com/away", "effect": "NoExecute"}]}}, "nothing but annotations"),
+)
+OF_PODS: tuple[tuple[Object, str], ...] = (({"spec": {"activeDeadlineSeconds": 1}}, "nothing but annotations"),)
+
+
+@pytest.fixture
+def waits(pair: Release, namespace: Namespace) -> Iterator[Namespace]:
+    """A namespace with a pod that no scheduler takes, and on it and on both nodes a foreign annotation."""
+    namespace.apply(limited("waits", {}, scheduler="nobody"))
+    namespace.kubectl("annotate", "pod", "waits", "example.com/kept=x")
+    pair.kube.kubectl("annotate", "nodes", "--all", "example.com/kept=x")
+    yield namespace
+    pair.kube.kubectl("annotate", "nodes", "--all", "example.com/kept-")
+
+
+def patch(client: Transport, path: str, change: Object) -> None:
+    client.request("PATCH", f"/api/v1/{path}", body=change, content_type="application/merge-patch+json")
+
+
+def assert_refused(client: Transport, path: str, changes: Iterable[tuple[Object, str]]) -> None:
+    for change, text in changes:
+        with pytest.raises(ApiError) as caught:
+            patch(client, path, change)
+        assert caught.value.status == 403, change
+        assert text in caught.value.message, change
+
+
+def test_the_extender_may_change_its_own_annotations_and_nothing_else(
+    pair: Release, waits: Namespace, tmp_path: Path
+) -> None:
+    client = pair.client(pair.pods(EXTENDER)[0], tmp_path)
+    path = f"namespaces/{waits.name}/pods/waits"
+    patch(client, path, {"metadata": {"annotations": {"NEURON_ALLOCATED": "false"}}})
+    patch(client, path, {"metadata": {"annotations": {"NEURON_ALLOCATED": None}}})
+    patch(client, "nodes/node-1", {"metadata": {"annotations": {"NEURON_DEV_USAGE_MAP": None}}})
+    assert_refused(client, path, (*OTHERS, *OF_PODS))
+    foreign: Object = {"metadata": {"annotations": {"neuron.aws.com/unusable-devices": "1"}}}
+    assert_refused(client, "nodes/node-1", (*OTHERS, *OF_NODES, (foreign, "no annotation but")))
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "waits", "annotations": {"example.com/note": "x"}},
+        "target": {"kind": "Node", "name": "node-1"},
+    }
+    with pytest.raises(ApiError, match="no annotation but"):
+        client.request("POST", f"/api/v1/{path}/binding", body=binding)
+    assert not waits.node_of("waits")
+
+
+def test_a_device_plugin_may_change_its_own_annotations_on_its_own_node_and_nothing_else(
+    pair: Release, waits: Namespace, tmp_path: Path
+) -> None:
+    (item,) = pair.pods(PLUGIN, "node-1")
+    client = pair.client(item, tmp_path)
+    waits.apply(limited("here", {}, node="node-1"), limited("there", {}, node="node-2"))
+    waits.wait_ready("here", "there")
+    waits.kubectl("annotate", "pod", "here", "example.com/kept=x")
+    own: Object = {"metadata": {"annotations": {"NEURON_ALLOCATED": "true"}}}
+    unusable: Object = {"metadata": {"annotations": {"neuron.aws.com/unusable-devices": None}}}
+    patch(client, f"namespaces/{waits.name}/pods/here", own)
+    patch(client, "nodes/node-1", unusable)
+    assert_refused(client, f"namespaces/{waits.name}/pods/here", (*OTHERS, *OF_PODS))
+    assert_refused(client, "nodes/node-1", (*OTHERS, *OF_NODES))
+    elsewhere = 'The device plugin of node "node-1" may change only this Node and its pods.'
+    for name in ("there", "waits"):
+        assert_refused(client, f"namespaces/{waits.name}/pods/{name}", [(own, elsewhere)])
+    assert_refused(client, "nodes/node-2", [(unusable, elsewhere)])

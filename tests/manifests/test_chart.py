@@ -17,6 +17,9 @@ import pytest
 import yaml
 
 from dra_driver.cli import device_plugin, extender
+from dra_driver.legacy import names
+from dra_driver.legacy.deviceplugin.pods import CHOSEN_BY
+from dra_driver.legacy.deviceplugin.recording import FAILED
 from dra_driver.version import VERSION
 from tests.manifests.chart import (
     CHART,
@@ -143,7 +146,7 @@ def test_blocks_and_places_of_a_file_are_known_to_its_template(file: str, templa
     text = (CHART / "templates" / template_name).read_text()
     for block in blocks(file):
         assert f'"{block}"' in text, block
-    places = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", re.sub(r"- name: \S+", "", text_of(file))))
+    places = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", re.sub(r"- name: \S+|'\w+'", "", text_of(file))))
     assert [place for place in places if f'"{place}"' not in text and f"# {place}" not in text] == []
 
 
@@ -209,6 +212,38 @@ def test_rights_are_those_that_the_pages_name() -> None:
         ("Role", "leases", ("my-scheduler",), ("get", "update")),
         ("Role", "leases", (), ("create",)),
     }
+
+
+PODS = {names.IDS, names.ALLOCATED, names.ALLOC_TIME, names.RESOURCE_TYPE, names.CORES, names.DEVICES, names.ALLOCATION}
+
+
+@pytest.mark.parametrize(
+    ("file", "nodes", "pods"),
+    [
+        ("extender.yaml", {names.DEVICE_USAGE, names.CORE_USAGE}, PODS),
+        ("device-plugin.yaml", {names.UNUSABLE, FAILED}, PODS | {CHOSEN_BY}),
+    ],
+)
+def test_policies_name_the_service_account_and_the_annotations_that_are_written(
+    file: str, nodes: set[str], pods: set[str]
+) -> None:
+    objects = objects_of(file)
+    spec = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]
+    account = of_kind(objects, "ServiceAccount")["metadata"]
+    user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+    assert [item["expression"] for item in spec["matchConditions"]] == [f'request.userInfo.username == "{user}"']
+    (ours,) = [item["expression"] for item in spec["variables"] if item["name"] == "ours"]
+    condition, of_nodes, of_pods = re.split(r" [?:] ", ours)
+    assert condition == "request.resource.resource == 'nodes'"
+    assert [set(re.findall(r"'(\S+)'", part)) for part in (of_nodes, of_pods)] == [nodes, pods]
+    binding = of_kind(objects, "ValidatingAdmissionPolicyBinding")["spec"]
+    assert binding["policyName"] == of_kind(objects, "ValidatingAdmissionPolicy")["metadata"]["name"]
+
+
+@needs_helm
+def test_policies_are_left_out_where_there_are_none() -> None:
+    kinds = {item["kind"] for item in template("scheduler.enabled=true", kubernetes="1.29.0")}
+    assert not kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ a template itself.
 {{- regexFind "(?s) *- key: node.kubernetes.io/instance-type\n.*?\n *\\]\n" (.Files.Get "files/dra-driver/daemonset.yaml") -}}
 {{- end -}}
 
+{{/* Whether the cluster has ValidatingAdmissionPolicy, and tokens that are bound to nodes: "true" or "". */}}
+{{- define "neuron.policies" -}}
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version -}}true{{- end -}}
+{{- end -}}
+
 {{/* Whether the device plugin has nodes of its own: "true" or "". */}}
 {{- define "neuron.devicePlugin" -}}
 {{- if and .Values.devicePlugin.enabled (or (not .Values.draDriver.enabled) .Values.draDriver.nodeSelector) -}}true{{- end -}}
