@@ -206,19 +206,19 @@ class Release:
 
     def _make_reachable(self) -> None:
         """Stand in for kube-proxy, and for the DNS entry of the Service in the pods of my-scheduler."""
-        if self._address is None or "nodePort" in str(self.made("service")):
-            self._unreachable()
-            self._address = ServiceAddress(self.kube, NAMESPACE, EXTENDER)
-            self._address.__enter__()
+        self._unreachable()
+        address = ServiceAddress(self.kube, NAMESPACE, EXTENDER)
+        address.open()
+        self._address = address
         if self.kube.get("deployments", SCHEDULER, NAMESPACE) is not None:
-            alias = {"ip": self._address.address, "hostnames": list(self._address.names)}
+            alias = {"ip": address.address, "hostnames": list(address.names)}
             patch = {"spec": {"template": {"spec": {"hostAliases": [alias]}}}}
             where = (f"--namespace={NAMESPACE}", "deployment", SCHEDULER)
             self.kube.kubectl("patch", *where, "--type=merge", f"--patch={json.dumps(patch)}")
 
     def _unreachable(self) -> None:
         if self._address is not None:
-            self._address.__exit__()
+            self._address.close()
             self._address = None
 
     def _run(self, command: Sequence[str], *, check: bool) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,6 @@ import random
 import subprocess
 import threading
 from collections.abc import Coroutine, Sequence
-from typing import Self
 
 from dra_driver.kube.transport import Transport
 from tests.cluster.kube import Kube
@@ -31,14 +30,14 @@ class ServiceAddress:
         self.names = (f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local")
         self._path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         self._selector = f"kubernetes.io/service-name={name}"
-        self._kubeconfig = str(kube.access.kubeconfig)
+        self._transport = Transport.from_kubeconfig(str(kube.access.kubeconfig), user_agent="cluster-tests")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="service address")
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
 
-    def __enter__(self) -> Self:
-        self._transport = Transport.from_kubeconfig(self._kubeconfig, user_agent="cluster-tests")
+    def open(self) -> None:
+        """Take the address and serve it."""
         self._thread.start()
         try:
             lifetime = ("valid_lft", _LIFETIME, "preferred_lft", _LIFETIME)
@@ -47,11 +46,11 @@ class ServiceAddress:
             if "nodePort" in self._port:
                 self._do(self._serve("127.0.0.1", self._port["nodePort"]))
         except BaseException:
-            self.__exit__()
+            self.close()
             raise
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End all connections and give the address back."""
         self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

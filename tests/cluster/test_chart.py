@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -127,6 +128,29 @@ def test_an_upgrade_keeps_certificate_and_running_pods_and_seven_devices_of_a_to
     assert namespace.node_of("eight") == before["spec"]["nodeName"]
     assert handed_out(namespace, "eight")["AWS_NEURON_IDS"] == "8,9,10,11,12,13,14,15"
     assert namespace.numbers("eight") == list(range(8, 16))
+
+
+def test_the_other_replica_leads_within_seconds_when_the_leading_pod_ends(
+    pair: Release, namespace: Namespace, figures: list[str]
+) -> None:
+    """Long before the lease would run out: the leader gives it back."""
+
+    def leader() -> str:
+        lease = pair.kube.get("leases", "neuron-scheduler-extender", NAMESPACE) or {"spec": {}}
+        return str(lease["spec"].get("holderIdentity", "")).partition("_")[0]
+
+    first = eventually("a leader", leader, 40)
+    assert first in {item["metadata"]["name"] for item in pair.pods(EXTENDER)}
+    pair.kube.kubectl(f"--namespace={NAMESPACE}", "delete", "pod", first, "--wait=false")
+    ended = time.monotonic()
+    second = eventually("another leader", lambda: (found := leader()) != first and found, 20)
+    figures.append(f"the extender's other replica led {time.monotonic() - ended:.1f} s after the leader was deleted")
+    namespace.apply(limited("after", {CORE: 9}))
+    namespace.wait_ready("after")
+    assert namespace.environment("after")["NEURON_RT_VISIBLE_CORES"] == NINE
+    line_with(pair.logs(EXTENDER), f"Allocated ids for POD {namespace.name}/after are: {CORE} 0-8 for main;")
+    assert leader() == second
+    pair.wait_ready()
 
 
 def test_the_commands_of_the_notes_run(pair: Release) -> None:
