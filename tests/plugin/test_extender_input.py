@@ -8,17 +8,27 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab import pki
 
+from dra_driver.legacy.extender import listening
 from dra_driver.legacy.extender import server as module
 from tests.plugin.agent import free_port
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import Extender, add_node, add_pod, extender, limits, pod_document, process
+from tests.plugin.extenderworld import (
+    Extender,
+    add_node,
+    add_pod,
+    extender,
+    limits,
+    pod_document,
+    process,
+)
 
 GOOD = {"Pod": pod_document("good", limits(4)), "NodeNames": ["n"]}
 
@@ -182,6 +192,68 @@ def test_slow_clients_keep_nobody_waiting_and_are_sent_away(one: Extender, monke
             connection.close()
 
 
+def test_connections_that_are_only_held_open_make_room_for_those_who_ask(
+    one: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 20)
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", one.port), timeout=10)) for _ in range(100)
+        ]
+        assert one.post("/filter", GOOD)[1]["NodeNames"] == ["n"]
+        assert [connection.recv(1) for connection in silent[:80]] == [b""] * 80
+        silent[99].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            silent[99].recv(1)
+
+
+def test_an_answer_under_way_is_not_cut_off_by_others(
+    server: ApiServer, one: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 1)
+    item = add_pod(server, "p", limits(4))
+    server.delay(1.0, 1, path="/binding$")
+    found: list[str] = []
+    asking = threading.Thread(target=lambda: found.append(one.bind(item, "n")))
+    asking.start()
+    eventually(lambda: server.count("POST", "/binding$"), what="the request")
+    with socket.create_connection(("127.0.0.1", one.port), timeout=5) as refused:
+        assert refused.recv(1) == b""
+    asking.join(10)
+    assert found == [""]
+
+
+def test_connections_without_a_request_end(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.5)
+    with extender(server) as running:
+        running.ready()
+        for beginning in (b"", b"POST /filter HTTP/1.1\r\nHo"):
+            with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+                connection.sendall(beginning)
+                assert connection.recv(1) == b""
+
+
+def test_a_handshake_that_never_comes_ends(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 0.5)
+    pki.authority(tmp_path, "ca")
+    with (
+        extender(server, tls=module.Tls(tmp_path / "ca.crt", tmp_path / "ca.key")) as running,
+        socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection,
+    ):
+        assert connection.recv(1) == b""
+
+
+def test_what_is_no_http_is_one_line_in_the_log(server: ApiServer, tmp_path: Path) -> None:
+    with process(server, tmp_path, "--no-leader-elect") as (_, client):
+        for text in (b"\x00 what is this\r\n\r\n", b"POST /filter HTTP/1.1\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+                connection.sendall(text)
+                assert connection.recv(4096).startswith(b"HTTP/1.0 400")
+    lines = _log(tmp_path).splitlines()
+    assert len([line for line in lines if "Error handling request from 127.0.0.1: 400" in line]) == 1
+    assert "Traceback" not in "\n".join(lines)
+
+
 def test_clients_that_hang_up_in_the_middle_do_no_harm(server: ApiServer, one: Extender) -> None:
     item = add_pod(server, "p", limits(4))
     server.delay(0.5, 1, path="/binding$")
@@ -193,7 +265,7 @@ def test_clients_that_hang_up_in_the_middle_do_no_harm(server: ApiServer, one: E
         connection.sendall(b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         eventually(lambda: server.count("POST", "/binding$"), what="the request")
     eventually(lambda: server.store.get("pods", "a/p")["spec"].get("nodeName") == "n", what="the pod")
-    assert one.bind(item, "n") == ""
+    eventually(lambda: one.bind(item, "n") == "", what="the end of the first order")
 
 
 def test_many_at_once_are_all_answered(one: Extender) -> None:

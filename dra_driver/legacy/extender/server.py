@@ -13,14 +13,16 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from dra_driver.errors import DriverError
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.binding import Binder
+from dra_driver.legacy.extender.listening import Listener
 from dra_driver.legacy.extender.verdicts import Verdicts
 from dra_driver.metrics import Operations
 
@@ -32,7 +34,8 @@ READ_SECONDS: Final = 10.0
 """For the whole body of a request."""
 FORWARD_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 120.0
-"""An idle connection is kept longer than the scheduler keeps it (90 s), so that no request meets its end."""
+"""A connection without a request is kept longer than the scheduler keeps it (90 s), so that no request meets its end.
+When there are too many, the oldest goes earlier."""
 FORWARDED: Final = "X-Neuron-Forwarded"
 THREADS: Final = 16
 """Pods that are bound at the same time."""
@@ -40,6 +43,21 @@ OPERATIONS: Final = ("filter", "prioritize", "bind")
 _PEM_END: Final = "-----END CERTIFICATE-----"
 
 log = logging.getLogger(__name__)
+_http_log = logging.getLogger(f"{__name__}.http")
+"""What aiohttp says."""
+
+
+def _without_trace(record: logging.LogRecord) -> bool:
+    """What is no HTTP is the client's fault, and one line is enough."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.msg, record.exc_info = f"{record.msg}: %s", None
+        record.args = (*(record.args if isinstance(record.args, tuple) else ()), " ".join(str(error).split())[:200])
+    return True
+
+
+_http_log.addFilter(_without_trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,32 +163,35 @@ class Server:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_http_log,
             handle_signals=False,
             shutdown_timeout=10.0,
             lingering_time=1.0,
             keepalive_timeout=IDLE_SECONDS,
         )
+        self._listener = Listener()
         self.port = 0
 
     async def start(self, address: str, port: int) -> None:
         """Listen. DriverError when the port cannot be had."""
         context = self._tls.server() if self._tls else None
         await self._runner.setup()
-        site = web.TCPSite(self._runner, address, port, ssl_context=context)
+        make = cast("Callable[[], asyncio.BaseProtocol]", self._runner.server)  # there is one after setup()
         try:
-            await site.start()
+            await self._listener.start(make, address, port, context)
         except OSError as error:
             raise DriverError(
                 f"cannot listen on {address}:{port}: {error.strerror or error}",
                 remedy="find what uses the port, or choose another with --port",
             ) from error
-        self.port = self._runner.addresses[0][1]
+        self.port = self._listener.port
         connector = aiohttp.TCPConnector(ssl=self._tls.client() if self._tls else True)
         timeout = aiohttp.ClientTimeout(total=FORWARD_SECONDS)
         self._client = aiohttp.ClientSession(connector=connector, timeout=timeout)
 
     async def stop(self) -> None:
         """Answer what was asked, and end."""
+        await self._listener.stop()
         await self._runner.cleanup()
         if self._client is not None:
             await self._client.close()
@@ -185,11 +206,12 @@ class Server:
             try:
                 self._require_certificate(request)
                 body = await self._read(request)
-                state = self._state()
-                if not state.ready:
-                    return await self._elsewhere(request, body, state)
-                text, done = await answer(body)
-                return web.Response(body=text, content_type="application/json")
+                with self._listener.answering(request.transport):
+                    state = self._state()
+                    if not state.ready:
+                        return await self._elsewhere(request, body, state)
+                    text, done = await answer(body)
+                    return web.Response(body=text, content_type="application/json")
             except DriverError as error:
                 log.warning("%s from %s was refused: %s", name, request.remote, error)
                 return web.Response(status=400, text=f"{error}\n")
