@@ -182,7 +182,7 @@ def _load(program: Path, extent: Extent) -> Iterator[_Tasks]:
 
 @contextmanager
 def _extender(python: Path, server: str, scratch: Path) -> Iterator[subprocess.Popen[bytes]]:
-    config, log = scratch / "kubeconfig", scratch / "extender.log"
+    config = scratch / "kubeconfig"
     context = {"cluster": "load", "user": "load"}
     document = {
         "apiVersion": "v1",
@@ -193,12 +193,23 @@ def _extender(python: Path, server: str, scratch: Path) -> Iterator[subprocess.P
         "contexts": [{"name": "load", "context": context}],
     }
     config.write_text(json.dumps(document))
-    command = [str(python), "-m", "dra_driver", "extender", f"--kubeconfig={config}", f"--port={PORT}"]
+    with running(python, config, PORT, scratch / "extender.log") as process:
+        yield process
+
+
+@contextmanager
+def running(python: Path, kubeconfig: Path, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """An extender that answers, on the loopback interface.
+
+    Raises:
+        LabError: It does not answer.
+    """
+    command = [str(python), "-m", "dra_driver", "extender", f"--kubeconfig={kubeconfig}", f"--port={port}"]
     command += ["--bind-address=127.0.0.1", "--no-leader-elect"]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={"PATH": os.defpath}, cwd="/")
     try:
-        _await_answer(process, log)
+        _await_answer(process, port, log)
         yield process
     finally:
         process.terminate()
@@ -209,14 +220,19 @@ def _extender(python: Path, server: str, scratch: Path) -> Iterator[subprocess.P
             process.wait()
 
 
-def _await_answer(process: subprocess.Popen[bytes], log: Path) -> None:
+def resident_mb(process: subprocess.Popen[bytes]) -> float:
+    """Return VmRSS now, in MB of 1024 kB."""
+    return procfs.status_number(Path(f"/proc/{process.pid}/status").read_text(), "VmRSS") / 1024
+
+
+def _await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     import urllib.error
     import urllib.request
 
     pause = threading.Event()
     for _ in range(int(_START_SECONDS / 0.2)):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/readyz", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             if process.poll() is not None:

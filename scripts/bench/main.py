@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "kubelet, start, and the driver at rest in its container. Needs root; brings a cluster up and takes it down. "
         "Other work on the machine makes the figures worse.",
         epilog="Parts that need no cluster: scripts/benchmark selectors (CEL of the simulator), scripts/benchmark "
-        "allocation (its allocator). Example: scripts/benchmark --rest-minutes 12 >figures.md",
+        "allocation (its allocator). With a control plane: scripts/benchmark burst (pods through kube-scheduler, "
+        "with the extender and without). Example: scripts/benchmark --rest-minutes 12 >figures.md",
     )
     parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="version (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of calls of each kind (default: %(default)s)")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from bench.burst import Burst, BurstFigures, burst_figures, scheduler_configuration
+from bench.burst import Extent as BurstExtent
+from bench.burst import report as burst_report
 from bench.calls import AT_ONCE, Extent, Situation
 from bench.extender import Asked, ExtenderFigures
 from bench.extender import Extent as ExtenderExtent
@@ -121,3 +126,26 @@ def test_the_report_of_the_extender_has_every_figure_and_judges_them() -> None:
 def test_targets_of_the_extender_that_are_missed_are_marked() -> None:
     found = extender_report("a machine", 0.5, ExtenderExtent(5000, 20000, 100), extender_figures(20.1, 150.5))
     assert found.count("MISSED") == 2
+
+
+def test_a_burst_is_told_by_its_medians_and_its_rate() -> None:
+    bursts = [
+        Burst([10.0] * 98 + [tail] * 2, seconds, 70.0) for tail, seconds in ((50.0, 1.0), (90.0, 2.0), (70.0, 4.0))
+    ]
+    assert burst_figures(bursts) == BurstFigures(10.0, 70.0, 50.0, 70.0)
+    both = {"with the extender": bursts, "without it": [Burst([8.0, 9.0], 0.01)]}
+    found = burst_report("a machine", 0.4, "1.37.1", BurstExtent(500, 100, 3), both)
+    assert "| with the extender | 10 | 70 | 50 |" in found
+    assert "| without it | 8 | 9 | 200 |" in found
+    assert "Resident memory of the extender after a burst: 70 MB" in found
+
+
+def test_the_forms_of_a_burst_differ_in_the_extender_only() -> None:
+    extended, plain = (scheduler_configuration(Path("/k"), form) for form in (True, False))
+    (extender,) = extended.pop("extenders")
+    assert plain.pop("extenders") == []
+    assert extended == plain
+    assert [item["name"] for item in extender["managedResources"]] == [
+        "aws.amazon.com/neuron",
+        "aws.amazon.com/neuroncore",
+    ]

@@ -1,0 +1,303 @@
+"""A burst of pods through a real kube-scheduler, with the extender and without: `scripts/benchmark burst`; as root."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from lab import command
+from lab.cluster import Cluster
+from lab.errors import LabError
+from lab.progress import Progress
+from lab.settings import Settings
+from lab.spec import DEFAULT_KUBERNETES, ClusterSpec
+
+from bench import drivers, extender, machine
+from bench.figures import percentile
+from bench.report import table
+from dra_driver.kube.transport import Stream, Transport
+
+Object = dict[str, Any]
+
+PODS = "/api/v1/namespaces/default/pods"
+NODES = "/api/v1/nodes"
+TYPE = "trn1.32xlarge"
+ROOM = {
+    "cpu": "128",
+    "memory": "512Gi",
+    "pods": "250",
+    "aws.amazon.com/neuron": "16",
+    "aws.amazon.com/neuroncore": "32",
+}
+PORT = 51617
+FORMS = ("with the extender", "without it")
+LIMIT_SECONDS = 300.0
+WRITERS = 8
+REQUESTS_A_SECOND = 5000
+"""Of kube-scheduler; its default of 50 would be what is measured of the form that binds by itself."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What is measured: nodes, pods of one burst, and bursts of each form."""
+
+    nodes: int
+    pods: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Burst:
+    """One burst.
+
+    Attributes:
+        milliseconds: By pod, from before it was made until it was seen to have a node.
+        seconds: From the first pod's making until the last one had a node.
+        resident_mb: Of the extender afterwards, in MB of 1024 kB; 0 without one.
+    """
+
+    milliseconds: Sequence[float]
+    seconds: float
+    resident_mb: float = 0.0
+
+
+@dataclass(frozen=True)
+class BurstFigures:
+    """Medians over the bursts of one form."""
+
+    p50: float
+    p99: float
+    pods_per_second: float
+    resident_mb: float
+
+
+def burst_figures(bursts: Sequence[Burst]) -> BurstFigures:
+    """Return the figures of some bursts of one form (at least one)."""
+    return BurstFigures(
+        p50=median(median(burst.milliseconds) for burst in bursts),
+        p99=median(percentile(burst.milliseconds, 99) for burst in bursts),
+        pods_per_second=median(len(burst.milliseconds) / burst.seconds for burst in bursts),
+        resident_mb=median(burst.resident_mb for burst in bursts),
+    )
+
+
+def report(machine_: str, load: float, kubernetes: str, extent: Extent, found: Mapping[str, Sequence[Burst]]) -> str:
+    """The figures in Markdown."""
+    figures = {form: burst_figures(bursts) for form, bursts in found.items()}
+    rows = [
+        (form, f"{item.p50:.0f}", f"{item.p99:.0f}", f"{item.pods_per_second:.0f}") for form, item in figures.items()
+    ]
+    lines = [
+        f"Machine: {machine_}; load before the run {load:.1f}. Kubernetes {kubernetes}.",
+        f"{extent.pods} pods at once, with 1 or 4 devices each, on {extent.nodes} nodes of {TYPE}; medians of",
+        f"{extent.rounds} bursts of each form, by turns. From making a pod until it has a node:",
+        "",
+        *table(("kube-scheduler", "p50 ms", "p99 ms", "pods a second"), rows),
+        "",
+        f"Resident memory of the extender after a burst: {max(item.resident_mb for item in figures.values()):.0f} MB.",
+    ]
+    return "\n".join(lines)
+
+
+def node(number: int) -> Object:
+    """A Node whose device plugin has registered."""
+    labels = {"node.kubernetes.io/instance-type": TYPE}
+    ready = {"type": "Ready", "status": "True", "reason": "Always", "message": ""}
+    status = {"capacity": ROOM, "allocatable": ROOM, "conditions": [ready]}
+    return {"metadata": {"name": f"node-{number}", "labels": labels}, "status": status}
+
+
+def pod(number: int) -> Object:
+    """A pod of a burst; they ask for 1 and 4 devices by turns."""
+    limits = {"aws.amazon.com/neuron": "4" if number % 4 == 3 else "1"}
+    spec = {
+        "schedulerName": "my-scheduler",
+        "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
+        "automountServiceAccountToken": False,
+        # What the API server taints a new node with stays, since no controller runs.
+        "tolerations": [{"operator": "Exists"}],
+    }
+    return {"metadata": {"name": f"pod-{number}"}, "spec": spec}
+
+
+def scheduler_configuration(kubeconfig: Path, extended: bool) -> Object:
+    """The KubeSchedulerConfiguration of one form."""
+    managed = [{"name": name, "ignoredByScheduler": False} for name in ROOM if name.startswith("aws.")]
+    one = {
+        "urlPrefix": f"http://127.0.0.1:{PORT}",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "bindVerb": "bind",
+        "weight": 1,
+        "nodeCacheCapable": True,
+        "managedResources": managed,
+    }
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {
+            "kubeconfig": str(kubeconfig),
+            "qps": REQUESTS_A_SECOND,
+            "burst": REQUESTS_A_SECOND,
+        },
+        "profiles": [{"schedulerName": "my-scheduler"}],
+        "extenders": [one] if extended else [],
+    }
+
+
+class Watching:
+    """When each pod was first seen with a node."""
+
+    def __init__(self) -> None:
+        self.bound: dict[str, float] = {}
+        self._changed = threading.Condition()
+
+    def follow(self, stream: Stream) -> None:
+        """Read the watch until it ends."""
+        for line in stream:
+            item = json.loads(line)["object"]
+            if item["spec"].get("nodeName"):
+                with self._changed:
+                    self.bound.setdefault(item["metadata"]["name"], time.perf_counter())
+                    self._changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        """Until so many have a node.
+
+        Raises:
+            LabError: It takes too long.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self.bound) >= count, LIMIT_SECONDS):
+                raise LabError(
+                    f"After {LIMIT_SECONDS:g} s {len(self.bound)} of {count} pods have a node; nothing is reported."
+                )
+
+
+def burst(transport: Transport, count: int) -> Burst:
+    """Make pods, wait until all have a node, and delete them."""
+    listed = json.loads(transport.request("GET", PODS).body)
+    query = [("watch", "1"), ("resourceVersion", listed["metadata"]["resourceVersion"])]
+    watching, made = Watching(), {}
+
+    def make(number: int) -> None:
+        body = pod(number)
+        made[body["metadata"]["name"]] = time.perf_counter()
+        transport.request("POST", PODS, body=body, timeout=60)
+
+    with transport.stream(PODS, query=query, timeout=600) as stream, ThreadPoolExecutor(WRITERS) as writers:
+        thread = threading.Thread(target=watching.follow, args=(stream,), daemon=True)
+        thread.start()
+        list(writers.map(make, range(count)))
+        watching.wait(count)
+        stream.abort()
+        thread.join(10)
+        delete = [("gracePeriodSeconds", "0")]
+        list(writers.map(lambda name: transport.request("DELETE", f"{PODS}/{name}", query=delete), made))
+    bound = watching.bound
+    seconds = max(bound.values()) - min(made.values())
+    return Burst([1000 * (bound[name] - began) for name, began in made.items()], seconds)
+
+
+def measure(
+    cluster: Cluster, python: Path, scratch: Path, extent: Extent, progress: Progress
+) -> dict[str, list[Burst]]:
+    """Both forms by turns.
+
+    Raises:
+        LabError: A program failed.
+    """
+    # Its controllers would evict pods from nodes without kubelet; and only one scheduler is to be busy.
+    for name in ("kube-controller-manager", "kube-scheduler"):
+        cluster.control_plane.stop(name)
+    transport = Transport.from_kubeconfig(str(cluster.kubeconfig))
+    with ThreadPoolExecutor(WRITERS) as writers:
+        list(writers.map(lambda number: transport.request("POST", NODES, body=node(number)), range(extent.nodes)))
+    found: dict[str, list[Burst]] = {form: [] for form in FORMS}
+    with progress.step(f"{extent.rounds} bursts of {extent.pods} pods in each form"):
+        for _ in range(extent.rounds):
+            for form in FORMS:
+                found[form].append(_round(cluster, transport, python, scratch, extent, extended=form == FORMS[0]))
+    return found
+
+
+def _round(
+    cluster: Cluster, transport: Transport, python: Path, scratch: Path, extent: Extent, *, extended: bool
+) -> Burst:
+    with ExitStack() as stack:
+        process = None
+        if extended:
+            process = stack.enter_context(extender.running(python, cluster.kubeconfig, PORT, scratch / "extender.log"))
+        stack.enter_context(_scheduler(cluster, scratch, extended=extended))
+        # Caches are filled, connections are made, Python's code is warm.
+        burst(transport, max(extent.pods // 20, 10))
+        found = burst(transport, extent.pods)
+        if process is None:
+            return found
+        return Burst(found.milliseconds, found.seconds, extender.resident_mb(process))
+
+
+@contextmanager
+def _scheduler(cluster: Cluster, scratch: Path, *, extended: bool) -> Iterator[None]:
+    config, log = scratch / "scheduler.yaml", scratch / "scheduler.log"
+    kubeconfig = cluster.layout.pki / "scheduler.kubeconfig"
+    config.write_text(json.dumps(scheduler_configuration(kubeconfig, extended)))
+    program = [str(cluster.state.programs["kube-scheduler"]), f"--config={config}", "--secure-port=0"]
+    with log.open("ab") as output:
+        process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/")
+    try:
+        yield
+        if process.poll() is not None:
+            raise LabError(f"kube-scheduler has ended, so nothing is reported: {log.read_text()[-2000:]}")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status as `lab.command.run` says."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/benchmark burst",
+        description="Measure bursts of pods through a real kube-scheduler, with the extender and without it, by "
+        "turns. Needs root; brings a control plane up and takes it down.",
+        epilog="Example: scripts/benchmark burst --rounds 5",
+    )
+    parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="version (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=500, help="Node objects (default: %(default)s)")
+    parser.add_argument("--pods", type=int, default=1000, help="pods of a burst (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="bursts of each form (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if min(options.nodes, options.pods, options.rounds) < 1:
+        parser.error("nodes, pods and rounds must be at least 1")
+    return command.run(lambda: _run(options.kubernetes, Extent(options.nodes, options.pods, options.rounds)))
+
+
+def _run(kubernetes: str, extent: Extent) -> int:
+    settings, progress = Settings.from_environment(os.environ), Progress()
+    python = drivers.runtime_python(settings, progress)
+    load = machine.load()
+    cluster = Cluster(
+        ClusterSpec(name="benchmark", nodes=0, kubernetes=kubernetes), settings=settings, progress=progress
+    )
+    with cluster, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        found = measure(cluster, python, Path(scratch), extent, progress)
+    print(report(machine.describe(), load, kubernetes, extent, found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
