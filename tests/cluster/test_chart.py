@@ -167,6 +167,20 @@ def test_a_node_problem_detector_is_refused_in_plain_words_and_nothing_changes(p
     assert pair.helm("history", NAME).stdout == history
 
 
+def test_a_secret_without_the_schedulers_certificate_is_refused_by_name(pair: Release) -> None:
+    made = pair.kube.get("secrets", SECRET, NAMESPACE) or {}
+    data = {key: value for key, value in made["data"].items() if key != "client.crt"}
+    metadata = {"name": "test-incomplete", "namespace": NAMESPACE}
+    pair.kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+    try:
+        done = pair.upgrade({**LEGACY, "scheduler.tls.existingSecret": "test-incomplete"}, check=False)
+        assert (
+            "the Secret test-incomplete in kube-system (scheduler.tls.existingSecret) lacks client.crt" in done.stderr
+        )
+    finally:
+        pair.kube.kubectl("delete", f"--namespace={NAMESPACE}", "secret", "test-incomplete")
+
+
 def test_nothing_of_the_chart_is_left_after_the_commands_for_its_removal(pair: Release, kube: Kube) -> None:
     made = {(item["kind"], item["metadata"]["name"]) for item in pair.stored()}
     assert len(made) == len(pair.made())

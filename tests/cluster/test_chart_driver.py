@@ -7,9 +7,9 @@ import json
 import pytest
 
 from tests.cluster.installation import EMULATED, ROOT, Installation
-from tests.cluster.kube import Kube, Object
+from tests.cluster.kube import Kube, Object, eventually
 from tests.cluster.namespace import Namespace
-from tests.cluster.release import DRA, NAME, Release, notes_of
+from tests.cluster.release import DRA, NAME, NEURON, Release, notes_of
 
 pytestmark = pytest.mark.kubernetes("1.37", "1.36", "1.34")
 
@@ -50,3 +50,23 @@ def plain(item: Object) -> Object:
     notes = {key: value for key, value in notes_of(item).items() if not key.startswith(own)}
     kept = {key: value for key, value in item.items() if key not in ("metadata", "status")}
     return kept | {"namespace": metadata.get("namespace"), "labels": labels, "annotations": notes}
+
+
+@pytest.mark.kubernetes("1.37")
+def test_driver_and_device_plugin_share_a_cluster_on_different_nodes(release: Release, kube: Kube) -> None:
+    if release.settings:
+        release.uninstall()
+    kube.kubectl("label", "node", "node-1", "example.com/neuron=dra")
+    try:
+        release.ensure({"draDriver.enabled": "true", "draDriver.nodeSelector.example\\.com/neuron": "dra"}, EMULATED)
+        eventually("the slices of the labelled node", lambda: kube.slices("node-1"))
+        assert not kube.slices("node-2")
+        eventually("the devices of the other one", lambda: allocatable(kube, "node-2") == "16")
+        assert allocatable(kube, "node-1") == "0"
+    finally:
+        kube.kubectl("label", "node", "node-1", "example.com/neuron-")
+
+
+def allocatable(kube: Kube, node: str) -> str:
+    found = kube.get("nodes", node) or {}
+    return str(found["status"]["allocatable"].get(NEURON, "0"))

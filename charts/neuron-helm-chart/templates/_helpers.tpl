@@ -59,6 +59,10 @@ a template itself.
 {{- default "k8s-neuron-scheduler-tls" .Values.scheduler.tls.existingSecret -}}
 {{- end -}}
 
+{{- define "neuron.tlsKeys" -}}
+ca.crt client.crt client.key tls.crt tls.key
+{{- end -}}
+
 {{/*
 CA, certificates and keys of the extender and of the schedulers that ask it, base64 in YAML: those of the release before,
 else new ones. The CA's key is thrown away. Without a cluster to ask (helm template) they are new each time: see scheduler.tls.existingSecret.
@@ -69,9 +73,12 @@ else new ones. The CA's key is thrown away. Without a cluster to ask (helm templ
 {{- if $found -}}
 {{- $data = default (dict) $found.data -}}
 {{- end -}}
-{{- $keys := list "ca.crt" "client.crt" "client.key" "tls.crt" "tls.key" -}}
-{{- $there := pick $data "ca.crt" "client.crt" "client.key" "tls.crt" "tls.key" -}}
-{{- if ne (len $there) (len $keys) -}}
+{{- $keys := include "neuron.tlsKeys" . | splitList " " -}}
+{{- $complete := true -}}
+{{- range $key := $keys -}}
+{{- $complete = and $complete (hasKey $data $key) -}}
+{{- end -}}
+{{- if not $complete -}}
 {{- $name := "k8s-neuron-scheduler" -}}
 {{- $names := list $name (printf "%s.kube-system" $name) (printf "%s.kube-system.svc" $name) (printf "%s.kube-system.svc.cluster.local" $name) "localhost" -}}
 {{- $ca := genCA "k8s-neuron-scheduler-ca" 3650 -}}
