@@ -89,11 +89,11 @@ class Release:
         """Standard output of a command as a user runs it, in the checkout, with kubectl for the cluster."""
         return self._run(["bash", "-c", command], check=True).stdout
 
-    def upgrade(self, settings: Mapping[str, str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def upgrade(self, settings: Mapping[str, str], *more: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``helm upgrade --install``, without waiting for anything."""
         named = {"image.repository": self._image[0], "image.tag": self._image[1], **settings}
         options = [part for key, value in named.items() for part in ("--set", f"{key}={value}")]
-        return self.helm("upgrade", "--install", NAME, str(CHART), *options, check=check)
+        return self.helm("upgrade", "--install", *more, NAME, str(CHART), *options, check=check)
 
     def ensure(self, settings: Mapping[str, str], emulated: str) -> None:
         """Install or upgrade to these settings on nodes of an emulated type, and wait until everything is ready."""
@@ -110,6 +110,12 @@ class Release:
         if "scheduler.enabled" in wanted:
             self._make_reachable()
         self.wait_ready()
+
+    def take_over(self, settings: Mapping[str, str], emulated: str) -> None:
+        """Make what the installer has installed the release's, by the options that the chart's page names."""
+        (options,) = re.findall(r"`helm upgrade --install ((?:--[a-z-]+ ?)+)`", (CHART / "README.md").read_text())
+        self.settings = {**settings, "emulate": emulated}
+        self.notes = self.upgrade(self.settings, *options.split()).stdout
 
     def uninstall(self) -> None:
         """Remove it as the chart's page says; returns when its pods, and what they offered, are gone."""

@@ -53,6 +53,21 @@ def plain(item: Object) -> Object:
 
 
 @pytest.mark.kubernetes("1.37")
+def test_helm_takes_over_what_the_installer_has_installed_and_replaces_no_pod(
+    release: Release, installation: Installation
+) -> None:
+    if release.settings:
+        release.uninstall()
+    installation.ensure("--emulate", EMULATED)
+    before = {item["metadata"]["uid"] for item in installation.pods()}
+    installation.changed()
+    release.take_over(DRA, EMULATED)
+    installation.wait_ready()
+    assert {item["metadata"]["uid"] for item in installation.pods()} == before
+    assert notes_of(installation.daemonset())["meta.helm.sh/release-name"] == NAME
+
+
+@pytest.mark.kubernetes("1.37")
 def test_driver_and_device_plugin_share_a_cluster_on_different_nodes(release: Release, kube: Kube) -> None:
     if release.settings:
         release.uninstall()
