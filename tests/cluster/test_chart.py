@@ -33,7 +33,8 @@ from tests.cluster.release import (
 )
 from tests.cluster.test_security import listening, rules
 
-pytestmark = pytest.mark.kubernetes("1.37", "1.36", "1.34", "1.33")
+# The last one has the control plane of 1.34.
+pytestmark = pytest.mark.kubernetes("1.37", "1.33")
 
 SECRET = "k8s-neuron-scheduler-tls"
 

@@ -11,7 +11,7 @@ from tests.cluster.kube import Kube, Object, eventually
 from tests.cluster.namespace import Namespace
 from tests.cluster.release import DRA, NAME, NEURON, Release, notes_of
 
-pytestmark = pytest.mark.kubernetes("1.37", "1.36", "1.34")
+pytestmark = pytest.mark.kubernetes("1.37", "1.34")
 
 
 def test_installer_and_chart_make_the_same_objects_and_the_notes_first_claim_runs(
