@@ -225,6 +225,12 @@ def resident_mb(process: subprocess.Popen[bytes]) -> float:
     return procfs.status_number(Path(f"/proc/{process.pid}/status").read_text(), "VmRSS") / 1024
 
 
+def processor_seconds(process: subprocess.Popen[bytes]) -> float:
+    """Return what it has used so far, of all its threads."""
+    ticks = procfs.cpu_ticks(Path(f"/proc/{process.pid}/stat").read_text())
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     import urllib.error
     import urllib.request

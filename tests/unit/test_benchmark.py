@@ -130,14 +130,14 @@ def test_targets_of_the_extender_that_are_missed_are_marked() -> None:
 
 def test_a_burst_is_told_by_its_medians_and_its_rate() -> None:
     bursts = [
-        Burst([10.0] * 98 + [tail] * 2, seconds, 70.0) for tail, seconds in ((50.0, 1.0), (90.0, 2.0), (70.0, 4.0))
+        Burst([10.0] * 98 + [tail] * 2, seconds, 70.0, 0.2) for tail, seconds in ((50.0, 1.0), (90.0, 2.0), (70.0, 4.0))
     ]
-    assert burst_figures(bursts) == BurstFigures(10.0, 70.0, 50.0, 70.0)
+    assert burst_figures(bursts) == BurstFigures(10.0, 70.0, 50.0, 70.0, 2.0)
     both = {"with the extender": bursts, "without it": [Burst([8.0, 9.0], 0.01)]}
     found = burst_report("a machine", 0.4, "1.37.1", BurstExtent(500, 100, 3), both)
     assert "| with the extender | 10 | 70 | 50 |" in found
     assert "| without it | 8 | 9 | 200 |" in found
-    assert "Resident memory of the extender after a burst: 70 MB" in found
+    assert "The extender: 2.0 ms of processor time a pod, resident 70 MB." in found
 
 
 def test_the_forms_of_a_burst_differ_in_the_extender_only() -> None:
