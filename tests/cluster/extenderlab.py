@@ -29,7 +29,7 @@ from lab.cluster import Cluster
 from lab.layout import API_ADDRESS, API_PORT
 
 from tests.cluster.installation import ROOT
-from tests.cluster.kube import Kube, Object
+from tests.cluster.kube import Kube, Object, eventually
 from tests.manifests.chart import objects_of
 from tests.plugin.agent import free_port
 
@@ -241,6 +241,8 @@ class ExtenderLab:
         if hard:
             replica.kill()
         else:
+            # Before that it is still being started, and ends as any process does.
+            eventually(f"{replica.name} to answer", lambda: replica.get("/livez") == 200, 60)
             assert replica.stop() == 0, replica.text[-3000:]
         self.replicas.remove(replica)
         self.ended.append(replica)
