@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from dra_driver.legacy.extender import usagemaps
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.eventually import eventually
 from tests.plugin.extenderworld import (
@@ -25,6 +27,7 @@ from tests.plugin.extenderworld import (
     notes,
     pod,
     pod_document,
+    sample,
 )
 
 
@@ -242,6 +245,41 @@ def test_usage_maps_that_somebody_deletes_or_edits_are_written_again(server: Api
     annotate(server, "nodes", "n", **{MAPS[0]: "true"})
     eventually(lambda: maps(server, "n") == ["false", "false,false"], what="the right maps")
     assert server.store.get("nodes", "n")["metadata"]["annotations"]["mine"] == "stays"
+
+
+def test_usage_maps_wait_for_the_end_of_a_burst_but_not_for_ever(
+    server: ApiServer, one: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usagemaps, "LATEST_SECONDS", 4.0)
+    add_node(server, "n")
+    add_node(server, "m")
+    nodes = known(one, "n", "m")
+    eventually(lambda: maps(server, "n")[0] == maps(server, "m")[0] == ",".join(["false"] * 16), what="the first maps")
+    written, began = server.count("PATCH", "/nodes/"), time.monotonic()
+    assert one.schedule(add_pod(server, "p", limits(16)), ["n"]) == "n"
+    full = ",".join(["true"] * 16)
+    number, seen = 0, 0.0
+    while not seen and time.monotonic() - began < 15:
+        number += 1
+        assert one.schedule(add_pod(server, f"q{number}", limits(1)), nodes) == "m"
+        end_pod(server, f"q{number}")
+        seen = time.monotonic() - began if maps(server, "n")[0] == full else 0.0
+        if time.monotonic() - began < 3.5:
+            assert server.count("PATCH", "/nodes/") == written, "nothing is written meanwhile"
+        time.sleep(0.1)
+    assert 3.5 < seen < 10
+    eventually(lambda: maps(server, "m")[0] == ",".join(["false"] * 16), what="the last maps")
+
+
+def test_news_of_usage_maps_change_no_verdict(server: ApiServer, one: Extender) -> None:
+    add_node(server, "n")
+    known(one, "n")
+    eventually(lambda: maps(server, "n")[0] == ",".join(["false"] * 16), what="the maps")
+    before = sample(one, "verdicts")
+    assert before
+    annotate(server, "nodes", "n", **{MAPS[0]: "true"})
+    eventually(lambda: maps(server, "n")[0] == ",".join(["false"] * 16), what="the right maps")
+    assert sample(one, "verdicts") == before
 
 
 def test_devices_marked_as_unusable_are_not_given(server: ApiServer, one: Extender) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from dra_driver.errors import DriverError
@@ -42,6 +43,8 @@ class Cluster:
         self._usage: dict[str, Usage] = {}
         self._stale_maps: dict[str, float] = {}
         """Node to the time since when its usage maps may be out of date."""
+        self.touched_at = 0.0
+        """When something about any node has changed last (monotonic clock), but for its usage maps."""
         self._listed: set[str] = set()
 
     def begin(self) -> None:
@@ -221,13 +224,18 @@ class Cluster:
     # Under the lock
 
     def _set_node(self, name: str, node: Node | None) -> None:
-        if self._nodes.get(name) == node:
+        old = self._nodes.get(name)
+        if old == node:
             return
         if node is None:
             del self._nodes[name]
         else:
             self._nodes[name] = node
-        self._touch(name)
+        if old is not None and node is not None and replace(old, usage_maps=node.usage_maps) == node:
+            # Written by this process, mostly; and nothing else follows from them.
+            self._stale_maps.setdefault(name, time.monotonic())
+        else:
+            self._touch(name)
 
     def _set_pod(self, key: str, pod: Pod | None) -> None:
         old = self._pods.get(key)
@@ -269,7 +277,8 @@ class Cluster:
         """What was derived about a node is out of date."""
         self._usage.pop(name, None)
         self.touched(name)
-        self._stale_maps.setdefault(name, time.monotonic())
+        self.touched_at = time.monotonic()
+        self._stale_maps.setdefault(name, self.touched_at)
 
     def _used(self, name: str) -> Usage | None:
         """What is taken on a node; None for one that is not known."""

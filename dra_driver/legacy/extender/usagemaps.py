@@ -16,7 +16,10 @@ from dra_driver.legacy.extender.objects import NODES
 from dra_driver.legacy.names import CORE_USAGE, DEVICE_USAGE
 
 SETTLE_SECONDS: Final = 1.0
-"""A node on which pods come and go is written once for all that happened in this time."""
+"""Nodes are written when nothing has changed on any of them for so long: a write for each pod of a burst, and the news
+of it for everybody who watches nodes, would take processor time from those who schedule."""
+LATEST_SECONDS: Final = 10.0
+"""A node waits no longer than this."""
 PAUSE_SECONDS: Final = 10.0
 """No node is written for so long after one could not be."""
 
@@ -44,7 +47,8 @@ class UsageMaps:
         now = time.monotonic()
         if now < self._not_before:
             return
-        for node, maps in self._cluster.stale_maps(now - SETTLE_SECONDS):
+        quiet = now - self._cluster.touched_at >= SETTLE_SECONDS
+        for node, maps in self._cluster.stale_maps(now - (SETTLE_SECONDS if quiet else LATEST_SECONDS)):
             if not self._may_act():
                 return
             annotations = dict(zip((DEVICE_USAGE, CORE_USAGE), maps, strict=True))
