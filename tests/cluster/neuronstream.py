@@ -71,6 +71,14 @@ class Stream:
                 self._make_room()
             assert time.monotonic() - moved < STUCK_SECONDS, f"nothing moves; waiting: {waiting[:3]}"
 
+    def check_failed(self) -> None:
+        """Pods fail only where somebody has edited their annotations, or those of a pod that is in their way."""
+        edited = self._ledger.edited
+        for node in self._nodes:
+            for name, text in node.refused.items():
+                harmed = name in edited or any(f"pod default/{other} " in text for other in edited)
+                assert harmed, f"{name} has failed on {node.name}: {text}"
+
     def end_all(self) -> None:
         """No pod is left."""
         self._pods.delete(*(name for name in list(self._pods.known) if name not in self._leaving))

@@ -92,6 +92,7 @@ def test_no_device_is_given_twice_or_lost_while_pods_come_and_go_and_extenders_a
         names = [item["metadata"]["name"] for item in whole]
         pods.wait("a pod on every whole node", lambda: all(pods.phase(name) == "Running" for name in names), 120)
         assert alone.kills
+        stream.check_failed()
         ledger.check()
         side.check()
         kills = f"{alone.kills} kills alone, {pair.kills} of a leader, {pair.ends} handed over"
