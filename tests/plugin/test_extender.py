@@ -145,6 +145,8 @@ def test_the_node_that_keeps_larger_sets_whole_is_preferred(server: ApiServer, o
         assert one.schedule(add_pod(server, f"p{number}", limits(1)), nodes) == "row"
     assert one.schedule(add_pod(server, "four", limits(4)), nodes) == "row"
     assert one.schedule(add_pod(server, "sixteen", limits(16)), nodes) == "empty"
+    # What was answered before is not answered again.
+    assert one.scores(pod_document("p", limits(16)), nodes)["empty"] == 0
 
 
 def test_whole_nodes_are_passed_on_as_they_came(server: ApiServer, one: Extender) -> None:

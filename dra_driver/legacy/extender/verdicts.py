@@ -29,18 +29,28 @@ class Filtered:
     lasting: dict[str, str]
 
 
+class _Table:
+    """What is remembered about one request, by node."""
+
+    __slots__ = ("refusals", "scores")
+
+    def __init__(self) -> None:
+        self.refusals: dict[str, Refusal | None] = {}
+        self.scores: dict[str, int] = {}
+
+
 class Verdicts:
     """About the nodes of ``cluster``; may be asked from any thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._tables: OrderedDict[Demand, dict[str, Refusal | None]] = OrderedDict()
+        self._tables: OrderedDict[Demand, _Table] = OrderedDict()
         cluster.touched = self._forget
 
     @property
     def remembered(self) -> list[int]:
         """For how many nodes the verdict on each remembered request is known."""
-        return [len(table) for table in self._tables.values()]
+        return [len(table.refusals) for table in self._tables.values()]
 
     def filter(self, names: Iterable[str], wants: Demand) -> Filtered:
         """Where a pod fits."""
@@ -50,11 +60,12 @@ class Verdicts:
         lasting: dict[str, str] = {}
         with self._cluster.lock:
             table = self._table(shape)
+            refusals = table.refusals
             for name in names:
                 try:
-                    refusal = table[name]
+                    refusal = refusals[name]
                 except KeyError:
-                    refusal = self._verdict(name, shape, table)
+                    refusal = self._verdict(name, shape, refusals)
                 if refusal is None:
                     fitting.append(name)
                 elif refusal.lasting:
@@ -66,27 +77,40 @@ class Verdicts:
     def scores(self, names: Iterable[str], wants: Demand) -> list[tuple[str, int]]:
         """0 to 10 for each node: how well it packs."""
         shape = _shape(wants)
-        seen = ((name, self._cluster.look(name)) for name in names)
-        return [(name, 0 if isinstance(found, Refusal) else _score(*found, shape)) for name, found in seen]
+        found: list[tuple[str, int]] = []
+        with self._cluster.lock:
+            scores = self._table(shape).scores
+            for name in names:
+                score_ = scores.get(name)
+                found.append((name, self._judge(name, shape, scores) if score_ is None else score_))
+        return found
 
-    def _table(self, shape: Demand) -> dict[str, Refusal | None]:
-        found = self._tables.setdefault(shape, {})
+    def _judge(self, name: str, shape: Demand, scores: dict[str, int]) -> int:
+        seen = self._cluster.look(name)
+        found = 0 if isinstance(seen, Refusal) else _score(*seen, shape)
+        if self._cluster.knows(name):
+            scores[name] = found
+        return found
+
+    def _table(self, shape: Demand) -> _Table:
+        found = self._tables.setdefault(shape, _Table())
         self._tables.move_to_end(shape)
         if len(self._tables) > SHAPES:
             self._tables.popitem(last=False)
         return found
 
-    def _verdict(self, name: str, shape: Demand, table: dict[str, Refusal | None]) -> Refusal | None:
+    def _verdict(self, name: str, shape: Demand, refusals: dict[str, Refusal | None]) -> Refusal | None:
         seen = self._cluster.look(name)
         refusal = seen if isinstance(seen, Refusal) else _fits(*seen, shape)
         # Names come from outside: those that are no nodes must not fill the memory.
         if self._cluster.knows(name):
-            table[name] = refusal
+            refusals[name] = refusal
         return refusal
 
     def _forget(self, name: str) -> None:
         for table in self._tables.values():
-            table.pop(name, None)
+            table.refusals.pop(name, None)
+            table.scores.pop(name, None)
 
 
 @lru_cache(maxsize=16384)
