@@ -104,6 +104,9 @@ class Pods:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._changed = threading.Condition()
+        self._over = False
+        self._stream: Stream | None = None
+        self._version = ""
         self._writers = ThreadPoolExecutor(8, "pods")
         self.known: dict[str, Object] = {}
         self.made: dict[str, float] = {}
@@ -116,37 +119,43 @@ class Pods:
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow them meanwhile; at the end all of them are deleted."""
-        listed = json.loads(self._transport.request("GET", PODS).body)
-        query = [("watch", "1"), ("resourceVersion", listed["metadata"]["resourceVersion"])]
-        with self._transport.stream(PODS, query=query, timeout=3600) as stream:
-            thread = threading.Thread(target=self._follow, args=(stream,), name="pods-watch", daemon=True)
-            thread.start()
-            try:
-                yield
-            finally:
-                self.delete(*list(self.known), at_once=True)
-                stream.abort()
-                thread.join(10)
-                self._writers.shutdown()
-
-    def _follow(self, stream: Stream) -> None:
+        self._version = json.loads(self._transport.request("GET", PODS).body)["metadata"]["resourceVersion"]
+        thread = threading.Thread(target=self._follow, name="pods-watch", daemon=True)
+        thread.start()
         try:
-            for line in stream:
-                event = json.loads(line)
-                kind, item = event["type"], event["object"]
-                name = item["metadata"]["name"]
-                with self._changed:
-                    if kind == "DELETED":
-                        self.known.pop(name, None)
-                    else:
-                        self.known[name] = item
-                    if item["spec"].get("nodeName"):
-                        self.bound.setdefault(name, time.monotonic())
-                    for listener in self.heard:
-                        listener(kind, item)
-                    self._changed.notify_all()
+            yield
+        finally:
+            self.delete(*list(self.known), at_once=True)
+            self._over = True
+            if self._stream is not None:
+                self._stream.abort()
+            thread.join(10)
+            self._writers.shutdown()
+
+    def _follow(self) -> None:
+        try:
+            # The server ends a watch whose reader is slow; it goes on where that one has ended.
+            while not self._over:
+                query = [("watch", "1"), ("resourceVersion", self._version)]
+                with self._transport.stream(PODS, query=query, timeout=3600) as self._stream:
+                    for line in self._stream:
+                        self._hear(json.loads(line))
         except Exception as error:  # noqa: BLE001 # told by those who wait
             self.fault = error
+
+    def _hear(self, event: Object) -> None:
+        kind, item = event["type"], event["object"]
+        self._version, name = item["metadata"]["resourceVersion"], item["metadata"]["name"]
+        with self._changed:
+            if kind == "DELETED":
+                self.known.pop(name, None)
+            else:
+                self.known[name] = item
+            if item["spec"].get("nodeName"):
+                self.bound.setdefault(name, time.monotonic())
+            for listener in self.heard:
+                listener(kind, item)
+            self._changed.notify_all()
 
     def create(self, *items: Object) -> None:
         """Make pods, several at a time."""
