@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Self
 
 from lab import command
 from lab.cluster import Cluster
@@ -26,28 +26,16 @@ from lab.settings import Settings
 from lab.spec import DEFAULT_KUBERNETES, ClusterSpec
 
 from bench import drivers, extender, machine
+from bench.burstobjects import PORT, TYPE, Object, node, pod, scheduler_configuration
 from bench.figures import percentile
 from bench.report import table
 from dra_driver.kube.transport import Stream, Transport
 
-Object = dict[str, Any]
-
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
-TYPE = "trn1.32xlarge"
-ROOM = {
-    "cpu": "128",
-    "memory": "512Gi",
-    "pods": "250",
-    "aws.amazon.com/neuron": "16",
-    "aws.amazon.com/neuroncore": "32",
-}
-PORT = 51617
 FORMS = ("with the extender", "without it")
 LIMIT_SECONDS = 120.0
 WRITERS = 8
-REQUESTS_A_SECOND = 5000
-"""Of kube-scheduler; its default of 50 would be what is measured of the form that binds by itself."""
 
 
 @dataclass(frozen=True)
@@ -115,53 +103,6 @@ def report(machine_: str, load: float, kubernetes: str, extent: Extent, found: M
         f"The extender: {extended.processor:.1f} ms of processor time a pod, resident {extended.resident_mb:.0f} MB.",
     ]
     return "\n".join(lines)
-
-
-def node(number: int) -> Object:
-    """A Node whose device plugin has registered."""
-    labels = {"node.kubernetes.io/instance-type": TYPE}
-    ready = {"type": "Ready", "status": "True", "reason": "Always", "message": ""}
-    status = {"capacity": ROOM, "allocatable": ROOM, "conditions": [ready]}
-    return {"metadata": {"name": f"node-{number}", "labels": labels}, "status": status}
-
-
-def pod(number: int) -> Object:
-    """A pod of a burst; they ask for 1 and 4 devices by turns."""
-    limits = {"aws.amazon.com/neuron": "4" if number % 4 == 3 else "1"}
-    spec = {
-        "schedulerName": "my-scheduler",
-        "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
-        "automountServiceAccountToken": False,
-        # What the API server taints a new node with stays, since no controller runs.
-        "tolerations": [{"operator": "Exists"}],
-    }
-    return {"metadata": {"name": f"pod-{number}"}, "spec": spec}
-
-
-def scheduler_configuration(kubeconfig: Path, extended: bool) -> Object:
-    """The KubeSchedulerConfiguration of one form."""
-    managed = [{"name": name, "ignoredByScheduler": False} for name in ROOM if name.startswith("aws.")]
-    one = {
-        "urlPrefix": f"http://127.0.0.1:{PORT}",
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "bindVerb": "bind",
-        "weight": 1,
-        "nodeCacheCapable": True,
-        "managedResources": managed,
-    }
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False},
-        "clientConnection": {
-            "kubeconfig": str(kubeconfig),
-            "qps": REQUESTS_A_SECOND,
-            "burst": REQUESTS_A_SECOND,
-        },
-        "profiles": [{"schedulerName": "my-scheduler"}],
-        "extenders": [one] if extended else [],
-    }
 
 
 class Watching:

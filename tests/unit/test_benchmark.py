@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.burst import Burst, BurstFigures, burst_figures, scheduler_configuration
+from bench.burst import Burst, BurstFigures, burst_figures
 from bench.burst import Extent as BurstExtent
 from bench.burst import report as burst_report
+from bench.burstobjects import scheduler_configuration
 from bench.calls import AT_ONCE, Extent, Situation
 from bench.extender import Asked, ExtenderFigures
 from bench.extender import Extent as ExtenderExtent
