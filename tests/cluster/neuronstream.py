@@ -33,6 +33,7 @@ EDITS: tuple[dict[str, str | None], ...] = (
 )
 STALE = {"AWS_NEURON_IDS": "0,1", "NEURON_ALLOCATED": "true", "NEURON_RESOURCE_TYPE": CORE}
 """Of a pod whose template was taken from a running one."""
+NOT_TOLD = "no pod of this node is known that waits for"
 STUCK_SECONDS = 120.0
 
 
@@ -72,12 +73,21 @@ class Stream:
             assert time.monotonic() - moved < STUCK_SECONDS, f"nothing moves; waiting: {waiting[:3]}"
 
     def check_failed(self) -> None:
-        """Pods fail only where somebody has edited their annotations, or those of a pod that is in their way."""
+        """Pods fail only where somebody has edited their annotations, or those of a pod that is in their way.
+
+        A few may fail because their device plugin was not told of them in time, as documented.
+        """
         edited = self._ledger.edited
+        unknown = []
         for node in self._nodes:
             for name, text in node.refused.items():
+                if NOT_TOLD in text:
+                    unknown.append(name)
+                    continue
                 harmed = name in edited or any(f"pod default/{other} " in text for other in edited)
-                assert harmed, f"{name} has failed on {node.name}: {text}"
+                assert harmed, f"{name} has failed on {node.name}: {text}; its plugin: {node.plugin.text[-2000:]}"
+        self.refused["plugin not told in time"] = len(unknown)
+        assert len(unknown) <= 1 + self._number // 500, unknown
 
     def end_all(self) -> None:
         """No pod is left."""
@@ -105,7 +115,7 @@ class Stream:
         failed = sum(len(node.refused) for node in self._nodes)
         return (
             f"{self._number} pods came, {len(pods.bound)} were bound, {self._ledger.answered} ran, "
-            f"{failed} failed after edits, refused: {dict(self.refused)}, ends: {dict(self._ended)}; "
+            f"{failed} failed, refused: {dict(self.refused)}, ends: {dict(self._ended)}; "
             f"{self._ledger.checked} annotations checked; bound without waiting for room: {len(times)}, "
             f"p50 {1000 * median(times):.0f} ms, p99 {1000 * times[int(len(times) * 0.99)]:.0f} ms"
         )
