@@ -60,6 +60,8 @@ class NeuronNode:
     """UIDs of pods that were admitted or refused."""
     refused: dict[str, str] = field(default_factory=dict)
     """Why a pod failed here, by its name."""
+    too_late: int = 0
+    """Pods that were gone when they were to be admitted."""
     told: Callable[[NeuronNode, Object, dict[str, Given]], None] = lambda *_: None
     """Called with what a pod was given."""
     left: Callable[[NeuronNode, str], None] = lambda *_: None
@@ -114,6 +116,10 @@ class NeuronNode:
         try:
             answers = self.manager.admit(KnownPod(meta["namespace"], meta["name"], meta["uid"], containers))
         except KubeletError as error:
+            if not self.pods.stored(meta["name"], meta["uid"]):
+                # It was bound while it was being deleted, and is gone before its node has heard of it.
+                self.too_late += 1
+                return
             self.refused[meta["name"]] = str(error)
             text = f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
             self._status(item, {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": text})

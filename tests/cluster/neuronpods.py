@@ -170,6 +170,16 @@ class Pods:
         query = [("gracePeriodSeconds", "0")] if at_once else []
         list(self._writers.map(lambda name: self.send("DELETE", name, query=query), names))
 
+    def stored(self, name: str, uid: str) -> bool:
+        """Whether the API server has this pod now, whatever the watch has told so far."""
+        try:
+            found = self._transport.request("GET", f"{PODS}/{name}", timeout=60)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return False
+        return str(json.loads(found.body)["metadata"]["uid"]) == uid
+
     def annotate(self, name: str, changes: Mapping[str, str | None]) -> None:
         """What others write; None removes."""
         self.send("PATCH", name, {"metadata": {"annotations": dict(changes)}})

@@ -136,6 +136,15 @@ class PluginNode:
         found: Object = self.server.store.get("nodes", NODE)["metadata"].get("annotations") or {}
         return found
 
+    def annotate(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """What others write; None removes."""
+        key = f"default/{name}"
+        with self.server.store.changed:
+            pod = self.server.store.get("pods", key)
+            now = {**(pod["metadata"].get("annotations") or {}), **changes}
+            pod["metadata"]["annotations"] = {name: text for name, text in now.items() if text is not None}
+            self.server.store.update("pods", key, pod)
+
     def set_phase(self, name: str, phase: str) -> None:
         key = f"default/{name}"
         with self.server.store.changed:

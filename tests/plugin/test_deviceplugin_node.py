@@ -301,6 +301,46 @@ def test_what_a_running_pod_has_is_not_given_again_whoever_chose_it(make: MakeNo
             admit(node, node.chosen("third", CORE, (6, 7)))
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        dict.fromkeys((names.ALLOCATION, names.IDS, names.DEVICES, names.RESOURCE_TYPE)),
+        {names.ALLOCATION: "nonsense"},
+    ],
+    ids=["erased", "spoiled"],
+)
+def test_an_edit_of_a_running_pod_takes_nothing_from_those_that_follow_it(
+    make: MakeNode, edit: dict[str, str | None]
+) -> None:
+    """What it leaves, an extender gives to others at once, before kubelet could learn that it is healthy again."""
+    node = make("trn1.32xlarge")
+    with node.plugin():
+        pod = node.chosen("p", NEURON, range(16))
+        admit(node, pod)
+        node.set_phase("p", "Running")
+        eventually(lambda: node.annotations("p").get(names.ALLOCATED) == "true", what="the record")
+        node.annotate("p", edit)
+        time.sleep(0.3)
+        assert node.manager.allocatable(CORE) == 32
+        node.end(pod)
+        assert cores(admit(node, node.chosen("next", CORE, range(8)))) == list(range(8))
+
+
+def test_annotations_that_were_erased_are_written_as_they_were(make: MakeNode) -> None:
+    node = make("trn1.32xlarge")
+    with node.plugin():
+        admit(node, node.chosen("p", NEURON, range(4)))
+        eventually(lambda: node.annotations("p").get(names.ALLOCATED) == "true", what="the record")
+        before = node.annotations("p")
+        node.annotate("p", dict.fromkeys(before))
+        eventually(lambda: names.ALLOCATED in node.annotations("p"), what="the record")
+        changing = {names.ALLOC_TIME}
+        assert node.annotations("p").keys() == before.keys()
+        assert {key: text for key, text in node.annotations("p").items() if key not in changing} == {
+            key: text for key, text in before.items() if key not in changing
+        }
+
+
 def test_an_edited_pod_that_waits_does_not_harm_the_one_it_copies(make: MakeNode) -> None:
     node = make("trn1.32xlarge")
     with node.plugin():

@@ -18,6 +18,7 @@ from dra_driver.kubeletplugin.calls import CallError
 from dra_driver.kubeletplugin.deviceservice import ContainerDevices
 from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy.annotations import Share, ranges
+from dra_driver.legacy.demand import ENDED
 from dra_driver.legacy.deviceplugin.answer import AnswerSettings, answer
 from dra_driver.legacy.deviceplugin.choosing import Choice, Refusal, choose, prefer
 from dra_driver.legacy.deviceplugin.matching import Match, find, unknown_pods
@@ -123,6 +124,8 @@ class Allocator:
         self._clock = clock
         self._lock = threading.RLock()
         self._handed: dict[str, dict[str, Share]] = {}
+        self._placed: set[str] = set()
+        """UIDs of pods that got what an extender had chosen."""
         self._read = Reading(clock)
         self._refused: dict[str, float] = {}
         self.kubelet_trouble = ""
@@ -150,6 +153,8 @@ class Allocator:
                 raise
             share = choice.share
             self._handed.setdefault(match.pod.uid, {})[share.container] = share
+            if choice.annotated and not match.pod.by_plugin:
+                self._placed.add(match.pod.uid)
         log.info(
             "container %s of pod %s gets %s %s (%s%s)",
             share.container,
@@ -240,6 +245,7 @@ class Allocator:
         told = self._read.joined(pods)
         for uid in [uid for uid in self._handed if uid not in told]:
             del self._handed[uid]
+        self._placed &= self._handed.keys()
         self._refused = {uid: at for uid, at in self._refused.items() if now - at < REMEMBER_SECONDS}
         known = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values()}
         offer = self._sources.offer()
@@ -248,7 +254,11 @@ class Allocator:
         bound = [found for pod in told.values() if (found := bound_pod(pod)) is not None]
         handed = {uid: dict(shares) for uid, shares in self._handed.items()}
         strangers = tuple(found for key, found in (listed or {}).items() if key not in known)
-        return Snapshot(offer, bound, listed, handed, strangers), known
+        # kubelet may list a pod for a while that has ended; its devices are free.
+        over = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values() if pod.status.phase in ENDED}
+        ended = over - {pod.key for pod in bound}
+        living = None if listed is None else {key: found for key, found in listed.items() if key not in ended}
+        return Snapshot(offer, bound, living, handed, strangers, frozenset(self._placed)), known
 
 
 def _nobody(world: Snapshot, resource: Resource, count: int) -> Refusal:

@@ -7,7 +7,7 @@ devices without an extender gets the annotations that the extender would have wr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dra_driver.errors import DriverError
@@ -45,7 +45,7 @@ def records(world: Snapshot, now: int) -> list[Record]:
 def record_of(world: Snapshot, pod: BoundPod, share: Share, now: int) -> Record | None:
     """What a pod's annotations lack once it has this share too."""
     handed = {**world.handed.get(pod.uid, {}), share.container: share}
-    later = Snapshot(world.offer, world.pods, world.listed, {**world.handed, pod.uid: handed})
+    later = replace(world, handed={**world.handed, pod.uid: handed})
     annotations = _lacking(later, pod, now)
     return Record(pod, annotations) if annotations else None
 
@@ -60,7 +60,9 @@ def _lacking(world: Snapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
     shares = tuple(share for want in pod.wants if (share := _share(world, pod, want)) is not None)
     if not shares or _same(said, shares):
         return {}
-    return write(world.offer.hardware, shares, now) | _YES | {CHOSEN_BY: DEVICE_PLUGIN}
+    # What somebody has taken away from an extender's choice is put back as it was.
+    who = {} if pod.uid in world.placed else {CHOSEN_BY: DEVICE_PLUGIN}
+    return write(world.offer.hardware, shares, now) | _YES | who
 
 
 def _same(said: Allocation | None, shares: tuple[Share, ...]) -> bool:

@@ -36,6 +36,8 @@ class Snapshot:
         listed: None when kubelet cannot be asked.
         handed: what this process has handed out.
         strangers: pods that kubelet lists and the API server has not told of.
+        placed: UIDs of pods to which this process has handed out what an extender had chosen, whatever has become of
+            their annotations since.
     """
 
     offer: Offer
@@ -43,6 +45,7 @@ class Snapshot:
     listed: Listed | None
     handed: Handed = field(default_factory=dict)
     strangers: Sequence[PodDevices] = ()
+    placed: frozenset[str] = frozenset()
 
     def counted(self, pod: BoundPod, container: str, resource: Resource) -> frozenset[int] | None:
         """Ids that kubelet counts for a container; None when it does not tell of the pod or the container."""
@@ -145,7 +148,7 @@ def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
     """
     machine, mask = world.offer.hardware, 0
     other = Resource.CORE if resource is Resource.DEVICE else Resource.DEVICE
-    kept_apart = {pod.key for pod in world.pods if _chosen_by_extender(pod)}
+    kept_apart = {pod.key for pod in world.pods if pod.uid in world.placed or _chosen_by_extender(pod)}
     counted: frozenset[int] = frozenset()
     for key, found in (world.listed or {}).items():
         counted |= numbers(found.devices(resource.value))
