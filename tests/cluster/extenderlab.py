@@ -6,18 +6,15 @@ different: the addresses, and where the certificate of the authority and the cre
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import http.client
 import itertools
 import json
 import os
-import random
 import signal
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,6 +25,7 @@ from lab import pki
 from lab.cluster import Cluster
 from lab.layout import API_ADDRESS, API_PORT
 
+from tests.cluster.forwarding import Endpoint, Forwarder
 from tests.cluster.installation import ROOT
 from tests.cluster.kube import Kube, Object, eventually
 from tests.manifests.chart import objects_of
@@ -123,63 +121,6 @@ class Replica(Program):
             connection.close()
 
 
-class Service:
-    """What a Service does: each connection goes to one of the replicas, byte by byte."""
-
-    def __init__(self) -> None:
-        self.port = 0
-        self.ports: list[int] = []
-        """Of the replicas."""
-        self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="service", daemon=True)
-
-    def start(self) -> None:
-        """Listen."""
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
-
-    def stop(self) -> None:
-        """End, with all connections."""
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _end(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        for port in random.sample(self.ports, len(self.ports)):
-            with suppress(OSError):
-                there = await asyncio.open_connection("127.0.0.1", port)
-                await asyncio.gather(_pass_on(reader, there[1]), _pass_on(there[0], writer))
-                return
-        writer.close()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        pass  # one side is gone; so the other is told
-    finally:
-        writer.close()
-
-
 @dataclass
 class ExtenderLab:
     """A cluster without nodes, `my-scheduler`, and as many extenders as are started."""
@@ -187,7 +128,8 @@ class ExtenderLab:
     kube: Kube
     lab: Cluster
     directory: Path
-    service: Service = field(default_factory=Service)
+    port: int = 0
+    """Of what stands for the Service."""
     replicas: list[Replica] = field(default_factory=list)
     ended: list[Replica] = field(default_factory=list)
     """Extenders that are not there any more."""
@@ -214,7 +156,7 @@ class ExtenderLab:
     def start_scheduler(self) -> Program:
         """`my-scheduler`."""
         kubeconfig, config = self.kubeconfig(SCHEDULER), self.directory / "my-scheduler-config.yaml"
-        config.write_text(yaml.safe_dump(scheduler_configuration(self.service.port, self.directory, kubeconfig)))
+        config.write_text(yaml.safe_dump(scheduler_configuration(self.port, self.directory, kubeconfig)))
         command = [
             *(str(self.lab.state.programs["kube-scheduler"]), f"--config={config}", "--v=2"),
             *(f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}"),
@@ -233,7 +175,6 @@ class ExtenderLab:
         ]
         started = Replica(name, command, self.directory, free_port())
         self.replicas.append(started)
-        self._route()
         return started
 
     def end_extender(self, replica: Replica, *, hard: bool) -> None:
@@ -246,7 +187,6 @@ class ExtenderLab:
             assert replica.stop() == 0, replica.text[-3000:]
         self.replicas.remove(replica)
         self.ended.append(replica)
-        self._route()
 
     def leader(self) -> Replica | None:
         """The replica that holds the lease."""
@@ -266,8 +206,9 @@ class ExtenderLab:
             text = replica.text
             assert "Traceback" not in text, text[max(0, text.index("Traceback") - 500) :][:4000]
 
-    def _route(self) -> None:
-        self.service.ports = [replica.port for replica in self.replicas]
+    def endpoints(self) -> list[Endpoint]:
+        """Where the Service leads."""
+        return [("127.0.0.1", replica.port) for replica in self.replicas]
 
 
 @contextmanager
@@ -277,7 +218,9 @@ def extender_lab(kube: Kube, lab: Cluster, directory: Path) -> Iterator[Extender
     made = ExtenderLab(kube, lab, directory)
     kube.apply(*(item for file in FILES for item in objects_of(file) if item["kind"] in RIGHTS))
     make_certificates(directory)
-    made.service.start()
+    forwarder = Forwarder(made.endpoints)
+    forwarder.start()
+    made.port = forwarder.listen("127.0.0.1")
     scheduler = made.start_scheduler()
     try:
         yield made
@@ -287,5 +230,5 @@ def extender_lab(kube: Kube, lab: Cluster, directory: Path) -> Iterator[Extender
         for program in (*made.replicas, scheduler):
             with suppress(subprocess.TimeoutExpired):
                 program.stop()
-        made.service.stop()
+        forwarder.stop()
         lab.control_plane.start("kube-controller-manager")
