@@ -41,8 +41,11 @@ RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBi
 FILES = ("my-scheduler.yaml", "extender.yaml", "device-plugin.yaml")
 
 
-def scheduler_configuration(port: int, certificates: Path, kubeconfig: Path) -> Object:
-    """The chart's KubeSchedulerConfiguration with the addresses and files of this machine."""
+def scheduler_configuration(port: int, certificates: Path, kubeconfig: Path, name: str) -> Object:
+    """The chart's KubeSchedulerConfiguration with the addresses and files of this machine.
+
+    One of another name than the chart's asks in the other form, with whole Node objects.
+    """
     (text,) = (
         item["data"]["my-scheduler-config.yaml"]
         for item in objects_of("my-scheduler.yaml")
@@ -51,9 +54,13 @@ def scheduler_configuration(port: int, certificates: Path, kubeconfig: Path) -> 
     found: Object = yaml.safe_load(text)
     (extender,) = found["extenders"]
     extender["urlPrefix"] = f"https://127.0.0.1:{port}"
-    for name in ("caFile", "certFile", "keyFile"):
-        extender["tlsConfig"][name] = str(certificates / Path(extender["tlsConfig"][name]).name)
+    for entry in ("caFile", "certFile", "keyFile"):
+        extender["tlsConfig"][entry] = str(certificates / Path(extender["tlsConfig"][entry]).name)
     found["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+    if name != SCHEDULER:
+        found["profiles"][0]["schedulerName"] = name
+        found["leaderElection"] = {"leaderElect": False}
+        extender["nodeCacheCapable"] = not extender["nodeCacheCapable"]
     return found
 
 
@@ -153,16 +160,16 @@ class ExtenderLab:
             path.write_text(json.dumps(document))
         return path
 
-    def start_scheduler(self) -> Program:
-        """`my-scheduler`."""
-        kubeconfig, config = self.kubeconfig(SCHEDULER), self.directory / "my-scheduler-config.yaml"
-        config.write_text(yaml.safe_dump(scheduler_configuration(self.port, self.directory, kubeconfig)))
+    def start_scheduler(self, name: str = SCHEDULER) -> Program:
+        """`my-scheduler`, or one of another name."""
+        kubeconfig, config = self.kubeconfig(SCHEDULER), self.directory / f"{name}-config.yaml"
+        config.write_text(yaml.safe_dump(scheduler_configuration(self.port, self.directory, kubeconfig, name)))
         command = [
             *(str(self.lab.state.programs["kube-scheduler"]), f"--config={config}", "--v=2"),
             *(f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}"),
             *("--bind-address=127.0.0.1", f"--secure-port={free_port()}"),
         ]
-        return Program(SCHEDULER, command, self.directory / "my-scheduler.log")
+        return Program(name, command, self.directory / f"{name}.log")
 
     def start_extender(self, *options: str) -> Replica:
         """One more replica."""

@@ -109,6 +109,8 @@ class Pods:
         self._version = ""
         self._writers = ThreadPoolExecutor(8, "pods")
         self.known: dict[str, Object] = {}
+        self.seen: set[str] = set()
+        """Pods that the watch has told of."""
         self.made: dict[str, float] = {}
         self.bound: dict[str, float] = {}
         """When a pod was made, and when it was seen to have a node."""
@@ -147,6 +149,7 @@ class Pods:
         kind, item = event["type"], event["object"]
         self._version, name = item["metadata"]["resourceVersion"], item["metadata"]["name"]
         with self._changed:
+            self.seen.add(name)
             if kind == "DELETED":
                 self.known.pop(name, None)
             else:

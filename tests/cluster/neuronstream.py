@@ -82,12 +82,13 @@ class Stream:
 
     def end_all(self) -> None:
         """No pod is left."""
-        self._pods.delete(*(name for name in list(self._pods.known) if name not in self._leaving))
-        self._pods.delete(*(item["metadata"]["name"] for item in list(self._pods.known.values()) if ended(item)))
 
         def gone() -> bool:
-            self._pods.delete(*(name for name, item in list(self._pods.known.items()) if ended(item)))
-            return not self._pods.known
+            # The watch may not have told yet of those that came last.
+            known = list(self._pods.known.items())
+            left = [name for name, item in known if ended(item) or "deletionTimestamp" not in item["metadata"]]
+            self._pods.delete(*left)
+            return not self._pods.known and self._pods.seen >= self._pods.made.keys()
 
         end = time.monotonic() + STUCK_SECONDS
         while not gone():

@@ -151,6 +151,27 @@ def _told(pods: Pods, name: str, key: str) -> str:
     return notes(pods.known[name]).get(key, "")
 
 
+def test_a_scheduler_that_sends_whole_nodes_is_answered_too(
+    side: ExtenderLab, pods: Pods, transport: Transport
+) -> None:
+    add_nodes(transport, node("full", "trn1.32xlarge", TORUS), node("free", "trn1.32xlarge", TORUS))
+    pods.create(pod("first", container("main", {DEVICE: 16}), where={"kubernetes.io/hostname": "full"}))
+    pods.wait_bound("first")
+    other = side.start_scheduler("whole-nodes")
+    try:
+        pods.create(
+            pod("p", container("main", {DEVICE: 8}), scheduler="whole-nodes"),
+            pod("seven", container("main", {DEVICE: 7}), scheduler="whole-nodes"),
+        )
+        (found,) = pods.wait_bound("p")
+        assert found["spec"]["nodeName"] == "free"
+        assert ids(_told(pods, "p", "AWS_NEURON_IDS")) == list(range(8))
+        sentence = _sentence("trn1.32xlarge", "device", 7)
+        pods.wait("the refusal", lambda: sentence in refusal(pods.known.get("seven", {})), 60)
+    finally:
+        other.stop()
+
+
 # Bad input
 
 
