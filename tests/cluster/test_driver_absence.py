@@ -47,6 +47,13 @@ class Absence:
     wiped: list[SliceEvent] = field(default_factory=list)
 
 
+def _missed(namespace: Namespace) -> str | None:
+    """What kubelet says of the pod that was bound, once it has noticed that the driver has gone."""
+    nudge(namespace, "bound")  # what it has said before that would stand for 60 to 90 s
+    messages = (str(event.get("message", "")) for event in namespace.events("bound"))
+    return next((text for text in messages if "is not registered" in text), None)
+
+
 @pytest.fixture(scope="module")
 def absence(kube: Kube, lab: Cluster, installation: Installation) -> Iterator[Absence]:
     """The driver leaves one node; a pod ends, one is made at once, one when the slices are gone; the driver returns."""
@@ -66,7 +73,7 @@ def absence(kube: Kube, lab: Cluster, installation: Installation) -> Iterator[Ab
                 clock = Stopwatch()
                 namespace.kubectl("delete", "pod", "ending", "--grace-period=1", "--wait=false")
                 namespace.apply(pods["bound"])
-                seen.message = namespace.wait_event("bound", "is not registered")
+                seen.message = eventually("kubelet to miss the driver", lambda: _missed(namespace), 60, every=2.0)
                 clock.lap(f"kubelet says of the pod that was bound: {seen.message}")
                 eventually("the slice to be deleted", lambda: watch.events(NODE), 45)
                 seen.wiped = watch.events()
