@@ -50,6 +50,7 @@ class UsageMaps:
         quiet = now - self._cluster.touched_at >= SETTLE_SECONDS
         for node, maps in self._cluster.stale_maps(now - (SETTLE_SECONDS if quiet else LATEST_SECONDS)):
             if not self._may_act():
+                self._cluster.maps_not_written(node.name)
                 return
             annotations = dict(zip((DEVICE_USAGE, CORE_USAGE), maps, strict=True))
             metadata = {"uid": node.uid, "annotations": annotations}
