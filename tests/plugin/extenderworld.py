@@ -214,6 +214,13 @@ def known(client: Extender) -> Extender:
     return client
 
 
+def known_nodes(one: Client, *nodes: str, size: int = 1) -> list[str]:
+    """Wait until the extender has seen the nodes, on which so many devices are free."""
+    probe = pod_document("probe", limits(size))
+    eventually(lambda: one.fits(probe, nodes) == list(nodes), what="the nodes")
+    return list(nodes)
+
+
 def sample(one: Extender, name: str) -> float:
     return float({item.name: item.value for item in one.service.samples()}[f"extender_{name}"])
 

@@ -23,18 +23,13 @@ from tests.plugin.extenderworld import (
     end_pod,
     extender,
     ids,
+    known_nodes,
     limits,
     notes,
     pod,
     pod_document,
     sample,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
 
 
 @pytest.fixture
@@ -48,17 +43,10 @@ def maps(server: ApiServer, node: str) -> list[str]:
     return [found.get(key, "") for key in MAPS]
 
 
-def known(one: Extender, *nodes: str) -> list[str]:
-    """Wait until the extender has seen the nodes."""
-    probe = pod_document("probe", limits(1))
-    eventually(lambda: one.fits(probe, nodes) == list(nodes), what="the nodes")
-    return list(nodes)
-
-
 def test_nine_cores_go_to_three_devices_of_a_chain_as_the_vendor_documents(server: ApiServer, one: Extender) -> None:
     add_node(server, "inf1", "inf1.6xlarge")
     item = add_pod(server, "nrt-test-5038", limits(cores=9))
-    assert one.schedule(item, known(one, "inf1")) == "inf1"
+    assert one.schedule(item, known_nodes(one, "inf1")) == "inf1"
     stored = pod(server, "nrt-test-5038")
     assert stored["spec"]["nodeName"] == "inf1"
     found = stored["metadata"]["annotations"]
@@ -72,7 +60,7 @@ def test_seven_devices_of_a_torus_are_refused_for_ever_with_the_documented_sente
     server: ApiServer, one: Extender
 ) -> None:
     add_node(server, "trn1")
-    nodes = known(one, "trn1")
+    nodes = known_nodes(one, "trn1")
     found = one.filter(pod_document("seven", limits(7)), nodes)
     assert found["NodeNames"] == []
     assert found["FailedAndUnresolvableNodes"]["trn1"].startswith(
@@ -83,7 +71,7 @@ def test_seven_devices_of_a_torus_are_refused_for_ever_with_the_documented_sente
 
 def test_a_node_that_is_full_for_now_may_be_cleared_by_eviction(server: ApiServer, one: Extender) -> None:
     add_node(server, "trn1")
-    nodes = known(one, "trn1")
+    nodes = known_nodes(one, "trn1")
     assert one.schedule(add_pod(server, "all", limits(16)), nodes) == "trn1"
     found = one.filter(pod_document("four", limits(4)), nodes)
     assert found["FailedNodes"]["trn1"].startswith("No 4 connected devices are free.")
@@ -98,13 +86,13 @@ def test_a_node_that_is_full_for_now_may_be_cleared_by_eviction(server: ApiServe
 )  # fmt: skip
 def test_counts_from_one_to_sixteen(server: ApiServer, one: Extender, kind: str, possible: set[int]) -> None:
     add_node(server, "n", kind)
-    nodes = known(one, "n")
+    nodes = known_nodes(one, "n")
     assert {count for count in range(1, 17) if one.fits(pod_document("p", limits(count)), nodes)} == possible
 
 
 def test_chips_and_cores_are_never_given_twice(server: ApiServer, one: Extender) -> None:
     add_node(server, "n", "inf2.48xlarge")
-    nodes = known(one, "n")
+    nodes = known_nodes(one, "n")
     sizes = [limits(cores=1), limits(3), limits(cores=4), limits(2), limits(cores=3), limits(1), limits(4), limits(4)]
     placed = [one.schedule(add_pod(server, f"p{number}", size), nodes) for number, size in enumerate(sizes)]
     assert placed[:6] == ["n"] * 6
@@ -118,7 +106,7 @@ def test_several_containers_get_sets_of_their_own_and_the_annotation_tells_whose
     add_node(server, "n", "inf2.48xlarge")
     init = [{"resources": limits(4)}, {"resources": limits(1), "restartPolicy": "Always"}]
     item = add_pod(server, "p", limits(2), limits(cores=3), init=init)
-    assert one.schedule(item, known(one, "n")) == "n"
+    assert one.schedule(item, known_nodes(one, "n")) == "n"
     shares = {
         share["name"]: (share["resource"], share["ids"])
         for share in json.loads(notes(server, "p")["neuron.aws.com/allocation"])["containers"]
@@ -136,7 +124,7 @@ def test_several_containers_get_sets_of_their_own_and_the_annotation_tells_whose
 def test_the_node_that_keeps_larger_sets_whole_is_preferred(server: ApiServer, one: Extender) -> None:
     for name in ("empty", "half", "row"):
         add_node(server, name)
-    nodes = known(one, "empty", "half", "row")
+    nodes = known_nodes(one, "empty", "half", "row")
     assert one.bind(add_pod(server, "eight", limits(8)), "half") == ""
     assert one.bind(add_pod(server, "one", limits(1)), "row") == ""
     assert one.scores(pod_document("p", limits(1)), nodes) == {"empty": 0, "half": 5, "row": 10}
@@ -151,7 +139,7 @@ def test_the_node_that_keeps_larger_sets_whole_is_preferred(server: ApiServer, o
 
 def test_whole_nodes_are_passed_on_as_they_came(server: ApiServer, one: Extender) -> None:
     stored = [add_node(server, "a"), add_node(server, "b", "inf1.6xlarge")]
-    known(one, "a", "b")
+    known_nodes(one, "a", "b")
     status, answer = one.post(
         "/filter", {"Pod": pod_document("p", limits(8)), "Nodes": {"items": stored}, "NodeNames": None}
     )
@@ -164,14 +152,14 @@ def test_whole_nodes_are_passed_on_as_they_came(server: ApiServer, one: Extender
 def test_a_pod_without_neuron_limits_is_just_bound(server: ApiServer, one: Extender) -> None:
     add_node(server, "n")
     item = add_pod(server, "plain", {"limits": {"cpu": "1"}}, note="mine")
-    assert one.schedule(item, known(one, "n")) == "n"
+    assert one.schedule(item, known_nodes(one, "n")) == "n"
     assert notes(server, "plain") == {"note": "mine"}
 
 
 def test_a_pod_that_was_bound_already_is_not_bound_again(server: ApiServer, one: Extender) -> None:
     for name in ("n", "m"):
         add_node(server, name)
-    known(one, "n", "m")
+    known_nodes(one, "n", "m")
     item = add_pod(server, "p", limits(4))
     assert one.bind(item, "n") == ""
     first = notes(server, "p")
@@ -182,7 +170,7 @@ def test_a_pod_that_was_bound_already_is_not_bound_again(server: ApiServer, one:
 
 def test_another_pod_of_the_same_name_is_not_bound(server: ApiServer, one: Extender) -> None:
     add_node(server, "n")
-    known(one, "n")
+    known_nodes(one, "n")
     item = add_pod(server, "p", limits(4))
     server.store.delete("pods", "a/p")
     assert "not found" in one.bind(item, "n")
@@ -195,7 +183,7 @@ def test_another_pod_of_the_same_name_is_not_bound(server: ApiServer, one: Exten
 
 def test_a_pod_that_changes_while_it_is_bound_is_bound_as_it_is_then(server: ApiServer, one: Extender) -> None:
     add_node(server, "n")
-    known(one, "n")
+    known_nodes(one, "n")
     item = add_pod(server, "p", limits(4))
     eventually(lambda: _pods(one) == 1, what="news of the pod")
     refused = server.fail(500, 10, watch=True)
@@ -214,7 +202,7 @@ def _pods(one: Extender) -> float:
 
 def test_devices_are_free_again_when_a_pod_has_ended_or_is_gone(server: ApiServer, one: Extender) -> None:
     add_node(server, "n")
-    nodes = known(one, "n")
+    nodes = known_nodes(one, "n")
     probe = pod_document("probe", limits(16))
     for end in (end_pod, lambda server, name: server.store.delete("pods", f"a/{name}")):
         assert one.schedule(add_pod(server, "p", limits(16)), nodes) == "n"
@@ -227,7 +215,7 @@ def test_devices_are_free_again_when_a_pod_has_ended_or_is_gone(server: ApiServe
 
 def test_pods_that_are_ending_keep_their_devices(server: ApiServer, one: Extender) -> None:
     add_node(server, "n")
-    nodes = known(one, "n")
+    nodes = known_nodes(one, "n")
     assert one.schedule(add_pod(server, "p", limits(16)), nodes) == "n"
     with server.store.changed:
         found = pod(server, "p")
@@ -240,7 +228,7 @@ def test_pods_that_are_ending_keep_their_devices(server: ApiServer, one: Extende
 
 def test_usage_maps_that_somebody_deletes_or_edits_are_written_again(server: ApiServer, one: Extender) -> None:
     add_node(server, "n", "inf2.xlarge", metadata={"annotations": {"mine": "stays"}})
-    known(one, "n")
+    known_nodes(one, "n")
     eventually(lambda: maps(server, "n") == ["false", "false,false"], what="the maps")
     annotate(server, "nodes", "n", **dict.fromkeys(MAPS))
     eventually(lambda: maps(server, "n") == ["false", "false,false"], what="the maps again")
@@ -255,7 +243,7 @@ def test_usage_maps_wait_for_the_end_of_a_burst_but_not_for_ever(
     monkeypatch.setattr(usagemaps, "LATEST_SECONDS", 4.0)
     add_node(server, "n")
     add_node(server, "m")
-    nodes = known(one, "n", "m")
+    nodes = known_nodes(one, "n", "m")
     eventually(lambda: maps(server, "n")[0] == maps(server, "m")[0] == ",".join(["false"] * 16), what="the first maps")
     written, began = server.count("PATCH", "/nodes/"), time.monotonic()
     assert one.schedule(add_pod(server, "p", limits(16)), ["n"]) == "n"
@@ -275,7 +263,7 @@ def test_usage_maps_wait_for_the_end_of_a_burst_but_not_for_ever(
 
 def test_news_of_usage_maps_change_no_verdict(server: ApiServer, one: Extender) -> None:
     add_node(server, "n")
-    known(one, "n")
+    known_nodes(one, "n")
     eventually(lambda: maps(server, "n")[0] == ",".join(["false"] * 16), what="the maps")
     before = sample(one, "verdicts")
     assert before
@@ -286,7 +274,7 @@ def test_news_of_usage_maps_change_no_verdict(server: ApiServer, one: Extender) 
 
 def test_devices_marked_as_unusable_are_not_given(server: ApiServer, one: Extender) -> None:
     add_node(server, "n", metadata={"annotations": {"neuron.aws.com/unusable-devices": "0,5,10"}})
-    nodes = known(one, "n")
+    nodes = known_nodes(one, "n")
     assert one.fits(pod_document("p", limits(8)), nodes) == []
     assert one.schedule(add_pod(server, "p", limits(4)), nodes) == "n"
     assert ids(server, "p") == [12, 13, 14, 15]
@@ -294,7 +282,7 @@ def test_devices_marked_as_unusable_are_not_given(server: ApiServer, one: Extend
 
 def test_an_edit_of_a_bound_pods_annotations_frees_nothing(server: ApiServer, one: Extender) -> None:
     add_node(server, "n")
-    nodes = known(one, "n")
+    nodes = known_nodes(one, "n")
     assert one.schedule(add_pod(server, "p", limits(8)), nodes) == "n"
     for change in ({"AWS_NEURON_IDS": "0"}, {"neuron.aws.com/allocation": "junk"}, {"AWS_NEURON_IDS": None}):
         annotate(server, "pods", "a/p", **change)
@@ -310,7 +298,7 @@ def test_a_pod_that_was_bound_past_the_extender_stops_its_node_until_its_devices
     server: ApiServer, one: Extender
 ) -> None:
     add_node(server, "n")
-    nodes = known(one, "n")
+    nodes = known_nodes(one, "n")
     add_pod(server, "stray", limits(1), node="n")
     probe = pod_document("probe", limits(1))
     eventually(lambda: one.fits(probe, nodes) == [], what="the stray pod")
@@ -324,7 +312,7 @@ def test_a_pod_that_was_bound_past_the_extender_stops_its_node_until_its_devices
 
 def test_annotations_that_a_user_puts_on_a_new_pod_are_of_no_use(server: ApiServer, one: Extender) -> None:
     add_node(server, "n")
-    nodes = known(one, "n")
+    nodes = known_nodes(one, "n")
     wish = {"AWS_NEURON_IDS": "8-15", "NEURON_CORES": "0-31", "NEURON_ALLOCATED": "true"}
     assert one.schedule(add_pod(server, "p", limits(4), **wish), nodes) == "n"
     found = notes(server, "p")
@@ -336,7 +324,7 @@ def test_annotations_that_a_user_puts_on_a_new_pod_are_of_no_use(server: ApiServ
 
 def test_a_new_logical_core_size_of_a_node_is_noticed(server: ApiServer, one: Extender) -> None:
     add_node(server, "n", "trn2.48xlarge")
-    nodes = known(one, "n")
+    nodes = known_nodes(one, "n")
     probe = pod_document("probe", limits(cores=128))
     assert one.fits(probe, nodes) == []
     with server.store.changed:

@@ -6,7 +6,6 @@ Each test is named after the complaint; the tracker and number are those of the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,22 +22,11 @@ from tests.plugin.extenderworld import (
     end_pod,
     extender,
     ids,
+    known_nodes,
     limits,
     notes,
     pod_document,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-
-
-def known(one: Extender, *nodes: str, size: int = 1) -> list[str]:
-    probe = pod_document("probe", limits(size))
-    eventually(lambda: one.fits(probe, nodes) == list(nodes), what="the nodes")
-    return list(nodes)
 
 
 def test_usage_maps_that_are_all_true_after_an_installation_keep_nothing_from_being_scheduled(
@@ -48,7 +36,7 @@ def test_usage_maps_that_are_all_true_after_an_installation_keep_nothing_from_be
     full = {MAPS[0]: ",".join(["true"] * 16), MAPS[1]: ",".join(["true"] * 32)}
     add_node(server, "n", metadata={"annotations": full})
     with extender(server) as one:
-        assert one.ready().schedule(add_pod(server, "p", limits(16)), known(one, "n")) == "n"
+        assert one.ready().schedule(add_pod(server, "p", limits(16)), known_nodes(one, "n")) == "n"
         server.store.delete("pods", "a/p")
         eventually(lambda: _map(server) == ",".join(["false"] * 16), what="the right map")
 
@@ -61,14 +49,14 @@ def test_pods_that_end_while_the_extender_is_down_leave_nothing_in_use(server: A
     """aws-neuron-sdk, the warning in deploy/infrastructure/scheduler.rst."""
     add_node(server, "n")
     with extender(server) as one:
-        known(one.ready(), "n")
+        known_nodes(one.ready(), "n")
         for name in ("done", "deleted", "stays"):
             assert one.schedule(add_pod(server, name, limits(4)), ["n"]) == "n"
         eventually(lambda: _map(server).count("true") == 12, what="the map")
     end_pod(server, "done")
     server.store.delete("pods", "a/deleted")
     with extender(server, "two") as two:
-        known(two.ready(), "n", size=8)
+        known_nodes(two.ready(), "n", size=8)
         eventually(lambda: _map(server).count("true") == 4, what="the map without them")
 
 
@@ -77,7 +65,7 @@ def test_annotations_of_the_network_stay(server: ApiServer) -> None:
     add_node(server, "n")
     network = {"k8s.ovn.org/pod-networks": '{"default":{}}'}
     with extender(server) as one:
-        known(one.ready(), "n")
+        known_nodes(one.ready(), "n")
         item = add_pod(server, "p", limits(4))
         # The network writes after the scheduler, and the extender, have seen the pod.
         refused = server.fail(503, 100, watch=True)
@@ -98,7 +86,7 @@ def test_filter_survives_whatever_is_missing(server: ApiServer) -> None:
     add_node(server, "n")
     server.store.create("nodes", {"metadata": {"name": "bare"}})
     with extender(server) as one:
-        known(one.ready(), "n")
+        known_nodes(one.ready(), "n")
         document = pod_document("p", limits(1))
         for drop in ("status", "metadata.annotations", "spec.containers", "spec"):
             broken = json.loads(json.dumps(document))
@@ -123,7 +111,7 @@ def test_a_node_whose_driver_is_missing_is_named_and_comes_back(server: ApiServe
             found = server.store.get("nodes", "n")
             found["status"]["capacity"] |= {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "32"}
             server.store.update("nodes", "n", found)
-        known(one, "n")
+        known_nodes(one, "n")
 
 
 def test_pods_that_follow_each_other_find_the_cores_free_also_on_a_node_that_comes_again(server: ApiServer) -> None:
@@ -131,7 +119,7 @@ def test_pods_that_follow_each_other_find_the_cores_free_also_on_a_node_that_com
     add_node(server, "n", "inf2.xlarge")
     ends = [end_pod, lambda server, name: end_pod(server, name, "Failed"), _delete]
     with extender(server) as one:
-        known(one.ready(), "n")
+        known_nodes(one.ready(), "n")
         for number in range(12):
             item = add_pod(server, f"p{number}", limits(cores=1 + number % 2))
             _placed(one, item)
@@ -142,7 +130,7 @@ def test_pods_that_follow_each_other_find_the_cores_free_also_on_a_node_that_com
         server.store.delete("nodes", "n")
         _delete(server, "last")
         add_node(server, "n", "inf2.xlarge")
-        known(one, "n")
+        known_nodes(one, "n")
 
 
 def _placed(one: Extender, item: Object) -> None:
@@ -157,7 +145,7 @@ def test_a_core_is_never_under_two_pods_of_any_kind(server: ApiServer) -> None:
     """aws-neuron-sdk 697: a process cannot bind a core."""
     add_node(server, "n", "inf2.48xlarge")
     with extender(server) as one:
-        known(one.ready(), "n")
+        known_nodes(one.ready(), "n")
         sizes = [limits(cores=3), limits(2), limits(cores=1), limits(cores=1), limits(4), limits(cores=5), limits(1)]
         for number, size in enumerate(sizes):
             one.schedule(add_pod(server, f"p{number}", size), ["n"])
@@ -169,7 +157,7 @@ def test_ids_are_sorted_and_without_gaps(server: ApiServer, kind: str) -> None:
     """aws-neuron-sdk 110: devices in another order, or not connected, break the runtime."""
     add_node(server, "n", kind)
     with extender(server) as one:
-        known(one.ready(), "n")
+        known_nodes(one.ready(), "n")
         for number, size in enumerate((limits(1), limits(cores=2), limits(1), limits(4), limits(2), limits(3))):
             if one.schedule(add_pod(server, f"p{number}", size), ["n"]):
                 found = ids(server, f"p{number}")
@@ -182,7 +170,7 @@ def test_cores_are_asked_for_by_their_own_resource_on_nodes_of_any_autoscaler(se
         server, "n", "inf2.48xlarge", metadata={"labels": {"node.kubernetes.io/instance-type": "ml.inf2.48xlarge"}}
     )
     with extender(server) as one:
-        assert one.ready().schedule(add_pod(server, "p", limits(cores=5)), known(one, "n")) == "n"
+        assert one.ready().schedule(add_pod(server, "p", limits(cores=5)), known_nodes(one, "n")) == "n"
         assert ids(server, "p") == [0, 1, 2, 3, 4]
 
 
@@ -192,7 +180,7 @@ def test_a_type_that_no_list_has_is_scheduled_all_the_same(server: ApiServer, ki
     counts = {"aws.amazon.com/neuron": "1", "aws.amazon.com/neuroncore": "4"}
     add_node(server, "n", kind, capacity=counts)
     with extender(server) as one:
-        known(one.ready(), "n")
+        known_nodes(one.ready(), "n")
         assert one.schedule(add_pod(server, "p", limits(cores=4)), ["n"]) == "n"
         assert one.fits(pod_document("q", limits(1)), ["n"]) == []
 
@@ -203,5 +191,5 @@ def test_pods_need_no_resource_claims(server: ApiServer) -> None:
     item = pod_document("p", limits(4))
     assert "resourceClaims" not in json.dumps(item)
     with extender(server) as one:
-        known(one.ready(), "n")
+        known_nodes(one.ready(), "n")
         assert one.schedule(add_pod(server, "p", limits(4)), ["n"]) == "n"

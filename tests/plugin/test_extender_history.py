@@ -7,7 +7,6 @@ import json
 import os
 import random
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,13 +31,7 @@ from tests.plugin.extenderworld import (
     process,
 )
 
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        add_node(running, "n")
-        yield running
-
+pytestmark = pytest.mark.usefixtures("torus")
 
 ARRIVALS = int(os.environ.get("NEURON_DRA_TEST_ARRIVALS", "150"))
 """Pods of the history below; 2000 take some minutes."""

@@ -30,14 +30,9 @@ from tests.plugin.extenderworld import (
     process,
 )
 
+pytestmark = pytest.mark.usefixtures("torus")
+
 GOOD = {"Pod": pod_document("good", limits(4)), "NodeNames": ["n"]}
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        add_node(running, "n")
-        yield running
 
 
 @pytest.fixture

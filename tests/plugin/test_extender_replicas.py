@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +16,6 @@ from dra_driver.legacy.extender.service import LEASE_NAME
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.eventually import eventually
 from tests.plugin.extenderworld import (
-    add_node,
     add_pod,
     cores_in_use,
     everything_is_accounted_for,
@@ -28,14 +26,9 @@ from tests.plugin.extenderworld import (
     sample,
 )
 
+pytestmark = pytest.mark.usefixtures("torus")
+
 BINDING = "/binding$"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        add_node(running, "n")
-        yield running
 
 
 def test_a_standby_passes_requests_on_and_takes_over_when_the_leader_ends(server: ApiServer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,11 @@ from lab import pki
 from dra_driver.legacy.extender.server import Tls
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import Extender, add_node, extender, sample
+from tests.plugin.extenderworld import Extender, extender, sample
 
 QUESTION = b'{"Pod":{"metadata":{}},"NodeNames":[]}'
 
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        add_node(running, "n")
-        yield running
+pytestmark = pytest.mark.usefixtures("torus")
 
 
 @pytest.fixture

@@ -34,14 +34,9 @@ from tests.plugin.extenderworld import (
     sample,
 )
 
+pytestmark = pytest.mark.usefixtures("torus")
+
 BINDING = "/binding$"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        add_node(running, "n")
-        yield running
 
 
 @pytest.fixture

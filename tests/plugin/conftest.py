@@ -1,0 +1,23 @@
+"""The API server that tests get unless their module makes one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.plugin.apiserver import ApiServer
+from tests.plugin.extenderworld import add_node
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """An API server without objects."""
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def torus(server: ApiServer) -> None:
+    """A node "n" of sixteen devices."""
+    add_node(server, "n")
