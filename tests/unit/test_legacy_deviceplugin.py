@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.host.inventory import Finding, NeuronDevice, NodeInventory
 from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy import names
-from dra_driver.legacy.annotations import PodAnnotations, Share, from_mapping, ranges, write
+from dra_driver.legacy.annotations import PodAnnotations, Share, from_mapping, ranges, read, write
 from dra_driver.legacy.demand import Demand, Role, Want
 from dra_driver.legacy.deviceplugin.answer import AnswerSettings, answer, cdi_spec
 from dra_driver.legacy.deviceplugin.choosing import Refusal, choose, prefer
@@ -285,8 +285,6 @@ def test_what_kubelet_counts_for_pods_that_are_not_known_yet_is_taken() -> None:
 def test_ids_without_names_of_containers_are_dealt_out_in_order() -> None:
     wants = (one(CORE, 4, "i", Role.INIT), one(CORE, 2, "a"), one(CORE, 3, "b"))
     item = pod("p", wants, {names.IDS: "2,3,4,5,6", names.RESOURCE_TYPE: CORE.value})
-    from dra_driver.legacy.annotations import read
-
     said = read(item.annotations)
     assert said is not None
     dealt = {want.container: share.ids for want in wants if (share := share_of(item, said, want.container))}
@@ -301,6 +299,32 @@ def test_only_pods_without_an_extender_withhold_the_other_resource() -> None:
     world = Snapshot(offered(), [by_extender, by_plugin], counted)
     assert withheld(world, CORE) == {2, 3}
     assert withheld(world, DEVICE) == frozenset()
+
+
+def test_ids_that_kubelet_counts_for_a_pod_are_never_withheld() -> None:
+    """It would take them for failed devices of a running pod."""
+    machine = offered().hardware
+    chip = pod("chip", (one(DEVICE, 1),), write(machine, (Share("main", DEVICE, (1,)),), 1), by_plugin=True)
+    core = pod("core", (one(CORE, 1),))
+    counted = listed(
+        chip, core, chip={"main": {DEVICE.value: frozenset("1")}}, core={"main": {CORE.value: frozenset("2")}}
+    )
+    world = Snapshot(offered(), [chip, core], counted)
+    assert withheld(world, CORE) == {3}
+    assert withheld(world, DEVICE) == frozenset()
+
+
+def test_an_extenders_choice_is_handed_out_when_all_containers_have_theirs() -> None:
+    machine = offered().hardware
+    shares = (Share("a", CORE, (0,)), Share("b", CORE, (1,)))
+    item = pod("p", (one(CORE, 1, "a"), one(CORE, 1, "b")), write(machine, shares, 1))
+
+    def recorded(*containers: str) -> list[Mapping[str, str]]:
+        handed = {item.uid: {share.container: share for share in shares if share.container in containers}}
+        return [record.annotations for record in records(Snapshot(offered(), [item], None, handed), 2)]
+
+    assert recorded() == recorded("a") == []
+    assert recorded("a", "b") == [{names.ALLOCATED: "true"}]
 
 
 @given(st.dictionaries(st.sampled_from([names.IDS, names.CORES, names.ALLOCATION, names.RESOURCE_TYPE]), st.text()))
