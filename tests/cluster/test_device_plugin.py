@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -175,6 +176,8 @@ def test_restarts_of_kubelet_and_plugin_leave_pods_alone_and_the_resources_come_
         namespace.apply(chosen(kind, "before", Resource.DEVICE, range(4)))
         namespace.wait_ready("before")
         lab.node(NODE).restart_kubelet()
+        # The Node's status is still that from before the restart; kubelet fails pods that come before the plugin.
+        eventually("kubelet to follow both resources again", lambda: _streams(tmp_path) == {1, 2}, 30)
         wait_allocatable(kube, 16, 32)
         namespace.apply(chosen(kind, "between", Resource.DEVICE, range(4, 8)))
         namespace.wait_ready("before", "between")
@@ -187,6 +190,13 @@ def test_restarts_of_kubelet_and_plugin_leave_pods_alone_and_the_resources_come_
         namespace.apply(chosen(kind, "twice", Resource.CORE, range(2)))
         failed = namespace.wait_phase("twice", "Failed")
         assert f"pod {namespace.name}/before has some of them" in failed["status"]["message"]
+
+
+def _streams(tmp_path: Path) -> set[int]:
+    """Numbers of the streams by which kubelet has followed every resource, so far."""
+    text = (tmp_path / "device-plugin.log").read_text()
+    found = (re.findall(rf"kubelet follows the devices of {kind} on stream (\d+)", text) for kind in (NEURON, CORE))
+    return set.intersection(*({int(number) for number in numbers} for numbers in found))
 
 
 def _annotations(namespace: Namespace, name: str) -> dict[str, str]:

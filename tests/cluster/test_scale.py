@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.nodelabels.labels import KEYS
 from tests.cluster.groupstream import Stream, servers
 from tests.cluster.installation import DAEMONSET, EMULATED_ULTRASERVER, NAMESPACE, ROOT, Installation
 from tests.cluster.kube import Kube, eventually
@@ -37,6 +38,8 @@ def light_nodes(installation: Installation, kube: Kube) -> Iterator[LightNodes]:
     if kube.get("daemonsets", DAEMONSET, NAMESPACE) is not None:
         installation.uninstall()
     eventually("no slice to be left", lambda: not kube.slices(), 60)
+    # Nodes keep them when the driver is uninstalled, and those of emulated servers are the same on other nodes.
+    kube.kubectl("label", "nodes", "--all", *(f"{key}-" for key in sorted(KEYS)))
     kube.apply((ROOT / "scripts/manifests/deviceclass.yaml").read_text())
     options = ("--emulated-ultraservers", f"{SERVERS}x4")
     with (
