@@ -32,6 +32,8 @@ from tests.manifests.chart import objects_of
 from tests.plugin.agent import free_port
 
 SCHEDULER, EXTENDER, DEVICE_PLUGIN = "my-scheduler", "k8s-neuron-scheduler", "neuron-device-plugin"
+WHOLE_NODES = "whole-nodes"
+"""Name of a second scheduler."""
 SYSTEM = "kube-system"
 LEASE = "neuron-scheduler-extender"
 TOKEN_TIME = "--duration=3h"
@@ -41,11 +43,8 @@ RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBi
 FILES = ("my-scheduler.yaml", "extender.yaml", "device-plugin.yaml")
 
 
-def scheduler_configuration(port: int, certificates: Path, kubeconfig: Path, name: str) -> Object:
-    """The chart's KubeSchedulerConfiguration with the addresses and files of this machine.
-
-    One of another name than the chart's asks in the other form, with whole Node objects.
-    """
+def scheduler_configuration(port: int, certificates: Path, kubeconfig: Path) -> Object:
+    """The chart's KubeSchedulerConfiguration with the addresses and files of this machine."""
     (text,) = (
         item["data"]["my-scheduler-config.yaml"]
         for item in objects_of("my-scheduler.yaml")
@@ -57,11 +56,14 @@ def scheduler_configuration(port: int, certificates: Path, kubeconfig: Path, nam
     for entry in ("caFile", "certFile", "keyFile"):
         extender["tlsConfig"][entry] = str(certificates / Path(extender["tlsConfig"][entry]).name)
     found["clientConnection"] = {"kubeconfig": str(kubeconfig)}
-    if name != SCHEDULER:
-        found["profiles"][0]["schedulerName"] = name
-        found["leaderElection"] = {"leaderElect": False}
-        extender["nodeCacheCapable"] = not extender["nodeCacheCapable"]
     return found
+
+
+def of_whole_nodes(configuration: Object) -> Object:
+    """The same for the scheduler ``WHOLE_NODES``, alone, that sends the extender whole Node objects."""
+    (extender,), (profile,) = configuration["extenders"], configuration["profiles"]
+    others = {"leaderElection": {"leaderElect": False}, "profiles": [profile | {"schedulerName": WHOLE_NODES}]}
+    return configuration | others | {"extenders": [extender | {"nodeCacheCapable": False}]}
 
 
 def make_certificates(directory: Path) -> None:
@@ -160,10 +162,14 @@ class ExtenderLab:
             path.write_text(json.dumps(document))
         return path
 
-    def start_scheduler(self, name: str = SCHEDULER) -> Program:
-        """`my-scheduler`, or one of another name."""
-        kubeconfig, config = self.kubeconfig(SCHEDULER), self.directory / f"{name}-config.yaml"
-        config.write_text(yaml.safe_dump(scheduler_configuration(self.port, self.directory, kubeconfig, name)))
+    def start_scheduler(self, *, whole_nodes: bool = False) -> Program:
+        """`my-scheduler`, or the one called ``WHOLE_NODES``."""
+        kubeconfig = self.kubeconfig(SCHEDULER)
+        content = scheduler_configuration(self.port, self.directory, kubeconfig)
+        content = of_whole_nodes(content) if whole_nodes else content
+        name = content["profiles"][0]["schedulerName"]
+        config = self.directory / f"{name}-config.yaml"
+        config.write_text(yaml.safe_dump(content))
         command = [
             *(str(self.lab.state.programs["kube-scheduler"]), f"--config={config}", "--v=2"),
             *(f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}"),

@@ -13,7 +13,7 @@ from lab.cluster import Cluster
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import Transport
 from tests.cluster.extenderabuse import Abuse
-from tests.cluster.extenderlab import DEVICE_PLUGIN, ExtenderLab, extender_lab
+from tests.cluster.extenderlab import DEVICE_PLUGIN, WHOLE_NODES, ExtenderLab, extender_lab
 from tests.cluster.kube import Kube, Object, eventually
 from tests.cluster.neuronnodes import Given, neuron_nodes
 from tests.cluster.neuronpods import Pods, container, ids, node, notes, pod, refusal
@@ -157,11 +157,11 @@ def test_a_scheduler_that_sends_whole_nodes_is_answered_too(
     add_nodes(transport, node("full", "trn1.32xlarge", TORUS), node("free", "trn1.32xlarge", TORUS))
     pods.create(pod("first", container("main", {DEVICE: 16}), where={"kubernetes.io/hostname": "full"}))
     pods.wait_bound("first")
-    other = side.start_scheduler("whole-nodes")
+    other = side.start_scheduler(whole_nodes=True)
     try:
         pods.create(
-            pod("p", container("main", {DEVICE: 8}), scheduler="whole-nodes"),
-            pod("seven", container("main", {DEVICE: 7}), scheduler="whole-nodes"),
+            pod("p", container("main", {DEVICE: 8}), scheduler=WHOLE_NODES),
+            pod("seven", container("main", {DEVICE: 7}), scheduler=WHOLE_NODES),
         )
         (found,) = pods.wait_bound("p")
         assert found["spec"]["nodeName"] == "free"
