@@ -103,7 +103,8 @@ def test_without_the_gate_a_group_hangs_half_placed_while_a_server_is_free_and_w
     """Of equal servers the scheduler takes any, so the node of each one is taken in turn until a group has hung."""
     namespace.apply(one_node())
     stuck = False
-    for number, nodes in zip(range(BARE_TRIES), itertools.cycle(servers(kube).values()), strict=False):
+    taken = itertools.islice(itertools.cycle(servers(kube).values()), BARE_TRIES)
+    for number, nodes in enumerate(taken):
         taker = take(namespace, sorted(nodes)[1])
         name = f"bare{number}"
         groups.apply(lws(name, 4, gated=False), namespace=namespace.name)
