@@ -28,40 +28,11 @@ def text(
         f"Machine: {machine}; load before the run {load:.1f}. Kubernetes {kubernetes}.",
         f"Medians of {extent.rounds} rounds of {extent.claims} claims with {devices} each; p99 over all their calls.",
         "",
-        *table(
-            ("driver", "prepared", "GET p50", "prepare p50", "above GET", "prepare p99", "unprepare p50", "p99"),
-            [
-                (
-                    situation.label,
-                    str(situation.held),
-                    _ms(found.get),
-                    _ms(found.prepare),
-                    _ms(found.above_get),
-                    _ms(found.prepare_p99),
-                    _ms(found.unprepare),
-                    _ms(found.unprepare_p99),
-                )
-                for situation, found in _of(calls, 1)
-            ],
-        ),
+        *_one_by_one(calls),
         "",
         f"{AT_ONCE} at once:",
         "",
-        *table(
-            ("driver", "prepared", "pairs a second", "prepare p50", "prepare p99", "unprepare p50", "p99"),
-            [
-                (
-                    situation.label,
-                    str(situation.held),
-                    f"{found.pairs_per_second:.0f}",
-                    _ms(found.prepare),
-                    _ms(found.prepare_p99),
-                    _ms(found.unprepare),
-                    _ms(found.unprepare_p99),
-                )
-                for situation, found in _of(calls, AT_ONCE)
-            ],
-        ),
+        *_at_once(calls),
         "",
         "Seconds from start to slices stored:",
         "",
@@ -114,6 +85,43 @@ def targets(
         found.append(_at_most("API requests an hour, extrapolated", reads, 30, ""))
         found.append(_at_most("writes", float(rest.requests["write"]), 0, ""))
     return found
+
+
+def _one_by_one(calls: Mapping[Situation, CallFigures]) -> list[str]:
+    return table(
+        ("driver", "prepared", "GET p50", "prepare p50", "above GET", "prepare p99", "unprepare p50", "p99"),
+        [
+            (
+                situation.label,
+                str(situation.held),
+                _ms(found.get),
+                _ms(found.prepare),
+                _ms(found.above_get),
+                _ms(found.prepare_p99),
+                _ms(found.unprepare),
+                _ms(found.unprepare_p99),
+            )
+            for situation, found in _of(calls, 1)
+        ],
+    )
+
+
+def _at_once(calls: Mapping[Situation, CallFigures]) -> list[str]:
+    return table(
+        ("driver", "prepared", "pairs a second", "prepare p50", "prepare p99", "unprepare p50", "p99"),
+        [
+            (
+                situation.label,
+                str(situation.held),
+                f"{found.pairs_per_second:.0f}",
+                _ms(found.prepare),
+                _ms(found.prepare_p99),
+                _ms(found.unprepare),
+                _ms(found.unprepare_p99),
+            )
+            for situation, found in _of(calls, AT_ONCE)
+        ],
+    )
 
 
 def _rest(rest: RestFigures) -> list[str]:

@@ -176,6 +176,20 @@ def _cluster_action(action: str) -> Callable[[argparse.Namespace], int]:
     return run
 
 
+_NODE_ACTIONS = (
+    ("stop-kubelet", "stop_kubelet", "Stop a node's kubelet; pods go on."),
+    ("start-kubelet", "start_kubelet", "Start a node's kubelet."),
+    ("restart-kubelet", "restart_kubelet", "Stop and start a node's kubelet."),
+    ("restart-containerd", "restart_containerd", "Stop and start a node's containerd; pods go on."),
+    ("reboot-node", "reboot", "Kill all that runs on a node, empty /run/cdi, and start the node again."),
+)
+_CLUSTER_ACTIONS = (
+    ("stop-apiserver", "stop_apiserver", "Stop the API server; nodes and pods go on."),
+    ("start-apiserver", "start_apiserver", "Start the API server again."),
+)
+"""Commands that break and mend: name, method, help."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/cluster",
@@ -223,18 +237,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     version.add_argument("version", help="such as 1.37.2")
     version.add_argument("--kubelet-only", action="store_true", help="for kubelet alone, under another control plane")
-    for name, action, text in (
-        ("stop-kubelet", "stop_kubelet", "Stop a node's kubelet; pods go on."),
-        ("start-kubelet", "start_kubelet", "Start a node's kubelet."),
-        ("restart-kubelet", "restart_kubelet", "Stop and start a node's kubelet."),
-        ("restart-containerd", "restart_containerd", "Stop and start a node's containerd; pods go on."),
-        ("reboot-node", "reboot", "Kill all that runs on a node, empty /run/cdi, and start the node again."),
-    ):
+    for name, action, text in _NODE_ACTIONS:
         add(name, text, f"{name} node-1", _node_action(action)).add_argument("node", help="such as node-1")
-    for name, action, text in (
-        ("stop-apiserver", "stop_apiserver", "Stop the API server; nodes and pods go on."),
-        ("start-apiserver", "start_apiserver", "Start the API server again."),
-    ):
+    for name, action, text in _CLUSTER_ACTIONS:
         add(name, text, name, _cluster_action(action))
     return parser
 
