@@ -22,9 +22,14 @@ class CoreSizes(Protocol):
     """Which logical core sizes a chip can have."""
 
     @property
-    def lnc_values(self) -> tuple[int, ...]: ...  # noqa: D102
+    def lnc_values(self) -> tuple[int, ...]:
+        """All of them."""
+        ...
+
     @property
-    def default_lnc(self) -> int: ...  # noqa: D102
+    def default_lnc(self) -> int:
+        """The one that holds where nobody says another."""
+        ...
 
 
 def environment(inventory: NodeInventory, requested: Mapping[str, int | None]) -> dict[str, str]:

@@ -19,20 +19,33 @@ class OpaqueEntry(Protocol):
     """``opaque`` of an entry."""
 
     @property
-    def driver(self) -> str: ...  # noqa: D102
+    def driver(self) -> str:
+        """Whom the parameters are for."""
+        ...
+
     @property
-    def parameters(self) -> object: ...  # noqa: D102
+    def parameters(self) -> object:
+        """As decoded from JSON."""
+        ...
 
 
 class ConfigEntry(Protocol):
     """An entry of ``status.allocation.devices.config``."""
 
     @property
-    def source(self) -> str: ...  # noqa: D102
+    def source(self) -> str:
+        """``FromClass`` or ``FromClaim``."""
+        ...
+
     @property
-    def requests(self) -> Sequence[str]: ...  # noqa: D102
+    def requests(self) -> Sequence[str]:
+        """Whom it concerns; none named: all."""
+        ...
+
     @property
-    def opaque(self) -> OpaqueEntry | None: ...  # noqa: D102
+    def opaque(self) -> OpaqueEntry | None:
+        """The parameters, if it has such."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

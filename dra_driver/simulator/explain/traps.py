@@ -36,7 +36,7 @@ def traps(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> tuple
     return tuple(Trap(name, sentence) for name, sentence in found if sentence)
 
 
-def _subset_search(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001 # of the table
+def _subset_search(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     worst = max(seen, key=_subsets, default=None)
     if worst is None or _subsets(worst) < MANY_STEPS:
         return _subset_search_to_come(seen)
@@ -85,7 +85,7 @@ def _subsets(sight: Sight) -> int:
     return sum(2**size for size in groups.values())
 
 
-def _all_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+def _all_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     sight = next((item for item in seen if item.wish.option.all_devices and item.counted), None)
     if sight is None:
         return ""
@@ -99,7 +99,7 @@ def _all_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | N
     return f"{what}: it is refused{admin}, whenever two of them exclude each other, such as a node and its chips"
 
 
-def _admin_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+def _admin_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     sight = next((item for item in seen if item.wish.option.admin and item.counted), None)
     if sight is None:
         return ""
@@ -109,7 +109,7 @@ def _admin_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation |
     )
 
 
-def _missing_attribute(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+def _missing_attribute(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     for sight in seen:
         failing = [finding for _, finding in sight.pairs if finding.state == "error"]
         if not failing or failing[0].failed is None:
@@ -129,7 +129,7 @@ def _missing_attribute(case: Case, seen: Sequence[Sight], chosen: Allocation | N
     return ""
 
 
-def _shared_pool_name(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+def _shared_pool_name(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     for sight in seen if case.world.release.counters_by_pool_name else ():
         names = Counter(pool.key[1] for pool in sight.pools if pool.counters)
         for offer, _ in sight.counted:
@@ -142,7 +142,7 @@ def _shared_pool_name(case: Case, seen: Sequence[Sight], chosen: Allocation | No
     return ""
 
 
-def _kept_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+def _kept_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     for sight in seen if case.world.release.name == "1.36" else ():
         tainted = any(finding.state == "taint" for _, finding in sight.counted)
         if sight.counted and (tainted or sight.wish.constraints):
@@ -155,7 +155,7 @@ def _kept_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None)
     return ""
 
 
-def _vanished_device(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+def _vanished_device(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     for sight in seen:
         for pool in sight.pools if sight.counted else ():
             published = {offer.device.name for offer in (*pool.offers, *pool.elsewhere)}
@@ -168,7 +168,7 @@ def _vanished_device(case: Case, seen: Sequence[Sight], chosen: Allocation | Non
     return ""
 
 
-def _counters_at_scale(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+def _counters_at_scale(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     if not case.world.release.counters_everywhere:
         return ""
     pools = {pool.key for sight in seen for pool in sight.pools if pool.counters}
@@ -180,7 +180,7 @@ def _counters_at_scale(case: Case, seen: Sequence[Sight], chosen: Allocation | N
     )
 
 
-def _dropped_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+def _dropped_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     for sight in seen:
         for pool in sight.pools:
             whole = [offer for offer in pool.offers if offer.device.name == NODE_DEVICE]
@@ -193,7 +193,7 @@ def _dropped_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | No
     return ""
 
 
-def _old_server(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:  # noqa: ARG001
+def _old_server(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
     release = tuple(int(part) for part in case.server.split(".")) if case.server else KEEPS_ALL
     if release >= KEEPS_ALL:
         return ""
