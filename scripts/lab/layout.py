@@ -21,6 +21,9 @@ MAX_NODES = 100
 # The longest name whose nodes' sockets still fit, see lab.settings.
 MAX_NAME_LENGTH = 12
 
+# In the state directory: what must be put back on the machine when the last cluster goes down.
+MACHINE_FILE = "machine.json"
+
 # The control group below which everything that the lab starts lives.
 LAB_CGROUP = "/ndl"
 
@@ -130,8 +133,13 @@ class ClusterLayout:
 
     @property
     def undo_file(self) -> Path:
-        """What must be put back on the machine when the cluster goes down."""
+        """What must be put back in the cluster's network namespace when it goes down."""
         return self.directory / "undo.json"
+
+    @property
+    def machine_file(self) -> Path:
+        """What must be put back on the machine when the last cluster goes down."""
+        return self.directory.parent / MACHINE_FILE
 
     @property
     def records(self) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab import cgroups, files, machine, process, state
 from lab.errors import LabError
-from lab.layout import LAB_CGROUP, ClusterLayout
+from lab.layout import LAB_CGROUP, MACHINE_FILE, ClusterLayout
 from lab.progress import Progress
 
 
@@ -36,13 +36,15 @@ def teardown(layout: ClusterLayout) -> None:
 
 
 def remove_remains(directory: Path, name: str, progress: Progress) -> None:
-    """Take down what killed runs left, of any name.
+    """Take down what killed runs left, of any name; clusters of other network namespaces that are up stay.
 
     Raises:
-        LabError: A cluster of another name than `name` is up.
+        LabError: A cluster of another name than `name` is up in this network namespace.
     """
     for layout in state.layouts(directory):
         if layout.name != name and lives(layout):
+            if not machine.shares_network(layout):
+                continue
             raise LabError(
                 f"The cluster {layout.name!r} is up, and one at a time can be; nothing was started. Take it down "
                 f"first: scripts/cluster down --name {layout.name}"
@@ -60,6 +62,7 @@ def exclusive(directory: Path, progress: Progress) -> Iterator[None]:
             yield
         finally:
             if not state.layouts(directory):
+                machine.restore_machine(directory / MACHINE_FILE)
                 path.unlink(missing_ok=True)
                 with suppress(OSError):  # somebody else has put something there
                     directory.rmdir()

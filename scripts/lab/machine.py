@@ -1,4 +1,9 @@
-"""What the lab changes on the machine outside of its own directory, and how that is put back."""
+"""What the lab changes on the machine outside of its own directory, and how that is put back.
+
+Addresses, bridges and ip_forward belong to the network namespace of the process that starts the cluster; clusters in
+different ones can be up side by side. Mount points and the kernel's other settings are the machine's: the first
+cluster notes them, the last one puts them back.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,14 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from lab import files, process
 from lab.errors import LabError
 from lab.layout import API_ADDRESS, ClusterLayout
 from lab.settings import REPOSITORY
 
-# Changed by kubelet (vm, kernel) and by the CNI bridge (ip_forward).
+# Changed by kubelet.
 _SYSCTLS = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -22,9 +28,18 @@ _SYSCTLS = (
     "kernel/panic_on_oops",
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
-    "net/ipv4/ip_forward",
 )
+# Changed by the CNI bridge.
+_NETWORK_SYSCTLS = ("net/ipv4/ip_forward",)
+# Changed by the lab: kubelet and containerd take about ten a node, and the kernel's default is 128 for all.
+_INOTIFY = "fs/inotify/max_user_instances"
+_INOTIFY_INSTANCES = 1024
 _SYS = Path("/proc/sys")
+
+
+def network() -> str:
+    """Return what tells this process's network namespace from every other."""
+    return str(Path("/proc/self/ns/net").readlink())
 
 
 def prepare(layout: ClusterLayout, nodes: int, targets: Sequence[str]) -> None:
@@ -35,18 +50,27 @@ def prepare(layout: ClusterLayout, nodes: int, targets: Sequence[str]) -> None:
         nodes: Number of nodes.
         targets: Paths on which the nodes' directories will be bound in their mount namespaces.
     """
+    if not layout.machine_file.exists():
+        missing = missing_directories(targets)
+        notes = {
+            "boot": process.boot_id(),
+            "sysctls": _sysctls(*_SYSCTLS, _INOTIFY),
+            "directories": missing,
+        }
+        files.write(layout.machine_file, json.dumps(notes, indent=1))
+    for directory in missing_directories(targets):
+        Path(directory).mkdir(exist_ok=True)
+    if int((_SYS / _INOTIFY).read_text()) < _INOTIFY_INSTANCES:
+        (_SYS / _INOTIFY).write_text(str(_INOTIFY_INSTANCES))
     addresses = [API_ADDRESS, *(layout.node(index).address for index in range(1, nodes + 1))]
-    missing = missing_directories(targets)
     undo = {
         "boot": process.boot_id(),
-        "sysctls": {name: (_SYS / name).read_text().strip() for name in _SYSCTLS if (_SYS / name).exists()},
-        "directories": missing,
+        "network": network(),
+        "sysctls": _sysctls(*_NETWORK_SYSCTLS),
         "addresses": addresses,
         "links": [layout.node(index).bridge for index in range(1, nodes + 1)],
     }
     files.write(layout.undo_file, json.dumps(undo, indent=1))
-    for directory in missing:
-        Path(directory).mkdir(exist_ok=True)
     for address in addresses:
         # A killed run whose notes are lost may have left the address; it is ours in any case.
         _ip("address", "replace", f"{address}/32", "dev", "lo")
@@ -63,29 +87,64 @@ def missing_directories(targets: Sequence[str]) -> list[str]:
 
 
 def restore(layout: ClusterLayout) -> None:
-    """Put back what `prepare` noted; nothing to do when there are no notes.
+    """Put back what `prepare` noted for this cluster; nothing to do when there are no notes.
 
     Raises:
         LabError: An interface, address or setting cannot be put back.
     """
-    try:
-        undo = json.loads(layout.undo_file.read_text())
-    except FileNotFoundError:
+    undo = _notes(layout.undo_file)
+    # What was made in another network namespace goes with it.
+    if undo is None or undo["network"] != network():
         return
-    except ValueError as error:
-        text = f"{layout.undo_file} is damaged: {error}. Remove it to go on without putting settings back."
-        raise LabError(text) from error
-    if undo["boot"] == process.boot_id():
-        for name, value in undo["sysctls"].items():
-            _restore_sysctl(_SYS / name, value)
+    _restore_sysctls(undo)
     for link in undo["links"]:
         delete_link(link)
     for address in undo["addresses"]:
         if _lo_has(address):
             _ip("address", "delete", f"{address}/32", "dev", "lo")
-    for directory in reversed(undo["directories"]):
+
+
+def shares_network(layout: ClusterLayout) -> bool:
+    """Return whether the cluster is in this process's network namespace."""
+    undo = _notes(layout.undo_file)
+    return undo is None or undo["network"] == network()
+
+
+def restore_machine(notes_file: Path) -> None:
+    """Put back what was noted for all clusters, after the last of them; nothing to do when there are no notes.
+
+    Raises:
+        LabError: A setting cannot be put back.
+    """
+    notes = _notes(notes_file)
+    if notes is None:
+        return
+    _restore_sysctls(notes)
+    for directory in reversed(notes["directories"]):
         with suppress(OSError):  # somebody else uses it by now
             Path(directory).rmdir()
+    notes_file.unlink()
+
+
+def _notes(path: Path) -> dict[str, Any] | None:
+    try:
+        notes: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        text = f"{path} is damaged: {error}. Remove it to go on without putting settings back."
+        raise LabError(text) from error
+    return notes
+
+
+def _sysctls(*names: str) -> dict[str, str]:
+    return {name: (_SYS / name).read_text().strip() for name in names if (_SYS / name).exists()}
+
+
+def _restore_sysctls(notes: dict[str, Any]) -> None:
+    if notes["boot"] == process.boot_id():
+        for name, value in notes["sysctls"].items():
+            _restore_sysctl(_SYS / name, value)
 
 
 def delete_link(name: str) -> None:

@@ -40,7 +40,7 @@ class ClusterSpec:
     """A cluster.
 
     Attributes:
-        name: Tells clusters apart, one of which can run at a time.
+        name: Tells clusters apart, one of which can run at a time in a network namespace.
         nodes: How many nodes, named node-1 and so on; 0 is a control plane alone.
         kubernetes: Version of the control plane, and of kubelet unless `kubelet` says otherwise.
         kubelet: Version of kubelet; empty for the control plane's.
