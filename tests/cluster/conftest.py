@@ -1,25 +1,34 @@
-"""The cluster under test, the driver on it, and a namespace for each test.
+"""The clusters under test, the driver on them, and a namespace for each test.
 
-    pytest tests/cluster [--kubernetes 1.37.1]     on a cluster of two nodes that this brings up and takes down (root)
-    KUBECONFIG=... NEURON_DRA_TEST_IMAGE=... pytest tests/cluster --existing-cluster     on any other
+    pytest tests/cluster [--kubernetes 1.37.1 ...]     on clusters that this brings up and takes down (root)
+    pytest tests/cluster -n 3 --dist loadgroup --no-loadscope-reorder     the same, three clusters side by side
+    KUBECONFIG=... NEURON_DRA_TEST_IMAGE=... pytest tests/cluster --existing-cluster     on any other, one process
 
-A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which. Tests for
-other versions are deselected. ``@pytest.mark.ultraservers`` gives it a cluster of eight nodes that stand for two
-UltraServers, ``@pytest.mark.control_plane`` one without nodes; those tests come together, and only one cluster is up at
-a time. One process: never ``-n``.
+A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which; of these,
+on those that ``--kubernetes`` names. ``@pytest.mark.ultraservers`` gives it a cluster of eight nodes that stand for two
+UltraServers, ``@pytest.mark.control_plane`` one without nodes; else it gets one of two nodes. Tests of one cluster come
+together. Each process has one cluster at a time; several processes have each a network namespace of its own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
+from lab import components, machine
+from lab.build import Builder, available_modules
 from lab.cluster import Cluster
+from lab.progress import Progress
+from lab.settings import Settings
 from lab.spec import ClusterSpec, nodes_of_ultraservers
 
 from tests.cluster import diagnosis
@@ -35,22 +44,30 @@ TYPE_LABEL = "node.kubernetes.io/instance-type"
 TEST_SECONDS = 240
 DRIVER_IMAGE = "neuron-dra-driver:test"
 
+_CLONE_NEWNET = 0x40000000
+_FIGURE = "figure"
+
 _MARKED = ("ultraservers", "control_plane")
 """Kinds of clusters for which there is a marker."""
 
 
+Where = tuple[str, str]
+"""The version of Kubernetes and the kind of cluster that a test runs on."""
+
+
 def _spec(version: str, kind: str) -> ClusterSpec:
     """The cluster for a version of Kubernetes; 1.33 is a kubelet of that version below a newer control plane."""
+    name = "tests" + os.environ.get("PYTEST_XDIST_WORKER", "")
     if kind == "control_plane":
-        return ClusterSpec(name="tests", nodes=0, kubernetes=version)
+        return ClusterSpec(name=name, nodes=0, kubernetes=version)
     if kind == "ultraservers":
         labels = {"*": {TYPE_LABEL: EMULATED_ULTRASERVER}}
-        return ClusterSpec(name="tests", nodes=nodes_of_ultraservers(ULTRASERVERS), kubernetes=version, labels=labels)
+        return ClusterSpec(name=name, nodes=nodes_of_ultraservers(ULTRASERVERS), kubernetes=version, labels=labels)
     labels = {"*": {TYPE_LABEL: EMULATED}}
     if not version.startswith("1.33."):
-        return ClusterSpec(name="tests", nodes=2, kubernetes=version, labels=labels)
+        return ClusterSpec(name=name, nodes=2, kubernetes=version, labels=labels)
     return ClusterSpec(
-        name="tests",
+        name=name,
         nodes=2,
         kubernetes="1.34.4",
         kubelet=version,
@@ -62,36 +79,100 @@ def _spec(version: str, kind: str) -> ClusterSpec:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cluster")
-    group.addoption("--kubernetes", default="1.37.1", metavar="VERSION", help="Kubernetes to test on (default 1.37.1)")
+    group.addoption(
+        "--kubernetes", action="append", metavar="VERSION", help="Kubernetes to test on; can be given again (1.37.1)"
+    )
     group.addoption("--existing-cluster", action="store_true", help="use the cluster of $KUBECONFIG instead of an own")
+    group.addoption("--failed-to", type=Path, metavar="FILE", help="write the names of the failed tests to a file")
+
+
+def _versions(config: pytest.Config) -> list[str]:
+    return config.getoption("kubernetes") or ["1.37.1"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"ultraservers: on eight nodes that stand for {ULTRASERVERS} UltraServer nodes")
     config.addinivalue_line("markers", "control_plane: on a control plane without nodes")
+    if hasattr(config, "workerinput"):
+        _enter_own_network()
+
+
+def _enter_own_network() -> None:
+    """Give this process a network namespace with a loopback interface: clusters use the same addresses and ports."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET) != 0:
+        pytest.exit(f"no network namespace for a cluster of its own: {os.strerror(ctypes.get_errno())}; run as root")
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Build what the processes that have no way to a package registry will need: programs and the driver's image."""
+    if not session.config.getoption("numprocesses", None) or hasattr(session.config, "workerinput"):
+        return
+    if session.config.getoption("existing_cluster"):
+        raise pytest.UsageError("an existing cluster is tested by one process: leave -n away")
+    machine.bootstrap("lab")
+    builder = Builder(Settings.from_environment(os.environ), Progress())
+    for version in _versions(session.config):
+        spec = _spec(version, "nodes")
+        builder.build(components.of_cluster(spec.kubernetes, spec.kubelet_version, available_modules()))
+    helm_program()
+    with tempfile.TemporaryDirectory() as directory:
+        _build_image(Path(directory) / "driver.tar")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each test its cluster; pytest then runs those of one cluster after each other."""
+    """Give each test its clusters; pytest then runs those of one cluster after each other."""
     if "cluster" in metafunc.fixturenames:
         marked = (kind for kind in _MARKED if metafunc.definition.get_closest_marker(kind) is not None)
-        wanted = next(marked, "nodes")
-        metafunc.parametrize("cluster", [wanted], indirect=True, ids=[pytest.HIDDEN_PARAM], scope="session")
+        kind = next(marked, "nodes")
+        versions = _versions(metafunc.config)
+        metafunc.parametrize(
+            "cluster", [(version, kind) for version in versions], indirect=True, ids=versions, scope="session"
+        )
+
+
+def _where(item: pytest.Item) -> Where | None:
+    """The cluster that a test runs on; None for a test that needs none."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return None
+    return cast("Where | None", item.callspec.params.get("cluster"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Say which tests the same process runs: all of a cluster, or of a module where the cluster has too many."""
+    where = _where(item)
+    if where is not None:
+        module = item.path.stem if where[1] == "nodes" and where[0].startswith(f"{NEWEST}.") else "all"
+        item.add_marker(pytest.mark.xdist_group(f"{'-'.join(where)}-{module}"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    minor = ".".join(config.getoption("kubernetes").split(".")[:2])
     kept: list[pytest.Item] = []
     other: list[pytest.Item] = []
     for item in items:
         mark = item.get_closest_marker("kubernetes")
-        (kept if minor in (mark.args if mark else (NEWEST,)) else other).append(item)
+        minors = mark.args if mark else (NEWEST,)
+        where = _where(item)
+        versions = _versions(config) if where is None else [where[0]]
+        fits = any(version.rpartition(".")[0] in minors for version in versions)
+        (kept if fits else other).append(item)
         if item.get_closest_marker("timeout") is None:
             # Bringing the cluster up may mean building Kubernetes, so only the test itself is timed.
             item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
     if other:
         config.hook.pytest_deselected(items=other)
-        items[:] = kept
+    items[:] = sorted(kept, key=_turn)
+
+
+def _turn(item: pytest.Item) -> tuple[int, str]:
+    """Large indivisible clusters first, so that the many small groups of the newest one fill the processes' ends."""
+    where = _where(item)
+    if where is None:
+        return (3, "")
+    version, kind = where
+    newest = version.startswith(f"{NEWEST}.")
+    return (2 if newest and kind == "nodes" else 0 if newest else 1, f"{kind} {version}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,27 +186,36 @@ def pytest_runtest_makereport(
     return report
 
 
-_FIGURES = pytest.StashKey[list[str]]()
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash.get(_FIGURES, [])
+    """Show what was measured, and keep the names of what failed."""
+    # Properties that a fixture's end adds are in the report of the test's teardown alone.
+    lines = [
+        value for report in terminalreporter.getreports("") for name, value in report.user_properties if name == _FIGURE
+    ]
     if lines:
         terminalreporter.section("figures")
         for line in lines:
             terminalreporter.line(line)
+    kept = config.getoption("failed_to")
+    if kept is not None:
+        failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+        # xdist adds the group's name behind the last @.
+        names = dict.fromkeys(re.sub(r"@[^@\]]*$", "", report.nodeid) for report in failed)
+        kept.write_text("".join(f"{name}\n" for name in names))
 
 
-@pytest.fixture(scope="session")
-def figures(pytestconfig: pytest.Config) -> list[str]:
-    """Lines about what was measured, shown at the end of the run."""
-    return pytestconfig.stash.setdefault(_FIGURES, [])
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Lines about what the test measured, shown at the end of the run."""
+    lines: list[str] = []
+    yield lines
+    request.node.user_properties.extend((_FIGURE, line) for line in lines)
 
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ExternalCluster]:
     """The cluster under test: of two nodes, of UltraServers, or of none."""
-    kind = str(request.param)
+    version, kind = request.param
     if request.config.getoption("existing_cluster"):
         if kind in _MARKED:
             pytest.skip("needs a cluster of eight nodes, or of none, that the tests bring up themselves")
@@ -134,7 +224,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ExternalCluste
             pytest.fail("--existing-cluster needs KUBECONFIG and kubectl")
         yield ExternalCluster(Path(kubeconfig))
         return
-    own = Cluster(_spec(request.config.getoption("kubernetes"), kind))
+    own = Cluster(_spec(version, kind))
     own.down()  # what a killed run left
     try:
         own.up()
@@ -169,10 +259,14 @@ def driver_image(cluster: Cluster | ExternalCluster, tmp_path_factory: pytest.Te
             pytest.fail("--existing-cluster needs NEURON_DRA_TEST_IMAGE, the driver's image that its nodes can pull")
         return image
     archive = tmp_path_factory.mktemp("image") / "driver.tar"
-    subprocess.run([ROOT / "scripts/build-image", "--tag", DRIVER_IMAGE, archive], check=True)
+    _build_image(archive)
     cluster.load(archive)
     archive.unlink()
     return DRIVER_IMAGE
+
+
+def _build_image(archive: Path) -> None:
+    subprocess.run([ROOT / "scripts/build-image", "--tag", DRIVER_IMAGE, archive], check=True)
 
 
 @pytest.fixture(scope="session")
