@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from lab import cgroups, cli, controlplane, layout, machine, nodeconfig
 from lab.errors import LabError
 from lab.layout import ClusterLayout

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lab import spec
 from lab.errors import LabError
 from lab.spec import ClusterSpec

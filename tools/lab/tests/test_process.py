@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from lab import files, process, waiting
 from lab.errors import LabError
 from lab.progress import Progress

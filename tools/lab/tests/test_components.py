@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+
 from lab import build, components, modules
 from lab.errors import LabError
 

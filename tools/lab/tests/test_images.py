@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+
 from lab import hostsettings, images, oci
 from lab.errors import LabError
 from lab.settings import REPOSITORY
