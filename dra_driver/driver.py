@@ -94,8 +94,8 @@ class NodeAgent:
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._journal = Journal(settings.state_dir, boot_id=boot_id(settings.host_root), recover=chips_shown(cdi))
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
-        self._preparer = Preparer(api, self._journal, cdi, self._inventory, plan_settings)
-        self._repairer = Repairer(self._journal, cdi, api, self._inventory, settings.node_name)
+        self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
+        self._repairer = Repairer(self._journal, cdi, api, self._host.now, settings.node_name)
         self._plugin = KubeletPlugin(
             self,
             DRIVER_NAME,
@@ -174,9 +174,6 @@ class NodeAgent:
         log.info("unprepared claim %s", claim)
 
     # What the rooms tell each other
-
-    def _inventory(self) -> NodeInventory:
-        return self._host.current
 
     def _known_labels(self) -> Mapping[str, str]:
         if self._labels is None:

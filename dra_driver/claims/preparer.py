@@ -62,7 +62,7 @@ class Preparer:
         source: the API server.
         journal: what is prepared.
         cdi: where runtimes look for it.
-        inventory: the node as it is now.
+        inventory: reads the node as it is now; asked at each preparation, with no lock held.
         settings: the administrator's choices.
         sleep: ``time.sleep``, for tests.
     """
@@ -89,14 +89,15 @@ class Preparer:
         stored, trouble = self._fetch(claim)
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.config  # noqa: F401 - so that the first import does not happen under the lock
+        inventory = self._inventory()
         consumers: dict[str, frozenset[str] | None] = {}
         for _ in range(_ROUNDS):
             try:
                 with self._journal.locked() as held:
                     if stored is None:
-                        wanted = self._from_journal(claim, held, trouble)
+                        wanted = self._from_journal(claim, inventory, held, trouble)
                     else:
-                        wanted = self._planned(stored, held, consumers)
+                        wanted = self._planned(stored, inventory, held, consumers)
                     self._journal.put(wanted)
                     self._cdi.write(wanted.uid, edits(wanted))
                 return self._reply(wanted)
@@ -114,9 +115,8 @@ class Preparer:
             self._cdi.remove(claim.uid)
             self._journal.remove(claim.uid)
 
-    def _planned(self, claim: ResourceClaim, held: Held, consumers: Consumers) -> Plan:
+    def _planned(self, claim: ResourceClaim, inventory: NodeInventory, held: Held, consumers: Consumers) -> Plan:
         entry = held.entries.get(claim.metadata.uid)
-        inventory = self._inventory()
         if entry is not None:
             if same_allocation(entry.plan, claim):
                 return refreshed(entry.plan, inventory)
@@ -132,7 +132,7 @@ class Preparer:
             log.warning("claim %s: %s", wanted.reference, warning)
         return wanted
 
-    def _from_journal(self, ref: ClaimRef, held: Held, trouble: ApiError | None) -> Plan:
+    def _from_journal(self, ref: ClaimRef, inventory: NodeInventory, held: Held, trouble: ApiError | None) -> Plan:
         entry = held.entries.get(ref.uid)
         if entry is None:
             raise DriverError(
@@ -141,7 +141,7 @@ class Preparer:
                 remedy=(trouble.remedy if trouble else "") or "kubelet tries again",
             ) from trouble
         log.warning("claim %s is prepared from the journal, since the API server fails: %s", ref, trouble)
-        return refreshed(entry.plan, self._inventory())
+        return refreshed(entry.plan, inventory)
 
     def _reply(self, prepared: Plan) -> list[PreparedDevice]:
         return [
