@@ -160,17 +160,17 @@ class NodeAgent:
 
     # What kubelet asks (kubeletplugin.plugin.DRAPlugin)
 
-    def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Prepare one claim."""
         with self._operations.measured("prepare"):
-            prepared = self._preparer.prepare(claim)
+            prepared = self._preparer.prepare(claim, deadline)
         log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared))
         return prepared
 
-    def unprepare(self, claim: ClaimRef) -> None:
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take one claim's devices back."""
         with self._operations.measured("unprepare"):
-            self._preparer.unprepare(claim)
+            self._preparer.unprepare(claim, deadline)
         log.info("unprepared claim %s", claim)
 
     # What the rooms tell each other

@@ -33,10 +33,12 @@ from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kube.objects import ResourceClaim
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 
+_GET_SECONDS = 10.0
+"""For one answer of the API server."""
 _PAUSES = (0.25, 1.0)
 """Seconds before the second and the third try to get a claim."""
 _ENOUGH = 5.0
-"""Seconds of trying after which it is not tried again: kubelet gives a call 45 s and repeats it."""
+"""Seconds of trying after which it is not tried again: kubelet does that."""
 _ROUNDS = 5
 """How often other claims' pods are asked for, while other calls keep preparing claims."""
 
@@ -46,8 +48,8 @@ log = logging.getLogger(__name__)
 class ClaimSource(Protocol):
     """Where claims are read: ``kube.resources.ResourceApi``, the parts in use. Calls raise ApiError."""
 
-    def get_claim(self, namespace: str, name: str) -> ResourceClaim:
-        """The claim as stored now."""
+    def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ResourceClaim:
+        """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
         ...
 
     def list_claims(self) -> Sequence[ResourceClaim]:
@@ -84,16 +86,16 @@ class Preparer:
         self._settings = settings
         self._sleep = sleep
 
-    def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
-        stored, trouble = self._fetch(claim)
+        stored, trouble = self._fetch(claim, deadline)
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.config  # noqa: F401 - so that the first import does not happen under the lock
         inventory = self._inventory()
         consumers: dict[str, frozenset[str] | None] = {}
         for _ in range(_ROUNDS):
             try:
-                with self._journal.locked() as held:
+                with self._journal.locked(deadline) as held:
                     if stored is None:
                         wanted = self._from_journal(claim, inventory, held, trouble)
                     else:
@@ -102,16 +104,19 @@ class Preparer:
                     self._cdi.write(wanted.uid, edits(wanted))
                 return self._reply(wanted)
             except ConsumersUnknown as unknown:
-                consumers.update((other.uid, self._users_now(other)) for other in unknown.claims)
+                for other in unknown.claims:
+                    if time.monotonic() >= deadline:
+                        raise
+                    consumers[other.uid] = self._users_now(other, deadline)
         raise Refusal(
             "the device numbers depend on other claims that are being prepared at the same time",
             consequence="the claim is not prepared",
             remedy="kubelet tries again",
         )
 
-    def unprepare(self, claim: ClaimRef) -> None:
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
-        with self._journal.locked():
+        with self._journal.locked(deadline):
             self._cdi.remove(claim.uid)
             self._journal.remove(claim.uid)
 
@@ -154,12 +159,12 @@ class Preparer:
             for device in prepared.devices
         ]
 
-    def _fetch(self, ref: ClaimRef) -> tuple[ResourceClaim | None, ApiError | None]:
+    def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[ResourceClaim | None, ApiError | None]:
         """The claim, or what keeps the API server from telling. Refusal when it says that there is no such claim."""
-        started = time.monotonic()
+        end = min(time.monotonic() + _ENOUGH, deadline)
         for pause in (*_PAUSES, None):
             try:
-                claim = self._source.get_claim(ref.namespace, ref.name)
+                claim = self._get(ref.namespace, ref.name, deadline)
             except ApiError as error:
                 if error.object_missing:
                     raise Refusal(
@@ -167,9 +172,10 @@ class Preparer:
                         consequence="there is nothing to prepare",
                         remedy="delete the pod, or create the claim",
                     ) from error
-                if pause is None or not _passes(error) or time.monotonic() - started > _ENOUGH:
+                wait = max(pause or 0.0, min(error.retry_after or 0.0, 2.0))
+                if pause is None or not _passes(error) or time.monotonic() + wait > end:
                     return None, error
-                self._sleep(max(pause, min(error.retry_after or 0.0, 2.0)))
+                self._sleep(wait)
                 continue
             if claim.metadata.uid != ref.uid:
                 raise Refusal(
@@ -180,10 +186,17 @@ class Preparer:
             return claim, None
         raise AssertionError("the last try returns")
 
-    def _users_now(self, other: Plan) -> frozenset[str] | None:
+    def _get(self, namespace: str, name: str, deadline: float) -> ResourceClaim:
+        """A claim, or ApiError by the deadline."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unreachable("the time of kubelet's call is over before the API server was asked")
+        return self._source.get_claim(namespace, name, timeout=min(_GET_SECONDS, left / 2))
+
+    def _users_now(self, other: Plan, deadline: float) -> frozenset[str] | None:
         """Pods that another prepared claim is reserved for now; None when that cannot be found out."""
         try:
-            claim = self._source.get_claim(other.namespace, other.name)
+            claim = self._get(other.namespace, other.name, deadline)
         except ApiError as error:
             return frozenset() if error.object_missing else None
         return users(claim) if claim.metadata.uid == other.uid else frozenset()

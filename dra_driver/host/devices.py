@@ -102,9 +102,7 @@ def _read_numbers(scan: Scan, index: int, path: str, nodes: Collection[int]) -> 
         return _read_device(scan, index, path, nodes)
     numbers = _parsed(scan, index, f"{path}/dev", _numbers, "device-numbers-unreadable")
     major, minor = numbers or (None, None)
-    return replace(
-        known, major=major, minor=minor, node_present=_node_present(scan, index, numbers) if nodes else None
-    )
+    return replace(known, major=major, minor=minor, node_present=_node_present(scan, index, numbers) if nodes else None)
 
 
 def _placed(device: NeuronDevice, kind: InstanceType) -> NeuronDevice:

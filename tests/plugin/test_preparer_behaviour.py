@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.claimworld import (
     config,
     container,
     host,
+    in_time,
     neuron_config,
     ref,
     result,
@@ -42,7 +44,7 @@ def node(tmp_path: Path, api: ApiServer) -> Node:
 
 def test_a_prepared_claim_is_journaled_visible_and_replied(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5, result("nic", "nics", driver="efa.networking.k8s.aws")]))
-    reply = node.preparer.prepare(ref(item))
+    reply = node.preparer.prepare(ref(item), in_time())
     assert [replace(device, cdi_device_ids=()) for device in reply] == [
         PreparedDevice(("neurons",), NODE, "neuron-device-4", ()),
         PreparedDevice(("neurons",), NODE, "neuron-device-5", ()),
@@ -173,11 +175,11 @@ def test_no_lock_is_held_while_the_api_server_is_asked(node: Node, api: ApiServe
     asked, answer = threading.Event(), threading.Event()
     get = api.get_claim
 
-    def get_claim(namespace: str, name: str) -> Any:
+    def get_claim(namespace: str, name: str, **options: Any) -> Any:
         if name == "claim-1":
             asked.set()
             assert answer.wait(10)
-        return get(namespace, name)
+        return get(namespace, name, **options)
 
     api.get_claim = get_claim  # type: ignore[method-assign] # the answer is held back for one claim
     thread = threading.Thread(target=node.prepare, args=(slow,))
@@ -393,14 +395,36 @@ def test_in_doubt_about_who_uses_a_shared_claim_numbers_do_not_clash(node: Node,
     item = api.put(claim(2, [6], pods=["b"]))
     get = api.get_claim
 
-    def get_claim(namespace: str, name: str) -> Any:
+    def get_claim(namespace: str, name: str, **options: Any) -> Any:
         if name == "claim-1":
             raise Unreachable("connection refused")
-        return get(namespace, name)
+        return get(namespace, name, **options)
 
     api.get_claim = get_claim  # type: ignore[method-assign] # the answer about one claim is missing
     node.prepare(item)
     assert node.paths(item) == {"/dev/neuron2": 6}
+
+
+def test_whose_pods_use_other_claims_is_asked_until_the_deadline_and_then_the_claim_is_refused(
+    node: Node, api: ApiServer
+) -> None:
+    for number in range(1, 5):
+        node.prepare(api.put(claim(number, [number], pods=[f"pod-{number}"])))
+    item = api.put(claim(9, [9], pods=["new"]))
+    get = api.get_claim
+
+    def get_claim(namespace: str, name: str, *, timeout: float = 10.0) -> Any:
+        if name != "claim-9":
+            time.sleep(2 * timeout)  # it connects, and then nothing comes
+            raise Unreachable("no answer in time")
+        return get(namespace, name)
+
+    api.get_claim = get_claim  # type: ignore[method-assign] # the answers about the other claims are missing
+    began = time.monotonic()
+    with pytest.raises(DriverError, match=r"which pods use default/claim-1, .*the API server has not told"):
+        node.preparer.prepare(ref(item), began + 0.5)
+    assert time.monotonic() - began < 2
+    assert uid(9) not in node.journaled()
 
 
 def test_many_held_claims_cost_no_question_about_them(node: Node, api: ApiServer) -> None:
