@@ -4,9 +4,10 @@ The order of effects is journal, CDI spec, reply; backwards on unprepare. So a c
 journaled, and whatever a killed driver leaves half-way is finished by kubelet's retry or by repair. A retry walks the
 same way and ends in the same place:
 
-* a claim that is journaled keeps its numbers and variables for as long as its allocation is the same; the CDI spec is
-  compared and written again where it is missing or different (``/var/run/cdi`` is empty after a reboot), with the
-  device numbers that the kernel uses now;
+* a claim that is journaled keeps its numbers in containers for as long as its allocation is the same, and its variables
+  until the node is booted: then no container runs that was told them, and they follow the host (an election may have
+  given other ids). The CDI spec is compared and written again where it is missing or different (``/var/run/cdi`` is
+  empty after a reboot), with the device numbers that the kernel uses now;
 * if the API server cannot be asked, a journaled claim of that UID is served from the journal: an allocation does not
   change while a claim is in use, and kubelet itself has just read the claim.
 
@@ -21,8 +22,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims.edits import cdi_device_name, edits, shown_in
+from dra_driver.claims.environment import environment, parameters
 from dra_driver.claims.held import Held
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.plan import ConsumersUnknown, own_results, plan, refreshed, users
@@ -123,9 +127,11 @@ class Preparer:
     def _planned(self, claim: ResourceClaim, inventory: NodeInventory, held: Held, consumers: Consumers) -> Plan:
         entry = held.entries.get(claim.metadata.uid)
         if entry is not None:
+            outlived = entry.outlived(self._journal.boot_id)
             if same_allocation(entry.plan, claim):
-                return refreshed(entry.plan, inventory)
-            if not self._journal.boot_id or entry.boot_id == self._journal.boot_id:
+                wanted = refreshed(entry.plan, inventory)
+                return replace(wanted, env=environment(claim, own_results(claim), inventory)) if outlived else wanted
+            if not outlived:
                 raise Refusal(
                     f"claim {entry.plan.reference} was allocated anew, but its former devices are still prepared here",
                     consequence="containers may be using them, so it is not prepared",
@@ -203,10 +209,10 @@ class Preparer:
 
 
 def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
-    """Whether the claim has the devices that were prepared. Refusal when it has none of this driver."""
-    return [(device.request, device.pool, device.device, device.admin) for device in prepared.devices] == [
-        (result.request, result.pool, result.device, bool(result.admin_access)) for result in own_results(claim)
-    ]
+    """Whether the claim has the devices and parameters that were prepared. Refusal when it has no device of ours."""
+    devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
+    allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
+    return devices == allocated and prepared.parameters == parameters(claim)
 
 
 def chips_shown(cdi: SpecDirectory) -> Callable[[str], dict[int, int] | None]:

@@ -156,7 +156,7 @@ class Repairer:
             f"claim {entry.plan.reference} was prepared for another state of the UltraServer: {change}; delete "
             "its pods, so that they start with the present one"
             for entry in held.entries.values()
-            if (change := ultraserver.outdated(entry.plan, inventory))
+            if not entry.outlived(self._journal.boot_id) and (change := ultraserver.outdated(entry.plan, inventory))
         ]
         return (*unreadable, *gone, *clashing, *outdated)
 

@@ -270,6 +270,53 @@ def test_settings_and_defaults_that_changed_do_not_reach_a_prepared_claim(node: 
     assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
 
 
+def test_after_a_reboot_the_variables_follow_the_host_and_the_numbers_stay(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4, 5]))
+    first = node.prepare(item)
+    node.settings = replace(SETTINGS, device_numbering="host")
+    node.reboot(major=251)
+    node.inventory = host(major=251, default_lnc=1)
+    assert node.prepare(item) == first, "kubelet still passes the names that it got before the reboot"
+    assert node.env(item) == {"NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1"}
+    assert node.paths(item) == {"/dev/neuron0": 4, "/dev/neuron1": 5}
+    node.inventory = host(major=251, default_lnc=2)
+    assert node.prepare(item) == first
+    assert "NEURON_LOGICAL_NC_CONFIG=1" in node.env(item), "containers of this boot may have been told so"
+
+
+def test_after_a_reboot_variables_stay_once_they_were_given_without_the_api_server(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4, 5]))
+    first = node.prepare(item)
+    node.reboot()
+    node.inventory = host(default_lnc=1)
+    api.down = Unreachable("connection refused")
+    assert node.prepare(item) == first
+    assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
+    api.down = None
+    assert node.prepare(item) == first
+    assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
+
+
+def test_other_parameters_are_another_allocation(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4, 5], configs=[config(neuron_config(2))]))
+    first = node.prepare(item)
+    anew = api.put(claim(1, [4, 5], configs=[config(neuron_config(1))]))
+    with pytest.raises(DriverError, match="allocated anew, but its former devices are still prepared"):
+        node.prepare(anew)
+    assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
+    node.reboot()
+    second = node.prepare(anew)
+    assert "NEURON_LOGICAL_NC_CONFIG=1" in node.env(anew)
+    assert set(first).isdisjoint(second), "no CDI name is used again for another allocation"
+
+
+def test_parameters_of_other_drivers_are_none_of_ours(node: Node, api: ApiServer) -> None:
+    first = node.prepare(api.put(claim(1, [4], configs=[config({"mtu": 1500}, driver="efa.networking.k8s.aws")])))
+    assert (
+        node.prepare(api.put(claim(1, [4], configs=[config({"mtu": 9000}, driver="efa.networking.k8s.aws")]))) == first
+    )
+
+
 def test_a_claim_that_was_allocated_anew_is_refused_until_unprepare_or_reboot(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5]))
     first = node.prepare(item)
