@@ -94,8 +94,8 @@ class NodeAgent:
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._journal = Journal(settings.state_dir, boot_id=boot_id(settings.host_root), recover=chips_shown(cdi))
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
-        self._preparer = Preparer(api, self._journal, cdi, self._inventory, plan_settings)
-        self._repairer = Repairer(self._journal, cdi, api, self._inventory, settings.node_name)
+        self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
+        self._repairer = Repairer(self._journal, cdi, api, self._host.now, settings.node_name)
         self._plugin = KubeletPlugin(
             self,
             DRIVER_NAME,
@@ -160,23 +160,20 @@ class NodeAgent:
 
     # What kubelet asks (kubeletplugin.plugin.DRAPlugin)
 
-    def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Prepare one claim."""
         with self._operations.measured("prepare"):
-            prepared = self._preparer.prepare(claim)
+            prepared = self._preparer.prepare(claim, deadline)
         log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared))
         return prepared
 
-    def unprepare(self, claim: ClaimRef) -> None:
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take one claim's devices back."""
         with self._operations.measured("unprepare"):
-            self._preparer.unprepare(claim)
+            self._preparer.unprepare(claim, deadline)
         log.info("unprepared claim %s", claim)
 
     # What the rooms tell each other
-
-    def _inventory(self) -> NodeInventory:
-        return self._host.current
 
     def _known_labels(self) -> Mapping[str, str]:
         if self._labels is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,11 @@ def ref(of: ResourceClaim) -> ClaimRef:
     return ClaimRef(of.metadata.namespace, of.metadata.name, of.metadata.uid)
 
 
+def in_time() -> float:
+    """The deadline of a call of kubelet."""
+    return time.monotonic() + 45.0
+
+
 def missing() -> ApiError:
     return ApiError("the API server answered 404", status=404, reason="NotFound", object_missing=True)
 
@@ -124,7 +130,7 @@ class ApiServer:
     def delete(self, item: ResourceClaim) -> None:
         self.claims.pop((item.metadata.namespace, item.metadata.name), None)
 
-    def get_claim(self, namespace: str, name: str) -> ResourceClaim:
+    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ResourceClaim:
         self.gets.append(f"{namespace}/{name}")
         self._fail()
         found = self.claims.get((namespace, name))
@@ -180,10 +186,10 @@ class Node:
 
     def prepare(self, item: ResourceClaim) -> list[str]:
         """Prepare; the CDI ids in the reply."""
-        return [name for device in self.preparer.prepare(ref(item)) for name in device.cdi_device_ids]
+        return [name for device in self.preparer.prepare(ref(item), in_time()) for name in device.cdi_device_ids]
 
     def unprepare(self, item: ResourceClaim) -> None:
-        self.preparer.unprepare(ref(item))
+        self.preparer.unprepare(ref(item), in_time())
 
     def spec(self, item: ResourceClaim) -> Spec | None:
         return self.cdi.read(item.metadata.uid)

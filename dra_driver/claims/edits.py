@@ -4,10 +4,11 @@ Each allocated device is a CDI device with its nodes and the claim's variables. 
 nodes and variables replace what has the same path or name, so it does no harm when a runtime is handed a device twice,
 as some kubelet versions do after a restart.
 
-The name of a CDI device is ``<claim UID>-<device>-<digest>``, the digest being over what a container sees of it. So a
-name is never used again with other content: not by another claim, and not by the same claim object when it is allocated
-anew. The numbers that the kernel gives a chip are not part of the digest: they change in a reboot, when kubelet still
-passes the old names, and then the old content would be wrong.
+The name of a CDI device is ``<claim UID>-<device>-<digest>``, the digest being over what the allocation decides: chips,
+their numbers in the container, parameters. So a name never stands for two allocations: not for another claim's, and not
+for the next one of the same claim object. What the host decides is no part of it, neither the numbers that the kernel
+gives a chip nor the variables: they change in a reboot, when kubelet still passes the old names, and then the old
+content would be wrong.
 
 Nodes carry type, major and minor, hence a runtime neither needs nor looks at a node on the host
 (cncf-tags/container-device-interface, ``pkg/cdi/container-edits_unix.go``).
@@ -42,9 +43,9 @@ def edits(plan: Plan) -> Spec:
 
 def cdi_device_name(plan: Plan, device: PlannedDevice) -> str:
     """Name of the CDI device for an allocated device."""
-    seen = [f"{node.container_path}={node.host_path}" for node in device.nodes]
-    seen += (f"{name}={value}" for name, value in sorted(plan.env.items()))
-    digest = hashlib.sha256("\n".join(seen).encode()).hexdigest()[:_DIGEST_LENGTH]
+    decided = [f"{node.container_path}={node.host_path}" for node in device.nodes]
+    decided.append(plan.parameters)
+    digest = hashlib.sha256("\n".join(decided).encode()).hexdigest()[:_DIGEST_LENGTH]
     return f"{plan.uid}-{device.device}-{digest}"
 
 

@@ -14,6 +14,7 @@ claim as with a hundred, and a second instance of the driver may write in betwee
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -67,11 +68,14 @@ class Journal:
         return self._cannot_use or self._cannot_change
 
     @contextmanager
-    def locked(self) -> Iterator[Held]:
-        """Hold the state lock and see what is held. Nothing slow (no API call) belongs into the body."""
+    def locked(self, deadline: float = math.inf) -> Iterator[Held]:
+        """Hold the state lock and see what is held. Nothing slow (no API call) belongs into the body.
+
+        ``deadline``: see ``StateLock.held``.
+        """
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._lock.held())
+                stack.enter_context(self._lock.held(deadline))
                 if self._valid_at != self._lock.mark():
                     self._load(trusted=None)
             except DriverError as error:

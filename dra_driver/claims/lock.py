@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import threading
 import time
@@ -34,13 +35,17 @@ class StateLock:
         self._opened = 0
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock during the body. DriverError when it cannot be had in time, or the file not be opened."""
-        deadline = time.monotonic() + self._timeout
-        if not self._threads.acquire(timeout=self._timeout):
-            raise self._busy("another thread of this process")
+    def held(self, deadline: float = math.inf) -> Iterator[None]:
+        """Hold the lock during the body. DriverError when it cannot be had in time, or the file not be opened.
+
+        ``deadline``: reading of ``time.monotonic()`` at which the waiting ends, where the lock's timeout is longer.
+        """
+        began = time.monotonic()
+        deadline = min(deadline, began + self._timeout)
+        if not self._threads.acquire(timeout=max(deadline - began, 0.0)):
+            raise self._busy("another thread of this process", began)
         try:
-            descriptor = self._locked_file(deadline)
+            descriptor = self._locked_file(began, deadline)
             try:
                 yield
             finally:
@@ -63,7 +68,7 @@ class StateLock:
         with self._threads:
             self._close()
 
-    def _locked_file(self, deadline: float) -> int:
+    def _locked_file(self, began: float, deadline: float) -> int:
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -75,7 +80,7 @@ class StateLock:
                 self._close()
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise self._busy("another instance of the driver") from None
+                    raise self._busy("another instance of the driver", began) from None
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
             except OSError as error:
@@ -108,9 +113,9 @@ class StateLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _busy(self, who: str) -> DriverError:
+    def _busy(self, who: str, began: float) -> DriverError:
         return DriverError(
-            f"{who} has held {self._path} for {self._timeout:.0f} s",
+            f"{who} has held {self._path} for {time.monotonic() - began:.0f} s",
             consequence="this call is given up",
             remedy="kubelet tries again; if it stays, look at the disk of the state directory and restart the driver",
         )

@@ -44,7 +44,11 @@ class ConsumersUnknown(Refusal):
 
     def __init__(self, claims: Sequence[Plan]) -> None:
         names = ", ".join(claim.reference for claim in claims)
-        super().__init__(f"the device numbers depend on which pods use {names}")
+        super().__init__(
+            f"the device numbers depend on which pods use {names}, and the API server has not told",
+            consequence="the claim is not prepared",
+            remedy="kubelet tries again",
+        )
         self.claims = tuple(claims)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from dra_driver.claims.environment import company, environment
+from dra_driver.claims.environment import company, environment, parameters
 from dra_driver.claims.held import Held
 from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, meeting, numbers
 from dra_driver.claims.values import UID, ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
@@ -82,14 +82,15 @@ def plan(
         pods=None if use.pods is None else tuple(sorted(use.pods)),
         own_pod=own_pod(claim),
         warnings=(*warnings, *company(env, meeting(use, held, consumers or {}))),
+        parameters=parameters(claim),
     )
 
 
 def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
     """The same plan with the device numbers that the kernel gives the chips now.
 
-    Everything else stays: containers may be using it. The kernel hands out the major number anew whenever its driver is
-    loaded, so after a reboot the old one may belong to other hardware.
+    Everything else stays: containers may have been given it. The kernel hands out the major number anew whenever its
+    driver is loaded, so after a reboot the old one may belong to other hardware.
 
     Raises:
         Refusal: a chip of the plan is no longer there.

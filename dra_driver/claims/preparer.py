@@ -4,9 +4,10 @@ The order of effects is journal, CDI spec, reply; backwards on unprepare. So a c
 journaled, and whatever a killed driver leaves half-way is finished by kubelet's retry or by repair. A retry walks the
 same way and ends in the same place:
 
-* a claim that is journaled keeps its numbers and variables for as long as its allocation is the same; the CDI spec is
-  compared and written again where it is missing or different (``/var/run/cdi`` is empty after a reboot), with the
-  device numbers that the kernel uses now;
+* a claim that is journaled keeps its numbers in containers for as long as its allocation is the same, and its variables
+  until the node is booted: then no container runs that was told them, and they follow the host (an election may have
+  given other ids). The CDI spec is compared and written again where it is missing or different (``/var/run/cdi`` is
+  empty after a reboot), with the device numbers that the kernel uses now;
 * if the API server cannot be asked, a journaled claim of that UID is served from the journal: an allocation does not
   change while a claim is in use, and kubelet itself has just read the claim.
 
@@ -21,8 +22,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims.edits import cdi_device_name, edits, shown_in
+from dra_driver.claims.environment import environment, parameters
 from dra_driver.claims.held import Held
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.plan import ConsumersUnknown, own_results, plan, refreshed, users
@@ -33,10 +37,12 @@ from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kube.objects import ResourceClaim
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 
+_GET_SECONDS = 10.0
+"""For one answer of the API server."""
 _PAUSES = (0.25, 1.0)
 """Seconds before the second and the third try to get a claim."""
 _ENOUGH = 5.0
-"""Seconds of trying after which it is not tried again: kubelet gives a call 45 s and repeats it."""
+"""Seconds of trying after which it is not tried again: kubelet does that."""
 _ROUNDS = 5
 """How often other claims' pods are asked for, while other calls keep preparing claims."""
 
@@ -46,8 +52,8 @@ log = logging.getLogger(__name__)
 class ClaimSource(Protocol):
     """Where claims are read: ``kube.resources.ResourceApi``, the parts in use. Calls raise ApiError."""
 
-    def get_claim(self, namespace: str, name: str) -> ResourceClaim:
-        """The claim as stored now."""
+    def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ResourceClaim:
+        """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
         ...
 
     def list_claims(self) -> Sequence[ResourceClaim]:
@@ -62,7 +68,7 @@ class Preparer:
         source: the API server.
         journal: what is prepared.
         cdi: where runtimes look for it.
-        inventory: the node as it is now.
+        inventory: reads the node as it is now; asked at each preparation, with no lock held.
         settings: the administrator's choices.
         sleep: ``time.sleep``, for tests.
     """
@@ -84,43 +90,48 @@ class Preparer:
         self._settings = settings
         self._sleep = sleep
 
-    def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
-        stored, trouble = self._fetch(claim)
+        stored, trouble = self._fetch(claim, deadline)
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.config  # noqa: F401 - so that the first import does not happen under the lock
+        inventory = self._inventory()
         consumers: dict[str, frozenset[str] | None] = {}
         for _ in range(_ROUNDS):
             try:
-                with self._journal.locked() as held:
+                with self._journal.locked(deadline) as held:
                     if stored is None:
-                        wanted = self._from_journal(claim, held, trouble)
+                        wanted = self._from_journal(claim, inventory, held, trouble)
                     else:
-                        wanted = self._planned(stored, held, consumers)
+                        wanted = self._planned(stored, inventory, held, consumers)
                     self._journal.put(wanted)
                     self._cdi.write(wanted.uid, edits(wanted))
                 return self._reply(wanted)
             except ConsumersUnknown as unknown:
-                consumers.update((other.uid, self._users_now(other)) for other in unknown.claims)
+                for other in unknown.claims:
+                    if time.monotonic() >= deadline:
+                        raise
+                    consumers[other.uid] = self._users_now(other, deadline)
         raise Refusal(
             "the device numbers depend on other claims that are being prepared at the same time",
             consequence="the claim is not prepared",
             remedy="kubelet tries again",
         )
 
-    def unprepare(self, claim: ClaimRef) -> None:
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
-        with self._journal.locked():
+        with self._journal.locked(deadline):
             self._cdi.remove(claim.uid)
             self._journal.remove(claim.uid)
 
-    def _planned(self, claim: ResourceClaim, held: Held, consumers: Consumers) -> Plan:
+    def _planned(self, claim: ResourceClaim, inventory: NodeInventory, held: Held, consumers: Consumers) -> Plan:
         entry = held.entries.get(claim.metadata.uid)
-        inventory = self._inventory()
         if entry is not None:
+            outlived = entry.outlived(self._journal.boot_id)
             if same_allocation(entry.plan, claim):
-                return refreshed(entry.plan, inventory)
-            if not self._journal.boot_id or entry.boot_id == self._journal.boot_id:
+                wanted = refreshed(entry.plan, inventory)
+                return replace(wanted, env=environment(claim, own_results(claim), inventory)) if outlived else wanted
+            if not outlived:
                 raise Refusal(
                     f"claim {entry.plan.reference} was allocated anew, but its former devices are still prepared here",
                     consequence="containers may be using them, so it is not prepared",
@@ -132,7 +143,7 @@ class Preparer:
             log.warning("claim %s: %s", wanted.reference, warning)
         return wanted
 
-    def _from_journal(self, ref: ClaimRef, held: Held, trouble: ApiError | None) -> Plan:
+    def _from_journal(self, ref: ClaimRef, inventory: NodeInventory, held: Held, trouble: ApiError | None) -> Plan:
         entry = held.entries.get(ref.uid)
         if entry is None:
             raise DriverError(
@@ -141,7 +152,7 @@ class Preparer:
                 remedy=(trouble.remedy if trouble else "") or "kubelet tries again",
             ) from trouble
         log.warning("claim %s is prepared from the journal, since the API server fails: %s", ref, trouble)
-        return refreshed(entry.plan, self._inventory())
+        return refreshed(entry.plan, inventory)
 
     def _reply(self, prepared: Plan) -> list[PreparedDevice]:
         return [
@@ -154,12 +165,12 @@ class Preparer:
             for device in prepared.devices
         ]
 
-    def _fetch(self, ref: ClaimRef) -> tuple[ResourceClaim | None, ApiError | None]:
+    def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[ResourceClaim | None, ApiError | None]:
         """The claim, or what keeps the API server from telling. Refusal when it says that there is no such claim."""
-        started = time.monotonic()
+        end = min(time.monotonic() + _ENOUGH, deadline)
         for pause in (*_PAUSES, None):
             try:
-                claim = self._source.get_claim(ref.namespace, ref.name)
+                claim = self._get(ref.namespace, ref.name, deadline)
             except ApiError as error:
                 if error.object_missing:
                     raise Refusal(
@@ -167,9 +178,10 @@ class Preparer:
                         consequence="there is nothing to prepare",
                         remedy="delete the pod, or create the claim",
                     ) from error
-                if pause is None or not _passes(error) or time.monotonic() - started > _ENOUGH:
+                wait = max(pause or 0.0, min(error.retry_after or 0.0, 2.0))
+                if pause is None or not _passes(error) or time.monotonic() + wait > end:
                     return None, error
-                self._sleep(max(pause, min(error.retry_after or 0.0, 2.0)))
+                self._sleep(wait)
                 continue
             if claim.metadata.uid != ref.uid:
                 raise Refusal(
@@ -180,20 +192,27 @@ class Preparer:
             return claim, None
         raise AssertionError("the last try returns")
 
-    def _users_now(self, other: Plan) -> frozenset[str] | None:
+    def _get(self, namespace: str, name: str, deadline: float) -> ResourceClaim:
+        """A claim, or ApiError by the deadline."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unreachable("the time of kubelet's call is over before the API server was asked")
+        return self._source.get_claim(namespace, name, timeout=min(_GET_SECONDS, left / 2))
+
+    def _users_now(self, other: Plan, deadline: float) -> frozenset[str] | None:
         """Pods that another prepared claim is reserved for now; None when that cannot be found out."""
         try:
-            claim = self._source.get_claim(other.namespace, other.name)
+            claim = self._get(other.namespace, other.name, deadline)
         except ApiError as error:
             return frozenset() if error.object_missing else None
         return users(claim) if claim.metadata.uid == other.uid else frozenset()
 
 
 def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
-    """Whether the claim has the devices that were prepared. Refusal when it has none of this driver."""
-    return [(device.request, device.pool, device.device, device.admin) for device in prepared.devices] == [
-        (result.request, result.pool, result.device, bool(result.admin_access)) for result in own_results(claim)
-    ]
+    """Whether the claim has the devices and parameters that were prepared. Refusal when it has no device of ours."""
+    devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
+    allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
+    return devices == allocated and prepared.parameters == parameters(claim)
 
 
 def chips_shown(cdi: SpecDirectory) -> Callable[[str], dict[int, int] | None]:

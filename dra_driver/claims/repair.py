@@ -134,7 +134,7 @@ def _entry_repair(
     standing: Standing | None,
 ) -> Repair | None:
     uid = entry.plan.uid
-    if standing is not None and not standing.here and boot_id and entry.boot_id and entry.boot_id != boot_id:
+    if standing is not None and not standing.here and entry.outlived(boot_id):
         return Repair("release", uid, "its claim is gone and the node was booted since it was prepared")
     try:
         wanted = refreshed(entry.plan, inventory)

@@ -38,7 +38,7 @@ class Repairer:
         journal: what is prepared.
         cdi: where runtimes look for it.
         source: the API server.
-        inventory: the node as it is now.
+        inventory: reads the node as it is now.
         node_name: name of this node, which is also its pool's.
         clock: monotonic seconds.
     """
@@ -86,13 +86,14 @@ class Repairer:
 
     def repair(self) -> list[Repair]:
         """Compare and repair the files, without asking the API server; the repairs done. DriverError as above."""
+        inventory = self._inventory()
         with self._pass, self._journal.locked():
             held = self._journal.verify()
             specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
-            wanted = repairs(held, specs, self._inventory(), self._journal.boot_id, self._standings.known)
+            wanted = repairs(held, specs, inventory, self._journal.boot_id, self._standings.known)
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
-            findings = self._look(held)
+            findings = self._look(held, inventory)
         for text in findings:
             if text not in self.findings:
                 log.warning("%s", text)
@@ -130,7 +131,7 @@ class Repairer:
             if repair.kind == "release":
                 self._journal.remove(repair.uid)
 
-    def _look(self, held: Held) -> tuple[str, ...]:
+    def _look(self, held: Held, inventory: NodeInventory) -> tuple[str, ...]:
         unreadable = [
             f"the journal file of claim {item.uid} cannot be read ({item.reason}) and is kept as {item.path}; "
             f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back "
@@ -151,12 +152,11 @@ class Repairer:
             "where pods share claims like that"
             for one, other in clashes(held, self._standings.known)
         ]
-        inventory = self._inventory()
         outdated = [
             f"claim {entry.plan.reference} was prepared for another state of the UltraServer: {change}; delete "
             "its pods, so that they start with the present one"
             for entry in held.entries.values()
-            if (change := ultraserver.outdated(entry.plan, inventory))
+            if not entry.outlived(self._journal.boot_id) and (change := ultraserver.outdated(entry.plan, inventory))
         ]
         return (*unreadable, *gone, *clashing, *outdated)
 

@@ -66,7 +66,7 @@ def environment(
 def outdated(prepared: Plan, inventory: NodeInventory) -> str:
     """What of the UltraServer has changed since the claim was prepared, for its containers to be restarted; or "".
 
-    A prepared claim keeps its variables, since containers may be using them.
+    A prepared claim keeps its variables until the node is booted, since containers may have been told them.
     """
     number, member = prepared.env.get(MODE), inventory.ultraserver
     if number is None or member is None or member.electing or not member.modes:

@@ -86,6 +86,8 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     own_pod: str = ""
     """UID of the one pod that can ever use the claim (made from a template for it), or ""."""
     warnings: tuple[str, ...] = ()
+    parameters: str = ""
+    """Digest of the allocation's opaque parameters for this driver, or "" when it has none."""
 
     @property
     def reference(self) -> str:
@@ -109,3 +111,7 @@ class Entry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     plan: Plan
     boot_id: str = ""
     """Boot of the node in which the claim was last prepared: containers of an earlier boot are gone."""
+
+    def outlived(self, boot_id: str) -> bool:
+        """Whether the node was certainly booted since, so that no container runs that was given the plan."""
+        return bool(self.boot_id and boot_id) and self.boot_id != boot_id

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from dra_driver.host.devices import Scan, device_entries, read_devices
+from dra_driver.host.devices import Scan, device_entries, read_devices, read_numbers
 from dra_driver.host.findings import Findings
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.node import (
@@ -45,6 +46,30 @@ def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInven
         findings.add("host-root-missing", str(root))
         return NodeInventory(instance_type=None, driver_version=None, devices=(), findings=findings.all())
     return discover_files(files, labels, known)
+
+
+def renew(root: Path, known: NodeInventory) -> NodeInventory:
+    """``known`` with what containers are given read again, and nothing else.
+
+    That is which chips there are, their device numbers, the node-wide logical core size and the place in the
+    UltraServer. Each may change between two scans, and a container with what was true before has other hardware, or
+    waits for nodes of another server. Never raises for what is, or is not, on the host.
+
+    Args:
+        root: as for ``discover``.
+        known: the inventory of the last scan.
+    """
+    files, findings = HostFiles(root), Findings()
+    kind = lookup(known.instance_type) if known.instance_type is not None else None
+    entries = device_entries(files, findings)
+    _, loaded = driver_version(files, bool(entries), findings)
+    scan = Scan(files, kind, known, findings)
+    return replace(
+        known,
+        devices=read_numbers(scan, entries) if loaded else (),
+        default_lnc=default_lnc(files, kind, findings),
+        ultraserver=membership(scan, loaded=loaded),
+    )
 
 
 def discover_files(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.errors import DriverError
-from dra_driver.host.discover import discover
+from dra_driver.host.discover import discover, renew
 from dra_driver.host.inventory import Finding, NodeInventory
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,10 @@ class HostWatch:
     def current(self) -> NodeInventory:
         """The newest inventory; ``NOTHING_READ`` before ``start`` or ``rescan``."""
         return self._current
+
+    def now(self) -> NodeInventory:
+        """The newest inventory, with what containers are given read from the host again (see ``renew``)."""
+        return renew(self._root, self._current)
 
     def start(self) -> None:
         """Scan once, so that ``current`` is true on return, and go on in a thread."""

@@ -100,7 +100,7 @@ class ResourceApi:
     # Claims
 
     def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ResourceClaim:
-        """One claim as stored now."""
+        """One claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
         path = f"namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"
 
         def get(version: str) -> ResourceClaim:

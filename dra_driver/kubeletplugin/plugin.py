@@ -75,16 +75,20 @@ class DRAPlugin(Protocol):
     must be idempotent, and :meth:`prepare` of a claim that is already prepared must make sure that everything a
     container needs (CDI files are lost in a reboot) is still there.
 
+    ``deadline`` is the reading of ``time.monotonic()`` by which a method is to return or raise: shortly before kubelet
+    gives up on the call, and for one of several claims after its part of the time. What is not known by then is to be
+    refused with a text that says so, because kubelet's next call for the claim waits until this one has ended.
+
     Any exception becomes the error of that one claim; its text reaches the pod's events. A
     :class:`dra_driver.errors.DriverError` counts as an explained refusal; any other exception is logged with its
     traceback. ``SystemExit`` also reaches ``on_error`` of the server.
     """
 
-    def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices ready, and return those allocated from this driver."""
         ...
 
-    def unprepare(self, claim: ClaimRef) -> None:
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Undo :meth:`prepare`. A claim that was never prepared is no error; the claim object may be gone."""
         ...
 

@@ -28,7 +28,7 @@ CALL_SECONDS = 45.0
 """kubelet gives up on a call after this time, and asks again later."""
 
 ANSWER_SECONDS = 2.0
-"""How long before the deadline a claim stops waiting for an earlier call, so that the explanation still arrives."""
+"""How long before kubelet gives up everything is to be answered, so that the explanations still arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Failure:
     text: str
 
 
-Act: TypeAlias = Callable[[ClaimRef], list[PreparedDevice] | None]
+Act: TypeAlias = Callable[[ClaimRef, float], list[PreparedDevice] | None]
 Outcome: TypeAlias = list[PreparedDevice] | Failure | None
 
 
@@ -106,22 +106,28 @@ class DRAService:
         ]
 
     def _run(self, verb: str, claims: Iterable[Any], act: Act, context: grpc.ServicerContext) -> dict[str, Outcome]:
-        """The outcome by UID. One after the other: kubelet sends the claims of one pod, mostly one."""
-        deadline = time.monotonic() + min(context.time_remaining(), CALL_SECONDS)
+        """The outcome by UID. One after the other: kubelet sends the claims of one pod, mostly one.
+
+        Each may take an equal part of the time that is left, so that one that hangs leaves the others theirs.
+        """
+        given_up = time.monotonic() + min(context.time_remaining(), CALL_SECONDS)
+        asked = distinct(ClaimRef(c.namespace, c.name, c.uid) for c in claims)
         outcomes: dict[str, Outcome] = {}
-        for uid, claim in distinct(ClaimRef(c.namespace, c.name, c.uid) for c in claims).items():
+        for uid, claim in asked.items():
+            now = time.monotonic()
             if isinstance(claim, Failure):
                 log.warning("%s of claim UID %s refused: %s", verb, shown(uid), claim.text)
                 outcomes[uid] = claim
-            elif not context.is_active() or time.monotonic() > deadline:
+            elif not context.is_active() or now > given_up:
                 outcomes[uid] = Failure(f"{verb} of claim {claim} was not begun: kubelet had given up on the call")
             else:
-                outcomes[uid] = self._one(verb, claim, act, deadline)
+                part = (given_up - ANSWER_SECONDS - now) / (len(asked) - len(outcomes))
+                outcomes[uid] = self._one(verb, claim, act, now + part)
         return outcomes
 
     def _one(self, verb: str, claim: ClaimRef, act: Act, deadline: float) -> Outcome:
         started = time.monotonic()
-        with self._locks.held(claim.uid, deadline - started - ANSWER_SECONDS) as alone:
+        with self._locks.held(claim.uid, deadline - started) as alone:
             if not alone:
                 text = (
                     f"{verb} of claim {claim}: an earlier call for this claim still runs after "
@@ -129,14 +135,14 @@ class DRAService:
                 )
                 log.warning("%s", text)
                 return Failure(text)
-            outcome = self._guarded(verb, claim, act)
+            outcome = self._guarded(verb, claim, act, deadline)
         if not isinstance(outcome, Failure):
             log.info("%s of claim %s done in %.1f ms", verb, claim, (time.monotonic() - started) * 1000)
         return outcome
 
-    def _guarded(self, verb: str, claim: ClaimRef, act: Act) -> Outcome:
+    def _guarded(self, verb: str, claim: ClaimRef, act: Act, deadline: float) -> Outcome:
         try:
-            return act(claim)
+            return act(claim, deadline)
         except DriverError as error:
             text = one_line(str(error))
             log.warning("%s of claim %s refused: %s", verb, claim, text)

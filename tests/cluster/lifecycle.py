@@ -259,6 +259,26 @@ def emulated_root(lab: Cluster, installation: Installation, node: str) -> Path:
     return max(roots, key=lambda path: path.stat().st_ctime)
 
 
+def keep_emulated_host(daemonset: Object) -> None:
+    """Have the emulated host at a fixed place, so that what is put there is found by the driver after a reboot."""
+    daemonset["spec"]["template"]["spec"]["containers"][0]["env"].append(
+        {"name": "EMULATION_ROOT", "value": "/tmp/host"}
+    )
+
+
+def kept_host(lab: Cluster, node: str, driver: Object) -> Path:
+    """That host, as this machine sees it; ``driver`` is the driver's pod on the node."""
+    volumes: Path = lab.node(node).layout.kubelet / "pods" / uid_of(driver) / "volumes"
+    return volumes / "kubernetes.io~empty-dir/tmp/host"
+
+
+def set_boot_id(host: Path, boot_id: str) -> None:
+    """Let an emulated host tell a boot of its own: a reboot of a lab's node does not change the machine's."""
+    path = host / "proc/sys/kernel/random/boot_id"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(boot_id + "\n")
+
+
 # Pods
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from lab.cluster import Cluster
@@ -14,10 +13,13 @@ from tests.cluster.kube import Kube, Object, eventually
 from tests.cluster.lifecycle import (
     Stopwatch,
     is_ready,
+    keep_emulated_host,
+    kept_host,
     kill_driver,
     nudge,
     own_namespace,
     restart_count,
+    set_boot_id,
     uid_of,
     wait_driver_ready,
 )
@@ -44,29 +46,14 @@ class Reboot:
     specs_at_start: int
 
 
-def _keep_emulated_host(daemonset: Object) -> None:
-    """Have the emulated host at a fixed place, so that a boot id put there is found by the driver after a reboot."""
-    daemonset["spec"]["template"]["spec"]["containers"][0]["env"].append(
-        {"name": "EMULATION_ROOT", "value": "/tmp/host"}
-    )
-
-
-def _set_boot_id(lab: Cluster, driver: Object, boot_id: str) -> None:
-    """Let the emulated host tell a boot of its own: a reboot of a lab's node does not change the machine's."""
-    tmp = lab.node(NODE).layout.kubelet / "pods" / uid_of(driver) / "volumes/kubernetes.io~empty-dir/tmp"
-    path: Path = tmp / "host/proc/sys/kernel/random/boot_id"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(boot_id + "\n")
-
-
 @pytest.fixture(scope="module")
 def reboot(kube: Kube, lab: Cluster, installation: Installation) -> Iterator[Reboot]:
     """Two pods run; the power goes; one is deleted with its claim, and kubelet's record is lost; the node starts."""
     installation.ensure("--emulate", EMULATED)
-    installation.vary("emulated host that stays", _keep_emulated_host)
+    installation.vary("emulated host that stays", keep_emulated_host)
     files, node = NodeFiles(lab.node(NODE)), lab.node(NODE)
     driver = wait_driver_ready(installation, NODE)
-    _set_boot_id(lab, driver, FIRST_BOOT)
+    set_boot_id(kept_host(lab, NODE, driver), FIRST_BOOT)
     kill_driver(installation, NODE)
     wait_driver_ready(installation, NODE, restarts=restart_count(driver) + 1)
     with own_namespace(kube, "reboot") as namespace:
@@ -90,7 +77,7 @@ def reboot(kube: Kube, lab: Cluster, installation: Installation) -> Iterator[Reb
         node.stop()
         namespace.kubectl("delete", "pod", "forgotten", "--force", "--grace-period=0")
         eventually("one claim to be left", lambda: len(namespace.claims()) == 1)
-        _set_boot_id(lab, driver, SECOND_BOOT)
+        set_boot_id(kept_host(lab, NODE, driver), SECOND_BOOT)
         (node.layout.kubelet / "dra_manager_state").unlink()
         node.reboot()
         seen.specs_at_start = len(files.specs())

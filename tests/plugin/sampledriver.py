@@ -28,11 +28,14 @@ class SampleDriver:
         self.calls: list[tuple[str, str]] = []
         self.running = 0
         self.most_running = 0
+        self.deadlines: dict[str, float] = {}
+        """By UID that of the last call."""
         self.on_prepare: Callable[[ClaimRef], Any] = lambda claim: None
         self.on_unprepare: Callable[[ClaimRef], Any] = lambda claim: None
         self._lock = threading.Lock()
 
-    def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
+        self.deadlines[claim.uid] = deadline
         with self._counted("prepare", claim):
             special = self.on_prepare(claim)
         self.prepared.add(claim.uid)
@@ -40,7 +43,8 @@ class SampleDriver:
             return special  # type: ignore[no-any-return]  # tests also return what no driver should
         return [PreparedDevice(("gpu/large", "gpu/small"), "node-1", claim.name, (f"example.com/gpu={claim.uid}",))]
 
-    def unprepare(self, claim: ClaimRef) -> None:
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
+        self.deadlines[claim.uid] = deadline
         with self._counted("unprepare", claim):
             self.on_unprepare(claim)
         self.prepared.discard(claim.uid)

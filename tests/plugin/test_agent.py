@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.host.emulation_tree import DEVICES
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.instance_types import resolve_emulation
@@ -130,6 +131,60 @@ def test_a_chip_that_falls_off_is_withdrawn_and_its_claim_refused_with_the_reaso
         assert len(world.offered()) == 15
         with pytest.raises(KubeletError, match="no chip 5 on this host"):
             world.kubelet.prepare("pod", [claim(world)])
+
+
+SELDOM = ("--rescan-seconds", "3600")
+"""The host is scanned at the start, and not again while the test runs."""
+
+
+def device_numbers(world: World) -> set[tuple[int, int]]:
+    """Major and minor of all nodes in the CDI specs."""
+    devices = [device for spec in world.specs() for device in spec["devices"]]
+    nodes = [node for device in devices for node in device["containerEdits"]["deviceNodes"]]
+    return {(node["major"], node["minor"]) for node in nodes}
+
+
+def test_a_claim_gets_the_device_numbers_of_its_preparation_not_those_of_the_last_scan(world: World) -> None:
+    with agent(world, *SELDOM) as running:
+        running.ready()
+        for index in range(16):  # the kernel module is loaded anew and gets another major
+            (world.host / DEVICES / f"neuron{index}/dev").write_text(f"251:{index}\n")
+        wanted = claim(world)
+        world.kubelet.prepare("pod", [wanted])
+        assert device_numbers(world) == {(251, index) for index in (4, 5, 6, 7)}
+        # A retry too: kubelet forgets at its restart what is prepared.
+        for index in range(16):
+            (world.host / DEVICES / f"neuron{index}/dev").write_text(f"252:{index}\n")
+        world.kubelet.restart()
+        world.kubelet.wait_registered(DRIVER_NAME)
+        world.kubelet.prepare("pod", [wanted])
+        assert device_numbers(world) == {(252, index) for index in (4, 5, 6, 7)}
+
+
+def test_a_chip_is_given_or_refused_by_what_the_host_has_at_the_preparation(world: World) -> None:
+    with agent(world, *SELDOM) as running:
+        running.ready()
+        directory = world.host / DEVICES / "neuron5"
+        directory.rename(world.root / "neuron5")
+        wanted = claim(world)
+        with pytest.raises(KubeletError, match="no chip 5 on this host"):
+            world.kubelet.prepare("pod", [wanted])
+        (world.root / "neuron5").rename(directory)
+        (world.host / "dev/neuron5").unlink()
+        with pytest.raises(KubeletError, match="/dev/neuron5 is missing on the host"):
+            world.kubelet.prepare("pod", [wanted])
+        (world.host / "dev/neuron5").touch()
+        assert world.kubelet.prepare("pod", [wanted])
+
+
+def test_a_chip_that_came_after_the_last_scan_is_given_to_the_claim_that_has_it(world: World) -> None:
+    """As after a boot in which the kernel module is loaded later than the driver starts."""
+    write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions(missing=frozenset({5})))
+    with agent(world, "--emulate", "", "--host-root", str(world.host), *SELDOM) as running:
+        running.ready()
+        write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
+        assert world.kubelet.prepare("pod", [claim(world)])
+        assert "neuron-device-5" not in world.offered(), "what is published waits for the next scan"
 
 
 def test_readiness_tells_at_once_that_slices_cannot_be_published_and_liveness_does_not_restart_for_it(

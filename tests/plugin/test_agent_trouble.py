@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -98,3 +100,75 @@ def test_a_silent_api_server_delays_neither_start_nor_stop_for_long(world: World
             stopped = time.monotonic()
             assert running.terminate() == 0
             assert time.monotonic() - stopped < 8
+
+
+# kubelet gives up on a call after 45 s; the calls here have less, so that the tests take less
+
+
+def claims(world: World, count: int) -> list[Claim]:
+    """Claims of one pod, a chip each."""
+    stored = [
+        world.server.add_claim("default", f"claim-{chip}", devices=[("n", f"neuron-device-{chip}")], node=NODE)
+        for chip in range(count)
+    ]
+    return [Claim("default", item["metadata"]["name"], item["metadata"]["uid"], (DRIVER_NAME,)) for item in stored]
+
+
+@contextmanager
+def state_lock_held(world: World) -> Iterator[None]:
+    """Another instance of the driver works on the journal, and does not end."""
+    with (world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_claims_that_the_api_server_does_not_tell_of_are_refused_within_the_call_and_the_retry_waits_for_nothing(
+    world: World,
+) -> None:
+    with agent(world) as running:
+        running.ready()
+        wanted = claims(world, 4)
+        world.server.delay(60, times=1000, path="/resourceclaims/")
+        world.kubelet.call_seconds = 8
+        with pytest.raises(KubeletError, match=r"cannot get claim default/claim-[0-3]: .*no answer in time"):
+            world.kubelet.prepare("pod", wanted)
+        for claim in wanted:
+            assert f"cannot get claim default/{claim.name}" in running.log, "each has its part of the time"
+        world.server.faults.clear()
+        began = time.monotonic()
+        assert len(world.kubelet.prepare("pod", wanted)) == 4
+        assert time.monotonic() - began < 3, "nothing of the first call is still running"
+
+
+def test_prepared_claims_are_all_served_from_the_journal_within_one_call_of_an_api_server_that_is_silent(
+    world: World,
+) -> None:
+    with agent(world) as running:
+        running.ready()
+        wanted = claims(world, 4)
+        world.kubelet.prepare("pod", wanted)
+        world.kubelet.restart()
+        world.kubelet.wait_registered(DRIVER_NAME)
+        world.server.delay(60, times=1000, path="/resourceclaims/")
+        world.kubelet.call_seconds = 8
+        assert len(world.kubelet.prepare("pod", wanted)) == 4
+
+
+@pytest.mark.parametrize("verb", ["prepare", "unprepare"])
+def test_a_journal_that_another_instance_keeps_is_told_within_the_call(world: World, verb: str) -> None:
+    with agent(world) as running:
+        running.ready()
+        wanted = claims(world, 2)
+        if verb == "unprepare":
+            world.kubelet.prepare("pod", wanted)
+        world.kubelet.call_seconds = 6
+
+        def act() -> None:
+            if verb == "prepare":
+                world.kubelet.prepare("pod", wanted)
+            else:
+                world.kubelet.unprepare("pod")
+
+        with state_lock_held(world), pytest.raises(KubeletError, match=r"another instance .* has held .*journal\.lock"):
+            act()
+        act()

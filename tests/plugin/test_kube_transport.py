@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kube.objects import Device, DeviceAttribute, ResourceSlice
 from dra_driver.kube.resources import ResourceApi
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.transport import CONNECT_TIMEOUT, Transport
 from dra_driver.slices.pool import pool
 from tests.plugin.apiserver import ApiServer
 
@@ -182,6 +184,20 @@ def test_a_late_answer_is_unreachable(server: ApiServer) -> None:
     server.delay(1.0)
     with pytest.raises(Unreachable, match="no answer in time"):
         server.transport().request("GET", "/version", timeout=0.1)
+
+
+def test_connecting_takes_no_longer_than_the_request_may() -> None:
+    with ExitStack() as sockets:
+        full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # more than wait to be accepted: the kernel then drops whoever wants to connect
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        transport = Transport(Configuration(host=f"http://127.0.0.1:{full.getsockname()[1]}"))
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="no connection in time"):
+            transport.request("GET", "/version", timeout=0.3)
+        assert time.monotonic() - began < CONNECT_TIMEOUT - 1
 
 
 def test_an_idle_connection_that_the_server_closed_costs_nothing(server: ApiServer, api: ResourceApi) -> None:

@@ -284,6 +284,18 @@ def test_claims_are_not_begun_after_kubelet_has_given_up(node: Node) -> None:
     assert node.driver.calls == [("prepare", first.uid)]
 
 
+def test_each_claim_is_told_when_its_part_of_the_call_is_over(node: Node) -> None:
+    node.kubelet.call_seconds = 10
+    wanted = [claim(name) for name in ("a", "b", "c", "d")]
+    began = time.monotonic()
+    node.kubelet.prepare("pod", wanted)
+    ends = [node.driver.deadlines[item.uid] - began for item in wanted]
+    # Nobody used any, so each has an equal part of all that is left but for the time that the answer needs.
+    assert ends == [pytest.approx(8 / left, abs=0.5) for left in (4, 3, 2, 1)]
+    node.kubelet.unprepare("pod")
+    assert node.driver.deadlines[wanted[-1].uid] > began + 8
+
+
 def test_prepare_fails_then_succeeds_and_so_does_unprepare(node: Node) -> None:
     wanted = claim()
     node.driver.on_prepare = node.driver.on_unprepare = raising(DriverError("not yet"))

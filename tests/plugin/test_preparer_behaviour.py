@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.claimworld import (
     config,
     container,
     host,
+    in_time,
     neuron_config,
     ref,
     result,
@@ -42,7 +44,7 @@ def node(tmp_path: Path, api: ApiServer) -> Node:
 
 def test_a_prepared_claim_is_journaled_visible_and_replied(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5, result("nic", "nics", driver="efa.networking.k8s.aws")]))
-    reply = node.preparer.prepare(ref(item))
+    reply = node.preparer.prepare(ref(item), in_time())
     assert [replace(device, cdi_device_ids=()) for device in reply] == [
         PreparedDevice(("neurons",), NODE, "neuron-device-4", ()),
         PreparedDevice(("neurons",), NODE, "neuron-device-5", ()),
@@ -173,11 +175,11 @@ def test_no_lock_is_held_while_the_api_server_is_asked(node: Node, api: ApiServe
     asked, answer = threading.Event(), threading.Event()
     get = api.get_claim
 
-    def get_claim(namespace: str, name: str) -> Any:
+    def get_claim(namespace: str, name: str, **options: Any) -> Any:
         if name == "claim-1":
             asked.set()
             assert answer.wait(10)
-        return get(namespace, name)
+        return get(namespace, name, **options)
 
     api.get_claim = get_claim  # type: ignore[method-assign] # the answer is held back for one claim
     thread = threading.Thread(target=node.prepare, args=(slow,))
@@ -266,6 +268,53 @@ def test_settings_and_defaults_that_changed_do_not_reach_a_prepared_claim(node: 
     assert node.prepare(item) == first
     assert node.paths(item) == {"/dev/neuron0": 4, "/dev/neuron1": 5}
     assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
+
+
+def test_after_a_reboot_the_variables_follow_the_host_and_the_numbers_stay(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4, 5]))
+    first = node.prepare(item)
+    node.settings = replace(SETTINGS, device_numbering="host")
+    node.reboot(major=251)
+    node.inventory = host(major=251, default_lnc=1)
+    assert node.prepare(item) == first, "kubelet still passes the names that it got before the reboot"
+    assert node.env(item) == {"NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1"}
+    assert node.paths(item) == {"/dev/neuron0": 4, "/dev/neuron1": 5}
+    node.inventory = host(major=251, default_lnc=2)
+    assert node.prepare(item) == first
+    assert "NEURON_LOGICAL_NC_CONFIG=1" in node.env(item), "containers of this boot may have been told so"
+
+
+def test_after_a_reboot_variables_stay_once_they_were_given_without_the_api_server(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4, 5]))
+    first = node.prepare(item)
+    node.reboot()
+    node.inventory = host(default_lnc=1)
+    api.down = Unreachable("connection refused")
+    assert node.prepare(item) == first
+    assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
+    api.down = None
+    assert node.prepare(item) == first
+    assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
+
+
+def test_other_parameters_are_another_allocation(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4, 5], configs=[config(neuron_config(2))]))
+    first = node.prepare(item)
+    anew = api.put(claim(1, [4, 5], configs=[config(neuron_config(1))]))
+    with pytest.raises(DriverError, match="allocated anew, but its former devices are still prepared"):
+        node.prepare(anew)
+    assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
+    node.reboot()
+    second = node.prepare(anew)
+    assert "NEURON_LOGICAL_NC_CONFIG=1" in node.env(anew)
+    assert set(first).isdisjoint(second), "no CDI name is used again for another allocation"
+
+
+def test_parameters_of_other_drivers_are_none_of_ours(node: Node, api: ApiServer) -> None:
+    first = node.prepare(api.put(claim(1, [4], configs=[config({"mtu": 1500}, driver="efa.networking.k8s.aws")])))
+    assert (
+        node.prepare(api.put(claim(1, [4], configs=[config({"mtu": 9000}, driver="efa.networking.k8s.aws")]))) == first
+    )
 
 
 def test_a_claim_that_was_allocated_anew_is_refused_until_unprepare_or_reboot(node: Node, api: ApiServer) -> None:
@@ -393,14 +442,36 @@ def test_in_doubt_about_who_uses_a_shared_claim_numbers_do_not_clash(node: Node,
     item = api.put(claim(2, [6], pods=["b"]))
     get = api.get_claim
 
-    def get_claim(namespace: str, name: str) -> Any:
+    def get_claim(namespace: str, name: str, **options: Any) -> Any:
         if name == "claim-1":
             raise Unreachable("connection refused")
-        return get(namespace, name)
+        return get(namespace, name, **options)
 
     api.get_claim = get_claim  # type: ignore[method-assign] # the answer about one claim is missing
     node.prepare(item)
     assert node.paths(item) == {"/dev/neuron2": 6}
+
+
+def test_whose_pods_use_other_claims_is_asked_until_the_deadline_and_then_the_claim_is_refused(
+    node: Node, api: ApiServer
+) -> None:
+    for number in range(1, 5):
+        node.prepare(api.put(claim(number, [number], pods=[f"pod-{number}"])))
+    item = api.put(claim(9, [9], pods=["new"]))
+    get = api.get_claim
+
+    def get_claim(namespace: str, name: str, *, timeout: float = 10.0) -> Any:
+        if name != "claim-9":
+            time.sleep(2 * timeout)  # it connects, and then nothing comes
+            raise Unreachable("no answer in time")
+        return get(namespace, name)
+
+    api.get_claim = get_claim  # type: ignore[method-assign] # the answers about the other claims are missing
+    began = time.monotonic()
+    with pytest.raises(DriverError, match=r"which pods use default/claim-1, .*the API server has not told"):
+        node.preparer.prepare(ref(item), began + 0.5)
+    assert time.monotonic() - began < 2
+    assert uid(9) not in node.journaled()
 
 
 def test_many_held_claims_cost_no_question_about_them(node: Node, api: ApiServer) -> None:

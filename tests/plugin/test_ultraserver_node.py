@@ -38,9 +38,9 @@ def world() -> Iterator[World]:
         yield made
 
 
-def started(world: World) -> Any:
+def started(world: World, *options: str) -> Any:
     """An agent that reads the host as it is, and does not write one."""
-    return agent(world, "--emulate", "", "--host-root", str(world.host))
+    return agent(world, "--emulate", "", "--host-root", str(world.host), *options)
 
 
 def claim(world: World, nodes: int | None, name: str = "claim", device: str = NODE_DEVICE) -> Claim:
@@ -108,6 +108,18 @@ def test_a_pod_of_before_the_election_waits_and_starts_when_it_has_ended(world: 
         write_host(world.host, TRN2U, THIRD)
         prepared(world, wanted)
         assert environment(world) == FOUR_NODES
+
+
+def test_a_pod_is_told_the_place_of_its_preparation_not_that_of_the_last_scan(world: World) -> None:
+    with started(world, "--rescan-seconds", "3600") as running:
+        running.ready()
+        write_host(world.host, TRN2U, ELECTING)
+        wanted = claim(world, 4)
+        with pytest.raises(KubeletError, match="the nodes of this UltraServer are still finding each other"):
+            world.kubelet.prepare("pod", [wanted])
+        write_host(world.host, TRN2U, Servers.parse("2x4").options(TRN2U, 2))
+        world.kubelet.prepare("pod", [wanted])
+        assert "NEURON_RT_ULTRASERVER_NODE_ID=1" in environment(world)
 
 
 def test_a_mode_that_is_lost_after_the_start_is_refused_with_those_that_are_left(world: World) -> None:

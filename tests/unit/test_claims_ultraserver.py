@@ -278,12 +278,33 @@ def test_a_prepared_claim_keeps_what_it_was_told(later: Membership, node: Node) 
     assert node.prepare(item) == first
     node.restart()
     assert node.prepare(item) == first
-    node.reboot()
-    node.inventory = ultra(later)
-    assert node.prepare(item) == first
     assert node.env(item) == env
     node.repairer.repair()
     assert node.env(item) == env
+
+
+def test_a_claim_that_outlives_a_reboot_waits_for_the_election_and_is_told_its_outcome(node: Node) -> None:
+    item = node.api.put(asking(4))
+    first = node.prepare(item)
+    node.reboot()
+    node.inventory = ultra(ELECTING)
+    with pytest.raises(DriverError, match="still finding each other"):
+        node.prepare(item)
+    assert reported(node) == ()
+    node.inventory = ultra(replace(HEALTHY, sets=(PAIR, ServerSet(4, "00000000000000aa", 3))))
+    assert reported(node) == (), "no container of this boot was told anything yet"
+    assert node.prepare(item) == first
+    assert {"NEURON_RT_ULTRASERVER_SERVER_ID=00000000000000aa", "NEURON_RT_ULTRASERVER_NODE_ID=3"} <= node.env(item)
+    assert reported(node) == ()
+
+
+def test_a_claim_that_outlives_a_reboot_is_refused_where_its_server_is_no_more(node: Node) -> None:
+    item = node.api.put(asking(4))
+    node.prepare(item)
+    node.reboot()
+    node.inventory = ultra(Membership((Mode.X1,), (), elected=True))
+    with pytest.raises(DriverError, match=r"this node offers X1 \(1 node\)"):
+        node.prepare(item)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.host import reading
-from dra_driver.host.discover import EMULATION_MARKER, discover
+from dra_driver.host.discover import EMULATION_MARKER, discover, renew
 from dra_driver.host.emulation_tree import MODULE_VERSION, host_files
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.host.findings import FINDINGS, device_ranges
@@ -92,6 +92,13 @@ def test_every_finding_says_what_follows_and_what_to_do() -> None:
 
 
 # The host as a whole
+
+
+@pytest.mark.parametrize("name", ["trn2.48xlarge", "trn2u.48xlarge", "inf2.24xlarge"])
+def test_a_host_that_did_not_change_is_renewed_as_it_was(name: str, tmp_path: Path) -> None:
+    write_host(tmp_path / "host", INSTANCE_TYPES[name])
+    found = discover(tmp_path / "host")
+    assert renew(tmp_path / "host", found) == found
 
 
 def test_a_root_that_is_not_there_is_said(tmp_path: Path) -> None:
