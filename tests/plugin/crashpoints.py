@@ -24,7 +24,7 @@ from dra_driver.claims.edits import edits
 from dra_driver.kube.objects import ResourceClaim
 from tests.claimworld import ApiServer, Node, claim, uid
 
-EFFECTS = ("open", "write", "pwrite", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")
+EFFECTS = ("open", "write", "ftruncate", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")
 """Everything in ``os`` that the driver changes files with. ``pathlib`` calls these too."""
 KILLED = 42
 
