@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.claims.edits import cdi_device_name, edits, shown_in
+from dra_driver.claims.edits import cdi_device_name, edits
 from dra_driver.claims.held import Held
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.plan import ConsumersUnknown, own_results, plan, refreshed, users
@@ -194,16 +194,6 @@ def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
     return [(device.request, device.pool, device.device, device.admin) for device in prepared.devices] == [
         (result.request, result.pool, result.device, bool(result.admin_access)) for result in own_results(claim)
     ]
-
-
-def chips_shown(cdi: SpecDirectory) -> Callable[[str], dict[int, int] | None]:
-    """For ``Journal``: what a claim's CDI spec tells of its chips, by container number."""
-
-    def shown(uid: str) -> dict[int, int] | None:
-        spec = cdi.read(uid)
-        return None if spec is None else shown_in(spec, uid)
-
-    return shown
 
 
 def _passes(error: ApiError) -> bool:

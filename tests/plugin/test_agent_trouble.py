@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import tempfile
 import time
@@ -58,6 +59,31 @@ def test_an_unusable_journal_is_told_by_health_metrics_and_each_refusal(world: W
         assert "neuron_dra_driver_registered 1.0" in text
         assert "neuron_dra_driver_prepared_claims" not in text, "nobody knows"
         assert "Traceback" not in running.log
+
+
+def test_a_driver_that_starts_after_its_state_was_removed_takes_no_device_from_a_running_pod(world: World) -> None:
+    state = world.kubelet.plugins_dir / DRIVER_NAME
+    first, second = (
+        Claim("default", name, stored["metadata"]["uid"], (DRIVER_NAME,))
+        for name in ("first", "second")
+        for stored in [world.server.add_claim("default", name, devices=[("n", "neuron-device-0")], node=NODE)]
+    )
+    with agent(world) as running:
+        running.ready()
+        world.kubelet.prepare("pod", [first])
+        assert running.terminate() == 0
+    eventually(lambda: not world.kubelet.instances.get(DRIVER_NAME), what="that kubelet knows it")
+    shown = world.specs()
+    assert shown
+    shutil.rmtree(state)
+    with agent(world) as running:
+        running.ready()
+        with pytest.raises(KubeletError, match=rf"held by claim {first.uid}, whose journal file cannot be read"):
+            world.kubelet.prepare("other", [second])
+        assert world.specs() == shown
+        world.kubelet.unprepare("pod")
+        assert world.specs() == []
+        world.kubelet.prepare("other", [second])
 
 
 def test_health_is_well_again_when_the_journal_is(world: World) -> None:
