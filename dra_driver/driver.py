@@ -284,13 +284,7 @@ class NodeAgent:
         yield from samples(host, self._publisher.status, self._plugin.registration)
         yield node_sample(self._node_problem(host))
         yield from label_samples(self._label_writer.status)
-        try:
-            with self._journal.locked() as held:
-                prepared, unreadable = len(held.entries), len(held.quarantined)
-        except DriverError:
-            # The journal's trouble is told by health and log; the other numbers are wanted then all the more.
-            return
-        yield from journal_samples(prepared, unreadable, self._repairer.counts)
+        yield from journal_samples(self._journal.counts, self._repairer.counts)
 
 
 def _get_node(api: ResourceApi, name: str) -> Node | None:

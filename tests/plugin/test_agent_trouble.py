@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dra_driver.claims.lock import StateLock
 from dra_driver.names import DRIVER_NAME
 from tests.plugin.agent import NODE, World, agent, free_port, health, node, scraped
 from tests.plugin.eventually import eventually
@@ -59,6 +60,18 @@ def test_an_unusable_journal_is_told_by_health_metrics_and_each_refusal(world: W
         assert "neuron_dra_driver_registered 1.0" in text
         assert "neuron_dra_driver_prepared_claims" not in text, "nobody knows"
         assert "Traceback" not in running.log
+
+
+def test_a_scrape_does_not_wait_for_the_lock_of_the_journal(world: World) -> None:
+    port = free_port()
+    with agent(world, "--metrics-port", str(port)) as running:
+        running.ready()
+        stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
+        world.kubelet.prepare("pod", [Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))])
+        with StateLock(world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").held():
+            text = scraped(port)
+        assert "neuron_dra_driver_prepared_claims 1.0" in text
+        assert "neuron_dra_driver_unreadable_journal_files 0.0" in text
 
 
 def test_a_driver_that_starts_after_its_state_was_removed_takes_no_device_from_a_running_pod(world: World) -> None:
