@@ -14,7 +14,7 @@ from typing import Final
 
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims.journal import Journal
-from dra_driver.claims.preparer import Preparer, chips_shown
+from dra_driver.claims.preparer import Preparer
 from dra_driver.claims.repairer import Repairer
 from dra_driver.claims.values import PlanSettings
 from dra_driver.errors import DriverError
@@ -92,7 +92,7 @@ class NodeAgent:
         self._label_writer = LabelWriter(api, settings.node_name)
 
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
-        self._journal = Journal(settings.state_dir, boot_id=boot_id(settings.host_root), recover=chips_shown(cdi))
+        self._journal = Journal(settings.state_dir, boot_id=boot_id(settings.host_root), cdi=cdi)
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
         self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
         self._repairer = Repairer(self._journal, cdi, api, self._host.now, settings.node_name)
@@ -258,7 +258,9 @@ class NodeAgent:
     def liveness(self) -> list[str]:
         """Problems that a restart of the driver may mend; [] when there are none."""
         status = self._publisher.status
-        problems = [*self._plugin.problems(), *self._journal_problems()]
+        # A journal that cannot be written is no matter of a restart: a full disk stays full, and without the driver
+        # nothing is unprepared.
+        problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable])]
         if status.failing_since is not None and time.monotonic() - status.failing_since > PUBLICATION_PATIENCE:
             problems.append(f"slices have not been published for long: {status.last_error}")
         return problems
@@ -266,15 +268,12 @@ class NodeAgent:
     def readiness(self) -> list[str]:
         """All that keeps this instance from doing its work right now; [] when there is nothing."""
         status = self._publisher.status
-        problems = [*self._plugin.problems(), *self._journal_problems()]
+        problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable, self._journal.unwritable])]
         if not status.published:
             # Before the Node object was read nothing can be tried.
             reason = status.last_error or self._node_watch.last_error or "not tried yet"
             problems.append(f"the slices are not published: {reason}")
         return problems
-
-    def _journal_problems(self) -> list[str]:
-        return [self._journal.problem] if self._journal.problem else []
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""
@@ -282,13 +281,7 @@ class NodeAgent:
         yield from samples(host, self._publisher.status, self._plugin.registration)
         yield node_sample(self._node_problem(host))
         yield from label_samples(self._label_writer.status)
-        try:
-            with self._journal.locked() as held:
-                prepared, unreadable = len(held.entries), len(held.quarantined)
-        except DriverError:
-            # The journal's trouble is told by health and log; the other numbers are wanted then all the more.
-            return
-        yield from journal_samples(prepared, unreadable, self._repairer.counts)
+        yield from journal_samples(self._journal.counts, self._repairer.counts)
 
 
 def _get_node(api: ResourceApi, name: str) -> Node | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
 
 READ_LIMIT = 1 << 20
@@ -71,7 +73,7 @@ def read_file(path: Path) -> bytes | None:
         OSError: unreadable, a symbolic link, not a regular file, or larger than ``READ_LIMIT``.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - opened above without following links
@@ -79,6 +81,24 @@ def read_file(path: Path) -> bytes | None:
     if data is None or len(data) > READ_LIMIT:
         raise OSError(f"{path} is larger than {READ_LIMIT} bytes, so it is none of ours")
     return data
+
+
+def open_regular(path: Path, flags: int, mode: int = 0) -> int:
+    """Descriptor of a regular file, opened without following a link and without waiting for anybody.
+
+    Args:
+        path: the file.
+        flags: of ``os.open``.
+        mode: permission bits when ``flags`` make the file.
+
+    Raises:
+        OSError: it cannot be opened, or something else than a regular file is there.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
 
 
 def sync_directory(path: Path) -> None:

@@ -47,9 +47,11 @@ def node_sample(problem: str) -> Sample:
     )
 
 
-def journal_samples(prepared: int, unreadable: int, repairs: Mapping[str, int]) -> Iterator[Sample]:
-    """What is prepared, and what was repaired by kind."""
-    yield Sample("prepared_claims", "Claims that are prepared.", prepared)
-    yield Sample("unreadable_journal_files", "Journal files set aside; see the log.", unreadable)
+def journal_samples(counts: tuple[int, int] | None, repairs: Mapping[str, int]) -> Iterator[Sample]:
+    """What is prepared (``Journal.counts``), and what was repaired by kind."""
+    if counts is not None:
+        prepared, unreadable = counts
+        yield Sample("prepared_claims", "Claims that are prepared.", prepared)
+        yield Sample("unreadable_journal_files", "Journal files that cannot be read; see the log.", unreadable)
     for kind, count in sorted(repairs.items()):
         yield Sample("repairs", "Repairs of journal and CDI specs.", count, (("kind", kind),), "counter")

@@ -12,7 +12,7 @@ from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.cdi.spec import Spec
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.plan import PlanSettings
-from dra_driver.claims.preparer import Preparer, chips_shown
+from dra_driver.claims.preparer import Preparer
 from dra_driver.claims.repairer import Repairer
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.errors import ApiError
@@ -169,7 +169,7 @@ class Node:
 
     def _open(self) -> None:
         self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
-        self.journal = Journal(self.root / "state", boot_id=self.boot, recover=chips_shown(self.cdi), lock_timeout=5.0)
+        self.journal = Journal(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
         self.preparer = Preparer(
             self.api, self.journal, self.cdi, lambda: self.inventory, self.settings, sleep=self.slept.append
         )
@@ -211,7 +211,7 @@ class Node:
 
     def journaled(self) -> dict[str, tuple[int, ...]]:
         """Chips held by claim UID, as a new instance reads them from the files."""
-        journal = Journal(self.root / "state", boot_id=self.boot, recover=chips_shown(self.cdi))
+        journal = Journal(self.root / "state", boot_id=self.boot, cdi=self.cdi)
         try:
             with journal.locked() as held:
                 return {uid: entry.plan.held_chips for uid, entry in held.entries.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -15,16 +16,24 @@ _ANY_POD = "*"
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A journal file that cannot be read. What it held stays held until something tells that it is free."""
+    """A claim whose journal file cannot be read, or is missing though the claim has a CDI spec.
+
+    What it held stays held until something tells that it is free.
+    """
 
     uid: str
     path: str
-    """Where the file is now."""
+    """Where the file is now, or was."""
     reason: str
     chips: frozenset[int] | None
     """What it held as far as its CDI spec or the API server tells; None: not known, so it may be anything."""
     shown: Mapping[int, int] = field(default_factory=dict)
     """Chips by container number, as far as its CDI spec tells."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the file and where it is, for texts."""
+        return f"{self.reason}: {self.path}"
 
 
 class _Namespace:
@@ -64,6 +73,7 @@ class Held:
         self._entries: dict[str, Entry] = {}
         self._holders: dict[int, str] = {}
         self._namespaces: dict[str, _Namespace] = {}
+        self._missing: set[str] = set()
         self._quarantined = {item.uid: item for item in quarantined}
         for entry in entries:
             self.add(entry)
@@ -72,6 +82,11 @@ class Held:
     def entries(self) -> Mapping[str, Entry]:
         """Prepared claims by UID."""
         return MappingProxyType(self._entries)
+
+    @property
+    def missing(self) -> AbstractSet[str]:
+        """Prepared claims whose journal file somebody removed: they are held until the API server settles it."""
+        return self._missing
 
     @property
     def quarantined(self) -> Mapping[str, Quarantined]:
@@ -124,10 +139,12 @@ class Held:
             if any(chip_at.get(number, node.chip) != node.chip for number, node in plan.nodes.items())
         ]
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry, *, missing: bool = False) -> None:
         """Put a claim in, or replace it."""
         plan = entry.plan
         self.discard(plan.uid)
+        if missing:
+            self._missing.add(plan.uid)
         self._entries[plan.uid] = entry
         self._namespaces.setdefault(plan.namespace, _Namespace()).add(plan)
         for chip in plan.held_chips:
@@ -135,6 +152,7 @@ class Held:
 
     def discard(self, uid: str) -> None:
         """Take a claim out; unknown ones are fine."""
+        self._missing.discard(uid)
         entry = self._entries.pop(uid, None)
         if entry is None:
             return

@@ -5,27 +5,32 @@ after a loss of power it is there whole or not at all.
 
 A file that cannot be read is moved to ``quarantine/`` under its name and reported; the others are not affected. What it
 held stays held (see ``held.Quarantined``) until the claim is prepared again or unprepared, or the API server settles
-it. If it can be read later (by a newer driver, say), it comes back by itself.
+it. If it can be read later (by a newer driver, say), it comes back by itself. A CDI spec that no file explains counts
+as such a claim too: specs are written after the file and removed before it, so somebody has removed the file.
 
 The index is valid as long as the lock file's mark is the one that was left there; so a call costs the same with one
-claim as with a hundred, and a second instance of the driver may write in between.
+claim as with a hundred, and a second instance of the driver may write in between. As long as no other has, a file that
+is missing was not removed by a driver: its claim stays held (see ``Held.missing``). A directory that is missing says
+nothing about any claim: it is written anew from the index.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.claims.edits import shown_in
 from dra_driver.claims.held import Held, Quarantined
 from dra_driver.claims.journalfile import decoded, encoded
 from dra_driver.claims.lock import Mark, StateLock
 from dra_driver.claims.values import UID, Entry, Plan
 from dra_driver.errors import DriverError
-from dra_driver.files import read_file, remove_file, replace_file
+from dra_driver.files import read_file, remove_file, replace_file, sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +41,11 @@ class Journal:
     Args:
         directory: state directory, made when missing.
         boot_id: identity of this boot of the node.
-        recover: chips by container number of a claim whose file cannot be read, as far as something else (its CDI spec)
-            tells; None when nothing does.
+        cdi: specs, which tell the chips of claims whose files cannot be read.
         lock_timeout: seconds to wait for the directory's lock.
 
-    Methods raise DriverError when the directory cannot be read or written. All but ``locked`` and ``close`` are for use
-    inside ``locked``.
+    Methods raise DriverError when the directory cannot be read or written. All but ``locked``, ``counts``
+    and ``close`` are for use inside ``locked``.
     """
 
     def __init__(
@@ -49,23 +53,23 @@ class Journal:
         directory: Path,
         *,
         boot_id: str = "",
-        recover: Callable[[str], Mapping[int, int] | None] = lambda uid: None,  # noqa: ARG005 - nothing else tells
+        cdi: SpecDirectory | None = None,
         lock_timeout: float = 30.0,
     ) -> None:
         self.boot_id = boot_id
-        self._cannot_use: str | None = None
-        self._cannot_change: str | None = None
+        self.unusable: str | None = None
+        """Why it could not be locked or read the last time; None when it could."""
+        self.unwritable: str | None = None
+        """Why a claim could not be kept or forgotten the last time; None when it could."""
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
-        self._recover = recover
+        self._cdi = cdi
         self._lock = StateLock(directory / "journal.lock", lock_timeout)
         self._held = Held()
-        self._valid_at: Mark | None = None
-
-    @property
-    def problem(self) -> str | None:
-        """Why the journal could not be used the last time, or not be changed; None when it could. For health checks."""
-        return self._cannot_use or self._cannot_change
+        self._known_at: Mark | None = None
+        """While the lock's mark is this, nobody else has changed anything since the index was made."""
+        self._in_doubt = True
+        """Whether a change by this process ended half-way since."""
 
     @contextmanager
     def locked(self, deadline: float = math.inf) -> Iterator[Held]:
@@ -76,12 +80,11 @@ class Journal:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._lock.held(deadline))
-                if self._valid_at != self._lock.mark():
-                    self._load(trusted=None)
+                self._load()
             except DriverError as error:
-                self._cannot_use = error.what
+                self.unusable = error.what
                 raise
-            self._cannot_use = None
+            self.unusable = None
             yield self._held
 
     def put(self, plan: Plan) -> bool:
@@ -91,9 +94,10 @@ class Journal:
     def keep(self, entry: Entry) -> bool:
         """Keep an entry, lastingly, and end the quarantine of its claim. False when exactly this is kept already."""
         uid = entry.plan.uid
-        if self._held.entries.get(uid) == entry:
-            return False
-        with self._change("keep", uid):
+        with self._changing("keep", uid):
+            if self._held.entries.get(uid) == entry and uid not in self._held.missing:
+                return False
+            self._known_at = self._lock.announce()
             self._store(entry)
             self._held.add(entry)
             if uid in self._held.quarantined:
@@ -103,9 +107,10 @@ class Journal:
     def remove(self, uid: str) -> bool:
         """Forget a claim, lastingly; also what of it was unreadable. False when nothing was known of it."""
         known, doubtful = uid in self._held.entries, uid in self._held.quarantined
-        if not known and not doubtful:
-            return False
-        with self._change("forget", uid):
+        with self._changing("forget", uid):
+            if not known and not doubtful:
+                return False
+            self._known_at = self._lock.announce()
             if known:
                 remove_file(self.path(uid), durable=True)
                 self._held.discard(uid)
@@ -121,85 +126,131 @@ class Journal:
     def verify(self) -> Held:
         """Compare the directory with the index, file by file; what is held then.
 
-        A file that has become unreadable is written again from memory. One that somebody removed is taken as an
-        administrator's word that the claim is done with.
+        A file that has become unreadable is written again from memory; so are all when the directory is gone. A single
+        one that somebody removed makes its claim ``missing``.
         """
         try:
-            self._load(trusted=self._held)
+            self._load(anyway=True)
         except DriverError as error:
-            self._cannot_use = error.what
+            self.unusable = error.what
             raise
         return self._held
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Prepared claims and unreadable files as seen last, without a look at the files; None: that is not known."""
+        if self.unusable is not None or self._known_at is None:
+            return None
+        return len(self._held.entries), len(self._held.quarantined)
 
     def close(self) -> None:
         """Let go of the lock file."""
         self._lock.close()
 
     @contextmanager
-    def _change(self, verb: str, uid: str) -> Iterator[None]:
-        self._valid_at = None
+    def _changing(self, verb: str, uid: str) -> Iterator[None]:
+        in_doubt, self._in_doubt = self._in_doubt, True
         try:
-            mark = self._lock.announce()
             yield
         except OSError as error:
-            self._cannot_change = f"cannot {verb} claim {uid} in {self._claims}: {error.strerror or error}"
+            self.unwritable = f"cannot {verb} claim {uid} in {self._claims}: {error.strerror or error}"
             raise DriverError(
-                self._cannot_change,
+                self.unwritable,
                 consequence="the call fails and kubelet tries again",
                 remedy="check free space and errors of the disk with the state directory",
             ) from error
-        self._valid_at = mark
-        self._cannot_change = None
+        self._in_doubt = in_doubt
+        self.unwritable = None
 
     def _store(self, entry: Entry) -> None:
         uid = entry.plan.uid
-        data = encoded(entry)
-        try:
-            replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, durable=True)
-        except FileNotFoundError:
-            self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, durable=True)
+        self._make_claims_directory()
+        replace_file(self.path(uid), encoded(entry), temporary=f"{uid}.tmp", mode=0o600, durable=True)
 
-    def _load(self, trusted: Held | None) -> None:
-        """Read the directory into a new index; ``trusted`` is an index that is known to be up to date."""
-        self._valid_at = None
+    def _make_claims_directory(self) -> None:
+        if not self._claims.exists():
+            self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(self._claims.parent)
+
+    def _load(self, *, anyway: bool = False) -> None:
+        """Read the directory into a new index if the present one is not known to be valid, or ``anyway``.
+
+        What the present one has counts where nobody else can have changed anything.
+        """
         try:
             mark = self._lock.mark()
-            learned = self._held.quarantined
-            held = Held()
-            self._restore_quarantined()
-            names = self._names(self._claims, clean=True)
-            for uid in names:
-                entry = self._read(uid, None if trusted is None else trusted.entries.get(uid))
-                if entry is not None:
-                    held.add(entry)
-            for uid in self._names(self._quarantine):
-                self._add_quarantined(held, uid, self._quarantine / f"{uid}.json", learned.get(uid))
-            for uid in self._names(self._claims):
-                if uid not in held.entries:
-                    self._add_quarantined(held, uid, self.path(uid), learned.get(uid))
+            # The driver itself never removes the directory.
+            vanished = bool(self._held.entries) and not self._claims.exists()
+            if not (anyway or vanished or self._in_doubt or mark != self._known_at):
+                return
+            self._in_doubt = True
+            known = self._held.entries if vanished or mark == self._known_at else {}
+            if vanished:
+                log.error("somebody removed %s; its %d claims are written again from memory", self._claims, len(known))
+                for entry in known.values():
+                    self._write_again(entry)
+            self._held = self._read_all(known)
         except OSError as error:
             raise DriverError(
                 f"cannot read the journal in {self._claims}: {error.strerror or error}",
                 consequence="no claim can be prepared or unprepared",
                 remedy="check the disk and the mount of the state directory",
             ) from error
-        for uid in set(trusted.entries if trusted is not None else ()).difference(held.entries, held.quarantined):
-            log.warning("somebody removed %s; the claim counts as unprepared and its devices as free", self.path(uid))
-        self._held = held
-        self._valid_at = mark
+        self._known_at = mark
+        self._in_doubt = False
 
-    def _read(self, uid: str, trusted: Entry | None) -> Entry | None:
+    def _read_all(self, known: Mapping[str, Entry]) -> Held:
+        """What the files say; of those that cannot be read or are missing, what is ``known``, or what specs tell."""
+        former = self._held.quarantined
+        held = Held()
+        self._restore_quarantined()
+        for uid in self._names(self._claims, clean=True):
+            entry = self._read(uid, known.get(uid))
+            if entry is not None:
+                held.add(entry)
+        for uid in self._names(self._quarantine):
+            self._add_quarantined(held, uid, self._quarantine / f"{uid}.json", former.get(uid))
+        for uid in self._names(self._claims):
+            if uid not in held.entries:
+                self._add_quarantined(held, uid, self.path(uid), former.get(uid))
+        self._add_missing(held, known)
+        for uid in self._without_file(held):
+            self._add_quarantined(held, uid, self.path(uid), former.get(uid))
+        return held
+
+    def _add_missing(self, held: Held, known: Mapping[str, Entry]) -> None:
+        for uid in set(known).difference(held.entries, held.quarantined):
+            if uid not in self._held.missing:
+                log.warning("somebody removed %s; whether its claim ends is asked of the API server", self.path(uid))
+            held.add(known[uid], missing=True)
+
+    def _without_file(self, held: Held) -> set[str]:
+        """Claims that runtimes are shown and of which neither file nor memory is left."""
+        try:
+            shown = self._cdi.list() if self._cdi is not None else {}
+        except DriverError:  # who writes or removes specs will tell
+            return set()
+        return set(shown).difference(held.entries, held.quarantined)
+
+    def _read(self, uid: str, known: Entry | None) -> Entry | None:
         """The entry of a file; None when it cannot be read: then it is moved aside."""
         try:
             return decoded(read_file(self.path(uid)), uid)
         except (ValueError, OSError) as error:
-            if trusted is not None:
+            if known is not None:
                 log.warning("journal file %s could not be read (%s); written again from memory", self.path(uid), error)
-                self._store(trusted)
-                return trusted
+                self._write_again(known)
+                return known
             self._move_aside(uid, error)
             return None
+
+    def _write_again(self, entry: Entry) -> None:
+        """From memory, which has it all the same when that fails: then the next look tries again."""
+        try:
+            with self._changing("keep", entry.plan.uid):
+                self._store(entry)
+        except DriverError as error:
+            log.error("%s", error.what)  # noqa: TRY400 - no defect
 
     def _move_aside(self, uid: str, problem: Exception) -> None:
         log.error(
@@ -227,12 +278,14 @@ class Journal:
             except (ValueError, OSError):
                 continue
             log.info("journal file %s can be read again", path)
-            self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.replace(self.path(uid))
+            with suppress(OSError):  # then it stays where it is
+                self._make_claims_directory()
+                path.replace(self.path(uid))
 
     def _add_quarantined(self, held: Held, uid: str, path: Path, learned: Quarantined | None) -> None:
         if uid in held.entries:  # prepared again, then killed before the old file was removed
-            remove_file(path, durable=False)
+            with suppress(OSError):  # tried again at the next look
+                remove_file(path, durable=False)
             return
         try:
             decoded(read_file(path), uid)
@@ -242,7 +295,8 @@ class Journal:
         if learned is not None and learned.chips is not None:
             held.quarantine(replace(learned, path=str(path), reason=reason))
             return
-        shown = self._recover(uid)
+        spec = self._cdi.read(uid) if self._cdi is not None else None
+        shown = None if spec is None else shown_in(spec, uid)
         chips = None if shown is None else frozenset(shown.values())
         held.quarantine(Quarantined(uid, str(path), reason, chips, shown or {}))
 
@@ -259,7 +313,8 @@ class Journal:
             return []
         for name in names:
             if clean and name.endswith(".tmp"):
-                remove_file(directory / name, durable=False)
+                with suppress(OSError):  # who writes under this name will tell
+                    remove_file(directory / name, durable=False)
             uid = name.removesuffix(".json")
             if uid != name and UID.fullmatch(uid):
                 found.append(uid)

@@ -38,8 +38,10 @@ def encoded(entry: Entry) -> bytes:
 
 def decoded(data: bytes | None, uid: str) -> Entry:
     """The entry in the file of claim ``uid``. ValueError says why it is none."""
+    if data is None:
+        raise ValueError("it is missing")
     try:
-        file = _FILE.decode(data or b"")
+        file = _FILE.decode(data)
         if file.minimum_reader > VERSION:
             raise ValueError(
                 f"it was written by a newer version of the driver (format {file.version}, for readers of format "

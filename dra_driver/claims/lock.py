@@ -1,7 +1,8 @@
 """One lock on the state directory, for the threads of this process and for a second instance during an update.
 
-The lock file also holds a counter. Who changes state raises it first, so whoever finds the counter as he left it, in
-the same file, knows that nobody has changed anything since, and need not read the directory again.
+The lock file is also a counter: its size, with nothing in it. Who changes state raises it first, so whoever finds it as
+he left it, in the same file, knows that nobody has changed anything since, and need not read the directory again. A
+size takes no room, so that a claim can be unprepared on a full disk.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dra_driver.errors import DriverError
+from dra_driver.files import open_regular
 
 Mark = tuple[int, int]
 """Which lock file since the start (somebody may remove it, then a new one counts from 0), and its counter."""
 
-_COUNTER_BYTES = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 
 
@@ -55,12 +56,12 @@ class StateLock:
 
     def mark(self) -> Mark:
         """Equal to a former one if and only if nobody has announced a change since. Only with the lock held."""
-        return self._opened, int.from_bytes(os.pread(self._file(), _COUNTER_BYTES, 0), "little")
+        return self._opened, os.fstat(self._file()).st_size
 
     def announce(self) -> Mark:
-        """Announce a change; the new mark. Only with the lock held."""
+        """Announce a change; the new mark. Only with the lock held. Raises OSError."""
         opened, counter = self.mark()
-        os.pwrite(self._file(), (counter + 1).to_bytes(_COUNTER_BYTES, "little"), 0)
+        os.ftruncate(self._file(), counter + 1)
         return opened, counter + 1
 
     def close(self) -> None:
@@ -84,6 +85,7 @@ class StateLock:
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
             except OSError as error:
+                self._close()  # with it goes the lock, if that was had
                 raise DriverError(
                     f"cannot lock {self._path}: {error.strerror or error}",
                     consequence="no claim can be prepared or unprepared",
@@ -93,7 +95,7 @@ class StateLock:
     def _open(self) -> int:
         if self._descriptor is None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             self._opened += 1
         return self._descriptor
 

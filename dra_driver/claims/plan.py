@@ -218,14 +218,14 @@ def _check_free(chip: int, device: str, uid: str, held: Held) -> None:
     if doubt is None:
         return
     if doubt.chips is None:
-        what = f"what claim {doubt.uid} holds is not known, since its journal file cannot be read ({doubt.reason})"
+        what = f"what claim {doubt.uid} holds is not known, since its journal file cannot be read ({doubt.problem})"
     else:
-        what = f"device {device} is held by claim {doubt.uid}, whose journal file cannot be read ({doubt.reason})"
+        what = f"device {device} is held by claim {doubt.uid}, whose journal file cannot be read ({doubt.problem})"
     raise Refusal(
         what,
         consequence=f"device {device} is held back",
         remedy="this ends when kubelet unprepares that claim or the API server says that it is gone, which the driver "
-        f"asks every few minutes; the file is kept as {doubt.path}",
+        "asks every few minutes",
     )
 
 

@@ -25,7 +25,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.claims.edits import cdi_device_name, edits, shown_in
+from dra_driver.claims.edits import cdi_device_name, edits
 from dra_driver.claims.environment import environment, parameters
 from dra_driver.claims.held import Held
 from dra_driver.claims.journal import Journal
@@ -213,16 +213,6 @@ def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
     devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
     allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
     return devices == allocated and prepared.parameters == parameters(claim)
-
-
-def chips_shown(cdi: SpecDirectory) -> Callable[[str], dict[int, int] | None]:
-    """For ``Journal``: what a claim's CDI spec tells of its chips, by container number."""
-
-    def shown(uid: str) -> dict[int, int] | None:
-        spec = cdi.read(uid)
-        return None if spec is None else shown_in(spec, uid)
-
-    return shown
 
 
 def _passes(error: ApiError) -> bool:

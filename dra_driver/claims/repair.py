@@ -1,17 +1,19 @@
 """What differs between journal, CDI directory and API server, and what to do about it: a function of values.
 
-The journal says what should be. Its entries have their CDI specs, with the device numbers of now; a spec of ours that
-no entry explains goes. A spec whose chip is not there is withdrawn: after a reboot its device number may belong to
-other hardware. Prepare or repair writes it again when the chip is back.
+The journal says what should be. Its entries have their CDI specs, with the device numbers of now. A spec whose chip is
+not there is withdrawn: after a reboot its device number may belong to other hardware. Prepare or repair writes it again
+when the chip is back.
 
 When does an entry end without kubelet's unprepare? The API server may say that its claim is gone (deleted, replaced, or
 no longer allocated to this node), but a pod that was deleted by force may be running all the same, so that alone never
 frees a chip. It does together with a reboot of the node since: then no container of before runs. Otherwise kubelet is
 waited for; it keeps its own list over restarts and unprepares once the containers have ended. A claim that is gone for
-long is reported.
+long is reported, and an administrator who then removes its journal file ends it. The file of a claim that the API
+server has is written again.
 
 For an unreadable journal file, which has no boot in it, the API server's word counts: a claim that is allocated here
-tells its chips, and one that is gone at each check over ten minutes lets go of them.
+tells its chips, and one that is gone at each check over ten minutes lets go of them. The same holds for a spec of ours
+that no journal file explains.
 """
 
 from __future__ import annotations
@@ -62,11 +64,11 @@ class Standing:
 class Repair:
     """One thing to do.
 
-    ``kind`` is stable (metrics use it): ``write-spec`` (of ``entry``, which is what to journal), ``withdraw-spec``,
-    ``remove-spec``, ``release`` (forget the claim) and ``learn`` (``chips`` is what an unreadable file held).
+    ``kind`` is stable (metrics use it): ``write-journal`` and ``write-spec`` (both of ``entry``),
+    ``withdraw-spec``, ``release`` (forget the claim) and ``learn`` (``chips`` is what an unreadable file held).
     """
 
-    kind: Literal["write-spec", "withdraw-spec", "remove-spec", "release", "learn"]
+    kind: Literal["write-journal", "write-spec", "withdraw-spec", "release", "learn"]
     uid: str
     reason: str
     entry: Entry | None = None
@@ -91,7 +93,10 @@ def repairs(
     """
     found: list[Repair] = []
     for uid, entry in sorted(held.entries.items()):
-        repair = _entry_repair(entry, specs, inventory, boot_id, standings.get(uid))
+        missing, standing = uid in held.missing, standings.get(uid)
+        repair = _end(entry, missing, boot_id, standing) or _spec_repair(entry, specs, inventory)
+        if repair is None and missing and standing is not None:
+            repair = Repair("write-journal", uid, "its journal file was removed, but its claim is not gone", entry)
         if repair is not None:
             found.append(repair)
     for uid, item in sorted(held.quarantined.items()):
@@ -104,8 +109,7 @@ def repairs(
             )
         elif standing.surely_gone:
             found.append(Repair("release", uid, "its journal file is unreadable and its claim is gone"))
-    strays = sorted(set(specs).difference(held.entries, held.quarantined))
-    return found + [Repair("remove-spec", uid, "no prepared claim explains it") for uid in strays]
+    return found
 
 
 def clashes(held: Held, standings: Mapping[str, Standing]) -> list[tuple[Plan, Plan]]:
@@ -126,16 +130,18 @@ def clashes(held: Held, standings: Mapping[str, Standing]) -> list[tuple[Plan, P
     return [pairs[key] for key in sorted(pairs)]
 
 
-def _entry_repair(
-    entry: Entry,
-    specs: Mapping[str, bytes | None],
-    inventory: NodeInventory,
-    boot_id: str,
-    standing: Standing | None,
-) -> Repair | None:
+def _end(entry: Entry, missing: bool, boot_id: str, standing: Standing | None) -> Repair | None:
+    if standing is None or standing.here:
+        return None
+    if missing:
+        return Repair("release", entry.plan.uid, "its journal file was removed, and the claim is gone")
+    if entry.outlived(boot_id):
+        return Repair("release", entry.plan.uid, "its claim is gone and the node was booted since it was prepared")
+    return None
+
+
+def _spec_repair(entry: Entry, specs: Mapping[str, bytes | None], inventory: NodeInventory) -> Repair | None:
     uid = entry.plan.uid
-    if standing is not None and not standing.here and entry.outlived(boot_id):
-        return Repair("release", uid, "its claim is gone and the node was booted since it was prepared")
     try:
         wanted = refreshed(entry.plan, inventory)
     except Refusal as refusal:

@@ -102,7 +102,8 @@ class Repairer:
 
     def _ask(self) -> None:
         with self._pass:
-            with self._journal.locked() as held:
+            with self._journal.locked():
+                held = self._journal.verify()
                 due, unreadable = self._standings.due(held), list(held.quarantined)
                 list_due = self._standings.list_due(held)
             self._standings.ask(due)
@@ -123,7 +124,8 @@ class Repairer:
     def _apply(self, repair: Repair) -> None:
         if repair.entry is not None:
             self._journal.keep(repair.entry)
-            self._cdi.write(repair.uid, edits(repair.entry.plan))
+            if repair.kind == "write-spec":
+                self._cdi.write(repair.uid, edits(repair.entry.plan))
         elif repair.kind == "learn":
             self._journal.learn(repair.uid, repair.chips)
         else:
@@ -133,7 +135,7 @@ class Repairer:
 
     def _look(self, held: Held, inventory: NodeInventory) -> tuple[str, ...]:
         unreadable = [
-            f"the journal file of claim {item.uid} cannot be read ({item.reason}) and is kept as {item.path}; "
+            f"the journal file of claim {item.uid} cannot be read ({item.problem}); "
             f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back "
             "until the claim is prepared again, unprepared, or gone from the API server"
             for item in held.quarantined.values()

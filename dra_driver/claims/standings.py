@@ -1,8 +1,9 @@
 """What the API server says of prepared claims, asked seldom and remembered.
 
 A claim is asked for once in half an hour, more seldom on a node with many claims, and every five minutes while it seems
-gone; the first time at once when it was prepared before the node was booted. Unreadable journal files tell no name to
-ask for, so for those all claims are listed, at once and then every five minutes. A node without claims asks nothing.
+gone; at once when its journal file was removed, and the first time when it was prepared before the node was booted.
+Unreadable journal files tell no name to ask for, so for those all claims are listed, at once and then every five
+minutes. A node without claims asks nothing.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ class Standings:
         for uid, entry in held.entries.items():
             first = now if entry.boot_id != self._boot_id else now + _again(len(held.entries)) * _share(uid)
             self._due.setdefault(uid, first)
+        for uid in held.missing:
+            self._due[uid] = now
+            self._known.pop(uid, None)  # what was said before its file was removed decides nothing
         return [entry.plan for uid, entry in held.entries.items() if self._due[uid] <= now]
 
     def list_due(self, held: Held) -> bool:

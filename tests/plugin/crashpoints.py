@@ -21,10 +21,11 @@ from typing import Any, NoReturn
 
 from dra_driver.cdi.spec import encode
 from dra_driver.claims.edits import edits
+from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.objects import ResourceClaim
 from tests.claimworld import ApiServer, Node, claim, uid
 
-EFFECTS = ("open", "write", "pwrite", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")
+EFFECTS = ("open", "write", "ftruncate", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")
 """Everything in ``os`` that the driver changes files with. ``pathlib`` calls these too."""
 KILLED = 42
 
@@ -209,6 +210,9 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
     # None is lost: when all claims end, one claim can have every chip.
     for item in (*scenario.live, A):
         node.unprepare(item)
+    for _ in range(GONE_CHECKS):  # the stray spec's claim is gone
+        node.repairer.tick()
+        node.now += GONE_SECONDS
     everything = node.api.put(claim(7, range(16), pods=["pod-7"]))
     assert len(node.prepare(everything)) == 16, where
     node.unprepare(everything)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import socket
 import tempfile
 import time
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dra_driver.claims.lock import StateLock
 from dra_driver.names import DRIVER_NAME
 from tests.plugin.agent import NODE, World, agent, free_port, health, node, scraped
 from tests.plugin.eventually import eventually
@@ -60,6 +62,43 @@ def test_an_unusable_journal_is_told_by_health_metrics_and_each_refusal(world: W
         assert "neuron_dra_driver_registered 1.0" in text
         assert "neuron_dra_driver_prepared_claims" not in text, "nobody knows"
         assert "Traceback" not in running.log
+
+
+def test_a_scrape_does_not_wait_for_the_lock_of_the_journal(world: World) -> None:
+    port = free_port()
+    with agent(world, "--metrics-port", str(port)) as running:
+        running.ready()
+        stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
+        world.kubelet.prepare("pod", [Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))])
+        with StateLock(world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").held():
+            text = scraped(port)
+        assert "neuron_dra_driver_prepared_claims 1.0" in text
+        assert "neuron_dra_driver_unreadable_journal_files 0.0" in text
+
+
+def test_a_driver_that_starts_after_its_state_was_removed_takes_no_device_from_a_running_pod(world: World) -> None:
+    state = world.kubelet.plugins_dir / DRIVER_NAME
+    first, second = (
+        Claim("default", name, stored["metadata"]["uid"], (DRIVER_NAME,))
+        for name in ("first", "second")
+        for stored in [world.server.add_claim("default", name, devices=[("n", "neuron-device-0")], node=NODE)]
+    )
+    with agent(world) as running:
+        running.ready()
+        world.kubelet.prepare("pod", [first])
+        assert running.terminate() == 0
+    eventually(lambda: not world.kubelet.instances.get(DRIVER_NAME), what="that kubelet knows it")
+    shown = world.specs()
+    assert shown
+    shutil.rmtree(state)
+    with agent(world) as running:
+        running.ready()
+        with pytest.raises(KubeletError, match=rf"held by claim {first.uid}, whose journal file cannot be read"):
+            world.kubelet.prepare("other", [second])
+        assert world.specs() == shown
+        world.kubelet.unprepare("pod")
+        assert world.specs() == []
+        world.kubelet.prepare("other", [second])
 
 
 def test_health_is_well_again_when_the_journal_is(world: World) -> None:

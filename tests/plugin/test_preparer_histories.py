@@ -158,6 +158,26 @@ class Histories(RuleBasedStateMachine):
         node.repairer.repair()
 
     @rule(number=st.sampled_from(sorted(CLAIMS)))
+    def remove_a_file_under_a_running_driver(self, number: int) -> None:
+        node = self.instances[0]
+        with node.journal.locked() as held:
+            if uid(number) not in held.entries:
+                return
+        node.journal_file(CLAIMS[number]).unlink()
+        self.repair(which=0, kill_at=None)
+        assert self.readable(number), "the API server has it"
+
+    @rule()
+    def remove_the_directory_under_a_running_driver(self) -> None:
+        node = self.instances[0]
+        with node.journal.locked() as held:
+            before = dict(held.entries)
+        shutil.rmtree(self.root / "state" / "claims", ignore_errors=True)
+        with node.journal.locked() as held:
+            assert held.entries == before
+        node.restart()
+
+    @rule(number=st.sampled_from(sorted(CLAIMS)))
     def lose_a_spec_and_prepare(self, number: int) -> None:
         self.instances[0].cdi.remove(uid(number))
         self.visible.discard(number)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -80,21 +81,28 @@ def test_start_after_a_reboot_restores_all_specs_with_the_numbers_of_now(node: N
     assert kinds(node) == []
 
 
-def test_strays_and_leftovers_in_the_cdi_directory_are_removed_and_counted(node: Node, api: ApiServer) -> None:
-    item = api.put(claim(1, [4]))
-    node.prepare(item)
-    stray = node.cdi.file(uid(9))
-    stray.write_bytes(node.cdi.file(uid(1)).read_bytes())
+def test_leftovers_in_the_cdi_directory_are_removed_and_counted(node: Node, api: ApiServer) -> None:
+    node.prepare(api.put(claim(1, [4])))
     leftover = node.cdi.path / f"spec.k8s.neuron.aws.com-claim_{uid(8)}.tmp"
     leftover.touch()
     foreign = node.cdi.path / "nvidia.json"
     foreign.touch()
-    assert kinds(node) == [("remove-spec", uid(9))]
-    assert not stray.exists()
+    assert kinds(node) == []
     assert not leftover.exists()
     assert foreign.exists()
-    assert node.repairer.counts["remove-spec"] == 1
     assert node.repairer.counts["remove-temporary"] == 1
+
+
+def test_a_spec_that_no_claim_explains_goes_once_its_claim_is_gone_for_ten_minutes(node: Node, api: ApiServer) -> None:
+    node.prepare(api.put(claim(1, [4])))
+    stray = node.cdi.file(uid(9))
+    stray.write_bytes(node.cdi.file(uid(1)).read_bytes())
+    # The pass that finds it cannot have asked for it; the next one does.
+    assert [kinds(node), later(node, 60), later(node, CHECK_DOUBTFUL)] == [[], [], []]
+    assert stray.exists()
+    assert later(node, CHECK_DOUBTFUL) == [("release", uid(9))]
+    assert not stray.exists()
+    assert node.repairer.counts["release"] == 1
 
 
 def test_the_spec_of_a_vanished_chip_is_withdrawn_until_it_is_back(node: Node, api: ApiServer) -> None:
@@ -158,12 +166,80 @@ def test_a_claim_that_is_gone_in_this_boot_stays_held_and_is_reported(
     assert node.repairer.findings == ()
 
 
-def test_an_administrator_can_free_a_claim_by_removing_its_file(node: Node, api: ApiServer) -> None:
+def test_an_administrator_can_free_a_claim_that_is_gone_by_removing_its_file(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)
+    kinds(node)
+    api.delete(item)
     node.journal_file(item).unlink()
-    assert kinds(node) == [("remove-spec", uid(1))]
+    assert kinds(node) == [("release", uid(1))], "it is asked for at once"
+    assert node.spec(item) is None
     assert node.prepare(api.put(claim(2, [4])))
+
+
+def test_a_removed_file_is_written_again_if_the_api_server_has_the_claim(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4]))
+    ids = node.prepare(item)
+    before = node.journal_file(item).read_bytes()
+    node.journal_file(item).unlink()
+    assert kinds(node) == [("write-journal", uid(1))]
+    assert node.journal_file(item).read_bytes() == before
+    assert kinds(node) == []
+    assert node.prepare(item) == ids
+
+
+def test_a_removed_file_is_no_word_while_the_api_server_is_away(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    kinds(node)
+    node.journal_file(item).unlink()
+    api.down = Unreachable("connection refused")
+    for _ in range(20):
+        assert later(node, CHECK_AGAIN) == []
+    assert node.spec(item) is not None, "running pods keep their devices"
+    api.down = None
+    with pytest.raises(DriverError, match="still prepared"):
+        node.prepare(api.put(claim(2, [4])))
+    assert kinds(node) == [("write-journal", uid(1))]
+
+
+@pytest.mark.parametrize("lost", ["claims", "."])
+def test_a_vanished_claims_directory_frees_nothing_and_takes_no_device_from_a_running_pod(
+    node: Node, api: ApiServer, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    items = [api.put(claim(number, [number])) for number in (1, 2)]
+    for item in items:
+        node.prepare(item)
+    shutil.rmtree(node.root / "state" / lost)
+    api.down = Unreachable("connection refused")
+    assert kinds(node) == []
+    assert "written again from memory" in caplog.text
+    assert node.journaled() == {uid(1): (1,), uid(2): (2,)}
+    assert all(node.spec(item) is not None for item in items)
+
+
+def test_a_claims_directory_that_vanished_before_a_start_frees_nothing_until_the_api_server_says_so(
+    node: Node, api: ApiServer
+) -> None:
+    here, gone = (api.put(claim(number, [number])) for number in (1, 2))
+    for item in (here, gone):
+        node.prepare(item)
+    api.delete(gone)
+    shutil.rmtree(node.root / "state" / "claims")
+    node.restart()
+    node.repairer.repair()
+    assert kinds(node) == []
+    for item in (here, gone):
+        assert node.spec(item) is not None, "running pods keep their devices"
+        with pytest.raises(DriverError, match=r"whose journal file cannot be read \(it is missing: .*\)"):
+            node.prepare(api.put(claim(3, [int(item.metadata.name[-1])])))
+    assert any("journal file" in text and "is missing" in text for text in node.repairer.findings)
+    assert [later(node, CHECK_DOUBTFUL) for _ in range(2)] == [[], [("release", uid(2))]]
+    assert node.prepare(api.put(claim(3, [2])))
+    assert node.spec(here) is not None
+    node.unprepare(here)
+    assert node.spec(here) is None
+    assert node.prepare(api.put(claim(4, [1])))
 
 
 def test_a_failing_api_server_neither_stops_repair_nor_counts_as_an_answer(node: Node, api: ApiServer) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -13,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.claims.edits import edits
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.lock import StateLock
 from dra_driver.claims.plan import Plan
 from dra_driver.claims.values import ChipNode, PlannedDevice
 from dra_driver.errors import DriverError
+from dra_driver.names import CDI_KIND
 from tests.claimworld import uid
 
 
@@ -223,7 +227,9 @@ def test_a_file_that_reads_well_but_was_changed_is_not_believed(directory: Path)
 def test_what_else_tells_its_chips_bounds_what_is_held_back(directory: Path) -> None:
     put(Journal(directory), made(1, 4))
     corrupt(Journal(directory), 1)
-    fresh = Journal(directory, recover=lambda claim: {0: 4} if claim == uid(1) else None)
+    cdi = SpecDirectory(directory.parent / "cdi", CDI_KIND)
+    cdi.write(uid(1), edits(made(1, 4)))
+    fresh = Journal(directory, cdi=cdi)
     with fresh.locked() as found:
         assert found.doubtful(4, but="") is not None
         assert found.doubtful(5, but="") is None
@@ -342,15 +348,112 @@ def test_a_file_that_goes_bad_under_a_running_driver_is_written_again(journal: J
     assert held(Journal(directory)) == {"claim-1": (4,)}
 
 
-def test_a_file_that_an_administrator_removed_frees_its_devices(
-    journal: Journal, caplog: pytest.LogCaptureFixture
+def test_a_removed_file_counts_as_missing_and_its_claim_stays_held(
+    journal: Journal, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(journal, made(1, 4))
+    put(journal, made(2, 5))
     journal.path(uid(1)).unlink()
+    for _ in range(2):
+        with journal.locked():
+            found = journal.verify()
+        assert (set(found.entries), found.missing) == ({uid(1), uid(2)}, {uid(1)})
+    assert caplog.text.count("somebody removed") == 1, "said once, not each minute"
+    assert put(journal, made(1, 4)), "it is written again"
+    assert not found.missing
+    assert held(Journal(directory)) == {"claim-1": (4,), "claim-2": (5,)}
+
+
+def test_a_failed_write_does_not_make_the_journal_forget_a_claim_whose_file_is_missing(
+    journal: Journal, directory: Path
+) -> None:
+    put(journal, made(1, 4))
+    temporary = directory / "claims" / f"{uid(2)}.tmp"
+    temporary.mkdir()
+    (temporary / "in-the-way").touch()
+    with pytest.raises(DriverError, match="cannot keep"):
+        put(journal, made(2, 5))
+    journal.path(uid(1)).unlink()
+    assert held(journal) == {"claim-1": (4,)}
+
+
+def test_a_missing_file_of_a_claim_that_another_instance_has_unprepared_is_no_loss(
+    journal: Journal, directory: Path
+) -> None:
+    put(journal, made(1, 4))
+    remove(Journal(directory), 1)
     with journal.locked():
         found = journal.verify()
     assert not found.entries
-    assert "somebody removed" in caplog.text
+    assert not found.missing
+
+
+@pytest.mark.parametrize("lost", ["claims", "."])
+@pytest.mark.parametrize("seen", ["verify", "put", "remove", "change of another instance"])
+def test_a_removed_directory_is_written_anew_from_memory_and_reported(
+    journal: Journal, directory: Path, lost: str, seen: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (1, 2, 3):
+        put(journal, made(number, number))
+    other = Journal(directory)
+    held(other)
+    shutil.rmtree(directory / lost)
+    if seen == "verify":
+        with journal.locked():
+            journal.verify()
+    elif seen == "put":
+        put(journal, made(4, 4))
+    elif seen == "remove":
+        assert remove(journal, 3)
+    else:
+        put(other, made(4, 4))
+    with journal.locked():
+        journal.verify()
+    expected = {1: (1,), 2: (2,), 3: (3,), 4: (4,)}
+    if seen == "remove":
+        del expected[3]
+    if seen in {"verify", "remove"}:
+        expected.pop(4)
+    for reader in (journal, other, Journal(directory)):
+        assert held(reader) == {f"claim-{number}": chips for number, chips in expected.items()}
+    assert "are written again from memory" in caplog.text
+
+
+def test_a_directory_that_cannot_be_written_anew_frees_nothing_and_is_written_once_it_can(
+    journal: Journal, directory: Path
+) -> None:
+    put(journal, made(1, 4))
+    shutil.rmtree(directory / "claims")
+    (directory / "claims").symlink_to(directory / "nowhere")
+    for _ in range(2):
+        assert held(journal) == {"claim-1": (4,)}
+        assert journal.unusable is None, "a restart would forget it"
+        assert "cannot keep" in str(journal.unwritable)
+    (directory / "claims").unlink()
+    assert held(journal) == {"claim-1": (4,)}
+    assert journal.unwritable is None
+    assert held(Journal(directory)) == {"claim-1": (4,)}
+
+
+def test_counting_neither_waits_for_the_lock_nor_touches_a_file(journal: Journal, directory: Path) -> None:
+    assert Journal(directory).counts is None, "nobody knows yet"
+    put(journal, made(1, 4))
+    put(Journal(directory), made(2, 5))
+    path = corrupt(journal, 2)
+    with StateLock(directory / "journal.lock").held():
+        assert journal.counts == (1, 0)
+    assert path.exists()
+    with journal.locked():
+        assert journal.counts == (1, 1)
+
+
+def test_a_claim_whose_spec_no_file_explains_is_held_back_as_its_spec_tells(tmp_path: Path) -> None:
+    cdi = SpecDirectory(tmp_path / "cdi", CDI_KIND)
+    plan = made(1, 4, 5)
+    cdi.write(plan.uid, edits(plan))
+    with Journal(tmp_path / "state", cdi=cdi).locked() as found:
+        assert found.quarantined[uid(1)].chips == frozenset({4, 5})
+        assert found.quarantined[uid(1)].reason == "it is missing"
 
 
 def test_a_journal_that_cannot_be_written_says_so_until_it_can(journal: Journal, directory: Path) -> None:
@@ -360,11 +463,12 @@ def test_a_journal_that_cannot_be_written_says_so_until_it_can(journal: Journal,
     (temporary / "in-the-way").touch()
     with pytest.raises(DriverError, match=r"cannot keep claim .*check free space"):
         put(journal, made(2, 5))
-    assert "cannot keep" in str(journal.problem)
+    assert "cannot keep" in str(journal.unwritable)
+    assert journal.unusable is None
     (temporary / "in-the-way").unlink()
     temporary.rmdir()
     assert put(journal, made(2, 5))
-    assert journal.problem is None
+    assert journal.unwritable is None
     assert held(Journal(directory)) == {"claim-1": (4,), "claim-2": (5,)}
 
 
@@ -387,22 +491,22 @@ def test_a_journal_that_cannot_be_read_says_so_until_it_can(journal: Journal, di
     with journal.locked(), pytest.raises(DriverError, match="cannot read the journal"):
         journal.verify()
     for one in (journal, newcomer):
-        assert "cannot read the journal" in str(one.problem)
+        assert "cannot read the journal" in str(one.unusable)
     claims.unlink()
     aside.rename(claims)
     for one in (journal, newcomer):
         assert held(one) == {"claim-1": (4,)}
-        assert one.problem is None
+        assert one.unusable is None
 
 
 def test_a_lock_that_cannot_be_had_is_a_problem_until_it_can(journal: Journal, directory: Path) -> None:
     (directory / "journal.lock").mkdir(parents=True)
     with pytest.raises(DriverError, match="cannot lock"):
         held(journal)
-    assert "cannot lock" in str(journal.problem)
+    assert "cannot lock" in str(journal.unusable)
     (directory / "journal.lock").rmdir()
     assert held(journal) == {}
-    assert journal.problem is None
+    assert journal.unusable is None
 
 
 def test_content_reaches_the_disk_before_its_name_and_the_name_before_the_reply(

@@ -51,8 +51,22 @@ def test_a_missing_or_different_spec_is_written() -> None:
     assert kinds(found(FIRST, specs={uid(1): None})) == [("write-spec", uid(1))]
 
 
-def test_a_spec_that_no_claim_explains_is_removed() -> None:
-    assert kinds(found(FIRST)) == [("remove-spec", uid(2))]
+@pytest.mark.parametrize("standing", [None, HERE, GONE])
+def test_a_removed_journal_file_is_settled_by_the_api_server(standing: Standing | None) -> None:
+    held = Held()
+    held.add(Entry(FIRST, "boot-1"), missing=True)
+    wanted = repairs(held, SPECS, host(), "boot-1", {FIRST.uid: standing} if standing else {})
+    expected = {None: [], HERE: [("write-journal", FIRST.uid)], GONE: [("release", FIRST.uid)]}
+    assert kinds(wanted) == expected[standing]
+    assert all(repair.entry == Entry(FIRST, "boot-1") for repair in wanted if repair.kind == "write-journal")
+
+
+@pytest.mark.parametrize(("standing", "kind"), [(None, "write-spec"), (HERE, "write-spec"), (GONE, "release")])
+def test_a_removed_journal_file_leaves_no_spec_with_old_device_numbers(standing: Standing | None, kind: str) -> None:
+    held = Held()
+    held.add(Entry(FIRST, "boot-1"), missing=True)
+    wanted = repairs(held, SPECS, host(major=251), "boot-1", {FIRST.uid: standing} if standing else {})
+    assert kinds(wanted) == [(kind, FIRST.uid)]
 
 
 def test_a_spec_of_an_unreadable_journal_file_stays() -> None:
