@@ -17,6 +17,7 @@ Nodes carry type, major and minor, hence a runtime neither needs nor looks at a 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -32,7 +33,7 @@ _DIGEST_LENGTH = 10
 def edits(plan: Plan) -> Spec:
     """The CDI spec of a plan, with the lowest CDI version that suffices."""
     # One device may stand in several results (a request with admin access beside an ordinary one).
-    devices = {cdi_device_name(plan, device): _container_edits(plan, device) for device in plan.devices}
+    devices = {device.cdi_name: _container_edits(plan, device) for device in plan.devices}
     spec = Spec(
         cdi_version="",
         kind=CDI_KIND,
@@ -41,12 +42,11 @@ def edits(plan: Plan) -> Spec:
     return replace(spec, cdi_version=minimum_version(spec))
 
 
-def cdi_device_name(plan: Plan, device: PlannedDevice) -> str:
-    """Name of the CDI device for an allocated device."""
-    decided = [f"{node.container_path}={node.host_path}" for node in device.nodes]
-    decided.append(plan.parameters)
-    digest = hashlib.sha256("\n".join(decided).encode()).hexdigest()[:_DIGEST_LENGTH]
-    return f"{plan.uid}-{device.device}-{digest}"
+def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], decided: Sequence[str]) -> str:
+    """Name of the CDI device for an allocated device; ``decided`` is what beside the nodes the allocation decides."""
+    parts = [*(f"{node.container_path}={node.host_path}" for node in nodes), *decided]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{uid}-{device}-{digest}"
 
 
 def shown_in(spec: Spec, uid: str) -> dict[int, int] | None:

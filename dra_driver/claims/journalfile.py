@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 
 import msgspec
+from msgspec.structs import replace
 
-from dra_driver.claims.values import Entry
+from dra_driver.claims.edits import cdi_device_name
+from dra_driver.claims.values import Entry, Plan
 
 VERSION = 1
 """Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
@@ -54,7 +56,18 @@ def decoded(data: bytes | None, uid: str) -> Entry:
         raise ValueError("it is nested too deeply") from None
     if entry.plan.uid != uid:
         raise ValueError("it is about another claim than its name says")
-    return entry
+    return replace(entry, plan=_named(entry.plan))
+
+
+def _named(plan: Plan) -> Plan:
+    """The plan with the names of its CDI devices; a version that did not keep them made them of the variables."""
+    if all(device.cdi_name for device in plan.devices):
+        return plan
+    seen = [f"{name}={value}" for name, value in sorted(plan.env.items())]
+    names = [cdi_device_name(plan.uid, device.device, device.nodes, seen) for device in plan.devices]
+    return replace(
+        plan, devices=tuple(replace(device, cdi_name=name) for device, name in zip(plan.devices, names, strict=True))
+    )
 
 
 def _checksum(raw: bytes) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from dra_driver.claims.edits import cdi_device_name
 from dra_driver.claims.environment import company, environment, parameters
 from dra_driver.claims.held import Held
 from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, meeting, numbers
@@ -64,6 +65,7 @@ def plan(
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
     number_of = numbers(sorted(present), use, held, consumers or {}, host=keeps_host_numbers)
     nodes = {chip: replace(node, number=number_of[chip]) for chip, node in present.items()}
+    decided = parameters(claim)
     return Plan(
         namespace=meta.namespace,
         name=meta.name,
@@ -73,16 +75,18 @@ def plan(
                 request=result.request,
                 pool=result.pool,
                 device=result.device,
-                nodes=tuple(nodes[chip] for chip in chips),
+                nodes=shown,
                 admin=bool(result.admin_access),
+                cdi_name=cdi_device_name(meta.uid, result.device, shown, [decided]),
             )
             for result, chips in pairs
+            for shown in [tuple(nodes[chip] for chip in chips)]
         ),
         env=env,
         pods=None if use.pods is None else tuple(sorted(use.pods)),
         own_pod=own_pod(claim),
         warnings=(*warnings, *company(env, meeting(use, held, consumers or {}))),
-        parameters=parameters(claim),
+        parameters=decided,
     )
 
 

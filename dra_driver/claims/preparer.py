@@ -25,7 +25,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.claims.edits import cdi_device_name, edits
+from dra_driver.claims.edits import edits
 from dra_driver.claims.environment import environment, parameters
 from dra_driver.claims.held import Held
 from dra_driver.claims.journal import Journal
@@ -160,7 +160,7 @@ class Preparer:
                 requests=(device.request,),
                 pool=device.pool,
                 device=device.device,
-                cdi_device_ids=(self._cdi.qualified(cdi_device_name(prepared, device)),),
+                cdi_device_ids=(self._cdi.qualified(device.cdi_name),),
             )
             for device in prepared.devices
         ]
@@ -212,7 +212,7 @@ def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
     """Whether the claim has the devices and parameters that were prepared. Refusal when it has no device of ours."""
     devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
     allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
-    return devices == allocated and prepared.parameters == parameters(claim)
+    return devices == allocated and prepared.parameters in (None, parameters(claim))
 
 
 def _passes(error: ApiError) -> bool:

@@ -67,6 +67,8 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     nodes: tuple[ChipNode, ...]
     admin: bool = False
     """Admin access: the chips are shown, not held."""
+    cdi_name: str = ""
+    """Name of its CDI device. Kept, since kubelet passes it at each start of a container, also after an update."""
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -86,8 +88,9 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     own_pod: str = ""
     """UID of the one pod that can ever use the claim (made from a template for it), or ""."""
     warnings: tuple[str, ...] = ()
-    parameters: str = ""
-    """Digest of the allocation's opaque parameters for this driver, or "" when it has none."""
+    parameters: str | None = None
+    """Digest of the allocation's opaque parameters for this driver, "" when it has none; None: kept by a version that
+    did not look at them."""
 
     @property
     def reference(self) -> str:

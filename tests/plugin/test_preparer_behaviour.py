@@ -310,6 +310,36 @@ def test_other_parameters_are_another_allocation(node: Node, api: ApiServer) -> 
     assert set(first).isdisjoint(second), "no CDI name is used again for another allocation"
 
 
+FORMER = (
+    '{"version":1,"minimumReader":1,"checksum":"1a0b5f5b9bde22a6c4f8533e230d6e673426577e2966e92f5822c8bff1431e4f",'
+    '"entry":{"plan":{"namespace":"default","name":"claim-1","uid":"00000001-1111-4222-8333-444444444444","devices":['
+    '{"request":"neurons","pool":"node-1","device":"neuron-device-4","nodes":'
+    '[{"chip":4,"number":0,"major":240,"minor":4}]},'
+    '{"request":"neurons","pool":"node-1","device":"neuron-device-5","nodes":'
+    '[{"chip":5,"number":1,"major":240,"minor":5}]}],'
+    '"env":{"NEURON_LOGICAL_NC_CONFIG":"2","NEURON_RT_VIRTUAL_CORE_SIZE":"2"},"pods":["pod-1"]},"bootId":"boot-1"}}\n'
+)
+"""The journal file of a claim with parameters as a version wrote it that did not keep them."""
+FORMER_NAMES = [
+    "k8s.neuron.aws.com/claim=00000001-1111-4222-8333-444444444444-neuron-device-4-05c8d72054",
+    "k8s.neuron.aws.com/claim=00000001-1111-4222-8333-444444444444-neuron-device-5-96dcedb71b",
+]
+"""What kubelet was told then, and passes whenever a container restarts."""
+
+
+def test_a_claim_that_a_former_version_prepared_goes_on_under_its_names(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4, 5], configs=[config(neuron_config(2))]))
+    node.journal_file(item).parent.mkdir(parents=True)
+    node.journal_file(item).write_text(FORMER)
+    node.repairer.repair()
+    nodes, env = container([node.spec(item)], FORMER_NAMES)
+    assert nodes == {"/dev/neuron0": (240, 4), "/dev/neuron1": (240, 5)}
+    assert node.prepare(item) == FORMER_NAMES
+    node.reboot()
+    assert node.prepare(item) == FORMER_NAMES
+    assert env["NEURON_LOGICAL_NC_CONFIG"] == "2"
+
+
 def test_parameters_of_other_drivers_are_none_of_ours(node: Node, api: ApiServer) -> None:
     first = node.prepare(api.put(claim(1, [4], configs=[config({"mtu": 1500}, driver="efa.networking.k8s.aws")])))
     assert (

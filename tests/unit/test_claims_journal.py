@@ -27,7 +27,14 @@ from tests.claimworld import uid
 
 def made(number: int, *chips: int, admin: bool = False) -> Plan:
     devices = tuple(
-        PlannedDevice("neurons", "node-1", f"neuron-device-{chip}", (ChipNode(chip, rank, 240, chip),), admin)
+        PlannedDevice(
+            "neurons",
+            "node-1",
+            f"neuron-device-{chip}",
+            (ChipNode(chip, rank, 240, chip),),
+            admin,
+            f"{uid(number)}-neuron-device-{chip}-0123456789",
+        )
         for rank, chip in enumerate(chips)
     )
     return Plan("default", f"claim-{number}", uid(number), devices, {"A": "1"}, ("pod-1",))

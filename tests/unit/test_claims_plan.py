@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from dra_driver.claims.document import plan_document
 from dra_driver.claims.edits import edits
@@ -323,8 +324,8 @@ def test_the_version_is_the_lowest_that_suffices() -> None:
     digit_first = claim(1, [0])
     letter_first = made(digit_first, host(1, "trn1.2xlarge"))
     assert edits(letter_first).cdi_version == "0.5.0"
-    renamed = Plan("default", "a", "f" + uid(1)[1:], letter_first.devices)
-    assert edits(renamed).cdi_version == "0.3.0"
+    devices = tuple(structs.replace(device, cdi_name="f" + device.cdi_name[1:]) for device in letter_first.devices)
+    assert edits(structs.replace(letter_first, devices=devices)).cdi_version == "0.3.0"
 
 
 def test_a_cdi_name_stands_for_one_content() -> None:
