@@ -31,7 +31,7 @@ from dra_driver.kube.client import (
 from dra_driver.kube.errors import ApiError, Unreachable, refusal
 
 CONNECT_TIMEOUT: Final = 5.0
-"""Seconds to open a connection."""
+"""Seconds to open a connection, where the answer may take as long or longer."""
 READ_TIMEOUT: Final = 15.0
 """Seconds without a byte before a request is given up."""
 POOL_SIZE: Final = 32
@@ -173,7 +173,7 @@ class Transport:
             query: query parameters.
             body: plain JSON value (what ``msgspec.to_builtins`` gives), bytes for other content types, or None.
             content_type: of the body.
-            timeout: seconds without a byte before it is given up.
+            timeout: seconds without a byte before it is given up, also while the connection is opened.
 
         Raises:
             ApiError: any status but 2xx.
@@ -238,7 +238,7 @@ class Transport:
             headers |= self._authorization()
             # The client ships no types for this method.
             answer = self._client.request(  # type: ignore[no-untyped-call]
-                method, self._url(path, query), headers, body, _request_timeout=(CONNECT_TIMEOUT, timeout)
+                method, self._url(path, query), headers, body, _request_timeout=(min(CONNECT_TIMEOUT, timeout), timeout)
             )
         except (urllib3.exceptions.HTTPError, OpenApiException, DriverError, OSError) as error:
             raise self._unreachable(method, path, error) from error
@@ -286,7 +286,7 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, urllib3.exceptions.NewConnectionError):
         return text.rpartition(": ")[2]
     if isinstance(error, urllib3.exceptions.ConnectTimeoutError):
-        return f"no connection within {CONNECT_TIMEOUT:g} s"
+        return "no connection in time"
     if isinstance(error, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
         return "no answer in time"
     if isinstance(error, urllib3.exceptions.ProtocolError) and len(error.args) > 1:
