@@ -174,7 +174,7 @@ def test_a_group_that_the_scheduler_finds_no_nodes_for_is_released_at_once_and_r
     try:
         wanted = lws("picky", 4, gated=True, worker_selector={"placer-test": "ok"})
         groups.apply(wanted, namespace=namespace.name)
-        eventually("a worker to find no node", lambda: is_stuck(groups, namespace, "picky", "node selector"), 30)
+        eventually("a worker to find no node", lambda: is_stuck(groups, namespace, "picky", "affinity/selector"), 30)
         assert servers_of(kube, groups.pods("picky", namespace.name)) == {first}
         began = time.monotonic()
         namespace.wait_event("picky-0", f"the scheduler finds no node of {first} for picky-0-1: 0/8 nodes", 60)
