@@ -127,6 +127,8 @@ class Transport:
                 load_kube_config(path, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
             except ConfigException as error:
                 raise DriverError(str(error)) from error
+            except (TypeError, AttributeError, LookupError) as error:  # it takes for granted what is where
+                raise DriverError("it is not a kubeconfig") from error
             renew = get_refresh(configuration)
             if renew is None:
                 return
@@ -148,7 +150,8 @@ class Transport:
         try:
             load(configuration)
         except Exception as error:  # the loaders let through whatever YAML, TLS or a missing key raise
-            raise DriverError(f"no access to the API server is configured: {error}", remedy=remedy) from error
+            reason = " ".join(str(error).split())
+            raise DriverError(f"no access to the API server is configured: {reason}", remedy=remedy) from error
         return cls(configuration, load, user_agent)
 
     def close(self) -> None:
@@ -267,7 +270,7 @@ class Transport:
         via = f" through proxy {urlsplit(proxy).hostname}" if proxy else ""
         return Unreachable(
             f"the API server {self.server} gave no answer to {method} {path}{via}: {_cause(error)}",
-            remedy="check that the API server is up and reachable from this node; it is asked again later",
+            remedy="check that the API server is up and reachable from here",
         )
 
 
