@@ -17,7 +17,8 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--group-timeout",
         "GROUP_TIMEOUT",
         "300",
-        "seconds after which a group whose pods do not all get their nodes is released and made anew elsewhere",
+        "seconds after which a group whose pods do not all get their nodes is released and made anew elsewhere; "
+        "within 20 where the scheduler finds none for one of them",
     ),
     (
         "--healthcheck-port",
