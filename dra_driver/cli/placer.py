@@ -17,8 +17,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--group-timeout",
         "GROUP_TIMEOUT",
         "300",
-        "seconds after which a group whose pods do not all get their nodes is released and made anew elsewhere; "
-        "within 20 where the scheduler finds none for one of them",
+        "seconds after which a group without all of its nodes is made anew elsewhere; 20 if the scheduler finds none",
     ),
     (
         "--healthcheck-port",
