@@ -101,6 +101,8 @@ class World:
                             node="",
                             placed=None,
                             since=None,
+                            stuck=None,
+                            unschedulable="",
                             selector={leader.topology: labels[leader.topology]},
                         )
                     )
@@ -120,7 +122,11 @@ class World:
 
     def bind(self, pod: Pod, node: str) -> None:
         """What the scheduler does."""
-        self._change(pod.uid, node=node)
+        self._change(pod.uid, node=node, unschedulable="")
+
+    def give_up(self, pod: Pod) -> None:
+        """What the scheduler writes when it finds no node."""
+        self._change(pod.uid, unschedulable="0/8 nodes are available: 4 cannot allocate all claims.")
 
     def run_all(self) -> None:
         """Scheduler and LeaderWorkerSet do all that they can."""
@@ -128,8 +134,10 @@ class World:
             self.make_workers()
             todo = [(pod, nodes) for pod in self.unbound() if (nodes := self.fitting(pod))]
             if not todo:
-                return
+                break
             self.bind(todo[0][0], todo[0][1][0])
+        for pod in self.unbound():
+            self.give_up(pod)
 
     def sweep_all(self) -> None:
         """All that is ending is gone."""
@@ -156,9 +164,11 @@ class World:
             match action:
                 case Place(pod, label, server, since) if self._current(pod):
                     selector = {**pod.selector, label: server}
-                    self._change(pod.uid, gated=False, placed=(label, server), since=since, selector=selector)
-                case Note(pod, since) if self._current(pod):
-                    self._change(pod.uid, since=since)
+                    self._change(
+                        pod.uid, gated=False, placed=(label, server), since=since, stuck=None, selector=selector
+                    )
+                case Note(pod, since, stuck) if self._current(pod):
+                    self._change(pod.uid, since=since, stuck=stuck)
                 case Release(pods, released):
                     self.released.append(released)
                     self._delete([self.pods[pod.uid] for pod in pods if pod.uid in self.pods])

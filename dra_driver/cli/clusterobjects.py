@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+
+from dra_driver.cli.errors import UsageError
+from dra_driver.errors import DriverError
 
 if TYPE_CHECKING:
     from dra_driver.kube.resources import ResourceApi
@@ -21,24 +26,41 @@ WANTED: Final = (
 """Kind, resource, and the API versions that it may be served in."""
 
 
-def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
-    """The objects of a cluster, and its release such as ``1.37`` ("" when it does not tell).
+@contextmanager
+def asking(kubeconfig: str | None) -> Iterator[Transport]:
+    """The API server of a kubeconfig, for as long as it takes.
 
     Args:
         kubeconfig: file; None is ``$KUBECONFIG`` or ``~/.kube/config``.
 
     Raises:
-        DriverError: the cluster cannot be asked. ManifestError: it has something that cannot be read.
+        UsageError: it cannot be used, or the server does not answer. Exit status 1 is an answer about devices.
+    """
+    from dra_driver.kube.transport import Transport
+
+    try:
+        transport = Transport.from_kubeconfig(kubeconfig)
+        try:
+            yield transport
+        finally:
+            transport.close()
+    except DriverError as error:
+        raise UsageError(str(error)) from error
+
+
+def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
+    """The objects of a cluster, and its release such as ``1.37`` ("" when it does not tell).
+
+    Raises:
+        UsageError: see ``asking``. ManifestError: the cluster has something that cannot be read.
     """
     from dra_driver.kube.resources import ResourceApi
-    from dra_driver.kube.transport import Transport
     from dra_driver.simulator.manifests import read_stored
 
-    transport = Transport.from_kubeconfig(kubeconfig)
-    try:
-        return read_stored([_listed(transport, *wanted) for wanted in WANTED]), released(ResourceApi(transport))
-    finally:
-        transport.close()
+    with asking(kubeconfig) as transport:
+        lists = [_listed(transport, *wanted) for wanted in WANTED]
+        release = released(ResourceApi(transport))
+    return read_stored(lists), release
 
 
 def _listed(

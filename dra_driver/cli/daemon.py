@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dra_driver.cli.errors import UsageError
+from dra_driver.errors import DriverError
 
 if TYPE_CHECKING:
     from dra_driver.kube.transport import Transport
@@ -84,10 +85,15 @@ def number(option: str, text: str, least: float, most: float) -> float:
 
 
 def transport(kubeconfig: str) -> Transport:
-    """Access to the API server: by a kubeconfig, or ("") as a pod's service account."""
+    """Access to the API server: by a kubeconfig (UsageError: it cannot be used), or ("") as a pod's service account."""
     from dra_driver.kube.transport import Transport
 
-    return Transport.from_kubeconfig(kubeconfig) if kubeconfig else Transport.in_cluster()
+    if not kubeconfig:
+        return Transport.in_cluster()
+    try:
+        return Transport.from_kubeconfig(kubeconfig)
+    except DriverError as error:
+        raise UsageError(str(error)) from error
 
 
 @contextmanager

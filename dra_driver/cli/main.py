@@ -1,6 +1,7 @@
 """Entry point of ``dra-driver``: finds the command, runs it, and turns errors into text and an exit status.
 
-Exit statuses of every command: 0 done, 1 refused or not possible (the text says why), 2 bad input.
+Exit statuses of every command: 0 done, 1 refused or not possible (the text says why), 2 bad input, which a kubeconfig
+that leads to no answer is too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
 from dra_driver.cli.errors import UsageError
 from dra_driver.errors import DriverError
@@ -36,9 +38,23 @@ COMMANDS = (
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
 
+class Parser(argparse.ArgumentParser):
+    """Takes no option that is not spelt out, and has each command say itself what it does not know, with its usage."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # argparse's
+        """Never any that are not known: argparse would leave those of a command to the parser above it."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dra-driver",
         description="Kubernetes Dynamic Resource Allocation for AWS Trainium and Inferentia.",
         epilog="example: dra-driver topology trn2.48xlarge --devices 4,5,6,7",

@@ -17,7 +17,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--group-timeout",
         "GROUP_TIMEOUT",
         "300",
-        "seconds after which a group whose pods do not all get their nodes is released and made anew elsewhere",
+        "seconds after which a group without all of its nodes is made anew elsewhere; 20 if the scheduler finds none",
     ),
     (
         "--healthcheck-port",

@@ -42,7 +42,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "select",
         help="try a CEL device selector",
         description="Evaluate one CEL device selector as Kubernetes does, on each device. A device on which it fails "
-        "would stop the scheduling of the pod. Without devices only says whether the API server would take it.",
+        "would stop the scheduling of the pod. Without devices only says whether the API server would take it. Exit "
+        "status 0: done, 1: it fails on a device, 2: bad input, or the API server would refuse it.",
         epilog="example: dra-driver select 'device.driver == \"neuron.aws.com\"' --instance-type trn2.48xlarge",
     )
     parser.add_argument("expression", metavar="EXPRESSION", help="a CEL expression over `device`")
@@ -60,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one row per device."""
+    """Print one row per device; 1 when the selector fails on one."""
     slices, release = _source(args)
     program = compiled(args.expression, args.kubernetes or release)
     rows = [row(program, item, device) for item in slices or () for device in item.spec.devices]
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"the API server of Kubernetes {args.kubernetes or release} takes it: estimated cost {program.cost}")
     else:
         print(table(rows))
-    return 0
+    return 1 if any(item.matches is None for item in rows) else 0
 
 
 def compiled(expression: str, release: str) -> Program:
@@ -136,12 +137,12 @@ def _source(args: argparse.Namespace) -> tuple[list[Slice] | None, str]:
 
 
 def _of_cluster(kubeconfig: str) -> tuple[list[Slice], str]:
-    from dra_driver.cli.clusterobjects import released
+    from dra_driver.cli.clusterobjects import asking, released
     from dra_driver.kube.resources import ResourceApi
-    from dra_driver.kube.transport import Transport
 
-    api = ResourceApi(Transport.from_kubeconfig(kubeconfig))
-    return current(api.list_all_slices()), nearest(released(api))
+    with asking(kubeconfig) as transport:
+        api = ResourceApi(transport)
+        return current(api.list_all_slices()), nearest(released(api))
 
 
 def read_slices(filename: str) -> list[Slice]:

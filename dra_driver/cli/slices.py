@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli.errors import UsageError
+from dra_driver.errors import DriverError
 
 if TYPE_CHECKING:
     from dra_driver.host.inventory import NodeInventory
@@ -37,11 +39,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one List of slices."""
+    """Print one List of slices; DriverError for a host without devices."""
     from dra_driver.slices.devices import devices
     from dra_driver.slices.pool import pool
 
     inventory = read_host(args)
+    if not inventory.devices:
+        raise DriverError(f"{args.host_root}: there is no Neuron device to publish")
     slices = pool(devices(inventory, args.ultraserver_layout), args.node_name, EXAMPLE_NODE_UID)
     print_object({"apiVersion": "v1", "kind": "List", "items": [manifest(item) for item in slices]}, args.output)
     return 0
@@ -62,7 +66,10 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_host(args: argparse.Namespace) -> NodeInventory:
-    """The inventory that the arguments of ``add_host_arguments`` name; UsageError when they name none."""
+    """The inventory that the arguments of ``add_host_arguments`` name; UsageError when they name none.
+
+    What is odd about a host goes to standard error.
+    """
     from dra_driver.host.discover import discover
 
     if args.host_root is not None:
@@ -71,9 +78,11 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
                 f"--host-root {args.host_root} is no directory",
                 remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
             )
-        return discover(args.host_root)
+        inventory = discover(args.host_root)
+        for finding in inventory.findings:
+            print(f"warning: {finding.text}", file=sys.stderr)
+        return inventory
 
-    from dra_driver.errors import DriverError
     from dra_driver.host.emulator import EmulationOptions, write_host
     from dra_driver.topology.instance_types import resolve_emulation
 

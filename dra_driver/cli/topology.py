@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MAX_DEVICE_LIST = 256
 """Characters of ``--devices``; far more than all devices of any host need."""
 
+STDOUT = Path("-")
+
 VALUE_WIDTH = 84
 """Characters of a value in a table before it is folded."""
 
@@ -46,17 +48,21 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--devices", metavar="LIST", help="mark and judge these devices: indexes and ranges, 4,5 or 4-7"
     )
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="also write the picture as SVG")
+    parser.add_argument(
+        "--svg", metavar="FILE", type=Path, help="also write the picture as SVG; - is standard output, without the rest"
+    )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the facts, the picture, and what the chosen devices are."""
-    from dra_driver.topology.drawing import text
+    from dra_driver.topology.drawing import svg, text
     from dra_driver.topology.instance_types import resolve
     from dra_driver.topology.selection import select
 
+    if args.svg == STDOUT and args.output == "json":
+        raise UsageError("--svg - and -o json both write to standard output", remedy="give --svg a file")
     devices = None if args.devices is None else parse_devices(args.devices)
     try:
         instance_type = resolve(args.type)
@@ -64,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
     except DriverError as error:
         raise UsageError(str(error)) from error
     marked = selection.devices if selection else ()
+    if args.svg == STDOUT:
+        print(svg(instance_type, marked), end="")
+        return 0
     if args.svg is not None:
         write_svg(args.svg, instance_type, marked)
     if args.output == "json":

@@ -31,6 +31,8 @@ class Condition(ApiObject, frozen=True):
 
     type: str
     status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
 
 
 class ClusterNodeStatus(ApiObject, frozen=True):

@@ -4,8 +4,8 @@ The rules are those of Kubernetes' own controllers. A holder renews; whoever has
 lease's duration, by its own clock, takes it over. The clocks of the machines need not agree.
 
 A holder stops acting well before the lease can be taken: ``ACT_SECONDS`` after it sent its last successful renewal it
-sends nothing any more, and what it sent until then has been answered or given up (connecting takes at most 5 s, the
-answer 3 s, and both may come twice if the token has to be read again) before ``LEASE_SECONDS`` are over.
+sends nothing any more, and what it sent until then has been answered or given up (connecting takes at most 3 s, the
+answer as long, and both may come twice if the token has to be read again) before ``LEASE_SECONDS`` are over.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dra_driver.kube.objects import ObjectMeta
 from dra_driver.kube.records import Lease, LeaseSpec
 from dra_driver.kube.timestamps import timestamp
 
-LEASE_SECONDS: Final = 30
-ACT_SECONDS: Final = 12.0
-RENEW_SECONDS: Final = 3.0
+LEASE_SECONDS: Final = 20
+ACT_SECONDS: Final = 7.5
+RENEW_SECONDS: Final = 2.0
 REQUEST_SECONDS: Final = 3.0
-"""How long the answer to a write may take."""
+"""How long the connection for a write may take, and its answer."""
 LONGEST_SECONDS: Final = 3600
 
 log = logging.getLogger(__name__)
@@ -102,6 +102,8 @@ class Election:
         self._until = 0.0
         self._seen = ("", 0.0)
         """Version of the lease, and when it was first seen."""
+        self._standing = ""
+        """What was logged last."""
         self.holder = ""
         """Identity of who held the lease when it was last looked at, or ""."""
         self.last_error = ""
@@ -146,10 +148,21 @@ class Election:
             self.last_error = str(error)
             log.warning("the lease %s/%s could not be renewed: %s", self._namespace, self._name, error)
         self.last_round = time.monotonic()
-        leads = self.may_act()
-        if leads != led:
-            log.info("%s: %s", self._identity, "this one acts now" if leads else "another one acts, or nobody")
+        self._tell()
+        if self.may_act() != led:
             self._on_change()
+
+    def _tell(self) -> None:
+        """Log who leads, when that has changed."""
+        standing = "nobody is known to lead"
+        if self.may_act():
+            standing = "this one acts now"
+        elif self.holder not in ("", self._identity):
+            lease = f"{self._namespace}/{self._name}"
+            standing = f"{self.holder} holds the lease {lease}; this one waits until it ends"
+        if standing != self._standing:
+            self._standing = standing
+            log.info("%s: %s", self._identity, standing)
 
     def _hold(self, now: float) -> bool:
         """Whether the lease is ours after this look at it. A conflict means that somebody was faster."""

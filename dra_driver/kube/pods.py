@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dra_driver.kube.cluster import Condition
 from dra_driver.kube.collection import ApiObject, Resource
 from dra_driver.kube.objects import ObjectMeta
 
@@ -40,9 +41,12 @@ class PodSpec(ApiObject, frozen=True):
 
 
 class PodStatus(ApiObject, frozen=True):
-    """``status``, the part in use."""
+    """``status``, the parts in use."""
 
     phase: str = "Pending"
+    conditions: tuple[Condition, ...] = ()
+    nominated_node_name: str = ""
+    """Where the scheduler makes room for it by preemption."""
 
 
 class Pod(ApiObject, frozen=True):

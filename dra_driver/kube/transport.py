@@ -31,7 +31,7 @@ from dra_driver.kube.client import (
 from dra_driver.kube.errors import ApiError, Unreachable, refusal
 
 CONNECT_TIMEOUT: Final = 5.0
-"""Seconds to open a connection, where the whole request has not less."""
+"""Seconds to open a connection, where the answer may take as long or longer."""
 READ_TIMEOUT: Final = 15.0
 """Seconds without a byte before a request is given up."""
 POOL_SIZE: Final = 32
@@ -127,6 +127,8 @@ class Transport:
                 load_kube_config(path, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
             except ConfigException as error:
                 raise DriverError(str(error)) from error
+            except (TypeError, AttributeError, LookupError) as error:  # it takes for granted what is where
+                raise DriverError("it is not a kubeconfig") from error
             renew = get_refresh(configuration)
             if renew is None:
                 return
@@ -148,7 +150,8 @@ class Transport:
         try:
             load(configuration)
         except Exception as error:  # the loaders let through whatever YAML, TLS or a missing key raise
-            raise DriverError(f"no access to the API server is configured: {error}", remedy=remedy) from error
+            reason = " ".join(str(error).split())
+            raise DriverError(f"no access to the API server is configured: {reason}", remedy=remedy) from error
         return cls(configuration, load, user_agent)
 
     def close(self) -> None:
@@ -173,7 +176,7 @@ class Transport:
             query: query parameters.
             body: plain JSON value (what ``msgspec.to_builtins`` gives), bytes for other content types, or None.
             content_type: of the body.
-            timeout: seconds without a byte before it is given up, connecting included.
+            timeout: seconds without a byte before it is given up, also while the connection is opened.
 
         Raises:
             ApiError: any status but 2xx.
@@ -267,7 +270,7 @@ class Transport:
         via = f" through proxy {urlsplit(proxy).hostname}" if proxy else ""
         return Unreachable(
             f"the API server {self.server} gave no answer to {method} {path}{via}: {_cause(error)}",
-            remedy="check that the API server is up and reachable from this node; it is asked again later",
+            remedy="check that the API server is up and reachable from here",
         )
 
 

@@ -27,7 +27,14 @@ from dra_driver.kube.transport import Transport
 from dra_driver.names import DRIVER_NAME
 from dra_driver.placer.decide import decide
 from dra_driver.placer.memory import Memory
-from dra_driver.placer.names import GATE, GROUP_LABEL, LWS_GROUP_LABEL, PLACED_ANNOTATION, SINCE_ANNOTATION
+from dra_driver.placer.names import (
+    GATE,
+    GROUP_LABEL,
+    LWS_GROUP_LABEL,
+    PLACED_ANNOTATION,
+    SINCE_ANNOTATION,
+    STUCK_ANNOTATION,
+)
 from dra_driver.placer.snapshot import snapshot
 from dra_driver.placer.teller import Teller
 from dra_driver.placer.values import Action, Explain, Note, Place, Pod, Release, Rules
@@ -254,11 +261,12 @@ def _patch(action: Place | Note) -> dict[str, object]:
     """The change as a JSON merge patch that holds for exactly this state of the pod."""
     pod = action.pod
     meta = {"uid": pod.uid, "resourceVersion": pod.version}
-    since = None if action.since is None else timestamp(action.since, micro=True)
+    times = {SINCE_ANNOTATION: action.since, STUCK_ANNOTATION: action.stuck if isinstance(action, Note) else None}
+    notes = {name: None if moment is None else timestamp(moment, micro=True) for name, moment in times.items()}
     if isinstance(action, Note):
-        return {"metadata": {**meta, "annotations": {SINCE_ANNOTATION: since}}}
+        return {"metadata": {**meta, "annotations": notes}}
     return {
-        "metadata": {**meta, "annotations": {PLACED_ANNOTATION: action.server, SINCE_ANNOTATION: since}},
+        "metadata": {**meta, "annotations": {PLACED_ANNOTATION: action.server, **notes}},
         "spec": {
             "nodeSelector": {action.label: action.server},
             "schedulingGates": [{"name": name} for name in pod.other_gates],

@@ -61,21 +61,35 @@ def _watch_over(
     label, server_id = placed[0].placed or ("", "")
     shape = shape_of(group)
     size = shape.size if isinstance(shape, Shape) else len(group.pods)
+    server = next((server for server in servers[label] if server.id == server_id), Server(label, server_id, ()))
+    # What the scheduler says while a node is away tells nothing of the time when it is back.
+    refused = group.unschedulable if server.in_order else None
     if group.seated >= size:
         yield from (Note(pod, None) for pod in placed if pod.since is not None)
     elif group.since is None or group.since > now + SKEW_SECONDS:
         yield Note(placed[0], now)
-    elif now - group.since >= rules.timeout or clash:
-        found = f"only {group.seated} of its {size} pods got a node of {server_id} within {rules.timeout:g} s"
+    elif why := clash or _given_up(group, size, server_id, refused, now, rules):
         released = Released(group.namespace, group.key, server_id, now + rules.avoid)
-        yield Release(placed, released, clash or found)
+        yield Release(placed, released, why)
         return
+    elif refused is None:
+        yield from (Note(pod, pod.since) for pod in placed if pod.stuck is not None)
+    elif group.stuck is None:
+        yield Note(placed[0], group.since, now)
     room = max(0, size - len(placed))
-    nodes = tuple(node.name for server in servers[label] if server.id == server_id for node in server.nodes)
     for pod in group.gated[:room]:
-        yield Place(pod, label, server_id, group.since or now, nodes)
+        yield Place(pod, label, server_id, group.since or now, tuple(node.name for node in server.nodes))
     for pod in group.gated[room:]:
         yield Explain(pod, f"its group has {size} pods on {server_id} already", wrong=True)
+
+
+def _given_up(group: Group, size: int, server_id: str, refused: Pod | None, now: float, rules: Rules) -> str:
+    """Why a group without all of its nodes is not to wait for them any longer, or ""."""
+    if refused is not None and group.stuck is not None and now - group.stuck >= rules.unschedulable:
+        return f"the scheduler finds no node of {server_id} for {refused.name}: {refused.unschedulable}"
+    if group.since is not None and now - group.since >= rules.timeout:
+        return f"only {group.seated} of its {size} pods got a node of {server_id} within {rules.timeout:g} s"
+    return ""
 
 
 def _clashing(groups: Iterable[Group], servers: Mapping[str, Sequence[Server]]) -> dict[tuple[str, str], str]:

@@ -70,6 +70,16 @@ class Group:
         return min((pod.since for pod in self.placed if pod.since is not None), default=None)
 
     @property
+    def stuck(self) -> float | None:
+        """Since when the scheduler finds no node for one of its pods, as written on its pods."""
+        return min((pod.stuck for pod in self.placed if pod.stuck is not None), default=None)
+
+    @property
+    def unschedulable(self) -> Pod | None:
+        """The first of its pods for which the scheduler finds no node."""
+        return next((pod for pod in self.pods if pod.unschedulable and not pod.ending), None)
+
+    @property
     def arrival(self) -> tuple[float, str, str]:
         """Place in the line: time of creation of the first pod that waits, then names."""
         return min(pod.created for pod in self.gated), self.namespace, self.key

@@ -24,6 +24,8 @@ PLACED_ANNOTATION: Final = "neuron.aws.com/ultraserver-placed-on"
 """Written with the gate's removal: the server's id, which is in the node selector too."""
 SINCE_ANNOTATION: Final = "neuron.aws.com/ultraserver-incomplete-since"
 """Since when a placed group lacks nodes; absent while all its pods have theirs."""
+STUCK_ANNOTATION: Final = "neuron.aws.com/ultraserver-unschedulable-since"
+"""Since when the scheduler finds no node for a pod of a placed group, though all nodes of its server are in order."""
 
 LWS_GROUP_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"

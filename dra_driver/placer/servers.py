@@ -27,6 +27,11 @@ class Server:
         return len(self.nodes) == NODES_OF[self.label]
 
     @property
+    def in_order(self) -> bool:
+        """Whether it is complete, and no whole-node device is missing for a reason that may pass."""
+        return self.complete and not any(node.trouble for node in self.nodes)
+
+    @property
     def names(self) -> frozenset[str]:
         """Names of its nodes."""
         return frozenset(node.name for node in self.nodes)
@@ -129,7 +134,7 @@ def choose(
     whole = {
         name
         for server in servers[SERVER_4]
-        if server.complete and not any(node.trouble or node.name in ledger.uses for node in server.nodes)
+        if server.in_order and not server.names & ledger.uses.keys()
         for name in server.names
     }
     return min(free, key=lambda server: (bool(server.names & whole), server.id), default=None)
@@ -140,9 +145,8 @@ def possible(group: Group, servers: Sequence[Server], avoided: frozenset[str]) -
     return [
         server
         for server in servers
-        if server.complete
+        if server.in_order
         and server.id not in avoided
-        and not any(node.trouble for node in server.nodes)
         and all(admits(node, pod) for node in server.nodes for pod in group.gated)
     ]
 

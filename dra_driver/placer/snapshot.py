@@ -112,9 +112,19 @@ def pod_of(pod: pods.Pod) -> Pod:
         ending=meta.deletion_timestamp is not None,
         placed=None if gated else placed,
         since=seconds(meta.annotations.get(names.SINCE_ANNOTATION)),
+        stuck=seconds(meta.annotations.get(names.STUCK_ANNOTATION)),
+        unschedulable=_unschedulable(pod),
         selector=selector,
         tolerations=tuple(Toleration(item.key, item.operator, item.value, item.effect) for item in spec.tolerations),
     )
+
+
+def _unschedulable(pod: pods.Pod) -> str:
+    """What the scheduler says of a pod that it finds no node for, or ""."""
+    if pod.spec.node_name or pod.status.nominated_node_name:
+        return ""
+    found = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
+    return next((item.message or item.reason for item in found if item.reason == "Unschedulable"), "")
 
 
 def read_released(text: str) -> tuple[Released, ...]:

@@ -75,6 +75,10 @@ class Pod:
     """Node label and value that the placer chose."""
     since: float | None = None
     """Since when the group lacks nodes, as written on this pod."""
+    stuck: float | None = None
+    """Since when the scheduler finds no node for a pod of the group, as written on this pod."""
+    unschedulable: str = ""
+    """What the scheduler said when it last found no node for the pod; "" if it did not say so, or makes room for it."""
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
 
@@ -109,6 +113,9 @@ class Rules:
 
     timeout: float = 300.0
     """How long a placed group may lack nodes before it is released."""
+    unschedulable: float = 12.0
+    """How long the scheduler may find no node for a pod of a placed group. It looks again at a pod for which something
+    has changed after 10 s at the latest (``podMaxBackoffSeconds``)."""
     avoid: float = 300.0
     """How long a released group stays away from the server that it failed on."""
     hold: float = 300.0
@@ -128,10 +135,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Write on a pod since when its group lacks nodes (None: it lacks none)."""
+    """Write on a pod since when its group lacks nodes, and since when the scheduler finds none (None: it is not so)."""
 
     pod: Pod
     since: float | None
+    stuck: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,9 @@ def text(found: Figures) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(
-        prog="scripts/benchmark allocation", description="Measure the allocator of dra-driver simulate."
+        allow_abbrev=False,
+        prog="scripts/benchmark allocation",
+        description="Measure the allocator of dra-driver simulate.",
     )
     parser.add_argument("--nodes", type=int, default=5000, help="of 16 chips (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=5, help="of the command (default: %(default)s)")

@@ -233,6 +233,7 @@ def _scheduler(cluster: Cluster, scratch: Path, *, extended: bool) -> Iterator[N
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status as `lab.command.run` says."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="scripts/benchmark burst",
         description="Measure bursts of pods through a real kube-scheduler, with the extender and without it, by "
         "turns. Needs root; brings a control plane up and takes it down.",

@@ -33,6 +33,7 @@ _PAUSED = ("kube-controller-manager", "kube-scheduler")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status as `lab.command.run` says."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="scripts/benchmark",
         description="Measure the driver beside Kubernetes' own DRA test driver, on a real control plane: calls of "
         "kubelet, start, and the driver at rest in its container. Needs root; brings a cluster up and takes it down. "

@@ -127,6 +127,7 @@ def _met(is_met: bool) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="scripts/benchmark selectors",
         description="Measure the CEL of dra-driver simulate beside celpy's own evaluator, on usual selectors.",
     )

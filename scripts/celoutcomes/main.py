@@ -28,6 +28,7 @@ _DIFFERS = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0, or 1 when there is a difference or an error."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="scripts/record-cel-outcomes",
         description="Ask Kubernetes' own code what it does with CEL device selectors: whether the API server admits "
         "each, and what the scheduler then finds for each device. The answers of the expressions and devices in "

@@ -28,8 +28,8 @@ SERVERS = 8
 NAMES = [f"light-{number}" for number in range(1, 4 * SERVERS + 1)]
 GROUPS = int(os.environ.get("NEURON_DRA_SCALE_GROUPS", "40"))
 GROUP_TIMEOUT = 20
-FAILOVER_SECONDS = 45.0
-"""A killed leader's lease lasts 30 s; and its successor reads the cluster first."""
+FAILOVER_SECONDS = 30.0
+"""A killed leader's lease lasts 20 s; and its successor reads the cluster first."""
 
 
 @pytest.fixture

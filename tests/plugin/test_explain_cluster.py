@@ -120,5 +120,5 @@ def test_the_nearest_release_is_meant(
 def test_a_cluster_that_does_not_answer(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with server:
         pass
-    assert explained(server, tmp_path, "pod/web-0") == 1
+    assert explained(server, tmp_path, "pod/web-0") == 2
     assert capsys.readouterr().err.startswith("error: ")

@@ -180,6 +180,22 @@ def test_a_refused_connection_is_unreachable() -> None:
     assert "object at 0x" not in str(caught.value)
 
 
+def test_a_connection_may_take_no_longer_than_the_answer() -> None:
+    """What a leader sends must be over before its lease is."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        address = full.getsockname()
+        for _ in range(2):  # the system completes this many on its own; whoever comes then hears nothing
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        configuration = Configuration()
+        configuration.host = f"http://127.0.0.1:{address[1]}"
+        started = time.monotonic()
+        with pytest.raises(Unreachable, match="no connection in time"):
+            Transport(configuration).request("PUT", "/api/v1/x", body={}, timeout=0.5)
+        assert 0.4 < time.monotonic() - started < 2.0
+
+
 def test_a_late_answer_is_unreachable(server: ApiServer) -> None:
     server.delay(1.0)
     with pytest.raises(Unreachable, match="no answer in time"):

@@ -157,6 +157,28 @@ def test_a_group_that_stays_incomplete_is_deleted_in_the_foreground_and_kept_off
     assert server.count("DELETE", "pods") == 1
 
 
+def test_a_group_for_whose_worker_the_scheduler_finds_no_node_is_made_anew_within_20_seconds(server: ApiServer) -> None:
+    """The placer is killed in between, and its successor goes on from what is written on the pod."""
+    add_leader(server, "four-0")
+    with placing(server):
+        eventually(lambda: server_of(server, "four-0") == "s0")
+        bind(server, "four-0", "s0-n0")
+        add_workers(server, "four-0", "s0-n1", "s0-n2", "")
+        worker = pod(server, "four-0-3")
+        reason = {"reason": "Unschedulable", "message": "0/8 nodes are available: 4 Insufficient cpu."}
+        worker["status"] = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"} | reason]}
+        server.store.update("pods", "a/four-0-3", worker)
+        said = time.monotonic()
+        time.sleep(3.0)
+    with placing(server, "two"):
+        eventually(lambda: "deletionTimestamp" in pod(server, "four-0")["metadata"], within=20 - 3.0)
+        assert time.monotonic() - said > 10.0, "the scheduler backs off for so long before it looks again"
+        assert messages(server, "four-0")[1].startswith(
+            "the scheduler finds no node of s0 for four-0-3: 0/8 nodes are available: 4 Insufficient cpu.; "
+            "the group is made anew"
+        )
+
+
 def test_what_it_remembers_outlives_it(server: ApiServer) -> None:
     add_leader(server, "four-0")
     with placing(server, timeout=3.0):
@@ -241,6 +263,21 @@ def test_a_leader_that_cannot_renew_stops_before_another_one_can_take_over(serve
         eventually(lambda: server_of(server, "four-0") == "s0")
 
 
+def test_who_waits_for_the_lease_says_so_once_and_who_holds_it(
+    server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with placing(server, "one") as first:
+        eventually(lambda: first.leads)
+        with placing(server, "two"):
+            waits = f"two: one holds the lease {SYSTEM}/{LEASE_NAME}; this one waits until it ends"
+            eventually(lambda: waits in caplog.messages)
+            time.sleep(0.5)
+            assert caplog.messages.count(waits) == 1
+            first.stop()
+            eventually(lambda: "two: this one acts now" in caplog.messages)
+
+
 def test_a_killed_leader_is_replaced_when_its_lease_is_over(server: ApiServer) -> None:
     spec = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "leaseTransitions": 4}
     server.store.create("leases", {"metadata": {"namespace": SYSTEM, "name": LEASE_NAME}, "spec": spec})
@@ -252,7 +289,7 @@ def test_a_killed_leader_is_replaced_when_its_lease_is_over(server: ApiServer) -
 
 
 def test_an_idle_placer_asks_only_for_its_lease(server: ApiServer) -> None:
-    with placing(server, times=Times(lease=30, act=12.0, renew=3.0)) as service:
+    with placing(server, times=Times()) as service:
         eventually(lambda: service.leads and server.count("GET", watch=True) >= 6)
         time.sleep(0.2)
         before = len(server.requests)

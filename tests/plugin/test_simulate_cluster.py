@@ -87,6 +87,6 @@ def test_a_cluster_that_cannot_be_asked_is_an_explained_error(
 ) -> None:
     with server:
         server.faults.append(Fault(path="deviceclasses", status=403, reason="Forbidden", times=9))
-        assert simulated(server, tmp_path, str(EXAMPLE)) == 1
+        assert simulated(server, tmp_path, str(EXAMPLE)) == 2
     assert capsys.readouterr().err.startswith("error: ")
-    assert simulated(server, tmp_path, str(EXAMPLE)) == 1
+    assert simulated(server, tmp_path, str(EXAMPLE)) == 2

@@ -97,7 +97,7 @@ def test_an_unconnected_set_is_planned_with_a_warning_and_refused_by_policy(
         ("", "one ResourceClaim expected, 0 found"),
         ("[1, 2]", "a Kubernetes object expected, found list"),
         ("a: [", "not YAML or JSON"),
-        ("a: &x 1\nb: *x", "aliases"),
+        ("a: &x [*x]", "aliases"),
         ("kind: Pod\napiVersion: v1", "one ResourceClaim expected"),
         ("kind: ResourceClaim\napiVersion: v1", "apiVersion"),
         ("kind: ResourceClaim\napiVersion: resource.k8s.io/v1\nmetadata: {name: 3}", "$.metadata.name"),
@@ -180,6 +180,29 @@ def test_slices_prints_yaml_of_an_emulated_host(tmp_path: Path, capsys: pytest.C
     assert main(["slices", "--host-root", str(tmp_path / "host")]) == 0
     (item,) = yaml.safe_load(capsys.readouterr().out)["items"]
     assert len(item["spec"]["devices"]) == 15
+
+
+def test_a_host_without_neuron_is_told_so_and_has_no_slice_to_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["slices", "--host-root", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "warning: sys/module/neuron/version does not exist: the Neuron kernel driver is not loaded" in said.err
+    assert said.err.endswith(f"error: {tmp_path}: there is no Neuron device to publish\n")
+    assert said.out == ""
+    file = write(tmp_path / "claim.yaml", claim(ROW))
+    assert main(["plan", "--host-root", str(tmp_path), "-f", file]) == 1
+    assert "the Neuron kernel driver is not loaded" in capsys.readouterr().err
+
+
+def test_what_is_odd_about_a_host_is_said_beside_its_slices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    host = str(tmp_path / "host")
+    assert main(["emulate-host", "--instance-type", "trn2.48xlarge", "--missing", "3", host]) == 0
+    capsys.readouterr()
+    assert main(["slices", "--host-root", host]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: ")
+    assert "neuron3" in line
 
 
 def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from dra_driver.simulator.manifests import (
     obstacle,
     read_manifests,
 )
+from dra_driver.simulator.manifests.documents import documents
 from dra_driver.simulator.manifests.fields import UNREAD
 from dra_driver.simulator.workloads import Node
 
@@ -220,10 +223,87 @@ def test_in_long_files_name_and_path_have_to_do(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     "text",
-    ["", "---\n---\n", "just words", "- 1", "a: &x 1\nb: *x", "{", "kind: Pod", "\t- x", "!!bool maybe", "[" * 5000],
+    ["", "---\n---\n", "just words", "- 1", "a: &x 1\nb: *y", "{", "kind: Pod", "\t- x", "!!bool maybe", "[" * 5000],
 )
 def test_what_is_no_manifest_is_one_error_that_names_the_file(text: str) -> None:
     assert failure(text).startswith("input.yaml")
+
+
+WITH_ALIASES = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c, labels: &labels {app: a}, annotations: *labels}
+spec:
+  devices:
+    requests:
+    - name: r
+      exactly: &one
+        deviceClassName: &class neuron.aws.com
+        count: 2
+    - name: s
+      exactly: *one
+    - name: t
+      exactly: {<<: *one, count: 4}
+    - name: u
+      firstAvailable:
+      - {name: a, deviceClassName: *class}
+      - {<<: [{count: 3, name: b}, *one]}
+"""
+
+
+def test_anchors_aliases_and_merge_keys_are_taken() -> None:
+    (found,) = read_manifests([("input.yaml", WITH_ALIASES)]).claims
+    assert found.metadata.annotations == {"app": "a"}
+    requests = found.spec.devices.requests
+    exact = [request.exactly for request in requests if request.exactly]
+    assert [(one.device_class_name, one.count) for one in exact] == [("neuron.aws.com", count) for count in (2, 2, 4)]
+    either = [(one.name, one.device_class_name, one.count) for one in requests[3].first_available]
+    assert either == [("a", "neuron.aws.com", 1), ("b", "neuron.aws.com", 3)]
+
+
+def test_an_error_in_what_an_alias_stands_for_is_at_the_line_where_that_was_written() -> None:
+    text = WITH_ALIASES.replace("&one\n", "&one\n        cuont: 1\n")
+    assert failure(text).startswith("input.yaml:9: ResourceClaim c: spec.devices.requests[0].exactly.cuont: ")
+
+
+def test_a_key_that_a_merge_brings_may_be_given_again_but_not_written_twice() -> None:
+    base = "a: {deep: &b {<<: &a {x: 1}, x: 2}}\nb: {<<: *b, x: 3}\n"
+    assert [value for _, value in documents("input.yaml", base)] == [{"a": {"deep": {"x": 2}}, "b": {"x": 3}}]
+    assert "comes twice" in failure(base.replace("x: 3", "x: 3, x: 4"))
+    assert "input.yaml:1: not YAML or JSON: expected a mapping" in failure("a: &a 1\nb: {<<: *a}\n")
+
+
+def doubled(times: int) -> str:
+    """Text in which each line stands for twice what the line before stands for."""
+    lines = ["l0: &l0 [x, x]", *(f"l{n}: &l{n} [*l{n - 1}, *l{n - 1}]" for n in range(1, times))]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [doubled(30), doubled(1000), "a: &a [*a]", "a: &a {b: *a}", "a: &a\n  <<: *a", "kind: List\nitems: &a [*a, *a]"],
+    ids=["30 times", "1000 times", "list in itself", "mapping in itself", "merged with itself", "two of itself"],
+)
+def test_aliases_that_stand_for_too_much_are_refused_soon(text: str) -> None:
+    started = time.process_time()
+    assert "aliases (*name) stand for too much" in failure(text)
+    assert time.process_time() - started < 5.0
+
+
+@pytest.mark.parametrize(
+    ("refused", "text"),
+    [
+        (10, doubled),
+        (112, lambda count: f"a: &a [{'x, ' * 1000}]\nb: [{'*a, ' * count}]"),
+        (649, lambda count: f"p: [{'x, ' * 60_000}]\na: &a [{'x, ' * 1000}]\nb: [{'*a, ' * count}]"),
+    ],
+    ids=["nested", "side by side", "in a large document"],
+)
+def test_aliases_are_bounded_where_kubectl_bounds_them(refused: int, text: Callable[[int], str]) -> None:
+    """The first counts that kubectl 1.37.1 refuses (``kubectl label --local``)."""
+    head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"
+    assert len(list(documents("input.yaml", head + text(refused - 1)))) == 1
+    assert "too much" in failure(head + text(refused))
 
 
 def test_the_same_object_twice_is_an_error() -> None:

@@ -132,7 +132,10 @@ def test_an_incomplete_group_is_released_in_time_and_goes_elsewhere() -> None:
     world.arrive("four", 4)
     world.place()
     world.intrude("s0-n3")
-    world.run_all()
+    world.bind(world.unbound()[0], "s0-n0")
+    world.make_workers()
+    for node in ("s0-n1", "s0-n2"):
+        world.bind(world.unbound()[0], node)  # the scheduler has not come to the last one
     world.now += 59
     assert world.decide() == []
     world.now += 1
@@ -148,6 +151,105 @@ def test_an_incomplete_group_is_released_in_time_and_goes_elsewhere() -> None:
     world.run_all()
     assert world.server_of("four") == "s1"
     assert world.complete("four")
+
+
+def released_after(world: World, seconds: float) -> float:
+    """Looks each five seconds, as the placer does; when a group was released, or ``seconds``."""
+    start = world.now
+    while world.now - start < seconds:
+        actions = world.decide()
+        world.apply(actions)
+        if any(isinstance(action, Release) for action in actions):
+            return world.now - start
+        if not actions:
+            world.now += 5.0
+    return seconds
+
+
+def test_a_group_is_released_within_20_seconds_when_the_scheduler_finds_no_node_for_one_of_its_pods() -> None:
+    world = World()
+    world.arrive("four", 4)
+    world.place()
+    world.intrude("s0-n3")
+    world.run_all()
+    assert 10.0 < released_after(world, 60.0) < 20.0
+    world.sweep_all()
+    world.place()
+    world.run_all()
+    assert world.server_of("four") == "s1"
+    assert world.complete("four")
+
+
+def test_a_release_says_what_the_scheduler_said() -> None:
+    world = World(rules=Rules(avoid=90, unschedulable=12))
+    world.arrive("four", 4)
+    world.place()
+    world.intrude("s0-n3")
+    world.run_all()
+    world.place()
+    world.now += 12
+    (action,) = world.decide()
+    assert isinstance(action, Release)
+    assert (action.released.server, action.released.until) == ("s0", world.now + 90)
+    assert action.why == (
+        "the scheduler finds no node of s0 for four-0-3: 0/8 nodes are available: 4 cannot allocate all claims."
+    )
+
+
+def test_a_slow_start_is_no_reason_to_release_a_group() -> None:
+    """Each of these may take long, one after the other, and none of them tells that the server has no room."""
+    world = World()
+    leader = world.arrive("two", 2)
+    world.place()
+    assert released_after(world, 100.0) == 100.0, "the scheduler has not come to the leader"
+    world.give_up(world.pods[leader.uid])
+    assert released_after(world, 10.0) == 10.0, "the scheduler has missed once, and tries again after its back-off"
+    world.bind(world.pods[leader.uid], "s0-n0")
+    assert released_after(world, 100.0) == 100.0, "no worker is made"
+    world.make_workers()
+    assert released_after(world, 50.0) == 50.0, "the scheduler has not come to the worker"
+    (worker,) = world.unbound()
+    world.give_up(worker)
+    assert released_after(world, 10.0) == 10.0, "it begins anew with each pod"
+    world.bind(worker, "s0-n1")
+    world.place()
+    assert world.decide() == []
+
+
+def test_a_pod_for_which_the_scheduler_makes_room_after_all_takes_the_note_back_from_whoever_has_it() -> None:
+    world = World()
+    world.pods |= {name: plain(name) for name in "pq"}
+    world.place()
+    world.bind(world.pods["q"], "s0-n0")
+    world.give_up(world.pods["p"])
+    world.place()
+    assert [pod.stuck for pod in world.pods.values()] == [world.now, None]
+    world.pods["o"] = replace(world.pods["q"], name="o", uid="o", node="", phase="Pending")  # now the first of three
+    world.pods["p"] = replace(world.pods["p"], unschedulable="")
+    assert world.decide() == [Note(world.pods["p"], world.now, None)]
+    world.place()
+    assert {pod.stuck for pod in world.pods.values()} == {None}
+
+
+def test_while_a_node_of_its_server_is_away_a_group_has_the_whole_time() -> None:
+    """A worker that comes back alone after its node was booted; the scheduler looks again some seconds later."""
+    world = World(rules=Rules(timeout=300))
+    world.arrive("two", 2)
+    world.place()
+    world.run_all()
+    world.place()
+    (worker,) = [pod for pod in world.members("two") if not pod.leader]
+    del world.pods[worker.uid]
+    world.make_workers()
+    change(world, worker.node, trouble="is not Ready")
+    world.give_up(world.unbound()[0])
+    assert released_after(world, 200.0) == 200.0
+    change(world, worker.node, trouble="")
+    assert released_after(world, 10.0) == 10.0, "what the scheduler said is about the node that was away"
+    world.run_all()
+    world.place()
+    assert world.complete("two")
+    assert world.decide() == []
 
 
 def test_a_released_group_comes_back_to_the_only_server_when_its_time_is_over() -> None:

@@ -53,6 +53,9 @@ class Histories(RuleBasedStateMachine):
         todo = [(pod, node) for pod in self.world.unbound() for node in self.world.fitting(pod)]
         if todo:
             self.world.bind(*todo[pick % len(todo)])
+        for pod in self.world.unbound():
+            if not self.world.fitting(pod):
+                self.world.give_up(pod)
 
     @rule()
     def everybody_is_fast(self) -> None:

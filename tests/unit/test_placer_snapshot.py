@@ -120,6 +120,31 @@ def test_a_pod_counts_as_placed_only_if_its_node_selector_says_so_and_its_gate_i
     assert found.placed == placed
 
 
+NO_NODE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/8 nodes"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "said"),
+    [
+        ({}, {}, ""),
+        ({}, {"conditions": [NO_NODE]}, "0/8 nodes"),
+        ({}, {"conditions": [NO_NODE | {"message": ""}]}, "Unschedulable"),
+        ({}, {"conditions": [{"type": "Ready", "status": "False"}, NO_NODE]}, "0/8 nodes"),
+        ({}, {"conditions": [NO_NODE | {"type": "Ready"}]}, ""),
+        ({}, {"conditions": [NO_NODE | {"status": "True"}]}, ""),
+        ({}, {"conditions": [NO_NODE | {"reason": "SchedulingGated"}]}, ""),
+        ({}, {"conditions": [NO_NODE | {"reason": "SchedulerError"}]}, ""),
+        ({}, {"conditions": [NO_NODE], "nominatedNodeName": "n"}, ""),
+        ({"nodeName": "n"}, {"conditions": [NO_NODE]}, ""),
+    ],
+)
+def test_a_pod_is_unschedulable_when_the_scheduler_says_so_and_makes_no_room_by_preemption(
+    spec: dict[str, Any], status: dict[str, Any], said: str
+) -> None:
+    found = msgspec.convert({"metadata": {"namespace": "a", "name": "p"}, "spec": spec, "status": status}, ApiPod)
+    assert pod_of(found).unschedulable == said
+
+
 @pytest.mark.parametrize(
     "text", ["", "soon", "2026-01-01", "2026-01-01T00:00:00", "9" * 400, "0001-01-01T00:00:00+14:00"]
 )

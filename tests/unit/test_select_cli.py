@@ -34,8 +34,9 @@ def write(path: Path, *documents: object) -> str:
 
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    assert main(["select", *arguments, "-o", "json"]) == 0
+    status = main(["select", *arguments, "-o", "json"])
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    assert status == int(any(row["matches"] is None for row in found)), "an error on a device stops the scheduler"
     return found
 
 
@@ -48,7 +49,7 @@ def test_each_device_matches_does_not_or_fails(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_table_has_a_line_per_device_and_the_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["select", f"{CORES} > 4", "--slices", write(tmp_path, SLICE)]) == 0
+    assert main(["select", f"{CORES} > 4", "--slices", write(tmp_path, SLICE)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "POOL    DEVICE  MATCHES  ERROR",
         "node-0  d0      yes",
@@ -167,6 +168,6 @@ def test_a_cluster_of_another_release_is_taken_for_the_nearest_that_is_known(rel
 
 def test_the_release_that_is_meant_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["select", "device.attributes.`dra.example.com`.cores == 8", "--slices", write(tmp_path, SLICE)]
-    assert main(arguments) == 0
+    assert main(arguments) == 1, "d2 has no cores"
     assert main([*arguments, "--kubernetes", "1.36"]) == 2
     assert "unsupported syntax" in capsys.readouterr().err

@@ -120,6 +120,18 @@ def test_the_picture_is_written_as_svg(tmp_path: Path, capsys: pytest.CaptureFix
     assert [group.attrib["data-device"] for group in marked] == ["8", "9", "10", "11"]
 
 
+def test_the_picture_goes_to_standard_output_alone_when_its_file_is_a_dash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command("trn1.32xlarge", "--devices", "8-11", "--svg", "-") == 0
+    shown = capsys.readouterr().out
+    assert command("trn1.32xlarge", "--devices", "8-11", "--svg", "file.svg") == 0
+    assert shown == Path("file.svg").read_text()
+    assert command("trn1.32xlarge", "--svg", "-", "-o", "json") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["file.svg"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

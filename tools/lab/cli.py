@@ -192,6 +192,7 @@ _CLUSTER_ACTIONS = (
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="scripts/cluster",
         description="A real Kubernetes on this machine, built from source, without a container registry or engine.",
         epilog="Example: scripts/cluster up --nodes 2 && scripts/cluster kubectl get nodes && scripts/cluster down",
@@ -202,7 +203,8 @@ def _parser() -> argparse.ArgumentParser:
     def add(
         name: str, text: str, example: str, run: Callable[[argparse.Namespace], int], *, named: bool = True
     ) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text, epilog=f"Example: scripts/cluster {example}")
+        epilog = f"Example: scripts/cluster {example}"
+        added = commands.add_parser(name, allow_abbrev=False, help=text, description=text, epilog=epilog)
         if named:
             added.add_argument("--name", default=argparse.SUPPRESS, help="the same, after the command")
         added.set_defaults(run=run)

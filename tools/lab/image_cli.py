@@ -20,6 +20,7 @@ _TAG = re.compile(r"[a-z0-9][a-z0-9._/:-]*")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status as `lab.command.run` says."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="scripts/build-image",
         description="Build the driver's image from the Dockerfile without a container registry or engine. The first "
         "time this makes a base image with debootstrap; an image of which nothing has changed is not built again. "

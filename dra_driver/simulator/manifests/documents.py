@@ -1,7 +1,7 @@
 """From the text of a file to plain values, and from a path in such a value back to its line.
 
 YAML is read as Kubernetes reads it: a time stamp and ``1:30`` are texts, a key that comes twice is an error. Aliases
-are refused: a few lines of them can stand for gigabytes, and kubectl never writes any.
+are taken with the bound that kubectl's YAML library has for them, since a few lines of them can stand for gigabytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from dra_driver.simulator.manifests.errors import ManifestError
 
 Path = Sequence[str | int]
 """Keys and list positions from an object's top."""
+ALIASES_FREE, NODES_FREE = 100, 1000
+"""So much of a document may be aliases without a look at their share."""
+MOST_ALIASES = ((400_000, 0.99), (4_000_000, 0.10))
+"""Size of a document in nodes to the share of them that aliases may stand for; in between it falls evenly."""
 LONGEST_SEARCHED = 8 << 20
 """Characters of a file in which a line is looked for; in longer ones, written by programs, name and path have to do."""
 
@@ -36,17 +40,6 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     def construct_yaml_float(self, node: Any) -> Any:
         """Base 60 is a text."""
         return node.value if ":" in node.value else super().construct_yaml_float(node)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # PyYAML's signature
-        """A mapping without repeated keys."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} comes twice", key.start_mark)
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
-        made: dict[Any, Any] = super().construct_mapping(node, deep)
-        return made
 
 
 for _tag, _method in (("int", _Loader.construct_yaml_int), ("float", _Loader.construct_yaml_float)):
@@ -156,11 +149,60 @@ def _values(text: str) -> list[Any]:
             return [json.loads(text, object_pairs_hook=_unique)]
         except json.JSONDecodeError:
             pass
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent):
-            mark: Any = event.start_mark
-            raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported here", problem_mark=mark)
-    return list(yaml.load_all(text, Loader=_Loader))
+    loader = _Loader(text)
+    values = []
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            _check(node)
+            values.append(loader.construct_document(node))
+    finally:
+        loader.dispose()
+    return values
+
+
+def _check(document: Any) -> None:
+    """Refuse keys that come twice, and aliases that stand for too much: also one within what it stands for.
+
+    Nodes are counted as kubectl's library (goyaml) counts them while it decodes: the document, an alias, and each time
+    what it stands for. The parser gives an alias the very node of its anchor, whose home is where it came first.
+    """
+    homes: dict[int, tuple[int, int]] = {}
+    waiting = [(document, (0, 0), False)]
+    nodes, aliased = 1, 0
+    while waiting:
+        node, place, within = waiting.pop()
+        is_new = id(node) not in homes
+        if homes.setdefault(id(node), place) != place:
+            nodes, aliased, within = nodes + 1, aliased + within, True
+        nodes, aliased = nodes + 1, aliased + within
+        if aliased > ALIASES_FREE and nodes > NODES_FREE and aliased > nodes * _share(nodes):
+            raise yaml.MarkedYAMLError(problem="aliases (*name) stand for too much", problem_mark=node.start_mark)
+        if is_new and isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+        waiting += [(part, (id(node), index), within) for index, part in reversed(list(enumerate(_parts(node))))]
+
+
+def _parts(node: Any) -> list[Any]:
+    """The nodes right below one, in the order of the text; the key of a merge is not decoded."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair if part.tag != "tag:yaml.org,2002:merge"]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def _share(nodes: int) -> float:
+    """The share of so many nodes that aliases may stand for."""
+    (few, most), (many, least) = MOST_ALIASES
+    return most - (most - least) * min(max(nodes - few, 0) / (many - few), 1.0)
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} comes twice", problem_mark=key.start_mark)
+            seen.add(key.value)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

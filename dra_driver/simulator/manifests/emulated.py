@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from dra_driver.errors import DriverError
 from dra_driver.host.emulated_files import emulated_inventory
 from dra_driver.host.emulated_servers import Servers
 from dra_driver.host.emulation_options import EmulationOptions
@@ -52,7 +53,7 @@ def emulated(
         driver_version: of the Neuron kernel driver; None for the newest known.
 
     Raises:
-        DriverError: an unknown type, too many nodes, or UltraServers with fewer nodes.
+        DriverError: an unknown type, too many nodes, UltraServers with fewer nodes, or of types that are part of none.
     """
     total = sum(count for _, count in nodes)
     if not 0 < total <= MOST_NODES or any(count < 1 for _, count in nodes):
@@ -79,8 +80,11 @@ def _names(total: int) -> list[str]:
 
 
 def _hosts(nodes: Sequence[tuple[str, int]], ultraservers: str, version: str | None) -> Iterator[NodeInventory]:
-    for name, count in nodes:
-        kind = resolve_emulation(name)
+    kinds = [(resolve_emulation(name), count) for name, count in nodes]
+    if ultraservers and not any(kind.ultraserver for kind, _ in kinds):
+        names = ", ".join(dict.fromkeys(kind.name for kind, _ in kinds))
+        raise DriverError(f"{names}: no part of an UltraServer", remedy="leave the UltraServers out")
+    for kind, count in kinds:
         options = EmulationOptions(driver_version=version)
         if kind.ultraserver is None:
             yield from [emulated_inventory(kind, options)] * count

@@ -1,0 +1,104 @@
+"""What the commands that read a cluster say when they cannot: one sentence, exit status 2, since 1 is an answer."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra_driver.cli.main import main
+from tests.plugin.apiserver import ApiServer
+
+COMMANDS = {"simulate": ["simulate"], "explain": ["explain"], "select": ["select", "true"]}
+
+
+@pytest.fixture(params=list(COMMANDS.values()), ids=list(COMMANDS))
+def command(request: pytest.FixtureRequest) -> list[str]:
+    arguments: list[str] = request.param
+    return arguments
+
+
+def kubeconfig(path: Path, server: str, **user: object) -> str:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], command: list[str], file: str) -> str:
+    """The one line on standard error."""
+    assert main([*command, "--kubeconfig", file]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"hello\n", "it is not a kubeconfig"),
+        (b"[1, 2]", "it is not a kubeconfig"),
+        (b"clusters: 3\ncontexts: 7\ncurrent-context: c\n", "it is not a kubeconfig"),
+        (b"", "is empty"),
+        (b"a: [", "expected the node content"),
+        (b"a: \xff", "invalid start byte"),
+        (b"current-context: c\nclusters: []\nusers: []\ncontexts: []\n", "contexts"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_bad_input_and_said_in_one_sentence(
+    content: bytes, reason: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config"
+    file.write_bytes(content)
+    line = refusal(capsys, command, str(file))
+    assert reason in line
+    assert str(file) in line
+
+
+@pytest.mark.parametrize("name", ["missing", ""], ids=["missing", "a directory"])
+def test_a_kubeconfig_that_cannot_be_read_is_bad_input(
+    name: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert str(tmp_path / name) in refusal(capsys, command, str(tmp_path / name))
+
+
+def test_an_unreachable_server_is_bad_input_and_nobody_says_that_it_is_asked_again(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        line = refusal(capsys, command, kubeconfig(tmp_path / "config", server))
+    assert server in line
+    assert "Connection refused" in line
+    assert "again" not in line
+
+
+def test_a_server_that_refuses_to_answer_is_bad_input(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ApiServer() as server:
+        server.fail(403, 10**6, message="you may not list")
+        line = refusal(capsys, command, kubeconfig(tmp_path / "config", server.transport().server))
+    assert "you may not list" in line
+
+
+@pytest.mark.parametrize("daemon", ["placer", "extender", "kubelet-plugin", "device-plugin"])
+def test_a_daemon_does_not_start_with_a_kubeconfig_that_cannot_be_used(
+    daemon: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODE_NAME", "node-1")
+    file = tmp_path / "config"
+    file.write_text("hello")
+    assert main([daemon, "--kubeconfig", str(file)]) == 2
+    assert "it is not a kubeconfig" in capsys.readouterr().err
