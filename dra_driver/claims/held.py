@@ -32,8 +32,8 @@ class Quarantined:
 
     @property
     def problem(self) -> str:
-        """Where it is and what is wrong with it, for texts."""
-        return f"{self.path}: {self.reason}"
+        """What is wrong with the file and where it is, for texts."""
+        return f"{self.reason}: {self.path}"
 
 
 class _Namespace:

@@ -231,7 +231,7 @@ def test_a_claims_directory_that_vanished_before_a_start_frees_nothing_until_the
     assert kinds(node) == []
     for item in (here, gone):
         assert node.spec(item) is not None, "running pods keep their devices"
-        with pytest.raises(DriverError, match=r"whose journal file cannot be read \(.*it is missing\)"):
+        with pytest.raises(DriverError, match=r"whose journal file cannot be read \(it is missing: .*\)"):
             node.prepare(api.put(claim(3, [int(item.metadata.name[-1])])))
     assert any("journal file" in text and "is missing" in text for text in node.repairer.findings)
     assert [later(node, CHECK_DOUBTFUL) for _ in range(2)] == [[], [("release", uid(2))]]
