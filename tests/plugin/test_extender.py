@@ -310,6 +310,23 @@ def test_a_pod_that_was_bound_past_the_extender_stops_its_node_until_its_devices
     assert ids(server, "p") == [4, 5, 6, 7]
 
 
+def test_a_bound_pod_with_unreadable_annotations_keeps_only_what_it_may_have(server: ApiServer) -> None:
+    add_node(server, "n")
+    add_pod(server, "row", limits(4), node="n", AWS_NEURON_IDS="0,1,2,3")
+    add_pod(server, "broken", limits(8), node="n", AWS_NEURON_IDS="nonsense")
+    with extender(server) as one:
+        nodes = known_nodes(one.ready(), "n")
+        assert one.schedule(add_pod(server, "four", limits(4)), nodes) == "n"
+        assert ids(server, "four") == [4, 5, 6, 7], "it has 8 to 15"
+        text = one.filter(pod_document("p", limits(4)), nodes)["FailedNodes"]["n"]
+        assert text.startswith("No 4 connected devices are free.")
+        assert "kept for pod a/broken: annotation AWS_NEURON_IDS is 'nonsense', which cannot be read" in text
+        last = add_pod(server, "last", limits(1))
+        assert "kept for pod a/broken: " in one.bind(last, "n")
+        end_pod(server, "broken")
+        eventually(lambda: one.fits(last, nodes) == nodes, what="free devices")
+
+
 def test_annotations_that_a_user_puts_on_a_new_pod_are_of_no_use(server: ApiServer, one: Extender) -> None:
     add_node(server, "n")
     nodes = known_nodes(one, "n")

@@ -102,6 +102,8 @@ class Verdicts:
     def _verdict(self, name: str, shape: Demand, refusals: dict[str, Refusal | None]) -> Refusal | None:
         seen = self._cluster.look(name)
         refusal = seen if isinstance(seen, Refusal) else _fits(*seen, shape)
+        if refusal is not None:
+            refusal = self._cluster.explained(name, refusal)
         # Names come from outside: those that are no nodes must not fill the memory.
         if self._cluster.knows(name):
             refusals[name] = refusal
