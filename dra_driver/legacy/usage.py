@@ -16,7 +16,7 @@ import msgspec
 
 from dra_driver.errors import DriverError
 from dra_driver.legacy.annotations import Allocation, PodAnnotations, parse_ids, said
-from dra_driver.legacy.demand import Demand, Role
+from dra_driver.legacy.demand import Demand, at_once
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import UNUSABLE, Resource
 from dra_driver.legacy.placement import union
@@ -73,7 +73,8 @@ def holding(pod: str, annotations: PodAnnotations, wants: Demand | None) -> Hold
     size = sum(len(text) for text in msgspec.structs.astuple(bare) if text)
     found, unreadable = _said(bare, asked) if size <= _USUAL else said(bare, asked)
     most = max(map(_ids, found), default=0)
-    if wants is not None and most >= _least(wants):
+    # Fewer ids than are in use at one time cannot be all that it has.
+    if wants is not None and most >= at_once(wants):
         # A key that cannot be read takes nothing away from what the others say.
         return Holding(pod, found, wants)
     fewer = "its annotations tell of fewer devices than it asks for" if wants else "what it asks for cannot be read"
@@ -163,9 +164,3 @@ def _mask(hardware: Hardware, resource: Resource, ids: tuple[int, ...]) -> int:
 
 def _ids(allocation: Allocation) -> int:
     return len({(share.resource, number) for share in allocation.shares for number in share.ids})
-
-
-def _least(wants: Demand) -> int:
-    """Fewer ids than this cannot be all that a pod has: the most of what is in use at one time."""
-    later = sum(want.count for want in wants if want.role is not Role.INIT)
-    return max(later, max((want.count for want in wants), default=0))

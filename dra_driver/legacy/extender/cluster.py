@@ -19,6 +19,7 @@ from dra_driver.legacy.annotations import Allocation, Share, usage_map
 from dra_driver.legacy.demand import Demand
 from dra_driver.legacy.extender.choices import Choice, Choices, Chosen
 from dra_driver.legacy.extender.objects import Node, NodeObject, Pod, PodObject, node_of, pod_of
+from dra_driver.legacy.extender.preemption import Tenancy, Tenant
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import Resource
 from dra_driver.legacy.placement import Refusal, place, union
@@ -129,6 +130,17 @@ class Cluster:
         if refusal.lasting or used is None or not used.trouble:
             return refusal
         return replace(refusal, text=f"{refusal.text}. {_sentence(used.trouble)}")
+
+    def tenancy(self, name: str) -> Tenancy | None:
+        """The pods of a node; None where it is not known what the node is."""
+        with self.lock:
+            node = self._nodes.get(name)
+            if node is None or node.hardware is None:
+                return None
+            holdings = self._holdings(node, node.hardware)
+            pods = {uid: self._pod(uid, item.pod) for uid, item in holdings.items()}
+            tenants = [Tenant(uid, holdings[uid], pod.priority if pod else None) for uid, pod in pods.items()]
+            return Tenancy(node.hardware, node.unusable, tenants)
 
     # Choosing
 
@@ -290,20 +302,24 @@ class Cluster:
         return found
 
     def _compute(self, node: Node, hardware: Hardware) -> Usage:
-        return usage(hardware, self._holdings(node.name, hardware).values(), node.unusable)
+        return usage(hardware, self._holdings(node, hardware).values(), node.unusable)
 
-    def _holdings(self, node: str, hardware: Hardware) -> dict[str, Holding]:
+    def _holdings(self, node: Node, hardware: Hardware) -> dict[str, Holding]:
         """By UID what the pods have that are bound to a node, or for which something was chosen there."""
-        pods = self._bound.get(node, {})
+        pods = self._bound.get(node.name, {})
         found = {uid: pod.holding for uid, pod in pods.items() if pod.holding is not None}
-        for uid in self._choices.on(node):
+        for uid in self._choices.on(node.name):
             chosen, said = self._choices.get(uid), found.get(uid)
             if chosen is not None:
                 # Whatever others write into its annotations, it has what was chosen for it.
                 more = [part for part in (said.allocations if said else ()) if held_if_there(hardware, part)]
-                wants = said.wants if said else None
-                found[uid] = Holding(chosen.key, (chosen.allocation, *more), wants)
+                pod = self._pod(uid, chosen.key)
+                found[uid] = Holding(chosen.key, (chosen.allocation, *more), pod.wants if pod else None)
         return found
+
+    def _pod(self, uid: str, key: str) -> Pod | None:
+        pod = self._pods.get(key)
+        return pod if pod is not None and pod.uid == uid else None
 
 
 def _version(pod: Pod) -> int:
