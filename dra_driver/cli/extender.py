@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from dra_driver.legacy.extender.service import Service, Settings
 
 OPTIONS: tuple[daemon.Option, ...] = (
-    ("--port", "PORT", "12345", "where the scheduler asks: /filter, /prioritize, /bind; health: /livez, /readyz"),
+    (
+        "--port",
+        "PORT",
+        "12345",
+        "where the scheduler asks (/filter, /prioritize, /preempt, /bind) and probes (/livez, /readyz)",
+    ),
     ("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
     ("--tls-cert", "TLS_CERT", "", "PEM certificate: HTTPS instead of HTTP; the same for all replicas"),
     ("--tls-key", "TLS_KEY", "", "PEM key of the certificate"),
@@ -45,6 +50,7 @@ and in the configuration of kube-scheduler (KubeSchedulerConfiguration v1):
   - urlPrefix: http://127.0.0.1:12345
     filterVerb: filter
     prioritizeVerb: prioritize
+    preemptVerb: preempt
     bindVerb: bind
     weight: 1
     nodeCacheCapable: true

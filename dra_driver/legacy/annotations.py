@@ -170,16 +170,23 @@ def read(found: PodAnnotations, asked: Iterable[Resource] = ()) -> Allocation | 
     return Allocation(shares, 0, handed_out, chosen_at) if shares else None
 
 
-def said(found: PodAnnotations, asked: Iterable[Resource] = ()) -> list[Allocation]:
-    """Everything that any of the keys says, each key by itself; DriverError as ``read``."""
+def said(found: PodAnnotations, asked: Iterable[Resource] = ()) -> tuple[tuple[Allocation, ...], str]:
+    """Everything that any of the keys says, each key by itself; and why one of them cannot be read, or ""."""
     asked = tuple(asked)
-    alone = (
+    allocations, trouble = [], ""
+    for part in (
         PodAnnotations(allocation=found.allocation),
         PodAnnotations(ids=found.ids, resource_type=found.resource_type),
         PodAnnotations(cores=found.cores),
         PodAnnotations(devices=found.devices),
-    )
-    return [allocation for part in alone if (allocation := read(part, asked)) is not None]
+    ):
+        try:
+            allocation = read(part, asked)
+        except DriverError as error:
+            trouble = trouble or str(error)
+        else:
+            allocations += [allocation] if allocation is not None else []
+    return tuple(allocations), trouble
 
 
 def _read_own(text: str, handed_out: bool, chosen_at: int) -> Allocation:

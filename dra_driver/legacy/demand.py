@@ -7,6 +7,7 @@ its port, so nothing is taken for granted.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -53,6 +54,7 @@ class PodSpec(ApiObject, frozen=True):
     """``spec`` of a pod, the parts in use."""
 
     node_name: str = ""
+    priority: int | None = None
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
 
@@ -103,6 +105,13 @@ def demand(init: tuple[Container, ...] | None, main: tuple[Container, ...] | Non
             remedy=f"let at most {MOST_CONTAINERS} of them do so",
         )
     return tuple(found)
+
+
+def at_once(wants: Iterable[Want]) -> int:
+    """The most of what is asked for that is in use at one time."""
+    counts = [(want.count, want.role) for want in wants]
+    later = sum(count for count, role in counts if role is not Role.INIT)
+    return max([later, *(count for count, _ in counts)])
 
 
 def _wants(container: Container, role: Role) -> list[Want]:

@@ -87,7 +87,7 @@ def _search(hardware: Hardware, taken: int, wants: Demand) -> tuple[int, ...] | 
     """Depth first, the best set first; None when nothing was found within the steps."""
     together = _together(wants)
     # The largest first: small sets find room in what larger ones leave, and inside sets that are theirs to share.
-    order = sorted(range(len(wants)), key=lambda item: (-_cores(hardware, wants[item]), item))
+    order = sorted(range(len(wants)), key=lambda item: (-cores_of(hardware, wants[item]), item))
     steps = iter(range(MOST_STEPS))
 
     def extend(chosen: dict[int, int]) -> tuple[int, ...] | None:
@@ -126,7 +126,8 @@ def _together(wants: Demand) -> tuple[frozenset[int], ...]:
     return tuple(frozenset(other for other in items if other != item and meet(item, other)) for item in items)
 
 
-def _cores(hardware: Hardware, want: Want) -> int:
+def cores_of(hardware: Hardware, want: Want) -> int:
+    """How many cores a container gets."""
     return want.count * (hardware.cores_per_device if want.resource is Resource.DEVICE else 1)
 
 

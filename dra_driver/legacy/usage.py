@@ -1,8 +1,8 @@
 """What is taken on a node: it follows from the pods that are bound there, and from nothing else.
 
 A pod takes what its annotations say until it has ended or is gone. Where they do not say it (a pod that another
-scheduler has placed and whose devices nobody has written down yet, or annotations that somebody has edited), what the
-pod has is not known, and the node gives nothing until it is: no device is given twice.
+scheduler has placed and whose devices nobody has written down yet, or annotations that somebody has edited), all that
+it may have is kept for it until that is known: no device is given twice.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import msgspec
 
 from dra_driver.errors import DriverError
 from dra_driver.legacy.annotations import Allocation, PodAnnotations, parse_ids, said
-from dra_driver.legacy.demand import Demand, Role
+from dra_driver.legacy.demand import Demand, at_once
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import UNUSABLE, Resource
+from dra_driver.legacy.placement import union
+from dra_driver.legacy.rules import free_candidates
 
 _USUAL: Final = 2048
 """Characters of annotations that are worth remembering; larger ones must not fill the memory."""
@@ -31,11 +33,13 @@ class Holding:
     Attributes:
         pod: ``namespace/name``.
         allocations: what its annotations say, each key by itself.
-        trouble: why that is not all that it has, or "".
+        wants: what it asks for; None when that cannot be read.
+        trouble: why the allocations may not be all that it has, or "".
     """
 
     pod: str
     allocations: tuple[Allocation, ...]
+    wants: Demand | None
     trouble: str = ""
 
 
@@ -44,8 +48,8 @@ class Usage:
     """What is taken on a node.
 
     Attributes:
-        taken: mask of cores.
-        trouble: why more may be taken than that, or ""; nothing can be given then.
+        taken: mask of cores that somebody has or may have.
+        trouble: a sentence that says why some of them are kept for somebody who may not have them, or "".
     """
 
     taken: int
@@ -63,46 +67,71 @@ def holding(pod: str, annotations: PodAnnotations, wants: Demand | None) -> Hold
     if wants is not None and not wants:
         # Annotations on a pod that asks for nothing are no claim to anything: kubelet gives it nothing.
         return None
-    try:
-        # Neither of these changes what is held.
-        bare = msgspec.structs.replace(annotations, allocated=None, alloc_time=None)
-        asked = frozenset(want.resource for want in wants or ())
-        size = sum(len(text) for text in msgspec.structs.astuple(bare) if text)
-        found = _said(bare, asked) if size <= _USUAL else tuple(said(bare, asked))
-    except DriverError as error:
-        return Holding(pod, (), str(error))
-    if not found:
-        return Holding(pod, (), "no annotation tells which of its devices it has")
-    most = max(_ids(allocation) for allocation in found)
-    if wants is None or most < _least(wants):
-        return Holding(pod, found, "its annotations tell of fewer devices than it asks for")
-    return Holding(pod, found)
+    # Neither of these changes what is held.
+    bare = msgspec.structs.replace(annotations, allocated=None, alloc_time=None)
+    asked = frozenset(want.resource for want in wants or ())
+    size = sum(len(text) for text in msgspec.structs.astuple(bare) if text)
+    found, unreadable = _said(bare, asked) if size <= _USUAL else said(bare, asked)
+    most = max(map(_ids, found), default=0)
+    # Fewer ids than are in use at one time cannot be all that it has.
+    if wants is not None and most >= at_once(wants):
+        # A key that cannot be read takes nothing away from what the others say.
+        return Holding(pod, found, wants)
+    fewer = "its annotations tell of fewer devices than it asks for" if wants else "what it asks for cannot be read"
+    missing = fewer if found else "no annotation tells which of its devices it has"
+    return Holding(pod, found, wants, unreadable or missing)
 
 
 @lru_cache(maxsize=4096)
-def _said(annotations: PodAnnotations, asked: frozenset[Resource]) -> tuple[Allocation, ...]:
+def _said(annotations: PodAnnotations, asked: frozenset[Resource]) -> tuple[tuple[Allocation, ...], str]:
     """Equal for all pods with equal devices: thousands of pods have few different ones."""
-    return tuple(said(annotations, asked))
+    return said(annotations, asked)
 
 
 def usage(hardware: Hardware, holdings: Iterable[Holding], unusable: str | None = None) -> Usage:
     """What is taken on a node by the pods bound to it, and by devices that nobody is to get (``names.UNUSABLE``)."""
-    taken, trouble = 0, ""
+    failed, taken, doubtful, trouble = 0, 0, [], ""
     if unusable:
         try:
-            taken = _mask(hardware, Resource.DEVICE, parse_ids(UNUSABLE, unusable))
+            failed = _mask(hardware, Resource.DEVICE, parse_ids(UNUSABLE, unusable))
         except DriverError as error:
-            trouble = str(error)
+            return Usage(_everything(hardware), str(error))
     for item in holdings:
-        text = item.trouble
-        for allocation in item.allocations:
-            try:
-                taken |= held(hardware, allocation)
-            except DriverError as error:
-                text = text or str(error)
-        if text and not trouble:
-            trouble = f"pod {item.pod}: {text}"
-    return Usage(taken, trouble)
+        mask, text = held_by(hardware, item)
+        if text:
+            doubtful.append((mask, item.wants))
+            trouble = trouble or f"What it may have is kept for pod {item.pod}: {text}"
+        else:
+            taken |= mask
+    # Devices that failed under a pod are its devices still, and what a doubtful pod says tells nothing of another one.
+    possible = union(mask | _may_have(hardware, taken, wants) for mask, wants in doubtful)
+    return Usage(failed | taken | possible, trouble)
+
+
+def held_by(hardware: Hardware, holding: Holding) -> tuple[int, str]:
+    """The cores that a pod is said to have; and why these may not be all, or ""."""
+    mask, trouble = 0, holding.trouble
+    for allocation in holding.allocations:
+        try:
+            mask |= held(hardware, allocation)
+        except DriverError as error:
+            trouble = trouble or str(error)
+    return mask, trouble
+
+
+def _may_have(hardware: Hardware, taken: int, wants: Demand | None) -> int:
+    """All that a pod may have been given, of what others (``taken``) do not have."""
+    found = 0
+    for want in wants or ():
+        masks = free_candidates(hardware, taken, want.resource, want.count)
+        if not masks:
+            return _everything(hardware)  # something that is known is wrong
+        found |= union(masks)
+    return found if wants else _everything(hardware)
+
+
+def _everything(hardware: Hardware) -> int:
+    return (1 << hardware.cores) - 1
 
 
 def held(hardware: Hardware, allocation: Allocation) -> int:
@@ -117,6 +146,14 @@ def held(hardware: Hardware, allocation: Allocation) -> int:
     return found
 
 
+def held_if_there(hardware: Hardware, allocation: Allocation) -> int:
+    """The cores of an allocation; 0 when the node has no such ids."""
+    try:
+        return held(hardware, allocation)
+    except DriverError:
+        return 0
+
+
 def _mask(hardware: Hardware, resource: Resource, ids: tuple[int, ...]) -> int:
     if ids[-1] >= hardware.units(resource):
         raise DriverError(
@@ -127,9 +164,3 @@ def _mask(hardware: Hardware, resource: Resource, ids: tuple[int, ...]) -> int:
 
 def _ids(allocation: Allocation) -> int:
     return len({(share.resource, number) for share in allocation.shares for number in share.ids})
-
-
-def _least(wants: Demand) -> int:
-    """Fewer ids than this cannot be all that a pod has: the most of what is in use at one time."""
-    later = sum(want.count for want in wants if want.role is not Role.INIT)
-    return max(later, max((want.count for want in wants), default=0))

@@ -172,6 +172,52 @@ def test_a_scheduler_that_sends_whole_nodes_is_answered_too(
         other.stop()
 
 
+# Preemption
+
+
+@pytest.fixture
+def low_priority(transport: Transport) -> Iterator[str]:
+    """Name of a PriorityClass below that of pods without one."""
+    name, path = "extender-test-low", "/apis/scheduling.k8s.io/v1/priorityclasses"
+    transport.request("POST", path, body={"metadata": {"name": name}, "value": -10})
+    yield name
+    transport.request("DELETE", f"{path}/{name}")
+
+
+@pytest.mark.parametrize("scheduler", ["my-scheduler", WHOLE_NODES])
+def test_a_pod_of_high_priority_evicts_pods_whose_devices_are_connected_and_no_others(
+    side: ExtenderLab, pods: Pods, transport: Transport, low_priority: str, scheduler: str
+) -> None:
+    add_nodes(transport, node("n", "trn1.32xlarge", TORUS))
+    given: dict[str, list[int]] = {}
+    for number in range(16):
+        name = f"p{number}"
+        item = pod(name, container("main", {DEVICE: 1}))
+        item["spec"]["terminationGracePeriodSeconds"] = 0  # there is no kubelet that would end it
+        if number % 4 == 3:
+            # By count, the last of each row would go first: four devices of four rows.
+            item["spec"]["priorityClassName"] = low_priority
+        pods.create(item)
+        (bound,) = pods.wait_bound(name)
+        given[name] = ids(notes(bound)["AWS_NEURON_IDS"])
+    assert sorted(given.values()) == [[number] for number in range(16)]
+    assert {given[f"p{number}"][0] for number in range(3, 16, 4)} == {3, 7, 11, 15}
+
+    other = side.start_scheduler(whole_nodes=True) if scheduler == WHOLE_NODES else None
+    try:
+        urgent = pod("urgent", container("main", {DEVICE: 4}), scheduler=scheduler)
+        urgent["spec"]["priorityClassName"] = "system-cluster-critical"
+        pods.create(urgent)
+        (bound,) = pods.wait_bound("urgent")
+    finally:
+        if other is not None:
+            other.stop()
+    taken = ids(_told(pods, "urgent", "AWS_NEURON_IDS"))
+    assert TORUS.allows(DEVICE, taken)
+    evicted = given.keys() - pods.known.keys()
+    assert sorted(chip for name in evicted for chip in given[name]) == taken
+
+
 # Bad input
 
 
@@ -226,7 +272,7 @@ def test_nodes_that_cannot_be_understood_are_passed_over_with_the_reason(pods: P
     assert found["spec"]["nodeName"] == "good"
 
 
-def test_a_node_with_a_pod_of_unknown_devices_gives_nothing_until_they_are_known(
+def test_a_node_keeps_for_a_pod_of_unknown_devices_what_it_may_have_until_they_are_known(
     side: ExtenderLab, pods: Pods, transport: Transport
 ) -> None:
     add_nodes(transport, node("n", "trn1.32xlarge", TORUS))
@@ -237,13 +283,14 @@ def test_a_node_with_a_pod_of_unknown_devices_gives_nothing_until_they_are_known
     pods.wait("the pod to be named", lambda: text in refusal(pods.known.get("p", {})), 60)
     pods.delete("stranger", at_once=True)
     pods.wait_bound("p")
-    pods.annotate("p", {"AWS_NEURON_IDS": "nonsense", "k8s.ovn.org/pod-networks": "{}"})
+    keys = ("AWS_NEURON_IDS", "NEURON_DEVS", "neuron.aws.com/allocation")
+    pods.annotate("p", {**dict.fromkeys(keys, "nonsense"), "k8s.ovn.org/pod-networks": "{}"})
     # The one that has chosen would not be misled.
     side.end_extender(side.replicas[0], hard=False)
     side.start_extender()
     pods.create(pod("q", container("main", {DEVICE: 4})))
-    pods.wait("the pod to be named", lambda: "pod default/p: " in refusal(pods.known.get("q", {})), 60)
-    pods.annotate("p", {"AWS_NEURON_IDS": "0,1,2,3"})
+    pods.wait("the pod to be named", lambda: "kept for pod default/p: " in refusal(pods.known.get("q", {})), 60)
+    pods.annotate("p", {"AWS_NEURON_IDS": "0,1,2,3"})  # one that can be read is enough
     pods.wait_bound("q")
     assert _told(pods, "p", "k8s.ovn.org/pod-networks") == "{}"
     assert ids(_told(pods, "q", "AWS_NEURON_IDS")) != [0, 1, 2, 3]

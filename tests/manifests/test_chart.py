@@ -263,7 +263,8 @@ def test_my_scheduler_asks_the_service_of_the_extender(without: tuple[str, ...])
     (entry,) = config["extenders"]
     host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
     assert entry["urlPrefix"].endswith(f"://{host}:{service['spec']['ports'][0]['port']}")
-    assert (entry["filterVerb"], entry["prioritizeVerb"], entry["bindVerb"]) == ("filter", "prioritize", "bind")
+    verbs = {f"{verb}Verb": verb for verb in ("filter", "prioritize", "preempt", "bind")}
+    assert verbs.items() <= entry.items()
     assert {item["name"] for item in entry["managedResources"]} == {
         "aws.amazon.com/neuron",
         "aws.amazon.com/neuroncore",

@@ -228,9 +228,15 @@ class DeviceManager:
                 for resource, count in container.limits.items():
                     self._allocate(pod, container, resource, count, reusable)
         except KubeletError:
-            self.remove(pod.uid)
+            self.reject(pod)
             raise
         return {(c, r): found.answer for (uid, c, r), found in self.allocations.items() if uid == pod.uid}
+
+    def reject(self, pod: KnownPod) -> None:
+        """Admission fails, also for a reason of kubelet's own. Before 1.34 PodResources lists such a pod on."""
+        self.remove(pod.uid)
+        if self.release < 34:
+            self.pods[pod.uid] = pod
 
     def remove(self, uid: str) -> None:
         """The pod has ended."""

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,6 +150,24 @@ class Client:
         status, answer = self.post("/prioritize", {"Pod": item, "Nodes": None, "NodeNames": list(nodes)})
         assert status == 200, answer
         return {entry["Host"]: entry["Score"] for entry in answer}
+
+    def preempt(
+        self, item: Object, proposed: Mapping[str, Sequence[str]], *, whole: bool = False
+    ) -> dict[str, list[str]]:
+        """By node the UIDs of the pods to evict; ``whole``: send pods as objects."""
+        victims = {
+            node: {
+                "Pods": [{"metadata": {"uid": uid}} if whole else {"UID": uid} for uid in uids],
+                "NumPDBViolations": 1,
+            }
+            for node, uids in proposed.items()
+        }
+        forms = {"NodeNameToVictims": victims if whole else None, "NodeNameToMetaVictims": None if whole else victims}
+        status, answer = self.post("/preempt", {"Pod": item, **forms})
+        assert status == 200, answer
+        found = answer["NodeNameToMetaVictims"]
+        assert all(entry["NumPDBViolations"] == 1 for entry in found.values())
+        return {node: [pod["UID"] for pod in entry["Pods"]] for node, entry in found.items()}
 
     def bind(self, item: Object, node: str) -> str:
         """The error, or ""."""

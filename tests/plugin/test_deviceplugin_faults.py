@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,7 +13,9 @@ import grpc
 import pytest
 
 from dra_driver.legacy import names
+from dra_driver.legacy.annotations import Share, write
 from dra_driver.legacy.deviceplugin.exclusion import Excluded
+from dra_driver.legacy.names import Resource
 from dra_driver.names import DRIVER_NAME
 from tests.plugin.devicemanager import Container, KnownPod, sockets
 from tests.plugin.eventually import eventually
@@ -220,6 +223,63 @@ def test_a_pod_that_kubelet_does_not_list_is_found_by_age(make: MakeNode) -> Non
         pod = node.chosen("p", NEURON, range(4))
         node.manager.hide.add(pod.uid)
         assert chips(admit(node, pod)) == [0, 1, 2, 3]
+
+
+def test_a_pod_that_kubelet_has_just_rejected_and_still_lists_is_not_taken_for_the_one_it_admits(
+    make: MakeNode,
+) -> None:
+    node = make(release=33)
+    with node.plugin():
+        node.manager.reject(node.chosen("rejected", NEURON, range(4), at=1))
+        told = threading.Timer(0.3, node.set_phase, ("rejected", "Failed"))
+        told.start()
+        admitted = node.chosen("admitted", NEURON, range(4, 8), at=2)
+        assert chips(admit(node, admitted)) == [4, 5, 6, 7]
+        assert node.manager.counted(admitted.uid, NEURON) == set("4567")
+        told.join()
+
+
+def test_where_several_pods_may_be_meant_none_is_given_devices(make: MakeNode) -> None:
+    node = make(release=33)
+    with node.plugin():
+        # kubelet cannot tell the API server that it has rejected the pod.
+        node.manager.reject(node.chosen("rejected", NEURON, range(4), at=1))
+        with pytest.raises(KubeletError, match="pods default/admitted and default/rejected wait for 4 of"):
+            admit(node, node.chosen("admitted", NEURON, range(4, 8), at=2))
+        assert chips(admit(node, node.chosen("other", NEURON, (9,)))) == [9], "only one waits for this number"
+        for name in ("rejected", "admitted"):
+            node.set_phase(name, "Failed")
+        assert chips(admit(node, node.chosen("next", NEURON, range(4)))) == [0, 1, 2, 3]
+
+
+def test_what_kubelet_counts_for_a_pod_is_not_given_again_whatever_its_annotations_say(make: MakeNode) -> None:
+    node = make()
+    with node.plugin():
+        admit(node, node.chosen("first", NEURON, range(4)))
+        node.set_phase("first", "Running")
+        eventually(lambda: node.annotations("first")[names.ALLOCATED] == "true", what="the record")
+    node.annotate("first", write(node.hardware, (Share("main", Resource.DEVICE, (4, 5, 6, 7)),), 1))
+    with node.plugin(), pytest.raises(KubeletError, match="pod default/first has some of them"):
+        admit(node, node.chosen("second", NEURON, range(4)))
+
+
+def test_a_pod_whose_init_container_has_devices_is_not_meant_again_after_a_restart(make: MakeNode) -> None:
+    """PodResources does not tell what init containers have."""
+    node = make()
+    with node.plugin():
+        share = Share("i", Resource.DEVICE, (0, 1, 2, 3))
+        containers = Container("i", {NEURON: 4}, init=True), Container("main")
+        node.manager.admit(node.pod("first", *containers, shares=(share,)))
+        eventually(lambda: node.annotations("first")[names.ALLOCATED] == "true", what="the record")
+    with node.plugin():
+        assert chips(admit(node, node.chosen("second", NEURON, range(4, 8)))) == [4, 5, 6, 7]
+
+
+def test_a_pod_that_waits_keeps_nobody_from_a_device_though_its_annotations_cannot_be_read(make: MakeNode) -> None:
+    node = make()
+    with node.plugin():
+        node.pod("waits", Container("main", {NEURON: 4}), annotations={names.IDS: "nonsense"})
+        assert len(chips(admit(node, node.plain("plain", NEURON, 1)))) == 1
 
 
 def test_many_pods_at_a_time_from_several_threads_never_share_a_device(make: MakeNode) -> None:

@@ -221,6 +221,16 @@ def test_containers_and_init_containers_get_their_own_shares(make: MakeNode) -> 
         eventually(lambda: node.annotations("p")[names.ALLOCATED] == "true", what="the record")
 
 
+def test_kubelet_counts_nothing_but_the_pods_own_where_an_init_container_leaves_some(make: MakeNode) -> None:
+    node = make("inf2.24xlarge")
+    shares = (Share("i", Resource.CORE, (8, 9)), Share("a", Resource.CORE, (8,)), Share("b", Resource.CORE, (10, 11)))
+    containers = (Container("i", {CORE: 2}, init=True), Container("a", {CORE: 1}), Container("b", {CORE: 2}))
+    with node.plugin():
+        pod = node.pod("p", *containers, shares=shares)
+        node.manager.admit(pod)
+        assert node.manager.counted(pod.uid, CORE) <= {"8", "9", "10", "11"}
+
+
 @pytest.mark.parametrize(
     "annotations",
     [

@@ -10,6 +10,7 @@ import pytest
 
 from dra_driver.legacy.extender import usagemaps
 from tests.plugin.apiserver import ApiServer
+from tests.plugin.apistore import Object
 from tests.plugin.eventually import eventually
 from tests.plugin.extenderworld import (
     CORE,
@@ -76,6 +77,56 @@ def test_a_node_that_is_full_for_now_may_be_cleared_by_eviction(server: ApiServe
     found = one.filter(pod_document("four", limits(4)), nodes)
     assert found["FailedNodes"]["trn1"].startswith("No 4 connected devices are free.")
     assert not found.get("FailedAndUnresolvableNodes")
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["by UID", "as objects"])
+def test_pods_that_are_evicted_by_count_are_replaced_by_those_whose_devices_are_connected(
+    server: ApiServer, one: Extender, whole: bool
+) -> None:
+    for name in ("singles", "important", "row"):
+        add_node(server, name)
+    known_nodes(one, "singles", "important", "row")
+    uids: dict[int, str] = {}
+    for number in range(16):
+        item = add_pod(server, f"s{number}", limits(1))
+        assert one.bind(item, "singles") == ""
+        (device,) = ids(server, f"s{number}")
+        uids[device] = item["metadata"]["uid"]
+    important = _with_priority(pod_document("important", limits(16)), 2000)
+    important = server.store.create("pods", important)
+    assert one.bind(important, "important") == ""
+    row = add_pod(server, "four", limits(4))
+    assert one.bind(row, "row") == ""
+    urgent = _with_priority(pod_document("urgent", limits(4)), 1000)
+    scattered = [uids[number] for number in (1, 4, 10, 15)]
+    proposed = {"singles": scattered, "important": ["unknown"], "row": [row["metadata"]["uid"]], "gone": ["unknown"]}
+    found = one.preempt(urgent, proposed, whole=whole)
+    assert found.keys() == {"singles", "row"}, "nobody may be evicted on the others"
+    assert found["row"] == proposed["row"]
+    devices = sorted(device for device, uid in uids.items() if uid in found["singles"])
+    assert len(devices) == len(found["singles"]) == 4
+    assert devices == list(range(devices[0], devices[0] + 4))
+    assert devices[0] % 4 == 0
+    for uid in found["singles"]:
+        name = next(item["metadata"]["name"] for item in server.store.list("pods")[0] if item["metadata"]["uid"] == uid)
+        server.store.delete("pods", f"a/{name}")
+    urgent = server.store.create("pods", urgent)
+    eventually(lambda: one.fits(urgent, ["singles"]) == ["singles"], what="room")
+    assert one.bind(urgent, "singles") == ""
+    assert ids(server, "urgent") == devices
+
+
+def _with_priority(item: Object, priority: int) -> Object:
+    return item | {"spec": item["spec"] | {"priority": priority}}
+
+
+def test_pods_without_neuron_limits_evict_whom_kube_scheduler_names(server: ApiServer, one: Extender) -> None:
+    add_node(server, "n")
+    known_nodes(one, "n")
+    plain = pod_document("plain", {"limits": {"cpu": "1"}})
+    assert one.preempt(plain, {"n": ["some", "others"]}) == {"n": ["some", "others"]}
+    odd = pod_document("odd", {"limits": {DEVICE: "1.5"}})
+    assert one.preempt(odd, {"n": ["some"]}) == {}, "it fits nowhere"
 
 
 @pytest.mark.parametrize(
@@ -308,6 +359,23 @@ def test_a_pod_that_was_bound_past_the_extender_stops_its_node_until_its_devices
     eventually(lambda: one.fits(probe, nodes) == nodes, what="its devices")
     assert one.schedule(add_pod(server, "p", limits(4)), nodes) == "n"
     assert ids(server, "p") == [4, 5, 6, 7]
+
+
+def test_a_bound_pod_with_unreadable_annotations_keeps_only_what_it_may_have(server: ApiServer) -> None:
+    add_node(server, "n")
+    add_pod(server, "row", limits(4), node="n", AWS_NEURON_IDS="0,1,2,3")
+    add_pod(server, "broken", limits(8), node="n", AWS_NEURON_IDS="nonsense")
+    with extender(server) as one:
+        nodes = known_nodes(one.ready(), "n")
+        assert one.schedule(add_pod(server, "four", limits(4)), nodes) == "n"
+        assert ids(server, "four") == [4, 5, 6, 7], "it has 8 to 15"
+        text = one.filter(pod_document("p", limits(4)), nodes)["FailedNodes"]["n"]
+        assert text.startswith("No 4 connected devices are free.")
+        assert "kept for pod a/broken: annotation AWS_NEURON_IDS is 'nonsense', which cannot be read" in text
+        last = add_pod(server, "last", limits(1))
+        assert "kept for pod a/broken: " in one.bind(last, "n")
+        end_pod(server, "broken")
+        eventually(lambda: one.fits(last, nodes) == nodes, what="free devices")
 
 
 def test_annotations_that_a_user_puts_on_a_new_pod_are_of_no_use(server: ApiServer, one: Extender) -> None:

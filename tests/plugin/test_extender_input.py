@@ -93,6 +93,22 @@ def test_an_order_to_bind_that_cannot_be_read_is_refused(one: Extender, body: An
     assert (status, str(text).startswith("the request cannot be read: ")) == (400, True)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {},
+        {"Pod": {"metadata": {}}, "NodeNameToMetaVictims": []},
+        {"Pod": {"metadata": {}}, "NodeNameToMetaVictims": {"n": {"Pods": [{}]}}},
+        {"Pod": {"metadata": {}}, "NodeNameToVictims": {"n": {"Pods": [{"metadata": {"uid": 7}}]}}},
+        {"Pod": {"metadata": {}, "spec": {"priority": "high"}}},
+    ],
+)
+def test_proposed_victims_that_cannot_be_read_are_refused(one: Extender, body: Any) -> None:
+    status, text = one.post("/preempt", body)
+    assert (status, str(text).startswith("the request cannot be read: ")) == (400, True)
+
+
 def test_a_pod_with_nothing_in_it_fits_everywhere(one: Extender) -> None:
     empty: list[dict[str, Any]] = [{}, {"spec": {}}, {"spec": {"containers": None}}]
     for item in ({"metadata": {}, **more} for more in empty):
@@ -123,7 +139,7 @@ def test_both_resources_in_one_container_are_explained(one: Extender) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "method", "status"), [("/", "GET", 404), ("/filter", "GET", 405), ("/preempt", "POST", 404)]
+    ("path", "method", "status"), [("/", "GET", 404), ("/filter", "GET", 405), ("/evict", "POST", 404)]
 )
 def test_other_paths_and_methods_are_refused(one: Extender, path: str, method: str, status: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=5)

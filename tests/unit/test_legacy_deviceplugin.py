@@ -184,6 +184,23 @@ def test_listed_pods_come_before_others_and_refused_ones_last() -> None:
     assert match.pod is old
 
 
+def test_pods_that_kubelet_lists_alike_are_rivals_and_age_decides_only_where_it_lists_none() -> None:
+    first, second, third = (pod(name, (one(DEVICE, 4),)) for name in ("a", "b", "c"))
+    pods = [first, second, third]
+
+    def rivals(world: Snapshot, refused: tuple[str, ...] = ()) -> set[str]:
+        match = find(world, DEVICE, 4, refused)
+        assert match is not None
+        return {str(item) for item in (match.pod, *match.rivals)}
+
+    assert rivals(Snapshot(offered(), pods, listed(*pods))) == {"default/a", "default/b", "default/c"}
+    assert rivals(Snapshot(offered(), pods, listed(second, third))) == {"default/b", "default/c"}
+    assert rivals(Snapshot(offered(), pods, listed(second, third)), (second.uid,)) == {"default/c"}
+    handed = {third.uid: {"main": Share("main", DEVICE, (0, 1, 2, 3))}}
+    assert rivals(Snapshot(offered(), pods, listed(second, third), handed)) == {"default/b"}
+    assert rivals(Snapshot(offered(), pods, listed())) == rivals(Snapshot(offered(), pods, None)) == {"default/a"}
+
+
 def test_pods_that_run_or_were_served_are_not_meant() -> None:
     wants = (one(DEVICE, 1),)
     running, served = pod("r", wants, running=True), pod("s", wants)
@@ -280,6 +297,16 @@ def test_what_kubelet_counts_for_pods_that_are_not_known_yet_is_taken() -> None:
 
 
 # -- snapshot
+
+
+def test_what_kubelet_counts_is_taken_unless_it_is_known_what_was_handed_out() -> None:
+    item = pod("p", (one(DEVICE, 4),), NOTED)
+    counted = {"main": {DEVICE.value: frozenset(("8", "9", "10", "11"))}}
+    world = Snapshot(offered(), [item], listed(item, p=counted))
+    machine = world.offer.hardware
+    assert machine.ids(DEVICE, taken_by(world, item).mask) == (0, 1, 2, 3, 8, 9, 10, 11)
+    known = replace(world, handed={item.uid: {"main": Share("main", DEVICE, (0, 1, 2, 3))}})
+    assert machine.ids(DEVICE, taken_by(known, item).mask) == (0, 1, 2, 3), "kubelet did not follow the preference"
 
 
 def test_ids_without_names_of_containers_are_dealt_out_in_order() -> None:

@@ -24,7 +24,7 @@ from dra_driver.legacy.annotations import (
 from dra_driver.legacy.demand import Demand, Role, Want
 from dra_driver.legacy.hardware import hardware
 from dra_driver.legacy.names import ALLOCATION, Resource
-from dra_driver.legacy.usage import held, holding, usage
+from dra_driver.legacy.usage import Holding, held, holding, usage
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE
 TRN1, INF1 = hardware("trn1.32xlarge", 16, 32), hardware("inf1.6xlarge", 4, 16)
@@ -147,7 +147,10 @@ def test_a_pod_that_asks_for_nothing_takes_nothing_whatever_it_says() -> None:
 
 
 def test_a_bound_pod_without_annotations_makes_the_node_uncertain() -> None:
-    assert taken({}, asks(1)) == ((), "pod a/p: no annotation tells which of its devices it has")
+    assert taken({}, asks(1)) == (
+        tuple(range(32)),
+        "What it may have is kept for pod a/p: no annotation tells which of its devices it has",
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,9 +169,62 @@ def test_an_edit_of_one_annotation_frees_nothing(edit: dict[str, str]) -> None:
     assert trouble == ""
 
 
+@pytest.mark.parametrize("key", [ALLOCATION, "AWS_NEURON_IDS", "NEURON_RESOURCE_TYPE", "NEURON_DEVS"])
+def test_one_unreadable_annotation_beside_others_that_tell_enough_hides_nothing(key: str) -> None:
+    written = write(TRN1, (Share("c0", DEVICE, (4, 5, 6, 7)),), 1) | {key: "nonsense"}
+    assert taken(written, asks(4)) == (tuple(range(8, 16)), "")
+
+
+def unknown(wants: Demand | None) -> Holding:
+    found = holding("a/unknown", from_mapping(dict.fromkeys(POD_KEYS, "nonsense")), wants)
+    assert found is not None
+    return found
+
+
+def known(devices: str) -> Holding:
+    found = holding(f"a/{devices}", PodAnnotations(devices=devices), asks(1))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wants", "others", "devices"),
+    [
+        (asks(8), ["0-3", "4"], {*range(5), *range(8, 16)}),
+        (asks(4), ["0-3", "4", "8"], {*range(5), 8, *range(12, 16)}),
+        (asks(8, 4), ["0-3"], {*range(16)}),
+        (asks(7, resource=CORE), ["1", "6"], {1, 6, *range(8, 16)}),
+        (asks(1), ["0-3"], {*range(16)}),
+    ],
+)  # fmt: skip
+def test_a_pod_whose_annotations_cannot_be_read_keeps_only_what_it_may_have(
+    wants: Demand, others: list[str], devices: set[int]
+) -> None:
+    found = usage(TRN1, [*map(known, others), unknown(wants)])
+    assert {*TRN1.ids(DEVICE, found.taken)} == devices
+    assert "pod a/unknown: annotation " in found.trouble
+
+
+@pytest.mark.parametrize("wants", [None, asks(16), asks(7)], ids=["unreadable", "no room", "impossible"])
+def test_a_pod_of_which_nothing_is_known_keeps_everything(wants: Demand | None) -> None:
+    assert usage(TRN1, [known("0-3"), unknown(wants)]).taken == (1 << 32) - 1
+
+
+def test_what_a_pod_may_have_is_not_less_where_its_devices_have_failed() -> None:
+    assert usage(TRN1, [known("0-11"), unknown(asks(4))], "13").taken == (1 << 32) - 1
+
+
+def test_pods_of_unknown_devices_do_not_tell_of_each_other() -> None:
+    """What one of them says may be wrong."""
+    fewer = holding("a/fewer", PodAnnotations(devices="4"), asks(4))
+    assert fewer is not None
+    found = usage(TRN1, [known("0-3"), known("8-11"), fewer, unknown(asks(4))])
+    assert TRN1.ids(DEVICE, found.taken) == tuple(range(16))
+
+
 def test_fewer_ids_than_asked_for_make_the_node_uncertain() -> None:
     cores, trouble = taken({"NEURON_DEVS": "4"}, asks(4))
-    assert cores == (8, 9)
+    assert cores == tuple(range(32))
     assert "fewer devices than it asks for" in trouble
 
 

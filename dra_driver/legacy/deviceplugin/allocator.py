@@ -38,6 +38,9 @@ REMEMBER_SECONDS: Final = 5.0
 WATCH_LAG_SECONDS: Final = 0.5
 """How far behind a watch may be before the pods are listed instead."""
 
+REJECTION_SECONDS: Final = 1.0
+"""How long kubelet may take to tell the API server of a pod that it has rejected."""
+
 log = logging.getLogger(__name__)
 
 
@@ -184,22 +187,35 @@ class Allocator:
     def _find(self, resource: Resource, count: int) -> tuple[Snapshot, Match | None]:
         """The world and the container that is meant; what the API server tells of its pod is not older than this call.
 
-        Without the API server the watch is all there is.
+        Without the API server the watch is all there is. Refusal when it stays unknown which of several is meant.
         """
         listed = self._listed()
         world, known = self._world(self._sources.pods(), listed)
         if world is None:
             raise Refusal("this node has no Neuron device", remedy="look at the log of the device plugin on this node")
         match = None if unknown_pods(world, known) else find(world, resource, count, self._refused)
-        if match is not None and self._is_as_stored(match):
+        if match is not None and not match.rivals and self._is_as_stored(match):
             # What the watch has told since counts too: a choice may have been made for another pod a moment ago.
             world = self._world(self._sources.pods(), listed)[0] or world
             return world, match
+        end = self._clock() + REJECTION_SECONDS
+        while True:
+            world, match = self._find_stored(world, listed, resource, count)
+            if match is None or not match.rivals:
+                return world, match
+            if self._clock() >= end:
+                raise _several(match, resource, count)
+            time.sleep(REJECTION_SECONDS / 10)
+
+    def _find_stored(
+        self, world: Snapshot, listed: Listed | None, resource: Resource, count: int
+    ) -> tuple[Snapshot, Match | None]:
+        """The same, of all pods as the API server has them now. Without its answer what the watch has told must do."""
         try:
             pods = self._sources.list_pods()
         except ApiError as error:
             log.warning("the pods of this node cannot be read, so what the watch has told must do: %s", error)
-            return world, match or find(world, resource, count, self._refused)
+            return world, find(world, resource, count, self._refused)
         for pod in pods:
             self._read.add(pod)
         world = self._world(pods, listed)[0] or world
@@ -270,6 +286,16 @@ def _nobody(world: Snapshot, resource: Resource, count: int) -> Refusal:
         f"no pod of this node is known that waits for {count} of {resource.value}",
         consequence="nothing is given, for it is not known what was chosen for it",
         remedy="if the API server could not be asked (see the device plugin's log), a new pod will do",
+    )
+
+
+def _several(match: Match, resource: Resource, count: int) -> Refusal:
+    """Why it is not known which container was found."""
+    pods = " and ".join(sorted(map(str, (match.pod, *match.rivals))))
+    return Refusal(
+        f"pods {pods} wait for {count} of {resource.value}, and kubelet lists them all",
+        consequence="nothing is given, for it is not known which of them kubelet means",
+        remedy="a new pod will do once the API server knows which of them kubelet has rejected",
     )
 
 

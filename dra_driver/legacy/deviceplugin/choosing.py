@@ -68,8 +68,8 @@ def prefer(
 ) -> Sequence[int]:
     """Ids that kubelet shall count for a container: those that it will get, or a good set by topology; [] for none."""
     if match is not None:
-        share = choose(world, match, frozenset()).share
-        return share.ids if needed <= set(share.ids) <= available else ()
+        # kubelet adds what it needs beside them, such as what an init container leaves: of its own pod, mostly.
+        return [number for number in choose(world, match, frozenset()).share.ids if number in available]
     machine = world.offer.hardware
     free, must = counted_mask(machine, resource, available), counted_mask(machine, resource, needed)
     masks = [mask for mask in candidates(machine, resource, size) if not mask & ~free and not must & ~mask]

@@ -2,14 +2,15 @@
 
 kubelet admits one pod after the other and its containers in order (init containers first), so the next container of a
 pod is the first one that has nothing yet. PodResources lists the pod that is being admitted, and shows which containers
-have devices; the pods behind it are not listed yet. Where several pods remain, the one whose devices were chosen first
-is meant.
+have devices; the pods behind it are not listed yet. Kubelets before 1.34 list on what they have rejected: where several
+listed pods remain, which one is meant is not known. Where none of them is listed, the one whose devices were chosen
+first is taken for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dra_driver.errors import DriverError
@@ -30,6 +31,8 @@ class Match:
     want: Want
     listed: bool
     """Whether kubelet told of it; otherwise it is a guess by age."""
+    rivals: tuple[BoundPod, ...] = ()
+    """Other pods that kubelet may mean just as well, by all that it tells."""
 
 
 def find(
@@ -44,8 +47,12 @@ def find(
         refused: UIDs of pods whose last request was refused: kubelet has given them up.
         again: containers that were served before count too: kubelet, restarted, may have lost the answer.
     """
-    candidates = _candidates(world, resource, count, again=again)
-    return min(candidates, key=lambda match: _order(world, match, refused), default=None)
+    found = sorted(_candidates(world, resource, count, again=again), key=lambda match: _order(world, match, refused))
+    if not found:
+        return None
+    best, signs = found[0], _signs(world, found[0], refused)
+    rivals = (match.pod for match in found[1:] if best.listed and _signs(world, match, refused) == signs)
+    return replace(best, rivals=tuple(rivals))
 
 
 def unknown_pods(world: Snapshot, known: Collection[tuple[str, str]]) -> bool:
@@ -72,12 +79,10 @@ def _served(world: Snapshot, pod: BoundPod, want: Want, *, again: bool) -> bool:
     counted = world.counted(pod, want.container, want.resource)
     if counted is not None:
         return bool(counted)
-    handed = want.container in world.handed.get(pod.uid, {})
-    if pod.key in (world.listed or {}):
-        # An init container, which kubelet does not list: it comes before all others.
-        later = any(world.counted(pod, other.container, other.resource) for other in pod.wants or ())
-        return later or (handed and not again)
-    return (handed or _said_to_be_handed_out(pod)) and not again
+    # Not a pod that kubelet lists, or an init container, of which it does not tell: that comes before all others.
+    later = any(world.counted(pod, other.container, other.resource) for other in pod.wants or ())
+    handed = want.container in world.handed.get(pod.uid, {}) or _said_to_be_handed_out(pod)
+    return later or (handed and not again)
 
 
 def _said_to_be_handed_out(pod: BoundPod) -> bool:
@@ -93,16 +98,19 @@ def allocation_of(pod: BoundPod) -> Allocation | DriverError | None:
         return error
 
 
-def _order(world: Snapshot, match: Match, refused: Collection[str]) -> tuple[bool, bool, bool, bool, int, str, str]:
-    found = allocation_of(match.pod)
-    chosen_at = found.chosen_at if isinstance(found, Allocation) else 0
+def _signs(world: Snapshot, match: Match, refused: Collection[str]) -> tuple[bool, bool, bool]:
+    """What tells that a pod is not meant; the likeliest is first in order."""
     return (
         not match.listed,
         match.pod.uid in refused,
         # Served, and kubelet counts nothing for it: most likely it failed for another reason.
         match.want.container in world.handed.get(match.pod.uid, {}),
-        found is None,
-        chosen_at or _LAST,
-        match.pod.created,
-        match.pod.uid,
     )
+
+
+def _order(
+    world: Snapshot, match: Match, refused: Collection[str]
+) -> tuple[tuple[bool, bool, bool], bool, int, str, str]:
+    found = allocation_of(match.pod)
+    chosen_at = found.chosen_at if isinstance(found, Allocation) else 0
+    return _signs(world, match, refused), found is None, chosen_at or _LAST, match.pod.created, match.pod.uid

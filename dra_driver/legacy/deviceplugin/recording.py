@@ -54,8 +54,9 @@ def _lacking(world: Snapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
     said = allocation_of(pod)
     if isinstance(said, DriverError) or not pod.wants:
         return {}
-    if said is not None and all(share_of(pod, said, want.container) for want in pod.wants if _is_shown(want)):
-        done = all(_share(world, pod, want) is not None for want in pod.wants if _is_shown(want))
+    decisive = [want for want in pod.wants if _is_shown(want)] or pod.wants
+    if said is not None and all(share_of(pod, said, want.container) for want in decisive):
+        done = all(_share(world, pod, want) is not None for want in decisive)
         return _YES if done and not said.handed_out else {}
     shares = tuple(share for want in pod.wants if (share := _share(world, pod, want)) is not None)
     if not shares or _same(said, shares):

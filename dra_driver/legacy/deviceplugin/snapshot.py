@@ -2,7 +2,8 @@
 
 Four things tell what a pod has. What this process has handed out is certain. The annotations say what was chosen, and
 who may edit a pod may edit them. kubelet counts ids (PodResources); they are those handed out, unless kubelet did not
-follow the preference. And what the pod asks for tells how much there must be.
+follow the preference: that is known of what this process has handed out, and of nothing else. And what the pod asks for
+tells how much there must be.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dra_driver.legacy.deviceplugin.offer import Offer
 from dra_driver.legacy.deviceplugin.pods import BoundPod
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import Resource
-from dra_driver.legacy.usage import held, holding
+from dra_driver.legacy.placement import union
+from dra_driver.legacy.usage import held_by, held_if_there, holding
 
 Listed = Mapping[tuple[str, str], PodDevices]
 """Pods as kubelet lists them, by namespace and name."""
@@ -89,26 +91,25 @@ def taken_by_others(world: Snapshot, pod: BoundPod) -> list[tuple[str, Taken]]:
 
 def taken_by(world: Snapshot, pod: BoundPod) -> Taken:
     """What one pod has."""
-    machine = world.offer.hardware
-    mask, idle = handed_mask(world, pod), waits(world, pod)
+    mask, idle = handed_mask(world, pod) | _unexplained(world, pod), waits(world, pod)
     known = holding(str(pod), pod.annotations, pod.wants)
     if known is None:
         return Taken(mask, waits=idle)
-    trouble = known.trouble
-    for allocation in known.allocations:
-        try:
-            mask |= held(machine, allocation)
-        except DriverError as error:
-            trouble = trouble or str(error)
-    if not trouble or _all_handed(world, pod):
-        return Taken(mask, waits=idle)
-    # Nobody has written down what it has. kubelet's ids are it, as far as kubelet tells.
-    found = (world.listed or {}).get(pod.key)
-    if found is None:
-        return Taken(mask, trouble, idle)
-    for resource in Resource:
-        mask |= counted_mask(machine, resource, numbers(found.devices(resource.value)))
-    return Taken(mask, waits=idle)
+    said, trouble = held_by(world.offer.hardware, known)
+    # What nobody has written down is what kubelet counts, as far as kubelet tells.
+    told = idle or pod.key in (world.listed or {}) or _all_handed(world, pod)
+    return Taken(mask | said, "" if told else trouble, idle)
+
+
+def _unexplained(world: Snapshot, pod: BoundPod) -> int:
+    """Cores that kubelet counts for containers of which this process does not know what they were given."""
+    found, handed = (world.listed or {}).get(pod.key), world.handed.get(pod.uid, {})
+    return union(
+        counted_mask(world.offer.hardware, resource, numbers(ids.get(resource.value, frozenset())))
+        for container, ids in (found.containers if found is not None else {}).items()
+        if container not in handed
+        for resource in Resource
+    )
 
 
 def waits(world: Snapshot, pod: BoundPod) -> bool:
@@ -163,7 +164,7 @@ def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
         shares += [Allocation((share,)) for share in world.handed.get(pod.uid, {}).values()]
         for alone in shares:
             if alone.shares[0].resource is other:
-                mask |= _held_if_possible(machine, alone)
+                mask |= held_if_there(machine, alone)
     return frozenset(machine.ids(resource, mask)) - counted
 
 
@@ -174,13 +175,6 @@ def _chosen_by_extender(pod: BoundPod) -> bool:
         return read(pod.annotations, {want.resource for want in pod.wants or ()}) is not None
     except DriverError:
         return False
-
-
-def _held_if_possible(machine: Hardware, allocation: Allocation) -> int:
-    try:
-        return held(machine, allocation)
-    except DriverError:
-        return 0  # ids that the node does not have; the pod's own request tells of it
 
 
 def share_of(pod: BoundPod, allocation: Allocation, container: str) -> Share | None:

@@ -1,4 +1,4 @@
-"""Answers to the scheduler's three questions, from bytes to bytes; what cannot be read is a DriverError."""
+"""Answers to the scheduler's four questions, from bytes to bytes; what cannot be read is a DriverError."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from dra_driver.legacy.extender.wire import (
     BindingResult,
     FilterResult,
     HostPriority,
+    MetaPod,
+    MetaVictims,
+    PreemptionResult,
     decode_args,
     decode_binding,
+    decode_preemption,
     encode,
     named_nodes,
+    proposed_victims,
 )
 
 _SHOWN: Final = 5
@@ -58,6 +63,28 @@ def prioritize(verdicts: Verdicts, body: bytes) -> bytes:
         wants = ()
     scores = verdicts.scores(nodes, wants) if wants else [(name, 0) for name in nodes]
     return encode([HostPriority(name, score) for name, score in scores])
+
+
+def preempt(verdicts: Verdicts, body: bytes) -> bytes:
+    """Which pods to evict for the pod, by node; nodes where that does not help are left out."""
+    args = decode_preemption(body)
+    proposed = proposed_victims(args)
+    try:
+        wants = wanted(args.pod)
+    except DriverError:
+        return encode(PreemptionResult({}))
+    if not wants:
+        return encode(PreemptionResult(proposed))
+    by_count = {name: [pod.uid for pod in item.pods or ()] for name, item in proposed.items()}
+    found = verdicts.victims(by_count, wants, args.pod.spec.priority or 0)
+    meta = args.pod.metadata
+    log.info(
+        "POD %s/%s may evict others in %d of %d nodes%s",
+        *(meta.namespace, meta.name, len(found), len(proposed)),
+        "".join(f"; {len(uids)} pods in {name}" for name, uids in list(found.items())[:_SHOWN]),
+    )
+    result = {name: MetaVictims([*map(MetaPod, uids)], proposed[name].violations) for name, uids in found.items()}
+    return encode(PreemptionResult(result))
 
 
 def bind(binder: Binder, body: bytes) -> tuple[bytes, bool]:

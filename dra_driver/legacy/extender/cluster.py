@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.annotations import Allocation, Share, usage_map
 from dra_driver.legacy.demand import Demand
 from dra_driver.legacy.extender.choices import Choice, Choices, Chosen
 from dra_driver.legacy.extender.objects import Node, NodeObject, Pod, PodObject, node_of, pod_of
+from dra_driver.legacy.extender.preemption import Tenancy, Tenant
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import Resource
 from dra_driver.legacy.placement import Refusal, place, union
-from dra_driver.legacy.usage import Usage, held, usage
+from dra_driver.legacy.usage import Holding, Usage, held_if_there, usage
 
 _UNKNOWN: Final = Refusal("The node is not known to the Neuron extender yet", lasting=False)
 
@@ -121,13 +121,26 @@ class Cluster:
             return _UNKNOWN
         if node.hardware is None or used is None:
             return Refusal(_sentence(node.trouble), lasting=False)
-        if used.trouble:
-            return Refusal(
-                f"What is in use on the node is not known: {used.trouble}. It gives nothing until that pod has ended "
-                "or its annotations are right",
-                lasting=False,
-            )
         return node.hardware, used.taken
+
+    def explained(self, name: str, refusal: Refusal) -> Refusal:
+        """Why a node has no room, with the reason why it keeps devices that nobody may have."""
+        with self.lock:
+            used = self._used(name)
+        if refusal.lasting or used is None or not used.trouble:
+            return refusal
+        return replace(refusal, text=f"{refusal.text}. {_sentence(used.trouble)}")
+
+    def tenancy(self, name: str) -> Tenancy | None:
+        """The pods of a node; None where it is not known what the node is."""
+        with self.lock:
+            node = self._nodes.get(name)
+            if node is None or node.hardware is None:
+                return None
+            holdings = self._holdings(node, node.hardware)
+            pods = {uid: self._pod(uid, item.pod) for uid, item in holdings.items()}
+            tenants = [Tenant(uid, holdings[uid], pod.priority if pod else None) for uid, pod in pods.items()]
+            return Tenancy(node.hardware, node.unusable, tenants)
 
     # Choosing
 
@@ -141,7 +154,7 @@ class Cluster:
             hardware, taken = seen
             found = place(hardware, taken, wants)
             if isinstance(found, Refusal):
-                return found
+                return self.explained(node, found)
             shares = tuple(
                 Share(want.container, want.resource, hardware.ids(want.resource, mask))
                 for want, mask in zip(wants, found, strict=True)
@@ -289,20 +302,24 @@ class Cluster:
         return found
 
     def _compute(self, node: Node, hardware: Hardware) -> Usage:
-        mine = {uid: chosen for uid in self._choices.on(node.name) if (chosen := self._choices.get(uid)) is not None}
+        return usage(hardware, self._holdings(node, hardware).values(), node.unusable)
+
+    def _holdings(self, node: Node, hardware: Hardware) -> dict[str, Holding]:
+        """By UID what the pods have that are bound to a node, or for which something was chosen there."""
         pods = self._bound.get(node.name, {})
-        found = usage(hardware, (p.holding for uid, p in pods.items() if p.holding and uid not in mine), node.unusable)
-        taken, trouble = found.taken, found.trouble
-        for uid, chosen in mine.items():
-            pod = pods.get(uid)
-            known = pod.holding.allocations if pod is not None and pod.holding is not None else ()
-            for allocation in (chosen.allocation, *known):
-                try:
-                    taken |= held(hardware, allocation)
-                except DriverError as error:
-                    # An edit of the pod is nothing to us; that the node is not what it was is.
-                    trouble = trouble or (str(error) if allocation is chosen.allocation else "")
-        return Usage(taken, trouble)
+        found = {uid: pod.holding for uid, pod in pods.items() if pod.holding is not None}
+        for uid in self._choices.on(node.name):
+            chosen, said = self._choices.get(uid), found.get(uid)
+            if chosen is not None:
+                # Whatever others write into its annotations, it has what was chosen for it.
+                more = [part for part in (said.allocations if said else ()) if held_if_there(hardware, part)]
+                pod = self._pod(uid, chosen.key)
+                found[uid] = Holding(chosen.key, (chosen.allocation, *more), pod.wants if pod else None)
+        return found
+
+    def _pod(self, uid: str, key: str) -> Pod | None:
+        pod = self._pods.get(key)
+        return pod if pod is not None and pod.uid == uid else None
 
 
 def _version(pod: Pod) -> int:

@@ -91,6 +91,7 @@ class Pod:
         node: where it is bound, or "".
         wants: what it asks for; None when that cannot be read.
         holding: what it has, once it is bound.
+        priority: pods of higher priority may have it evicted.
         stale: keys of ours that were there before it was bound.
         ended: whether its devices are free again.
     """
@@ -101,6 +102,7 @@ class Pod:
     node: str
     wants: Demand | None
     holding: Holding | None
+    priority: int = 0
     stale: tuple[str, ...] = ()
     ended: bool = False
 
@@ -150,6 +152,7 @@ def pod_of(item: PodObject) -> Pod:
         node=bound,
         wants=wants,
         holding=holding(key, annotations, wants) if bound else None,
+        priority=item.spec.priority or 0,
         stale=() if bound else present(annotations),
         ended=item.status.phase in ENDED,
     )

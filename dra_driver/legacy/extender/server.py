@@ -38,8 +38,8 @@ IDLE_SECONDS: Final = 120.0
 When there are too many, the oldest goes earlier."""
 FORWARDED: Final = "X-Neuron-Forwarded"
 THREADS: Final = 16
-"""Pods that are bound at the same time."""
-OPERATIONS: Final = ("filter", "prioritize", "bind")
+"""Pods that are bound, or looked for to be evicted, at the same time."""
+OPERATIONS: Final = ("filter", "prioritize", "preempt", "bind")
 _PEM_END: Final = "-----END CERTIFICATE-----"
 
 log = logging.getLogger(__name__)
@@ -155,6 +155,7 @@ class Server:
             [
                 web.post("/filter", self._asked("filter", self._filter)),
                 web.post("/prioritize", self._asked("prioritize", self._prioritize)),
+                web.post("/preempt", self._asked("preempt", self._preempt)),
                 web.post("/bind", self._asked("bind", self._bind)),
                 web.get("/livez", _health(live)),
                 web.get("/readyz", _health(unready)),
@@ -245,6 +246,10 @@ class Server:
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, bool]:
         return answers.prioritize(self._verdicts, body), True
+
+    async def _preempt(self, body: bytes) -> tuple[bytes, bool]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, answers.preempt, self._verdicts, body), True
 
     async def _bind(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()

@@ -216,10 +216,10 @@ class Service:
 
 _GAUGES: Final = {
     "nodes": "Nodes with Neuron devices.",
-    "uncertain_nodes": "Nodes that give nothing, because what a pod there has is not known.",
+    "uncertain_nodes": "Nodes that keep devices for a pod because what it has is not known.",
     "pods": "Pods with Neuron limits that have not ended.",
     "bound_pods": "Those of them that are bound to a node.",
     "pending_choices": "Choices that the API server has not confirmed.",
     "cores": "Logical NeuronCores of all nodes.",
-    "taken_cores": "Those of them that are in use.",
+    "taken_cores": "Those of them that are in use, or kept for a pod that may have them.",
 }

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 from dra_driver.legacy.demand import Demand
 from dra_driver.legacy.extender.cluster import Cluster
+from dra_driver.legacy.extender.preemption import victims
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.placement import Refusal, fits, place, union
 from dra_driver.legacy.rules import score
 
 SHAPES: Final = 32
 """Requests (by what their containers ask for) whose verdicts on all nodes are remembered."""
+
+PREEMPTION_SECONDS: Final = 2.0
+"""For one question; kube-scheduler waits five, and needs one node."""
 
 _fits: Final = lru_cache(maxsize=16384)(fits)
 
@@ -85,6 +90,25 @@ class Verdicts:
                 found.append((name, self._judge(name, shape, scores) if score_ is None else score_))
         return found
 
+    def victims(self, proposed: Mapping[str, Sequence[str]], wants: Demand, priority: int) -> dict[str, list[str]]:
+        """By node the UIDs of the pods to evict for a pod, for as many nodes as are done in time.
+
+        Args:
+            proposed: what kube-scheduler would evict, by node.
+            wants: what the pod asks for.
+            priority: of the pod.
+        """
+        end = time.monotonic() + PREEMPTION_SECONDS
+        found: dict[str, list[str]] = {}
+        for name, uids in proposed.items():
+            tenancy = self._cluster.tenancy(name)
+            if time.monotonic() >= end:
+                break
+            chosen = tenancy and victims(tenancy, wants, priority, uids, lambda: time.monotonic() < end)
+            if chosen:
+                found[name] = chosen
+        return found
+
     def _judge(self, name: str, shape: Demand, scores: dict[str, int]) -> int:
         seen = self._cluster.look(name)
         found = 0 if isinstance(seen, Refusal) else _score(*seen, shape)
@@ -102,6 +126,8 @@ class Verdicts:
     def _verdict(self, name: str, shape: Demand, refusals: dict[str, Refusal | None]) -> Refusal | None:
         seen = self._cluster.look(name)
         refusal = seen if isinstance(seen, Refusal) else _fits(*seen, shape)
+        if refusal is not None:
+            refusal = self._cluster.explained(name, refusal)
         # Names come from outside: those that are no nodes must not fill the memory.
         if self._cluster.knows(name):
             refusals[name] = refusal

@@ -19,6 +19,10 @@ class _Named(msgspec.Struct):
     name: str
 
 
+class _Uid(msgspec.Struct):
+    uid: str
+
+
 class _HasName(msgspec.Struct):
     metadata: _Named
 
@@ -55,6 +59,44 @@ class HostPriority(msgspec.Struct, rename="pascal"):
     score: int
 
 
+class MetaPod(msgspec.Struct):
+    """A pod by its UID."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct):
+    """Pods to evict on one node, of falling priority; how many PodDisruptionBudgets that violates."""
+
+    pods: list[MetaPod] | None = msgspec.field(name="Pods", default=None)
+    violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class _HasUid(msgspec.Struct):
+    metadata: _Uid
+
+
+class Victims(msgspec.Struct):
+    """The same with whole Pod objects."""
+
+    pods: list[_HasUid] | None = msgspec.field(name="Pods", default=None)
+    violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class PreemptionArgs(msgspec.Struct, rename="pascal"):
+    """``ExtenderPreemptionArgs``: by node what the scheduler would evict."""
+
+    pod: PodObject
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+
+class PreemptionResult(msgspec.Struct, rename="pascal"):
+    """``ExtenderPreemptionResult``: nodes that are not named are given up."""
+
+    node_name_to_meta_victims: dict[str, MetaVictims]
+
+
 class BindingArgs(msgspec.Struct, rename="pascal"):
     """``ExtenderBindingArgs``."""
 
@@ -71,6 +113,7 @@ class BindingResult(msgspec.Struct, rename="pascal"):
 
 
 _ARGS: Final = msgspec.json.Decoder(Args)
+_PREEMPTION: Final = msgspec.json.Decoder(PreemptionArgs)
 _BINDING: Final = msgspec.json.Decoder(BindingArgs)
 _NODE: Final = msgspec.json.Decoder(_HasName)
 encode: Final = msgspec.json.Encoder().encode
@@ -88,6 +131,20 @@ def decode_binding(body: bytes) -> BindingArgs:
     if empty:
         raise DriverError(f"the request cannot be read: {empty[0]} is empty")
     return found
+
+
+def decode_preemption(body: bytes) -> PreemptionArgs:
+    """The body of ``preempt``; DriverError naming the field that is wrong."""
+    return _decode(_PREEMPTION, body)
+
+
+def proposed_victims(args: PreemptionArgs) -> dict[str, MetaVictims]:
+    """By node what the scheduler would evict, in whichever form it was sent."""
+    whole = {
+        name: MetaVictims([MetaPod(pod.metadata.uid) for pod in item.pods or ()], item.violations)
+        for name, item in (args.node_name_to_victims or {}).items()
+    }
+    return whole | (args.node_name_to_meta_victims or {})
 
 
 def named_nodes(args: Args) -> dict[str, msgspec.Raw | None]:
