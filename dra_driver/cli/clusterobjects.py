@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from dra_driver.kube.transport import Transport
     from dra_driver.simulator.manifests import Manifests
 
+Listed = tuple[str, str, list[dict[str, Any]]]
+"""API version, kind, and the objects of that kind."""
 DRA_VERSIONS: Final = tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1"))
 WANTED: Final = (
     ("Node", "nodes", ("v1",)),
@@ -19,6 +21,12 @@ WANTED: Final = (
     ("ResourceClaimTemplate", "resourceclaimtemplates", DRA_VERSIONS),
 )
 """Kind, resource, and the API versions that it may be served in."""
+TAINT_RULES: Final = (
+    "DeviceTaintRule",
+    "devicetaintrules",
+    tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1alpha3")),
+)
+"""Most servers before 1.37 serve none."""
 
 
 def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
@@ -32,18 +40,30 @@ def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
     """
     from dra_driver.kube.resources import ResourceApi
     from dra_driver.kube.transport import Transport
-    from dra_driver.simulator.manifests import read_stored
+    from dra_driver.simulator.manifests import Manifests, merge, read_stored
 
     transport = Transport.from_kubeconfig(kubeconfig)
     try:
-        return read_stored([_listed(transport, *wanted) for wanted in WANTED]), released(ResourceApi(transport))
+        rules, notes = _taint_rules(transport)
+        found = read_stored([*(_listed(transport, *wanted) for wanted in WANTED), *rules])
+        return merge(found, Manifests(not_considered=notes)), released(ResourceApi(transport))
     finally:
         transport.close()
 
 
-def _listed(
-    transport: Transport, kind: str, plural: str, versions: tuple[str, ...]
-) -> tuple[str, str, list[dict[str, Any]]]:
+def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
+    """None where they are not served; where they may not be listed, a note says so."""
+    from dra_driver.kube.errors import ApiError
+
+    try:
+        return [_listed(transport, *TAINT_RULES)], ()
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return [], ("DeviceTaintRules, which this user may not list",) if error.status == 403 else ()
+
+
+def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:
     """The newest version that is served, the kind, and its objects."""
     from dra_driver.kube.collection import Collection, Resource
     from dra_driver.kube.errors import ApiError

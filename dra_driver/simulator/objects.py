@@ -1,7 +1,7 @@
 """The Kubernetes objects that decide an allocation, as far as kube-scheduler looks at them.
 
 Richer than ``kube.objects``, which has only what the driver itself reads and writes. A quantity is its text here;
-``simulator.allocator.quantity`` reads it. Fields that are not named are ignored on reading.
+``simulator.quantity`` reads it. Fields that are not named are ignored on reading.
 """
 
 from __future__ import annotations
@@ -147,6 +147,28 @@ class ResourceSlice(_Object, frozen=True):
 
     metadata: ObjectMeta
     spec: ResourceSliceSpec
+
+
+class DeviceTaintSelector(_Object, frozen=True):
+    """``deviceSelector`` of a DeviceTaintRule: all that is given has to hold."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(_Object, frozen=True):
+    """``spec`` of a DeviceTaintRule; without a selector it taints nothing."""
+
+    taint: DeviceTaint
+    device_selector: DeviceTaintSelector | None = None
+
+
+class DeviceTaintRule(_Object, frozen=True):
+    """A DeviceTaintRule: an administrator's taint for devices that their drivers publish."""
+
+    metadata: ObjectMeta
+    spec: DeviceTaintRuleSpec
 
 
 class CelSelector(_Object, frozen=True):

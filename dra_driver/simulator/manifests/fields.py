@@ -57,6 +57,7 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         objects.Device: "nodeAllocatableResources",
         objects.ResourceSliceSpec: "skipNodeOperations",
         objects.ResourceSlice: "apiVersion kind",
+        objects.DeviceTaintRule: "apiVersion kind status",
         objects.DeviceClass: "apiVersion kind status",
         objects.AllocatedDevice: "skipNodeOperations",
         objects.AllocationResult: "allocationTimestamp",

@@ -98,6 +98,7 @@ class _Reader:
         return Manifests(
             nodes=tuple(found[workloads.Node]),
             slices=tuple(found[objects.ResourceSlice]),
+            taint_rules=tuple(found[objects.DeviceTaintRule]),
             classes=tuple(found[objects.DeviceClass]),
             templates=tuple(found[workloads.ResourceClaimTemplate]),
             claims=tuple(found[objects.ResourceClaim]),
