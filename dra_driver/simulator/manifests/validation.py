@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from dra_driver.errors import DriverError
-from dra_driver.simulator.allocator.quantity import QuantityError, parse
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.objects import (
     CapacityRequirements,
@@ -28,6 +27,7 @@ from dra_driver.simulator.objects import (
     ExactDeviceRequest,
     ResourceSlice,
 )
+from dra_driver.simulator.quantity import QuantityError, stored
 
 Problem = tuple[tuple[str | int, ...], str]
 """Path and text."""
@@ -159,7 +159,7 @@ def _toleration(toleration: DeviceToleration) -> Iterator[Problem]:
 def _capacity(capacity: CapacityRequirements | None) -> Iterator[Problem]:
     for name, value in (capacity.requests if capacity is not None else {}).items():
         try:
-            parse(value)
+            stored(value)
         except QuantityError as error:
             yield (name,), str(error)
 
@@ -222,6 +222,6 @@ def _amounts(item: ResourceSlice) -> Iterator[Problem]:
 
 def _quantity(path: tuple[str | int, ...], value: str | float) -> Iterator[Problem]:
     try:
-        parse(value)
+        stored(value)
     except QuantityError as error:
         yield path, str(error)
