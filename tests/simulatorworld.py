@@ -1,8 +1,9 @@
 """Random clusters and claims, small but with everything in them that decides an allocation.
 
 A case is plain JSON: ``nodes``, ``slices``, ``classes``, perhaps ``taintRules``, and ``pods``, each with its ``name``,
-the ``nodes`` that it may go to and its ``claims`` in order. Pods come one after the other. All names contain ``TOKEN``, and ``renamed`` puts
-another of the same length in its place, so that many cases can live in one cluster without meeting.
+the ``nodes`` that it may go to and its ``claims`` in order. Pods come one after the other. All names contain ``TOKEN``,
+and ``renamed`` puts another of the same length in its place, so that many cases can live in one cluster without
+meeting.
 
 What the API server would refuse is not made, but for CEL: expressions come from a grammar that has illegal and failing
 ones too.

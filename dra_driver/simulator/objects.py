@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.kube.objects import DeviceAttribute, ObjectMeta
+from dra_driver.kube.objects import DeviceAttribute, ObjectMeta, ResourceClaimConsumerReference
 
 
 class _Object(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -218,25 +218,27 @@ class CapacityRequirements(_Object, frozen=True):
 
 
 class ExactDeviceRequest(_Object, frozen=True):
-    """``exactly`` of a request, with the API server's defaults."""
+    """``exactly`` of a request."""
 
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = "ExactCount"
-    count: int = 1
+    count: int = 0
+    """0 stands for 1 with ExactCount."""
     admin_access: bool | None = None
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: CapacityRequirements | None = None
 
 
 class DeviceSubRequest(_Object, frozen=True):
-    """``firstAvailable[]`` of a request, with the API server's defaults."""
+    """``firstAvailable[]`` of a request."""
 
     name: str
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = "ExactCount"
-    count: int = 1
+    count: int = 0
+    """0 stands for 1 with ExactCount."""
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: CapacityRequirements | None = None
 
@@ -319,6 +321,7 @@ class ResourceClaimStatus(_Object, frozen=True):
     """``status`` of a claim."""
 
     allocation: AllocationResult | None = None
+    reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
 
 
 class ResourceClaim(_Object, frozen=True):

@@ -35,6 +35,16 @@ _PATHS = {
     "slices": f"{_RESOURCES}/resourceslices",
 }
 """Where the parts of a case are made."""
+_PATH_OF_KIND = {
+    "Pod": _PODS,
+    "Node": _PATHS["nodes"],
+    "Deployment": "/apis/apps/v1/namespaces/default/deployments",
+    "ResourceClaim": _CLAIMS,
+    "ResourceClaimTemplate": f"{_RESOURCES}/namespaces/default/resourceclaimtemplates",
+    "DeviceClass": _PATHS["classes"],
+    "DeviceTaintRule": _PATHS["taintRules"],
+    "ResourceSlice": _PATHS["slices"],
+}
 _BATCH = "batch"
 _ROOM = {"pods": "10000", "cpu": "1000", "memory": "1000Gi"}
 
@@ -257,9 +267,9 @@ class Bench:
 
     # Requests
 
-    def refusals(self, claim: Object) -> str:
-        """The API server's text about a claim that is not made; "" when it is accepted."""
-        return self._create(_CLAIMS, claim, dry=True)
+    def refusals(self, item: Object) -> str:
+        """The API server's text about an object that is not made; "" when it is accepted."""
+        return self._create(_PATH_OF_KIND[item["kind"]], item, dry=True)
 
     def _create(self, path: str, body: Object, *, dry: bool = False) -> str:
         """The API server's text when it refuses the object, else ""."""

@@ -64,7 +64,11 @@ def pod(name: str, *claims: str, **spec: Any) -> Json:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"resourceClaims": [{"name": item, "resourceClaimName": item} for item in claims], **spec},
+        "spec": {
+            "containers": [{"name": "main"}],
+            "resourceClaims": [{"name": item, "resourceClaimName": item} for item in claims],
+            **spec,
+        },
     }
 
 

@@ -44,7 +44,7 @@ def pod_object(pod: Object) -> Object:
         {"name": f"c{number}", "resourceClaimName": claim["metadata"]["name"]}
         for number, claim in enumerate(pod["claims"])
     ]
-    spec = {"containers": [], "resourceClaims": claims, "affinity": {"nodeAffinity": required}}
+    spec = {"containers": [{"name": "main"}], "resourceClaims": claims, "affinity": {"nodeAffinity": required}}
     return typed("v1", "Pod", {"metadata": {"name": pod["name"]}, "spec": spec})
 
 
