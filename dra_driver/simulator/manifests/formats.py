@@ -6,6 +6,7 @@ Source: ``k8s.io/apimachinery/pkg/util/validation`` and ``pkg/apis/resource/vali
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
@@ -23,6 +24,7 @@ _MOST_OF_DRIVER: Final = 63
 _SHOWN: Final = 80
 
 
+@lru_cache(maxsize=4096)
 def label(name: str) -> str:
     """Of a request, a container, a device, a counter, a namespace."""
     if _LABEL.fullmatch(name):
@@ -54,6 +56,7 @@ def pool(name: str) -> str:
     return f"{shown(name)} is no name of a pool"
 
 
+@lru_cache(maxsize=4096)
 def attribute(name: str) -> str:
     """Of an attribute or a capacity, with or without a domain."""
     parts = name.split("/")
@@ -86,6 +89,7 @@ def label_value(value: str) -> str:
     return f"{shown(value)} is no value of a label: letters, digits, -, _ and ., at most 63"
 
 
+@lru_cache(maxsize=4096)
 def version(text: str) -> str:
     """A semantic version."""
     return "" if _VERSION.fullmatch(text) else f"{shown(text)} is no semantic version, such as 1.2.3"

@@ -148,14 +148,14 @@ def _device(device: Device, *, per_device: bool) -> Iterator[Problem]:
         yield from below(("consumesCounters", place), _counters(entry.counters))
     if per_device:
         yield from _nodes(device)
-    elif not device.node_name is device.node_selector is device.all_nodes is None:
+    elif any(item is not None for item in (device.node_name, device.node_selector, device.all_nodes)):
         yield (), "nodeName, nodeSelector and allNodes of a device go with the slice's perDeviceNodeSelection"
     yield from _binding(device.binding_conditions or (), device.binding_failure_conditions or ())
 
 
 def _attribute(attribute: DeviceAttribute) -> Iterator[Problem]:
     values = (attribute.int_, attribute.bool_, attribute.string, attribute.version)
-    if sum(value is not None for value in values) != 1:
+    if values.count(None) != len(values) - 1:
         yield (), "exactly one of int, bool, string and version is needed"
     for name, text in (("string", attribute.string), ("version", attribute.version)):
         if text is not None and len(text.encode()) > LONGEST_VALUE:
