@@ -27,13 +27,13 @@ def expressions(random: Random, count: int) -> list[str]:
 
 def quantities(random: Random, count: int) -> list[str]:
     """Random texts, most of which are quantities."""
-    signs, suffixes = ("", "", "", "+", "-"), "n u m k M G T P E Ki Mi Gi Ti Pi Ei e3 E-3 e+20 e0 x K ei .".split()
+    signs, suffixes = ("", "", "", "+", "-"), ("e3", "E-3", "e+20", "e0", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "ei")
     return [
         random.choice(signs)
         + "".join(random.choices("00015.", k=random.randint(0, 2)))
         + "".join(random.choices("0123456789", k=random.randint(0, 21)))
         + random.choice(("", "", ".", ".0", ".5", ".000", ".123456789", ".0000000001"))
-        + random.choice(("", "", "000", *suffixes))
+        + random.choice(("", "", "000", *suffixes, *"numkMGTPExK."))
         for _ in range(count)
     ]
 

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--random",
         type=int,
         metavar="N",
-        help="change nothing; compare Kubernetes with the simulator on N random expressions and N random quantities, and 1 "
-        "when they differ",
+        help="change nothing; compare Kubernetes with the simulator on N random expressions and quantities, and 1 when "
+        "they differ",
     )
     parser.add_argument("--seed", type=int, default=1, help="of what is random (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -69,7 +69,8 @@ def _run(options: argparse.Namespace) -> int:
         return _check(known, recorded)
     FILE.write_text(text)
     progress.say(
-        f"{len(recorded.outcomes)} expressions on {len(recorded.devices)} devices, {len(recorded.quantities)} quantities"
+        f"{len(recorded.outcomes)} expressions on {len(recorded.devices)} devices, {len(recorded.quantities)} "
+        "quantities"
     )
     return 0
 

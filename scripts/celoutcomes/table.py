@@ -62,7 +62,8 @@ def text(table: Table, versions: Sequence[str]) -> str:
     devices = (f"{json.dumps(name)}: {json.dumps(device)}" for name, device in table.devices.items())
     return (
         f'{{"about": {json.dumps(_ABOUT)},\n"kubernetes": {json.dumps(list(versions))},\n'
-        f'"devices": {{\n{_lines(devices)}\n}},\n"expressions": [\n{_lines(rows)}\n],\n"quantities": [\n{_lines(quantities)}\n]}}\n'
+        f'"devices": {{\n{_lines(devices)}\n}},\n"expressions": [\n{_lines(rows)}\n],\n'
+        f'"quantities": [\n{_lines(quantities)}\n]}}\n'
     )
 
 
