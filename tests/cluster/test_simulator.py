@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -94,12 +94,19 @@ def test_random_expressions_are_refused_as_the_simulator_says(bench: Bench, figu
 
 def test_the_api_server_refuses_and_takes_what_is_refused_and_taken_on_reading(bench: Bench) -> None:
     """``tests/unit/test_refusals.py`` asks the simulator."""
-    unserved = ("DeviceTaintRule",) if bench.kubernetes == "1.36" else ()
-    wrong = [f"taken: {name}" for name, item in refused() if item["kind"] not in unserved and not bench.refusals(item)]
-    for name, item in taken():
-        if item["kind"] not in unserved and (text := bench.refusals(item)):
+    wrong = [f"taken: {name}" for name, item in _served(refused(), bench) if not bench.refusals(item)]
+    for name, item in _served(taken(), bench):
+        if text := bench.refusals(item):
             wrong.append(f"refused: {name}: {text}")
     assert not wrong, "\n".join(wrong)
+
+
+def _served(rows: Iterable[tuple[str, Object]], bench: Bench) -> Iterator[tuple[str, Object]]:
+    """1.36 serves no rules by default, divides by a step of 0, and takes capitals in what a constraint names."""
+    others = ("step '0'", "'A.Example/n'") if bench.kubernetes == "1.36" else ()
+    for name, item in rows:
+        if not (others and item["kind"] == "DeviceTaintRule") and not name.endswith(others):
+            yield name, item
 
 
 def _refused(bench: Bench, texts: Sequence[str]) -> set[str]:
