@@ -1,15 +1,17 @@
-"""What the simulator's CEL does with expressions, in the form in which Kubernetes' answers are recorded."""
+"""What the simulator does with expressions and quantities, in the form in which Kubernetes' answers are recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dra_driver.kube.objects import Device
 from dra_driver.simulator.cel import CelDevice, CelError, Environment, UnsupportedError, compile  # noqa: A004 # the usual word for it
+from dra_driver.simulator.cel import Quantity as CelQuantity
 from dra_driver.simulator.cel.program import Kubernetes
+from dra_driver.simulator.quantity import Quantity, QuantityError, parse, stored
 
 Outcome = dict[str, Any]
 """``refused`` and perhaps ``position``, or ``cost`` and ``results``: for each device a bool or the error's text.
@@ -48,3 +50,27 @@ def shape(given: Outcome) -> Outcome:
     if "results" not in given:
         return {key: True for key in given if key != "position"}
     return {**given, "results": [item if isinstance(item, bool) else "error" for item in given["results"]]}
+
+
+def quantity_outcome(text: str) -> Outcome:
+    """What a selector reads in the text, and what others read of it once it is stored; None where it is refused."""
+    sent = _read(parse, text.strip(" "))
+    return {
+        "read": _amount(_read(parse, text)),
+        "stored": _amount(_read(stored, text)),
+        **({"text": sent.text} if sent is not None else {}),
+    }
+
+
+def _read(reader: Callable[[str], Quantity], text: str) -> Quantity | None:
+    try:
+        return reader(text)
+    except QuantityError:
+        return None
+
+
+def _amount(found: Quantity | None) -> Outcome | None:
+    if found is None:
+        return None
+    whole = CelQuantity(found.nanos, found.amount).integer()
+    return {"nanos": str(found.nanos), "integer": whole, "format": found.format}

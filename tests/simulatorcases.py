@@ -19,7 +19,14 @@ import msgspec
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Selectors, World
 from dra_driver.simulator.cel import CelDevice, CelError, Environment, Program, UnsupportedError, compile  # noqa: A004 # the usual word for it
 from dra_driver.simulator.cel.program import Kubernetes
-from dra_driver.simulator.objects import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_driver.simulator.objects import (
+    AllocationResult,
+    Device,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 from tests.simulatorworld import Object
 
 
@@ -114,6 +121,9 @@ class Simulated:
             ],
             Selectors(program, view),
             kubernetes=kubernetes,
+            taint_rules=[
+                msgspec.convert(item, DeviceTaintRule) for case in found for item in case.get("taintRules", ())
+            ],
         )
         self._nodes = {
             item["metadata"]["name"]: NodeView(item["metadata"]["name"], item["metadata"].get("labels", {}))

@@ -1,8 +1,9 @@
 """Random clusters and claims, small but with everything in them that decides an allocation.
 
-A case is plain JSON: ``nodes``, ``slices``, ``classes``, and ``pods``, each with its ``name``, the ``nodes`` that it
-may go to and its ``claims`` in order. Pods come one after the other. All names contain ``TOKEN``, and ``renamed`` puts
-another of the same length in its place, so that many cases can live in one cluster without meeting.
+A case is plain JSON: ``nodes``, ``slices``, ``classes``, perhaps ``taintRules``, and ``pods``, each with its ``name``,
+the ``nodes`` that it may go to and its ``claims`` in order. Pods come one after the other. All names contain ``TOKEN``,
+and ``renamed`` puts another of the same length in its place, so that many cases can live in one cluster without
+meeting.
 
 What the API server would refuse is not made, but for CEL: expressions come from a grammar that has illegal and failing
 ones too.
@@ -49,7 +50,8 @@ def reaches_all_nodes(case: Object) -> bool:
 def random_case(random: Random) -> Object:
     """A cluster of one to three nodes with one to three drivers, and pods until it is rather full."""
     made = _Case(random)
-    return {"nodes": made.nodes, "slices": made.slices(), "classes": made.classes, "pods": made.pods()}
+    case = {"nodes": made.nodes, "slices": made.slices(), "classes": made.classes, "pods": made.pods()}
+    return case | {"taintRules": made.taint_rules(case["slices"])}
 
 
 def random_selector(random: Random, driver: str) -> str:
@@ -293,6 +295,22 @@ class _Case:
             "effect": self.random.choice(("NoSchedule", "NoExecute", "None")),
         }
         return made | ({"value": "very"} if self.chance(50) else {})
+
+    def taint_rules(self, slices: list[Object]) -> list[Object]:
+        """Always of a driver of this case, so that devices of other cases stay as they are."""
+        made = []
+        for number in range(self.random.choice((0, 1, 1, 2)) if self.tainted else 0):
+            spec = self.random.choice(slices)["spec"]
+            selector = {"driver": spec["driver"]}
+            if self.chance(70):
+                selector["pool"] = spec["pool"]["name"]
+            if self.chance(80):
+                selector["device"] = f"dev-{self.random.choice((0, 0, 1, 2))}"
+            rule: Object = {"deviceSelector": selector, "taint": self._taint()}
+            if self.chance(10):
+                del rule["deviceSelector"]
+            made.append({"metadata": {"name": f"{TOKEN}-rule{number}"}, "spec": rule})
+        return made
 
     # Classes and claims
 

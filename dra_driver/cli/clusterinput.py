@@ -76,6 +76,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
     Raises:
         UsageError: the arguments do not fit together, or a file cannot be read. ManifestError: what is in it is wrong.
     """
+    from dra_driver.simulator.allocator.release import release
     from dra_driver.simulator.manifests import Manifests, merge, read_manifests, waiting_left_out
 
     live = args.from_cluster or args.kubeconfig is not None
@@ -96,6 +97,9 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
         cluster = merge(_beside(emulated_nodes(args), cluster), cluster)
     if files:
         cluster = merge(waiting_left_out(cluster), read_manifests(_texts(files), kubernetes))
+    if cluster.taint_rules and release(kubernetes).follows_no_taint_rules:
+        why = f"DRADeviceTaintRules is off by default in {kubernetes}"
+        notes.append(f"DeviceTaintRule: {len(cluster.taint_rules)} ({why})")
     return ClusterInput(merge(cluster, Manifests(not_considered=tuple(notes))), kubernetes, server)
 
 

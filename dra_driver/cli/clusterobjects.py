@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from dra_driver.kube.transport import Transport
     from dra_driver.simulator.manifests import Manifests
 
+Listed = tuple[str, str, list[dict[str, Any]]]
+"""API version, kind, and the objects of that kind."""
 DRA_VERSIONS: Final = tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1"))
 WANTED: Final = (
     ("Node", "nodes", ("v1",)),
@@ -24,6 +26,12 @@ WANTED: Final = (
     ("ResourceClaimTemplate", "resourceclaimtemplates", DRA_VERSIONS),
 )
 """Kind, resource, and the API versions that it may be served in."""
+TAINT_RULES: Final = (
+    "DeviceTaintRule",
+    "devicetaintrules",
+    tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1alpha3")),
+)
+"""Most servers before 1.37 serve none."""
 
 
 @contextmanager
@@ -55,17 +63,28 @@ def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
         UsageError: see ``asking``. ManifestError: the cluster has something that cannot be read.
     """
     from dra_driver.kube.resources import ResourceApi
-    from dra_driver.simulator.manifests import read_stored
+    from dra_driver.simulator.manifests import Manifests, merge, read_stored
 
     with asking(kubeconfig) as transport:
-        lists = [_listed(transport, *wanted) for wanted in WANTED]
+        rules, notes = _taint_rules(transport)
+        found = read_stored([*(_listed(transport, *wanted) for wanted in WANTED), *rules])
         release = released(ResourceApi(transport))
-    return read_stored(lists), release
+    return merge(found, Manifests(not_considered=notes)), release
 
 
-def _listed(
-    transport: Transport, kind: str, plural: str, versions: tuple[str, ...]
-) -> tuple[str, str, list[dict[str, Any]]]:
+def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
+    """None where they are not served; where they may not be listed, a note says so."""
+    from dra_driver.kube.errors import ApiError
+
+    try:
+        return [_listed(transport, *TAINT_RULES)], ()
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return [], ("DeviceTaintRules, which this user may not list",) if error.status == 403 else ()
+
+
+def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:
     """The newest version that is served, the kind, and its objects."""
     from dra_driver.kube.collection import Collection, Resource
     from dra_driver.kube.errors import ApiError

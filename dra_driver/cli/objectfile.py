@@ -1,30 +1,14 @@
-"""Kubernetes objects from a file that a user gives: YAML or JSON, bounded, with errors that name file and line."""
+"""The text of a file that a user gives, bounded, with errors that name the file."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from dra_driver.cli.errors import UsageError
 
 MOST_BYTES = 4 << 20
 """An API object has at most 1.5 MiB in etcd."""
-
-
-def read_objects(filename: str) -> list[dict[str, Any]]:
-    """The objects in a file (``-`` is standard input), a List's items one by one; UsageError says what is wrong."""
-    from dra_driver.simulator.manifests import ManifestError
-    from dra_driver.simulator.manifests.documents import documents, items_of
-
-    try:
-        return [
-            item
-            for origin, document in documents(filename, read_text(filename))
-            for item, _ in items_of(document, origin)
-        ]
-    except ManifestError as error:
-        raise UsageError(str(error)) from error
 
 
 def read_text(filename: str, most: int = MOST_BYTES) -> str:

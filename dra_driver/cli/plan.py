@@ -76,21 +76,30 @@ def read_claim(filename: str) -> ResourceClaim:
     """One ResourceClaim from a file; UsageError says what is wrong with it and where."""
     import msgspec
 
-    from dra_driver.cli.objectfile import read_objects
+    from dra_driver.cli.objectfile import read_text
     from dra_driver.kube.objects import ResourceClaim
+    from dra_driver.simulator.manifests import ManifestError
+    from dra_driver.simulator.manifests.documents import documents, items_of
+    from dra_driver.simulator.manifests.kinds import DRA, KINDS
+    from dra_driver.simulator.manifests.read import read_object
 
-    claims = [item for item in read_objects(filename) if item.get("kind") == "ResourceClaim"]
-    if len(claims) != 1:
-        raise UsageError(
-            f"{filename}: one ResourceClaim expected, {len(claims)} found",
-            remedy="give what `kubectl get resourceclaim NAME -o yaml` prints",
-        )
-    if not str(claims[0].get("apiVersion", "")).startswith("resource.k8s.io/"):
-        raise UsageError(f"{filename}: apiVersion {claims[0].get('apiVersion')!r} is not resource.k8s.io/...")
     try:
-        return msgspec.convert(claims[0], ResourceClaim)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise UsageError(f"{filename}: not a ResourceClaim: {error}") from error
+        items = [
+            found
+            for origin, document in documents(filename, read_text(filename))
+            for found in items_of(document, origin)
+            if found[0].get("kind") == "ResourceClaim"
+        ]
+        if len(items) != 1:
+            raise UsageError(
+                f"{filename}: one ResourceClaim expected, {len(items)} found",
+                remedy="give what `kubectl get resourceclaim NAME -o yaml` prints",
+            )
+        value, origin = items[0]
+        claim, _ = read_object(value, KINDS[DRA, "ResourceClaim"], origin)
+    except ManifestError as error:
+        raise UsageError(str(error)) from error
+    return msgspec.convert(msgspec.to_builtins(claim), ResourceClaim)
 
 
 def _pool_of(claim: ResourceClaim) -> str:

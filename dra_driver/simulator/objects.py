@@ -1,7 +1,7 @@
 """The Kubernetes objects that decide an allocation, as far as kube-scheduler looks at them.
 
 Richer than ``kube.objects``, which has only what the driver itself reads and writes. A quantity is its text here;
-``simulator.allocator.quantity`` reads it. Fields that are not named are ignored on reading.
+``simulator.quantity`` reads it. Fields that are not named are ignored on reading.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.kube.objects import DeviceAttribute, ObjectMeta
+from dra_driver.kube.objects import DeviceAttribute, ObjectMeta, ResourceClaimConsumerReference
 
 
 class _Object(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -149,6 +149,28 @@ class ResourceSlice(_Object, frozen=True):
     spec: ResourceSliceSpec
 
 
+class DeviceTaintSelector(_Object, frozen=True):
+    """``deviceSelector`` of a DeviceTaintRule: all that is given has to hold."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(_Object, frozen=True):
+    """``spec`` of a DeviceTaintRule; without a selector it taints nothing."""
+
+    taint: DeviceTaint
+    device_selector: DeviceTaintSelector | None = None
+
+
+class DeviceTaintRule(_Object, frozen=True):
+    """A DeviceTaintRule: an administrator's taint for devices that their drivers publish."""
+
+    metadata: ObjectMeta
+    spec: DeviceTaintRuleSpec
+
+
 class CelSelector(_Object, frozen=True):
     """``selectors[].cel``."""
 
@@ -196,25 +218,27 @@ class CapacityRequirements(_Object, frozen=True):
 
 
 class ExactDeviceRequest(_Object, frozen=True):
-    """``exactly`` of a request, with the API server's defaults."""
+    """``exactly`` of a request."""
 
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = "ExactCount"
-    count: int = 1
+    count: int = 0
+    """0 stands for 1 with ExactCount."""
     admin_access: bool | None = None
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: CapacityRequirements | None = None
 
 
 class DeviceSubRequest(_Object, frozen=True):
-    """``firstAvailable[]`` of a request, with the API server's defaults."""
+    """``firstAvailable[]`` of a request."""
 
     name: str
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = "ExactCount"
-    count: int = 1
+    count: int = 0
+    """0 stands for 1 with ExactCount."""
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: CapacityRequirements | None = None
 
@@ -297,6 +321,7 @@ class ResourceClaimStatus(_Object, frozen=True):
     """``status`` of a claim."""
 
     allocation: AllocationResult | None = None
+    reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
 
 
 class ResourceClaim(_Object, frozen=True):

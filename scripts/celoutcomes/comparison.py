@@ -1,4 +1,4 @@
-"""Holds the simulator's CEL against a recorder's answers."""
+"""Holds the simulator's CEL and its quantities against a recorder's answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celoutcomes.recorder import Recorder
 from celoutcomes.table import minor
 from dra_driver.simulator.cel.program import Kubernetes
 from tests.celexpressions import KUBERNETES, expression
-from tests.celoutcomes import devices_of, outcome, shape
+from tests.celoutcomes import devices_of, outcome, quantity_outcome, shape
 
 _DEEPEST, _LONGEST = 5, 2000
 
@@ -23,6 +23,26 @@ def expressions(random: Random, count: int) -> list[str]:
         if len(text) < _LONGEST:
             found.append(text)
     return found
+
+
+def quantities(random: Random, count: int) -> list[str]:
+    """Random texts, most of which are quantities."""
+    signs, suffixes = ("", "", "", "+", "-"), ("e3", "E-3", "e+20", "e0", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "ei")
+    return [
+        random.choice(signs)
+        + "".join(random.choices("00015.", k=random.randint(0, 2)))
+        + "".join(random.choices("0123456789", k=random.randint(0, 21)))
+        + random.choice(("", "", ".", ".0", ".5", ".000", ".123456789", ".0000000001"))
+        + random.choice(("", "", "000", *suffixes, *"numkMGTPExK."))
+        for _ in range(count)
+    ]
+
+
+def quantity_differences(recorder: Recorder, asked: Sequence[str]) -> Iterator[str]:
+    """A text for each quantity on which the simulator and Kubernetes disagree."""
+    for text, theirs in zip(asked, recorder.ask_quantities(asked), strict=True):
+        if (ours := quantity_outcome(text)) != theirs:
+            yield f"{recorder.kubernetes}: {text!r}\n  Kubernetes: {theirs}\n  simulator:  {ours}"
 
 
 def differences(recorder: Recorder, asked: Sequence[str], devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -33,15 +33,24 @@ class Recorder:
         Raises:
             LabError: The recorder ended before it had answered all; the text names the expression that it was asked.
         """
-        questions = "".join(
-            json.dumps({"expression": expression, "devices": devices}) + "\n" for expression in expressions
-        )
+        asked = [{"expression": expression, "devices": devices} for expression in expressions]
+        return [outcome(answer) for answer in self._answers(asked)]
+
+    def ask_quantities(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """What Kubernetes reads in each text, ``read``, and what others read once it is ``stored`` as ``text``.
+
+        None stands for a refusal. Raises as `ask` does.
+        """
+        return self._answers([{"quantity": text} for text in texts])
+
+    def _answers(self, asked: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        questions = "".join(json.dumps(question) + "\n" for question in asked)
         done = subprocess.run([str(self.program)], input=questions, check=False, capture_output=True, text=True)
         answers = done.stdout.splitlines()
-        if len(answers) != len(expressions):
+        if len(answers) != len(asked):
             last = "\n".join(done.stderr.splitlines()[-_ERROR_LINES:])
-            raise LabError(f"the recorder of {self.kubernetes} failed at {expressions[len(answers)]!r}:\n{last}")
-        return [outcome(json.loads(answer)) for answer in answers]
+            raise LabError(f"the recorder of {self.kubernetes} failed at {asked[len(answers)]!r}:\n{last}")
+        return [json.loads(answer) for answer in answers]
 
 
 def build(kubernetes: str, builder: Builder, directory: Path) -> Recorder:

@@ -1,4 +1,4 @@
-"""The table of recorded outcomes: expressions by devices, as Kubernetes answers them."""
+"""The table of recorded outcomes: expressions by devices, and quantities, as Kubernetes answers them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 Outcome = dict[str, Any]
-"""What a recorder says of one expression; see `recorder.outcome`."""
+"""What a recorder says of one expression or quantity; see `recorder.outcome` and `Recorder.ask_quantities`."""
 
-_ABOUT = "Recorded with Kubernetes' own code by scripts/record-cel-outcomes; its --help says how to add expressions."
+_ABOUT = "Recorded with Kubernetes' own code by scripts/record-cel-outcomes; its --help says how to add to it."
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,12 @@ class Table:
     Attributes:
         devices: Name to ``{"driver", "device"}``, the device as in a ResourceSlice.
         outcomes: Expression to minor version (1.36) to outcome; the results are in the order of the devices.
+        quantities: Text to minor version to outcome.
     """
 
     devices: Mapping[str, Mapping[str, Any]]
     outcomes: Mapping[str, Mapping[str, Outcome]]
+    quantities: Mapping[str, Mapping[str, Outcome]]
 
     @property
     def expressions(self) -> tuple[str, ...]:
@@ -36,20 +38,32 @@ def read(path: Path) -> Table:
     """Read a table."""
     content = json.loads(path.read_text())
     versions = [minor(version) for version in content["kubernetes"]]
+    return Table(
+        content["devices"],
+        _outcomes(content["expressions"], "expression", versions),
+        _outcomes(content["quantities"], "quantity", versions),
+    )
+
+
+def _outcomes(
+    rows: Sequence[Mapping[str, Any]], asked: str, versions: Sequence[str]
+) -> dict[str, Mapping[str, Outcome]]:
     outcomes = {}
-    for row in content["expressions"]:
-        same = {key: value for key, value in row.items() if key not in {"expression", *versions}}
-        outcomes[row["expression"]] = {version: row.get(version, same) for version in versions}
-    return Table(content["devices"], outcomes)
+    for row in rows:
+        same = {key: value for key, value in row.items() if key not in {asked, *versions}}
+        outcomes[row[asked]] = {version: row.get(version, same) for version in versions}
+    return outcomes
 
 
 def text(table: Table, versions: Sequence[str]) -> str:
-    """The table as JSON, an expression a line; a version's outcome stands by itself only where versions differ."""
-    rows = (json.dumps(_row(expression, by_version)) for expression, by_version in table.outcomes.items())
+    """The table as JSON, a question a line; a version's outcome stands by itself only where versions differ."""
+    rows = (json.dumps(_row("expression", *row)) for row in table.outcomes.items())
+    quantities = (json.dumps(_row("quantity", *row)) for row in table.quantities.items())
     devices = (f"{json.dumps(name)}: {json.dumps(device)}" for name, device in table.devices.items())
     return (
         f'{{"about": {json.dumps(_ABOUT)},\n"kubernetes": {json.dumps(list(versions))},\n'
-        f'"devices": {{\n{_lines(devices)}\n}},\n"expressions": [\n{_lines(rows)}\n]}}\n'
+        f'"devices": {{\n{_lines(devices)}\n}},\n"expressions": [\n{_lines(rows)}\n],\n'
+        f'"quantities": [\n{_lines(quantities)}\n]}}\n'
     )
 
 
@@ -58,10 +72,10 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _row(expression: str, by_version: Mapping[str, Outcome]) -> dict[str, Any]:
+def _row(kind: str, asked: str, by_version: Mapping[str, Outcome]) -> dict[str, Any]:
     first, *others = by_version.values()
     same = all(other == first for other in others)
-    return {"expression": expression, **(first if same else by_version)}
+    return {kind: asked, **(first if same else by_version)}
 
 
 def _lines(rows: Iterable[str]) -> str:

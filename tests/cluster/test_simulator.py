@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -20,6 +20,7 @@ from lab.cluster import Cluster
 from dra_driver.kube.transport import Transport
 from tests.celexpressions import DOMAIN, KUBERNETES, expression
 from tests.cluster.scheduling import Bench, Played
+from tests.refusals import refused, taken
 from tests.simulatorcases import legal
 from tests.simulatorshrinking import shrunk
 from tests.simulatorworld import Object, random_case, random_selector, reaches_all_nodes
@@ -91,13 +92,30 @@ def test_random_expressions_are_refused_as_the_simulator_says(bench: Bench, figu
     assert not [f"{'refused' if text in refused else 'accepted'}: {text}" for text in wrong]
 
 
+def test_the_api_server_refuses_and_takes_what_is_refused_and_taken_on_reading(bench: Bench) -> None:
+    """``tests/unit/test_refusals.py`` asks the simulator."""
+    wrong = [f"taken: {name}" for name, item in _served(refused(), bench) if not bench.refusals(item)]
+    for name, item in _served(taken(), bench):
+        if text := bench.refusals(item):
+            wrong.append(f"refused: {name}: {text}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _served(rows: Iterable[tuple[str, Object]], bench: Bench) -> Iterator[tuple[str, Object]]:
+    """1.36 serves no rules by default, divides by a step of 0, and takes capitals in what a constraint names."""
+    others = ("step '0'", "'A.Example/n'") if bench.kubernetes == "1.36" else ()
+    for name, item in rows:
+        if not (others and item["kind"] == "DeviceTaintRule") and not name.endswith(others):
+            yield name, item
+
+
 def _refused(bench: Bench, texts: Sequence[str]) -> set[str]:
     """Which of up to 1,024 selectors the API server refuses: all in one claim, which is not made."""
     requests: list[Object] = []
     for place in range(0, len(texts), 32):
         selectors = [{"cel": {"expression": text}} for text in texts[place : place + 32]]
         requests.append({"name": f"r{place}", "exactly": {"deviceClassName": "any", "selectors": selectors}})
-    claim = {"metadata": {"name": "selectors"}, "spec": {"devices": {"requests": requests}}}
+    claim = {"kind": "ResourceClaim", "metadata": {"name": "selectors"}, "spec": {"devices": {"requests": requests}}}
     problem = bench.refusals(claim)
     return {
         text

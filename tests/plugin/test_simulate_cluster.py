@@ -19,7 +19,11 @@ CLASS = {"metadata": {"name": "neuron.aws.com"}, "spec": {"selectors": [{"cel": 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> ApiServer:
     """A cluster with two nodes of chips, of which the first is in use, and a pod that waits."""
-    for plural, kind in (("deviceclasses", "DeviceClass"), ("resourceclaimtemplates", "ResourceClaimTemplate")):
+    for plural, kind in (
+        ("deviceclasses", "DeviceClass"),
+        ("resourceclaimtemplates", "ResourceClaimTemplate"),
+        ("devicetaintrules", "DeviceTaintRule"),
+    ):
         monkeypatch.setitem(KINDS, plural, kind)
     made = ApiServer()
     for name in ("node-a", "node-b"):
@@ -80,6 +84,39 @@ def test_the_older_versions_of_the_api_are_read(
     with server:
         assert simulated(server, tmp_path, str(EXAMPLE)) == 0
     assert "the cluster's release 1.35: 1.36 is simulated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("versions", "status", "device"),
+    [
+        (("v1",), 200, "neuron-device-1"),
+        (("v1beta2", "v1beta1"), 200, "neuron-device-1"),
+        (("v1", "v1alpha3"), 404, "neuron-device-1"),
+        (("v1",), 404, "neuron-device-0"),
+        (("v1",), 403, "neuron-device-0"),
+    ],
+)
+def test_device_taint_rules_are_read_in_the_version_that_is_served(
+    versions: tuple[str, ...],
+    status: int,
+    device: str,
+    server: ApiServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A server that serves none, and one that shows none to this user, is taken for one that has none."""
+    server.versions = versions
+    selector = {"driver": "neuron.aws.com", "pool": "node-b", "device": "neuron-device-0"}
+    spec = {"deviceSelector": selector, "taint": {"key": "broken", "effect": "NoSchedule"}}
+    server.store.create("devicetaintrules", {"metadata": {"name": "rule"}, "spec": spec})
+    if status != 200:
+        server.faults.append(Fault(path="/v1/devicetaintrules", status=status, reason="NotFound", times=1))
+    with server:
+        assert simulated(server, tmp_path, "-o", "json") == 0
+    out, err = capsys.readouterr()
+    claims = {item["name"]: item for item in json.loads(out)["claims"]}
+    assert claims["mine"]["allocation"]["devices"]["results"][0]["device"] == device
+    assert ("DeviceTaintRules, which this user may not list" in err) == (status == 403)
 
 
 def test_a_cluster_that_cannot_be_asked_is_an_explained_error(

@@ -1,4 +1,4 @@
-"""What Kubernetes itself does with selectors, as scripts/record-cel-outcomes recorded it with 1.36 and 1.37."""
+"""What Kubernetes itself does with selectors and quantities, as scripts/record-cel-outcomes recorded it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 
 from dra_driver.simulator.cel.program import Kubernetes
-from tests.celoutcomes import Outcome, devices_of, outcome, shape
+from tests.celoutcomes import Outcome, devices_of, outcome, quantity_outcome, shape
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent.parent / "data" / "cel-outcomes.json").read_text())
+SECTIONS = {"expression": "expressions", "quantity": "quantities"}
 RELEASES: tuple[Kubernetes, ...] = ("1.36", "1.37")
 
 pytestmark = pytest.mark.parametrize("kubernetes", RELEASES)
 
 
 @cache
-def recorded(kubernetes: Kubernetes) -> dict[str, Outcome]:
+def recorded(kubernetes: Kubernetes, asked: str = "expression") -> dict[str, Outcome]:
     return {
-        row["expression"]: row.get(kubernetes, {key: row[key] for key in row if key != "expression"})
-        for row in RECORDED["expressions"]
+        row[asked]: row.get(kubernetes, {key: row[key] for key in row if key != asked})
+        for row in RECORDED[SECTIONS[asked]]
     }
 
 
@@ -42,3 +43,9 @@ def test_refusals_name_the_place_that_kubernetes_names(kubernetes: Kubernetes) -
     wanted = {text: given["position"] for text, given in recorded(kubernetes).items() if "position" in given}
     assert len(wanted) > 100
     assert {text: simulated(kubernetes)[text].get("position") for text in wanted} == wanted
+
+
+def test_quantities_are_those_of_kubernetes(kubernetes: Kubernetes) -> None:
+    wanted = recorded(kubernetes, "quantity")
+    assert len(wanted) > 100
+    assert {text: quantity_outcome(text) for text in wanted} == wanted

@@ -40,6 +40,7 @@ def write(path: Path, document: object) -> str:
     return str(path)
 
 
+CLAIM = "kind: ResourceClaim\napiVersion: resource.k8s.io/v1beta1\nmetadata: {name: c}\n"
 ROW = [f"neuron-device-{index}" for index in (4, 5, 6, 7)]
 
 
@@ -100,7 +101,20 @@ def test_an_unconnected_set_is_planned_with_a_warning_and_refused_by_policy(
         ("a: &x [*x]", "aliases"),
         ("kind: Pod\napiVersion: v1", "one ResourceClaim expected"),
         ("kind: ResourceClaim\napiVersion: v1", "apiVersion"),
-        ("kind: ResourceClaim\napiVersion: resource.k8s.io/v1\nmetadata: {name: 3}", "$.metadata.name"),
+        ("kind: ResourceClaim\napiVersion: resource.k8s.io/v1\nmetadata: {name: 3}", "metadata.name"),
+        (
+            "kind: ResourceClaim\napiVersion: resource.k8s.io/v9\nmetadata: {name: c}",
+            ":2: apiVersion: ResourceClaim of 'resource.k8s.io/v9' is not known",
+        ),
+        (
+            f"{CLAIM}spec: {{}}\nstatsu: {{}}\n",
+            ":5: ResourceClaim c: statsu: there is no such field; did you mean status",
+        ),
+        (
+            f"{CLAIM}status: {{allocation: {{devices: {{result: []}}}}}}\n",
+            ":4: ResourceClaim c: status.allocation.devices",
+        ),
+        (f"{CLAIM}metadata: {{}}\n", "comes twice"),
         ("\x00", "not YAML or JSON"),
         ("a: !!bool maybe", "not YAML or JSON"),
         ("a: !!int ''", "not YAML or JSON"),

@@ -64,7 +64,11 @@ def pod(name: str, *claims: str, **spec: Any) -> Json:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"resourceClaims": [{"name": item, "resourceClaimName": item} for item in claims], **spec},
+        "spec": {
+            "containers": [{"name": "main"}],
+            "resourceClaims": [{"name": item, "resourceClaimName": item} for item in claims],
+            **spec,
+        },
     }
 
 
@@ -294,3 +298,20 @@ def test_files_that_cannot_be_used_are_one_error(content: str, text: str, shell:
     status, out, err = shell(str(file), "--node", "trn2.48xlarge")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert text in err
+
+
+def test_a_device_taint_rule_is_told_like_any_other_taint(shell: Shell, tmp_path: Path) -> None:
+    rule = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "repair"},
+        "spec": {
+            "deviceSelector": {"driver": "neuron.aws.com", "pool": "n0"},
+            "taint": {"key": "broken", "effect": "NoExecute"},
+        },
+    }
+    cluster = write(tmp_path, node("n0"), CLASS, slices("n0"), rule, name="cluster.yaml")
+    status, out, _ = shell(write(tmp_path, claim("c", 2)), "--objects", cluster)
+    assert status == 1
+    assert "All 4 devices would match, but: it has the taint broken:NoExecute, which is not tolerated." in out
+    assert "Tolerate the taint broken:NoExecute in request r: node n0 then does." in out

@@ -62,6 +62,17 @@ def test_other_requests_do_not_explode(requests: list[Json]) -> None:
     assert "subset-search" not in named([claim(*requests)], ONE, held=[holder("a", "node-0", *range(9))])
 
 
+def test_no_search_is_told_of_where_an_error_ends_the_attempt_before_it() -> None:
+    beyond = explained([claim(wanted("xl", 33))], ONE)
+    assert "exceeds the claim limit of 32" in beyond.error
+    assert "subset-search" not in {trap.name for trap in beyond.traps}
+    together = claim(wanted("a", 16), wanted("b", 17))
+    assert "subset-search" not in named([together], ONE, held=[holder("a", "node-0", 3)])
+    many = [offered(*(device(f"d{i}") for i in range(40)), nodeName="node-0")]
+    request_of_many = {"name": "xl", "exactly": {"deviceClassName": "any", "count": 33}}
+    assert named([claim(request_of_many)], many, classes=[ANY]) == {}
+
+
 def test_a_constraint_keeps_the_subsets_small() -> None:
     held = [holder("a", "node-0", 3, 7, 11, 15)]
     assert "subset-search" not in named([claim(wanted("n", 4), constraints=[group(4)])], ONE, held=held)

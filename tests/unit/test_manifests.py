@@ -112,7 +112,7 @@ def test_pods_that_share_a_claim_have_the_same_one_and_other_claims_stand_alone(
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name},
-            "spec": {"containers": [], "resourceClaims": [{"name": "mine", "resourceClaimName": "c"}]},
+            "spec": {"containers": [{"name": "main"}], "resourceClaims": [{"name": "mine", "resourceClaimName": "c"}]},
         }
         for name in ("a", "b")
     ]
@@ -162,7 +162,12 @@ def test_slices_that_were_never_stored_get_names_in_their_order() -> None:
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {"generateName": "00000-a-"},
-        "spec": {"driver": "a.example", "pool": {"name": "p"}, "allNodes": True, "devices": [{"name": "d"}]},
+        "spec": {
+            "driver": "a.example",
+            "pool": {"name": "p", "resourceSliceCount": 1},
+            "allNodes": True,
+            "devices": [{"name": "d"}],
+        },
     }
     first, second = read(item, item | {"metadata": {"generateName": "00001-a-"}}).slices
     assert first.metadata.name.startswith("00000-a-")
@@ -174,7 +179,7 @@ def test_slices_that_were_never_stored_get_names_in_their_order() -> None:
     [
         (("count: 2", "cuont: 2"), 10, ("ResourceClaim c", "requests[0].exactly.cuont", "did you mean count?")),
         (("count: 2", "count: many"), 10, ("requests[0].exactly.count", "Expected `int`, got `str`")),
-        (("count: 2", "count: 0"), 10, ("count", "less than 1")),
+        (("count: 2", "count: -1"), 10, ("count", "less than 1")),
         (("count: 2", "allocationMode: all"), 10, ("allocationMode", "neither ExactCount nor All")),
         (("name: r", "name: R"), 7, ("requests[0].name", "lower-case")),
         (("deviceClassName: neuron.aws.com", "deviceClassName: a b"), 9, ("deviceClassName",)),
@@ -208,7 +213,7 @@ def test_an_error_names_file_line_object_and_path(change: tuple[str, str], line:
 
 
 def test_an_error_in_the_second_document_and_in_a_list_names_its_own_line() -> None:
-    assert failure(f"{CLAIM}---\n{CLAIM.replace('count: 2', 'count: 0')}".replace("c}", "d}", 1)).startswith(
+    assert failure(f"{CLAIM}---\n{CLAIM.replace('count: 2', 'count: -1')}".replace("c}", "d}", 1)).startswith(
         "input.yaml:21: "
     )
     listed = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: {nome: n}\n"
@@ -217,7 +222,7 @@ def test_an_error_in_the_second_document_and_in_a_list_names_its_own_line() -> N
 
 def test_in_long_files_name_and_path_have_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dra_driver.simulator.manifests.documents.LONGEST_SEARCHED", 10)
-    message = failure(CLAIM.replace("count: 2", "count: 0"))
+    message = failure(CLAIM.replace("count: 2", "count: -1"))
     assert message.startswith("input.yaml: ResourceClaim default/c: spec.devices.requests[0].exactly.count: ")
 
 
@@ -344,7 +349,7 @@ def test_what_does_not_decide_is_listed() -> None:
     spec = pod_spec("t", schedulingGates=[{"name": "g"}], affinity={"podAffinity": {}, "nodeAffinity": {}})
     spec["containers"][0]["resources"] = {"requests": {"cpu": 1, "memory": "1Gi"}}
     pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{i}"}, "spec": spec} for i in range(5)]
-    idle = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "idle"}, "spec": {"containers": []}}
+    idle = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "idle"}, "spec": {"containers": [{"name": "main"}]}}
     over = {**pods[0], "metadata": {"name": "over"}, "status": {"phase": "Succeeded"}}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
     listed = read(*pods, idle, over, service).not_considered

@@ -192,7 +192,7 @@ def test_anything_in_place_of_anything_is_answered_or_refused(path: tuple[Any, .
 
 
 def test_more_pods_than_any_cluster_has_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    template = {"spec": {"containers": [], "resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}}
+    template = {"spec": {"containers": [{"name": "main"}], "resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}}
     group = {"size": 100_000, "workerTemplate": template}
     leaders = {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",

@@ -128,7 +128,7 @@ def test_what_cannot_be_told_is_not_called_refused(capsys: pytest.CaptureFixture
     [
         ("{", ":2: not YAML or JSON: "),
         (
-            "kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: {containers: []}\n",
+            "kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n",
             ": there is no ResourceSlice in it",
         ),
         ("kind: ResourceSlice\napiVersion: resource.k8s.io/v9\n", "resource.k8s.io/v9"),

@@ -118,6 +118,65 @@ def cluster_for(name: str, tmp_path: Path) -> list[str]:
     return arguments
 
 
+def taint_rule(version: str = "v1", effect: str = "NoSchedule", **selector: str) -> dict[str, Any]:
+    spec = {"deviceSelector": selector, "taint": {"key": "broken", "effect": effect}}
+    meta = {"name": "rule"}
+    return {"apiVersion": f"resource.k8s.io/{version}", "kind": "DeviceTaintRule", "metadata": meta, "spec": spec}
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3"])
+@pytest.mark.parametrize(
+    ("rule", "devices"),
+    [
+        ({"driver": "a.example", "pool": "n0", "device": "d0"}, ["d1", "d2"]),
+        ({"device": "d1"}, ["d0", "d2"]),
+        ({"pool": "n1"}, ["d0", "d1"]),
+        ({"driver": "b.example"}, ["d0", "d1"]),
+        ({"driver": "a.example"}, None),
+        ({}, None),
+        ({"effect": "NoExecute"}, None),
+        ({"effect": "None"}, ["d0", "d1"]),
+    ],
+)
+def test_a_device_taint_rule_taints_the_devices_that_it_selects(
+    version: str, rule: dict[str, str], devices: list[str] | None, shell: Shell, tmp_path: Path
+) -> None:
+    objects = [node("n0"), *gadgets("n0", 3), GADGETS, claim("c", 2, "gadgets"), taint_rule(version, **rule)]
+    (found,) = shell.claims("--objects", write(tmp_path, *objects), status=0 if devices else 1)
+    allocation = found["allocation"]
+    assert (allocation and [item["device"] for item in allocation["devices"]["results"]]) == devices
+
+
+def test_a_device_taint_rule_without_a_selector_taints_nothing(shell: Shell, tmp_path: Path) -> None:
+    rule = taint_rule()
+    del rule["spec"]["deviceSelector"]
+    objects = [node("n0"), *gadgets("n0", 1), GADGETS, claim("c", 1, "gadgets"), rule]
+    assert shell("--objects", write(tmp_path, *objects)) == 0, shell.err
+
+
+def test_a_device_taint_rule_is_tolerated_as_a_taint_of_the_driver_is(shell: Shell, tmp_path: Path) -> None:
+    tolerating = claim("c", 2, "gadgets", tolerations=[{"key": "broken", "operator": "Exists"}])
+    objects = [node("n0"), *gadgets("n0", 2), GADGETS, tolerating, taint_rule()]
+    assert shell("--objects", write(tmp_path, *objects)) == 0, shell.err
+
+
+def test_a_release_whose_gate_is_off_follows_no_device_taint_rules_and_it_is_told(shell: Shell, tmp_path: Path) -> None:
+    objects = [node("n0"), *gadgets("n0", 1), GADGETS, claim("c", 1, "gadgets"), taint_rule("v1beta2")]
+    file = write(tmp_path, *objects)
+    assert shell("--objects", file, "--kubernetes", "1.36") == 0, shell.err
+    assert "DeviceTaintRule: 1 (DRADeviceTaintRules is off by default in 1.36)" in shell.out
+    assert shell("--objects", file) == 1
+    assert "DRADeviceTaintRules" not in shell.out
+
+
+def test_emulated_nodes_have_their_devices_tainted_too(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, claim("c", 15), taint_rule(driver="neuron.aws.com", pool="node-1", device="neuron-device-3"))
+    (found,) = shell.claims(file, "--node", "trn2.48xlarge=2")
+    assert [item["device"] for item in found["allocation"]["devices"]["results"]] == [
+        f"neuron-device-{number}" for number in range(16) if number != 3
+    ]
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_every_example_is_placed(file: Path, shell: Shell, tmp_path: Path) -> None:
     assert shell(file, *cluster_for(file.stem, tmp_path)) == 0, shell.out + shell.err

@@ -44,7 +44,7 @@ def pod_object(pod: Object) -> Object:
         {"name": f"c{number}", "resourceClaimName": claim["metadata"]["name"]}
         for number, claim in enumerate(pod["claims"])
     ]
-    spec = {"containers": [], "resourceClaims": claims, "affinity": {"nodeAffinity": required}}
+    spec = {"containers": [{"name": "main"}], "resourceClaims": claims, "affinity": {"nodeAffinity": required}}
     return typed("v1", "Pod", {"metadata": {"name": pod["name"]}, "spec": spec})
 
 
@@ -53,6 +53,7 @@ def answers(row: Object, kubernetes: str) -> Iterator[tuple[Object, Object, list
     case = row["case"]
     world = [typed("v1", "Node", item) for item in case["nodes"]]
     world += [typed(DRA, "ResourceSlice", item) for item in case["slices"]]
+    world += [typed(DRA, "DeviceTaintRule", item) for item in case.get("taintRules", ())]
     world += [item for one in case["classes"] if legal(item := typed(DRA, "DeviceClass", one), kubernetes)]
     for pod, answer in zip(case["pods"], row["answers"], strict=True):
         claims = [typed(DRA, "ResourceClaim", claim) for claim in pod["claims"]]

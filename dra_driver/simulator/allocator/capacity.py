@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dra_driver.errors import DriverError
-from dra_driver.simulator.allocator.quantity import LARGEST, UNIT, parse, render, suffix_of
 from dra_driver.simulator.allocator.release import Release
 from dra_driver.simulator.objects import CapacityRange, Device, DeviceCapacity, Quantity
+from dra_driver.simulator.quantity import LARGEST, UNIT, canonical, nanos, stored
 
 _MILLI = UNIT // 1000
 
@@ -25,14 +25,10 @@ class Amount:
     """How much a request takes of one capacity."""
 
     nanos: int
-    style: str
-    """How it is written: see ``quantity.suffix_of``."""
+    text: str
+    """As a quantity."""
     legal: bool
     """Whether the device's policy allows it."""
-
-    def text(self) -> str:
-        """As a quantity."""
-        return render(self.nanos, self.style)
 
 
 def amounts(device: Device, requested: Mapping[str, Quantity], release: Release) -> dict[str, Amount] | None:
@@ -53,7 +49,7 @@ def amounts(device: Device, requested: Mapping[str, Quantity], release: Release)
 def fits(device: Device, wanted: Mapping[str, Amount], consumed: Mapping[str, int]) -> bool:
     """Whether the amounts are legal and left beside what is consumed."""
     return all(
-        amount.legal and consumed.get(name, 0) + amount.nanos <= parse(device.capacity[name].value)
+        amount.legal and consumed.get(name, 0) + amount.nanos <= nanos(device.capacity[name].value)
         for name, amount in wanted.items()
     )
 
@@ -62,63 +58,68 @@ def _amount(capacity: DeviceCapacity, requested: Quantity | None, release: Relea
     policy = capacity.request_policy
     if requested is None:
         if policy is None or policy.default is None:
-            return _judged(parse(capacity.value), suffix_of(capacity.value), capacity, release)
-        return Amount(parse(policy.default), suffix_of(policy.default), legal=True)
-    wanted, style = parse(requested), suffix_of(requested)
+            return _judged(*_read(capacity.value), capacity, release)
+        return Amount(*_read(policy.default), legal=True)
+    wanted, text = _read(requested)
     if policy is None:
-        return Amount(wanted, style, legal=True)
+        return Amount(wanted, text, legal=True)
     if policy.valid_range is not None and policy.valid_range.min is not None:
-        wanted, style = _stepped(wanted, style, policy.valid_range, release)
+        wanted, text = _stepped(wanted, text, policy.valid_range, release)
     else:
-        larger = [value for value in policy.valid_values if wanted <= parse(value)]
+        larger = [value for value in policy.valid_values if wanted <= nanos(value)]
         if larger:
-            wanted, style = parse(larger[0]), suffix_of(larger[0])
-    return _judged(wanted, style, capacity, release)
+            wanted, text = _read(larger[0])
+    return _judged(wanted, text, capacity, release)
 
 
-def _judged(amount: int, style: str, capacity: DeviceCapacity, release: Release) -> Amount:
+def _read(value: Quantity) -> tuple[int, str]:
+    found = stored(value)
+    return found.nanos, found.text
+
+
+def _judged(amount: int, text: str, capacity: DeviceCapacity, release: Release) -> Amount:
     policy = capacity.request_policy
-    if policy is None or (policy.default is not None and amount == parse(policy.default)):
+    if policy is None or (policy.default is not None and amount == nanos(policy.default)):
         legal = True
     elif policy.valid_range is not None:
         legal = _in_range(amount, policy.valid_range, release)
     else:
-        legal = not policy.valid_values or amount in map(parse, policy.valid_values)
-    return Amount(amount, style, legal)
+        legal = not policy.valid_values or amount in map(nanos, policy.valid_values)
+    return Amount(amount, text, legal)
 
 
-def _stepped(wanted: int, style: str, span: CapacityRange, release: Release) -> tuple[int, str]:
+def _stepped(wanted: int, text: str, span: CapacityRange, release: Release) -> tuple[int, str]:
     """At least the minimum, and a whole number of steps above it."""
-    least = parse(span.min or 0)
+    least = nanos(span.min or 0)
     if wanted < least:
-        return least, suffix_of(span.min or 0)
+        return _read(span.min or 0)
     if span.step is None:
-        return wanted, style
+        return wanted, text
     unit = _unit(span, release)
-    start, step, asked = (-(-value // unit) for value in (least, parse(span.step), wanted))
+    start, step, asked = (-(-value // unit) for value in (least, nanos(span.step), wanted))
     if not release.whole_steps and unit == _MILLI and wanted % _MILLI:
-        raise CapacityError(f"capacity request {render(wanted, style)} is not a representable milli value")
+        raise CapacityError(f"capacity request {text} is not a representable milli value")
     total = start + step * -(-(asked - start) // step) if step > 0 else asked
     if not release.whole_steps and max(total, asked) > LARGEST:
-        raise CapacityError(f"capacity request {render(wanted, style)} cannot be rounded up to the device's next step")
-    return total * unit, "binary" if release.whole_steps else suffix_of(span.step)
+        raise CapacityError(f"capacity request {text} cannot be rounded up to the device's next step")
+    return total * unit, canonical(total * unit, "BinarySI" if release.whole_steps else stored(span.step).format)
 
 
 def _in_range(amount: int, span: CapacityRange, release: Release) -> bool:
-    if span.max is not None and amount > parse(span.max):
+    if span.max is not None and amount > nanos(span.max):
         return False
     if span.step is None:
         return True
     unit = _unit(span, release)
     if unit == _MILLI and amount % _MILLI:
         return False
-    above, step = -(-amount // unit) - -(-parse(span.min or 0) // unit), -(-parse(span.step) // unit)
+    above, step = -(-amount // unit) - -(-nanos(span.min or 0) // unit), -(-nanos(span.step) // unit)
     return step <= 0 or above % step == 0
 
 
 def _unit(span: CapacityRange, release: Release) -> int:
     """In what the steps are counted: whole numbers, or thousandths where the release and the numbers allow it."""
-    given = [parse(value) for value in (span.min, span.max, span.step) if value is not None]
+    given = [nanos(value) for value in (span.min, span.max, span.step) if value is not None]
     if release.whole_steps or any(value % _MILLI or value // _MILLI > LARGEST for value in given):
         return UNIT
     return _MILLI

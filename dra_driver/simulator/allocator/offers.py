@@ -10,8 +10,8 @@ import msgspec
 
 from dra_driver.errors import DriverError
 from dra_driver.kube.objects import DeviceAttribute
-from dra_driver.simulator.allocator.quantity import parse
 from dra_driver.simulator.objects import Device, ResourceSliceSpec
+from dra_driver.simulator.quantity import nanos
 
 PoolKey = tuple[str, str]
 """Driver and pool name."""
@@ -143,7 +143,7 @@ def _consumption(device: Device) -> tuple[tuple[CounterKey, int], ...]:
     for entry in device.consumes_counters:
         for name, counter in entry.counters.items():
             key = (entry.counter_set, name)
-            total[key] = total.get(key, 0) + parse(counter.value)
+            total[key] = total.get(key, 0) + nanos(counter.value)
     return tuple(total.items())
 
 

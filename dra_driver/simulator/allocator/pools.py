@@ -13,9 +13,9 @@ from functools import cached_property
 
 from dra_driver.simulator.allocator.nodes import NodeView, matches
 from dra_driver.simulator.allocator.offers import Contents, CounterKey, Offer, Pool, PoolKey
-from dra_driver.simulator.allocator.quantity import parse
 from dra_driver.simulator.allocator.release import Release
 from dra_driver.simulator.objects import ResourceSlice
+from dra_driver.simulator.quantity import nanos
 
 
 class PoolIndex:
@@ -127,7 +127,7 @@ class PoolIndex:
         if twice is not None:
             return Pool(key, invalid=f"duplicate counter set name {twice}")
         counters = {
-            (group.name, name): parse(counter.value) for group in sets for name, counter in group.counters.items()
+            (group.name, name): nanos(counter.value) for group in sets for name, counter in group.counters.items()
         }
         elsewhere = [offer for item in rest if not item.spec.shared_counters for offer in self._offers_of(item)]
         names = {group.name for group in sets}

@@ -28,11 +28,13 @@ class Release:
     """Compatibility groups are not known. From 1.37 on slices with them are passed over (their gate is off)."""
     whole_steps: bool
     """Steps of a capacity range are whole numbers."""
+    follows_no_taint_rules: bool
+    """The gate DRADeviceTaintRules is off by default."""
 
 
 RELEASES = {
-    "1.36": Release("1.36", *(True,) * 8),
-    "1.37": Release("1.37", *(False,) * 8),
+    "1.36": Release("1.36", *(True,) * 9),
+    "1.37": Release("1.37", *(False,) * 9),
 }
 
 

@@ -127,7 +127,7 @@ class _Workshop:
             ),
             key=(*of_class, *of_request),
             all_devices=item.allocation_mode == "All",
-            count=item.count,
+            count=item.count or 1,
             admin=isinstance(item, ExactDeviceRequest) and bool(item.admin_access),
             # As the API server fills it in.
             tolerations=tuple(one if one.operator else replace(one, operator="Equal") for one in item.tolerations),

@@ -39,7 +39,7 @@ def _device(prepared: PreparedClaim, place: int, pick: Pick) -> AllocatedDevice:
     if offer.shareable:
         meta = prepared.claim.metadata
         share = str(uuid.uuid5(_SHARES, "/".join((meta.namespace, meta.name, meta.uid, str(place), *offer.id))))
-        consumed = {name: amount.text() for name, amount in (pick.candidate.amounts or {}).items()}
+        consumed = {name: amount.text for name, amount in (pick.candidate.amounts or {}).items()}
     return AllocatedDevice(
         request=pick.option.label,
         driver=offer.driver,

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from dra_driver.simulator.allocator.offers import DeviceId, PoolKey
-from dra_driver.simulator.allocator.quantity import parse
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim
+from dra_driver.simulator.quantity import nanos
 
 Consumed = dict[str, int]
 """Capacity names to amounts in units of 10^-9."""
@@ -48,7 +48,7 @@ class Usage:
                 if not self._exclusive[device]:
                     del self._exclusive[device]
                 continue
-            share = {name: parse(value) for name, value in result.consumed_capacity.items()}
+            share = {name: nanos(value) for name, value in result.consumed_capacity.items()}
             if step > 0:
                 self._shares[device].append(share)
             else:

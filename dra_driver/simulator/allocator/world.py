@@ -16,8 +16,9 @@ from dra_driver.simulator.allocator.release import release
 from dra_driver.simulator.allocator.requests import Option, PreparedClaim, prepare
 from dra_driver.simulator.allocator.result import allocation
 from dra_driver.simulator.allocator.search import search
+from dra_driver.simulator.allocator.tolerations import tainted
 from dra_driver.simulator.allocator.usage import Usage
-from dra_driver.simulator.objects import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
+from dra_driver.simulator.objects import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 NEWEST = "1.37"
 """The release that is meant unless another is named."""
@@ -57,9 +58,13 @@ class World:
         selectors: Selectors,
         usage: Usage | None = None,
         kubernetes: str = NEWEST,
+        *,
+        taint_rules: Iterable[DeviceTaintRule] = (),
     ) -> None:
         self.release = release(kubernetes)
-        self.pools = PoolIndex(slices, self.release)
+        self.pools = PoolIndex(
+            slices if self.release.follows_no_taint_rules else tainted(slices, taint_rules), self.release
+        )
         self.classes = {item.metadata.name: item for item in classes}
         self.selectors = Selectors(lru_cache(maxsize=4096)(selectors.compile), selectors.view)
         self._harmless: dict[tuple[str, ...], bool] = {}

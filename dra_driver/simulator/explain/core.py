@@ -138,7 +138,7 @@ def with_count(claims: Sequence[ResourceClaim], part: Part, count: int) -> list[
 def countable(claims: Sequence[ResourceClaim], part: Part) -> int:
     """How many devices a request asks for; 0 when that is not one number (all devices, or several ways)."""
     exactly = claims[part.claim].spec.devices.requests[part.place].exactly
-    return exactly.count if exactly is not None and exactly.allocation_mode == "ExactCount" else 0
+    return (exactly.count or 1) if exactly is not None and exactly.allocation_mode == "ExactCount" else 0
 
 
 def most(claims: Sequence[ResourceClaim], part: Part, node: NodeView, world: World) -> int:

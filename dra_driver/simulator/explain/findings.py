@@ -127,9 +127,9 @@ def _capacity_missing(offer: Offer, option: Option, around: Surroundings) -> str
     consumed = around.usage.consumed(offer.id)
     for name, amount in wanted.items():
         if not amount.legal:
-            return f"its policy for capacity {name} does not allow {amount.text()}"
+            return f"its policy for capacity {name} does not allow {amount.text}"
         if not fits(device, {name: amount}, consumed):
-            return f"it has less than {amount.text()} of capacity {name} left"
+            return f"it has less than {amount.text} of capacity {name} left"
     return ""
 
 

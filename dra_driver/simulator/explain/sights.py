@@ -31,6 +31,8 @@ class Sight:
     node: NodeView
     pools: Sequence[Pool]
     pairs: Sequence[Pair]
+    searched: bool = True
+    """False where an error ends the attempt."""
 
     @property
     def matching(self) -> list[Pair]:
@@ -63,7 +65,7 @@ def wishes(case: Case) -> list[Wish]:
     ]
 
 
-def sights(case: Case, wanted: Sequence[Wish], node: NodeView) -> list[Sight]:
+def sights(case: Case, wanted: Sequence[Wish], node: NodeView, *, searched: bool) -> list[Sight]:
     """Every request on a node. DriverError when the node's slices cannot be read."""
     around = case.around(node)
-    return [Sight(wish, node, around.pools, findings(wish.option, (), around)) for wish in wanted]
+    return [Sight(wish, node, around.pools, findings(wish.option, (), around), searched) for wish in wanted]

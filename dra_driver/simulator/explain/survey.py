@@ -37,8 +37,8 @@ class Survey:
         if node.name in self._excluded:
             self.found[node.name] = Diagnosis("pod", self._excluded[node.name])
             return
-        seen = self.look_at(node)
         answer = self._case.world.ask(self._case.prepared, node)
+        seen = self.look_at(node, searched=isinstance(answer, Allocation) or not answer.fatal)
         if isinstance(answer, Allocation):
             self.took(answer)
         elif answer.fatal:
@@ -47,11 +47,11 @@ class Survey:
         else:
             self.found[node.name] = self._diagnosis(node, answer, seen)
 
-    def look_at(self, node: NodeView) -> list[Sight]:
+    def look_at(self, node: NodeView, *, searched: bool = True) -> list[Sight]:
         """Each request on the node; nothing where the slices cannot be read, which the allocator will tell."""
         self.asked.append(node)
         try:
-            seen = sights(self._case, self._wishes, node)
+            seen = sights(self._case, self._wishes, node, searched=searched)
         except DriverError:
             return []
         self.sights += seen

@@ -52,7 +52,7 @@ def _subset_search(case: Case, seen: Sequence[Sight], chosen: Allocation | None)
 
 def _subset_search_to_come(seen: Sequence[Sight]) -> str:
     """Nodes that are empty now will not be."""
-    for sight in seen:
+    for sight in (item for item in seen if item.searched):
         option = sight.wish.option
         limited = any(spec.match_attribute is not None for spec in sight.wish.constraints)
         if (
@@ -73,7 +73,7 @@ def _subset_search_to_come(seen: Sequence[Sight]) -> str:
 def _subsets(sight: Sight) -> int:
     """How many subsets are tried in vain before the node is passed over; 0 when the request may succeed."""
     option = sight.wish.option
-    if option.all_devices:
+    if option.all_devices or not sight.searched:
         return 0
     groups: Counter[object] = Counter()
     for offer, _ in sight.free:

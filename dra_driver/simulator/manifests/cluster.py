@@ -19,6 +19,7 @@ def merge(first: Manifests, second: Manifests) -> Manifests:
     return Manifests(
         nodes=_joined(first.nodes, second.nodes),
         slices=_joined(first.slices, second.slices),
+        taint_rules=_joined(first.taint_rules, second.taint_rules),
         classes=_joined(first.classes, second.classes),
         templates=_joined(first.templates, second.templates),
         claims=_joined(first.claims, second.claims),
@@ -47,7 +48,10 @@ def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[Node
     """
     if not manifests.nodes:
         raise ManifestError("there is no node", remedy="give --node TYPE, or the cluster's Node objects")
-    world = World(manifests.slices, manifests.classes, selectors(kubernetes), Usage(manifests.claims), kubernetes)
+    usage = Usage(manifests.claims)
+    world = World(
+        manifests.slices, manifests.classes, selectors(kubernetes), usage, kubernetes, taint_rules=manifests.taint_rules
+    )
     views = (NodeView(node.metadata.name, node.metadata.labels) for node in manifests.nodes)
     return world, tuple(sorted(views, key=lambda view: view.name))
 

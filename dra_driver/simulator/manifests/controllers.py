@@ -19,6 +19,7 @@ from dra_driver.simulator.workloads import (
     Job,
     LeaderWorkerSet,
     Pod,
+    PodSpec,
     PodTemplate,
     ReplicaSet,
     StatefulSet,
@@ -129,6 +130,19 @@ _MAKERS: Final[Mapping[type, Callable[[_Maker], Iterator[Described]]]] = {
 def makes_pods(kind: type) -> bool:
     """Whether objects of this kind are pods or make them."""
     return kind in _MAKERS
+
+
+def pod_specs(owner: Any) -> Iterator[tuple[tuple[str, ...], PodSpec]]:
+    """Path and ``spec`` of what the pods are made from; nothing for what makes none."""
+    if isinstance(owner, Pod):
+        yield ("spec",), owner.spec
+    elif isinstance(owner, LeaderWorkerSet):
+        group = owner.spec.leader_worker_template
+        for name, template in (("leaderTemplate", group.leader_template), ("workerTemplate", group.worker_template)):
+            if template is not None:
+                yield ("spec", "leaderWorkerTemplate", name, "spec"), template.spec
+    elif makes_pods(type(owner)):
+        yield _TEMPLATE, owner.spec.template.spec
 
 
 def pods(owner: Any, namespace: str, origin: Origin) -> Iterator[Described]:

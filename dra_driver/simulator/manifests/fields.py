@@ -57,6 +57,7 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         objects.Device: "nodeAllocatableResources",
         objects.ResourceSliceSpec: "skipNodeOperations",
         objects.ResourceSlice: "apiVersion kind",
+        objects.DeviceTaintRule: "apiVersion kind status",
         objects.DeviceClass: "apiVersion kind status",
         objects.AllocatedDevice: "skipNodeOperations",
         objects.AllocationResult: "allocationTimestamp",
@@ -82,6 +83,8 @@ class _Shape:
     """Of a list's items or an object's values."""
     lenient: bool = False
     known: list[str] = field(default_factory=list)
+    integer: bool = False
+    """Whether it is a whole number, which has 64 bits."""
 
 
 @cache
@@ -100,8 +103,12 @@ def _shape_of(info: Any) -> _Shape:
         case msgspec.inspect.DictType():
             return _Shape(item=_shape_of(info.value_type))
         case msgspec.inspect.UnionType():
-            shapes = [_shape_of(one) for one in info.types]
+            shapes = [_shape_of(one) for one in info.types if not isinstance(one, msgspec.inspect.NoneType)]
+            if len(shapes) == 1:
+                return shapes[0]
             return next((one for one in shapes if one.fields is not None or one.item is not None), _Shape())
+        case msgspec.inspect.IntType():
+            return _Shape(integer=True)
         case _:
             return _Shape()
 
@@ -144,6 +151,8 @@ class _Tidier:
         if shape.item is not None and isinstance(value, dict):
             inner = shape.item
             return {key: self.tidied(item, inner, (*path, key)) for key, item in value.items() if item is not None}
+        if shape.integer and isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise self.origin.error(path, f"{str(value)[:40]} has more than 64 bits")
         if shape.item is not None and isinstance(value, list):
             return [self.tidied(item, shape.item, (*path, place)) for place, item in enumerate(value)]
         return value

@@ -35,6 +35,7 @@ KINDS: Final[Mapping[tuple[str, str], Kind]] = {
         Kind("Job", "batch", ("v1",), workloads.Job),
         Kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", ("v1",), workloads.LeaderWorkerSet),
         Kind("ResourceSlice", DRA, ("v1", "v1beta2", "v1beta1"), objects.ResourceSlice, namespaced=False),
+        Kind("DeviceTaintRule", DRA, ("v1", "v1beta2", "v1alpha3"), objects.DeviceTaintRule, namespaced=False),
         Kind("DeviceClass", DRA, ("v1", "v1beta2", "v1beta1"), objects.DeviceClass, namespaced=False),
         Kind("ResourceClaim", DRA, ("v1", "v1beta2", "v1beta1"), objects.ResourceClaim),
         Kind("ResourceClaimTemplate", DRA, ("v1", "v1beta2", "v1beta1"), workloads.ResourceClaimTemplate),

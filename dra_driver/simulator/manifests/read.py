@@ -12,6 +12,7 @@ from dra_driver.kube.objects import ObjectMeta
 from dra_driver.simulator import objects, workloads
 from dra_driver.simulator.manifests import controllers
 from dra_driver.simulator.manifests.controllers import MOST_PODS
+from dra_driver.simulator.manifests.corevalidation import check_metadata, check_pod, check_taints
 from dra_driver.simulator.manifests.documents import Origin, documents, items_of
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import selectors
@@ -19,7 +20,8 @@ from dra_driver.simulator.manifests.fields import convert
 from dra_driver.simulator.manifests.kinds import BESIDE, KINDS, Kind, upgraded
 from dra_driver.simulator.manifests.names import generated
 from dra_driver.simulator.manifests.pods import unconsidered, with_claims
-from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class, check_slice
+from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
+from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class
 from dra_driver.simulator.manifests.values import Key, Manifests, PodWithClaims
 
 NAMESPACE: Final = "default"
@@ -78,6 +80,27 @@ def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> M
     return reader.manifests()
 
 
+def read_object(
+    value: dict[str, Any], kind: Kind, origin: Origin, unknown: dict[str, None] | None = None
+) -> tuple[Any, Origin]:
+    """An object of one of its kind's versions as the kind's struct, and its origin with its name.
+
+    With ``unknown``, fields that are unknown are left out and noted there; else they are a ManifestError, as wrong
+    types and other versions are.
+    """
+    group, _, version = str(value.get("apiVersion")).rpartition("/")
+    if group != kind.group or version not in kind.versions:
+        raise origin.error(
+            ("apiVersion",),
+            f"{kind.name} of {value.get('apiVersion')!r} is not known",
+            remedy=f"write {'/'.join(part for part in (kind.group, kind.versions[0]) if part)}",
+        )
+    metadata = value.get("metadata")
+    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
+    origin = origin.at(origin.path, f"{kind.name} {name}" if isinstance(name, str) else kind.name)
+    return convert(upgraded(value, kind, version), kind.struct, origin, unknown), origin
+
+
 class _Reader:
     def __init__(self, kubernetes: str, *, stored: bool = False) -> None:
         self._kubernetes = kubernetes
@@ -98,6 +121,7 @@ class _Reader:
         return Manifests(
             nodes=tuple(found[workloads.Node]),
             slices=tuple(found[objects.ResourceSlice]),
+            taint_rules=tuple(found[objects.DeviceTaintRule]),
             classes=tuple(found[objects.DeviceClass]),
             templates=tuple(found[workloads.ResourceClaimTemplate]),
             claims=tuple(found[objects.ResourceClaim]),
@@ -110,19 +134,8 @@ class _Reader:
         kind = self._kind(value, origin)
         if kind is None:
             return
-        group, _, version = str(value.get("apiVersion")).rpartition("/")
-        if group == kind.group and version not in kind.versions:
-            raise origin.error(
-                ("apiVersion",),
-                f"{kind.name} of {value.get('apiVersion')!r} is not known",
-                remedy=f"write {'/'.join(part for part in (group, kind.versions[0]) if part)}",
-            )
-        metadata = value.get("metadata")
-        name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
-        origin = origin.at(origin.path, f"{kind.name} {name}" if isinstance(name, str) else kind.name)
-        unknown = self._unknown if self._stored else None
-        item = self._named(convert(upgraded(value, kind, version), kind.struct, origin, unknown), kind, origin)
-        self._keep(item, kind, origin)
+        item, origin = read_object(value, kind, origin, self._unknown if self._stored else None)
+        self._keep(self._named(item, kind, origin), kind, origin)
 
     def _kind(self, value: dict[str, Any], origin: Origin) -> Kind | None:
         version, name = value.get("apiVersion"), value.get("kind")
@@ -169,6 +182,9 @@ class _Reader:
             self._found[kind.struct].append(item)
 
     def _check(self, item: Any, origin: Origin) -> None:
+        check_metadata(item.metadata, origin)
+        for path, spec in controllers.pod_specs(item):
+            check_pod(spec, origin, path)
         if isinstance(item, objects.DeviceClass):
             check_class(item, origin, self._compiler())
         elif isinstance(item, objects.ResourceClaim):
@@ -177,6 +193,10 @@ class _Reader:
             check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._compiler())
         elif isinstance(item, objects.ResourceSlice):
             check_slice(item, origin)
+        elif isinstance(item, objects.DeviceTaintRule):
+            check_taint_rule(item, origin)
+        elif isinstance(item, workloads.Node):
+            check_taints(item.spec.taints, origin)
 
     def _compiler(self) -> Compile:
         if self._compile is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.simulator.manifests.documents import Origin
-from dra_driver.simulator.objects import DeviceClass, NodeSelector, ResourceClaim, ResourceSlice
+from dra_driver.simulator.objects import DeviceClass, DeviceTaintRule, NodeSelector, ResourceClaim, ResourceSlice
 from dra_driver.simulator.workloads import Node, ResourceClaimTemplate, Toleration
 
 Key = tuple[str, str, str]
@@ -65,6 +65,7 @@ class Manifests:
 
     nodes: tuple[Node, ...] = ()
     slices: tuple[ResourceSlice, ...] = ()
+    taint_rules: tuple[DeviceTaintRule, ...] = ()
     classes: tuple[DeviceClass, ...] = ()
     templates: tuple[ResourceClaimTemplate, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()

@@ -117,5 +117,5 @@ def chips_of(claims: Iterable[DeviceClaim]) -> int | None:
         for request in claim.requests:
             if request.exactly is None or request.exactly.allocation_mode == "All":
                 return None
-            total += request.exactly.count
+            total += request.exactly.count or 1
     return total

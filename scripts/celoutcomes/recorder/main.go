@@ -1,5 +1,6 @@
-// The recorder tells what Kubernetes does with device selectors: one JSON question a line on standard input, one JSON
-// answer a line on standard output. It is built against the modules of the Kubernetes version in question.
+// The recorder tells what Kubernetes does with device selectors and with quantities: one JSON question a line on standard
+// input, one JSON answer a line on standard output. It is built against the modules of the Kubernetes version in
+// question.
 package main
 
 import (
@@ -10,7 +11,9 @@ import (
 	"log"
 	"os"
 
+	"gopkg.in/inf.v0"
 	resourcev1 "k8s.io/api/resource/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/cel/environment"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -25,7 +28,9 @@ type device struct {
 	Device resourcev1.Device `json:"device"`
 }
 
+// A question has either Quantity or the others.
 type question struct {
+	Quantity   *string  `json:"quantity"`
 	Expression string   `json:"expression"`
 	Devices    []device `json:"devices"`
 }
@@ -36,6 +41,48 @@ type answer struct {
 	Cost    uint64 `json:"cost"`
 	Used    uint64 `json:"used"`
 	Results []any  `json:"results,omitempty"`
+}
+
+// A quantityAnswer has nil for what is refused. Read is what CEL makes of the text, Stored what others read after the API
+// server has stored it as a capacity, and Text how it then stands there.
+type quantityAnswer struct {
+	Read   *amount `json:"read"`
+	Stored *amount `json:"stored"`
+	Text   string  `json:"text,omitempty"`
+}
+
+// An amount is in units of 10^-9. Integer is nil where Kubernetes does not tell the quantity as an int64.
+type amount struct {
+	Nanos   string             `json:"nanos"`
+	Integer *int64             `json:"integer"`
+	Format  apiresource.Format `json:"format"`
+}
+
+func askQuantity(text string) quantityAnswer {
+	var given quantityAnswer
+	if read, err := apiresource.ParseQuantity(text); err == nil {
+		given.Read = amountOf(read)
+	}
+	sent, err := json.Marshal(text)
+	if err != nil {
+		log.Fatalf("a text that is no JSON: %v", err)
+	}
+	var received apiresource.Quantity
+	if json.Unmarshal(sent, &received) == nil {
+		given.Text = received.String()
+		given.Stored = amountOf(apiresource.MustParse(given.Text))
+	}
+	return given
+}
+
+func amountOf(quantity apiresource.Quantity) *amount {
+	made := &amount{Format: quantity.Format}
+	if whole, ok := quantity.AsInt64(); ok {
+		made.Integer = &whole
+	}
+	nanos := new(inf.Dec).Mul(quantity.AsDec(), inf.NewDec(1, -9))
+	made.Nanos = nanos.Round(nanos, 0, inf.RoundExact).String()
+	return made
 }
 
 // ask does what the API server does when a DeviceClass with the selector is created, and then for each device what
@@ -88,7 +135,13 @@ func main() {
 		if err := json.Unmarshal(questions.Bytes(), &asked); err != nil {
 			log.Fatalf("not a question: %v", err)
 		}
-		text, err := json.Marshal(ask(asked))
+		var given any
+		if asked.Quantity != nil {
+			given = askQuantity(*asked.Quantity)
+		} else {
+			given = ask(asked)
+		}
+		text, err := json.Marshal(given)
 		if err != nil {
 			log.Fatalf("an answer that is no JSON: %v", err)
 		}
