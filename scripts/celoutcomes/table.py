@@ -48,7 +48,7 @@ def read(path: Path) -> Table:
 def _outcomes(
     rows: Sequence[Mapping[str, Any]], asked: str, versions: Sequence[str]
 ) -> dict[str, Mapping[str, Outcome]]:
-    outcomes = {}
+    outcomes: dict[str, Mapping[str, Outcome]] = {}
     for row in rows:
         same = {key: value for key, value in row.items() if key not in {asked, *versions}}
         outcomes[row[asked]] = {version: row.get(version, same) for version in versions}
