@@ -484,9 +484,9 @@ def test_an_update_keeps_the_settings_that_it_is_not_told_to_change(cluster: Clu
     cluster.placer_installed("60")
     result = cluster.run(IMAGE)
     assert result.returncode == 0, result.stderr
-    settings = ("--emulate", "trn2u.48xlarge", "--emulated-ultraservers", "2x4", "--kubelet-root", "/srv/kubelet")
-    settings += ("--node-selector", "example.com/neuron=yes", "--placer", "--group-timeout", "60")
-    assert cluster.applied == install("--dry-run", *settings, IMAGE).stdout
+    settings = "--emulate trn2u.48xlarge --emulated-ultraservers 2x4 --node-selector example.com/neuron=yes"
+    settings += " --kubelet-root /srv/kubelet --placer --group-timeout 60"
+    assert cluster.applied == install("--dry-run", *settings.split(), IMAGE).stdout
 
 
 def test_an_update_shows_what_is_installed_and_what_will_be(cluster: Cluster) -> None:

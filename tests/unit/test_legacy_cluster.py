@@ -201,7 +201,7 @@ def test_nodes_that_fit_are_given_though_there_was_no_time_for_others(cluster: C
     cluster.nodes_listed([node(f"n{number}") for number in range(3000)])
     verdicts = Verdicts(cluster, seconds=0.002)
     names = [f"n{number}" for number in range(3000)]
-    tries = []
+    tries: list[dict[str, Any]] = []
     while not tries or "FailedNodes" in tries[-1]:
         tries.append(msgspec.json.decode(answers.filter_(verdicts, asked(*names))))
         assert len(tries) < 3000
