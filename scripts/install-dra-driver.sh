@@ -13,16 +13,20 @@
 #   --placer             also run the placer, which keeps groups of pods on UltraServers from blocking each other
 #   --group-timeout S    with --placer: a group that lacks nodes for so many seconds is made anew elsewhere (default 300)
 #   --restart            replace the driver's pods even if nothing changed (an image of the same name was loaded anew)
+#   --reset              where no option says otherwise, take the defaults instead of what is installed
 #   --uninstall          remove the driver; refuses while pods use its devices, but with --force
-#   --force              uninstall although pods use devices: they stay Terminating until the driver is back
-#   --dry-run            print the YAML (with --uninstall: the commands) and ask no cluster for anything
+#   --force              uninstall, or leave nodes, although pods use devices: they stay Terminating until the driver is back
+#   --dry-run            print the YAML of a first installation (with --uninstall: the commands), and ask no cluster
 #   --resource-api V     v1, v1beta2 or v1beta1 of resource.k8s.io for the DeviceClass (default: what the cluster serves)
 #   --timeout SECONDS    how long to wait for the driver to be ready (default 300)
 #   --kubectl COMMAND    kubectl with its leading arguments, such as "kubectl --context test" (default $KUBECTL or kubectl)
 #   --yes, -y            do not ask (without a terminal nothing is asked either)
 #   --help, -h           this text
 #
-# Running it again is safe: it changes only what differs. Exit status: 0 done, 1 failed or refused, 2 bad arguments.
+# Running it again is safe: it changes only what differs. An update keeps what is installed of the settings from --emulate
+# to --group-timeout above where it is not told to change them, and is refused where it would end the driver on a node
+# whose devices pods use. A placer that is installed gets the new image too.
+# Exit status: 0 done, 1 failed or refused, 2 bad arguments.
 # Works with the bash 3.2 and the sed of macOS, too.
 set -euo pipefail
 
@@ -34,9 +38,9 @@ PLACER='neuron-dra-driver-placer'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 MANIFESTS=$HERE/manifests
 
-image='' emulate='' ultraservers='' selector_key='' selector_value='' kubelet_root=/var/lib/kubelet resource_api=''
-timeout=300 restart='' uninstall='' force='' dry_run='' yes='' with_policy=1 desired=0
-placer='' group_timeout=300
+# Empty: not told.
+image='' emulate='' ultraservers='' node_selector='' kubelet_root='' placer='' group_timeout='' resource_api=''
+timeout=300 restart='' reset='' uninstall='' force='' dry_run='' yes='' with_policy=1 desired=0
 kubectl_command=${KUBECTL:-kubectl}
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
@@ -47,6 +51,7 @@ die() {
     printf 'error: %s\n' "$*" >&2
     exit 1
 }
+unknown() { die "cannot tell $1 (see above). Nothing was changed"; }
 bad_arguments() {
     printf 'error: %s\nTry --help.\n' "$*" >&2
     exit 2
@@ -68,6 +73,7 @@ parse() {
         --*=*) set_option "${1%%=*}" "${1#*=}" ;;
         --restart) restart=1 ;;
         --placer) placer=1 ;;
+        --reset) reset=1 ;;
         --uninstall) uninstall=1 ;;
         --force) force=1 ;;
         --dry-run) dry_run=1 ;;
@@ -86,7 +92,6 @@ parse() {
     done
     read -r -a KUBE <<<"$kubectl_command"
     [[ ${#KUBE[@]} -gt 0 ]] || bad_arguments "the kubectl command is empty"
-    if [[ -n $ultraservers && -z $emulate ]]; then bad_arguments "--emulated-ultraservers goes with --emulate trn2u.48xlarge"; fi
     if [[ -n $uninstall ]]; then
         [[ -z $image ]] || bad_arguments "--uninstall takes no image, got '$image'"
     else
@@ -107,8 +112,7 @@ set_option() {
         ;;
     --node-selector)
         matches "$1" "$2" '^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9][A-Za-z0-9._-]*=[A-Za-z0-9._-]*$' "expected LABEL=VALUE"
-        selector_key=${2%%=*}
-        selector_value=${2#*=}
+        node_selector=$2
         ;;
     --kubelet-root)
         matches "$1" "$2" '^(/[A-Za-z0-9._-]+)+$' "expected an absolute path such as /var/lib/kubelet"
@@ -131,6 +135,14 @@ set_option() {
     esac
 }
 
+# Takes the defaults for what neither options nor the installation say.
+complete() {
+    if [[ -n $ultraservers && -z $emulate ]]; then bad_arguments "--emulated-ultraservers goes with --emulate trn2u.48xlarge"; fi
+    if [[ -n $group_timeout && -z $placer ]]; then bad_arguments "--group-timeout goes with --placer"; fi
+    kubelet_root=${kubelet_root:-/var/lib/kubelet}
+    if [[ -n $placer ]]; then group_timeout=${group_timeout:-300}; fi
+}
+
 # without NAME: a sed expression that drops the block between the marks of that name.
 without() { printf '/# >>> %s$/,/# <<< %s$/d;' "$1" "$1"; }
 
@@ -142,7 +154,7 @@ render() {
         drop+=$(without emulation)
     fi
     if [[ -z $ultraservers ]]; then drop+=$(without emulated-ultraservers); fi
-    if [[ -n $selector_key ]]; then drop+=$(without instance-types); else drop+=$(without node-selector); fi
+    if [[ -n $node_selector ]]; then drop+=$(without instance-types); else drop+=$(without node-selector); fi
     cat "$MANIFESTS/namespace.yaml"
     echo ---
     cat "$MANIFESTS/rbac.yaml"
@@ -156,7 +168,8 @@ render() {
     sed -e '/^#/d' -e "$drop" -e '/# >>> /d' -e '/# <<< /d' -e "s|NEURON_DRA_IMAGE|$image|" \
         -e "s|/var/lib/kubelet|$kubelet_root|" -e "s|EMULATED_INSTANCE_TYPE|$emulate|" \
         -e "s|ULTRASERVER_TOPOLOGY|$ultraservers|" \
-        -e "s|NODE_SELECTOR_KEY|$selector_key|" -e "s|NODE_SELECTOR_VALUE|$selector_value|" "$MANIFESTS/daemonset.yaml"
+        -e "s|NODE_SELECTOR_KEY|${node_selector%%=*}|" -e "s|NODE_SELECTOR_VALUE|${node_selector#*=}|" \
+        "$MANIFESTS/daemonset.yaml"
     if [[ -n $placer ]]; then render_placer; fi
 }
 
@@ -168,13 +181,17 @@ render_placer() {
         "$MANIFESTS/placer.yaml"
 }
 
-confirm() {
-    local context server answer
+show_context() {
+    local context server
     command -v "${KUBE[0]}" >/dev/null || die "there is no '${KUBE[0]}' here; install kubectl, or name it with --kubectl"
     context=$(kube config current-context 2>/dev/null) || context='(none: kubectl decides)'
     server=$(kube config view --minify -o 'jsonpath={.clusters[0].cluster.server}' 2>/dev/null) || server='(unknown)'
     note "context: $context"
     note "server:  $server"
+}
+
+confirm() {
+    local answer
     if [[ -n $yes || ! -t 0 ]]; then return; fi
     read -r -p "$1 [y/N] " answer
     case $answer in
@@ -245,6 +262,100 @@ check_device_plugin() {
         awk '$2 ~ /neuron-device-plugin/ {printf "%s%s/%s", separator, $1, $2; separator = ", "}')
     if [[ -n $found ]]; then
         warn "the Neuron device plugin is installed ($found); it must not run on a node where this driver runs"
+    fi
+}
+
+daemonset_columns='{.metadata.name}|{.spec.template.spec.containers[?(@.name=="neuron-dra-driver")].image}'
+for variable in NEURON_DRA_DRIVER_EMULATION_MODE EMULATED_ULTRASERVERS KUBELET_PLUGINS_DIRECTORY_PATH; do
+    daemonset_columns+="|{.spec.template.spec.containers[*].env[?(@.name==\"$variable\")].value}"
+done
+terms='.spec.template.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms'
+daemonset_columns+="|{${terms}[*].matchExpressions[?(@.key==\"node.kubernetes.io/instance-type\")].key}"
+daemonset_columns+='|{.spec.template.spec.nodeSelector}'
+placer_columns='{.metadata.name}|{.spec.template.spec.containers[*].env[?(@.name=="GROUP_TIMEOUT")].value}'
+
+# What is installed now: the same settings as of the options, empty where there are none.
+read_installed() {
+    local driver renewed types labels
+    driver=$(kube -n "$NAMESPACE" get daemonset "$DAEMONSET" --ignore-not-found -o "jsonpath=$daemonset_columns") ||
+        unknown "what is installed"
+    renewed=$(kube -n "$NAMESPACE" get deployment "$PLACER" --ignore-not-found -o "jsonpath=$placer_columns") ||
+        unknown "what is installed"
+    IFS='|' read -r was_there was_image was_emulate was_ultraservers was_root types labels <<<"$driver"
+    IFS='|' read -r was_placer was_group_timeout <<<"$renewed"
+    was_root=${was_root%/plugins} was_selector=''
+    # Beside a list of instance types, labels are somebody else's addition, which `apply` leaves alone.
+    if [[ -z $types && $labels =~ ^\{\"([^\"]+)\":\"([^\"]*)\"\}$ ]]; then
+        was_selector="${BASH_REMATCH[1]}=${BASH_REMATCH[2]}"
+    elif [[ -z $types ]]; then
+        was_selector=$labels
+    fi
+}
+
+# Keeps of the installed settings what no option changes, and shows both.
+keep_settings() {
+    read_installed
+    if [[ -n $was_placer ]]; then placer=1; fi
+    if [[ -z $reset ]]; then
+        # Another type need not have UltraServers.
+        if [[ ${emulate:-$was_emulate} == "$was_emulate" ]]; then
+            keep --emulated-ultraservers "$ultraservers" "$was_ultraservers"
+        fi
+        keep --emulate "$emulate" "$was_emulate"
+        keep --node-selector "$node_selector" "$was_selector"
+        keep --kubelet-root "$kubelet_root" "$was_root"
+        keep --group-timeout "$group_timeout" "$was_group_timeout"
+    fi
+    complete
+    if [[ -n $was_there ]]; then
+        note "installed: $(as_options "$was_image" "$was_emulate" "$was_ultraservers" "$was_selector" "$was_root" \
+            "$was_group_timeout")"
+        note "will be:   $(as_options "$image" "$emulate" "$ultraservers" "$node_selector" "$kubelet_root" "$group_timeout")"
+    fi
+}
+
+# keep OPTION TOLD INSTALLED
+keep() {
+    if [[ -n $2 || -z $3 ]]; then return; fi
+    (set_option "$1" "$3") || die "so the installed $1 cannot be kept; give that option, or --reset. Nothing was changed"
+    set_option "$1" "$3"
+}
+
+# as_options IMAGE VALUE...: the settings as one would give them.
+as_options() {
+    local text=$1 option
+    for option in --emulate --emulated-ultraservers --node-selector --kubelet-root '--placer --group-timeout'; do
+        shift
+        if [[ -n $1 ]]; then text+=" $option $1"; fi
+    done
+    printf '%s' "$text"
+}
+
+# A label selector for the nodes that the DaemonSet chooses.
+chosen_nodes() {
+    local types
+    if [[ -n $node_selector ]]; then
+        printf '%s' "$node_selector"
+    elif [[ -z $emulate ]]; then
+        types=$(sed -n '/# >>> instance-types$/,/# <<< instance-types$/p' "$MANIFESTS/daemonset.yaml" |
+            grep -oE '[a-z0-9.-]+\.[0-9]*xlarge' | paste -sd, -)
+        printf 'node.kubernetes.io/instance-type in (%s)' "$types"
+    fi
+}
+
+# Refuses to end the driver on nodes whose devices pods use.
+check_nodes_left() {
+    local runs stays left
+    runs=$(kube -n "$NAMESPACE" get pods -l "app=$DAEMONSET" -o 'jsonpath={range .items[*]}{.spec.nodeName}{"\n"}{end}') ||
+        unknown "where the driver runs"
+    stays=$(kube get nodes -l "$(chosen_nodes)" -o 'jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}') ||
+        unknown "where the driver would run"
+    # Below another root is another record of prepared claims, and perhaps no kubelet.
+    if [[ $kubelet_root != "${was_root:-$kubelet_root}" ]]; then stays=''; fi
+    left=$(comm -23 <(awk 'NF {print $1}' <<<"$runs" | sort -u) <(sort -u <<<"$stays") | paste -sd ' ' -)
+    if [[ -n $left ]]; then
+        warn "with these settings the driver ends on $left"
+        check_claims "$left"
     fi
 }
 
@@ -334,8 +445,13 @@ show_published() {
     lines "" "Next:" \
         "  $command get resourceslices --field-selector spec.driver=$DRIVER"
     if [[ $published == *neuron-node* ]]; then
-        lines "  $command apply -f $example/2-node-inference-us.yaml   # pairs of whole nodes; needs LeaderWorkerSet" \
-            "  $command logs vllm-2-node-0                           # what the first of them got"
+        example+=/2-node-inference-us.yaml
+        if [[ -n $placer ]]; then
+            lines "  sed 's/# schedulingGates/schedulingGates/' $example | $command apply -f -"
+        else
+            lines "  $command apply -f $example"
+        fi
+        lines "  $command logs vllm-2-node-0     # what the first of two whole nodes got; needs LeaderWorkerSet"
     else
         lines "  $command apply -f $example/1x4-connected-devices.yaml   # four connected devices of a trn2.48xlarge" \
             "  $command logs pod0                                      # what the pod got"
@@ -343,12 +459,34 @@ show_published() {
 }
 
 claim_columns='{range .items[*]}{.metadata.namespace}/{.metadata.name}|{.status.allocation.devices.results[*].driver}'
-claim_columns+='|{.status.reservedFor[*].name}{"\n"}{end}'
+claim_columns+='|{.status.allocation.devices.results[*].pool}|{.status.reservedFor[*].name}{"\n"}{end}'
 
-# Claims that hold our devices and that pods are entitled to, as lines "  namespace/name, used by ...".
+# claims_in_use NODES: claims that hold our devices (of these nodes, where any are named) and that pods are entitled to,
+# as lines "  namespace/name, used by ...". The pool of a node's devices is named like the node.
 claims_in_use() {
     kube get resourceclaims --all-namespaces -o "jsonpath=$claim_columns" |
-        awk -F'|' -v driver="$DRIVER" '$3 != "" && index(" " $2 " ", " " driver " ") {print "  " $1 ", used by " $3}'
+        awk -F'|' -v driver="$DRIVER" -v nodes="$1" '
+            $4 != "" {
+                count = split($2, drivers, " ")
+                split($3, pools, " ")
+                for (i = 1; i <= count; i++)
+                    if (drivers[i] == driver && (nodes == "" || index(" " nodes " ", " " pools[i] " "))) {
+                        print "  " $1 ", used by " $4
+                        break
+                    }
+            }'
+}
+
+# check_claims NODES: refuses while pods use devices (of these nodes, where any are named).
+check_claims() {
+    local claims
+    claims=$(claims_in_use "$1") || unknown "whether devices are in use"
+    if [[ -z $claims ]]; then return; fi
+    lines "These claims are in use:" "$claims"
+    if [[ -z $force ]]; then
+        die "without the driver their pods cannot end; delete the pods first, or use --force. Nothing was changed"
+    fi
+    warn "their pods keep running, but will stay Terminating until the driver is installed again"
 }
 
 remove() {
@@ -360,18 +498,14 @@ remove() {
 }
 
 uninstall() {
-    local claims
     if [[ -z $dry_run ]]; then
+        show_context
+        read_installed
+        kubelet_root=${kubelet_root:-$was_root}
         confirm "Remove the Neuron DRA driver from this cluster?"
-        claims=$(claims_in_use) || die "cannot tell whether devices are in use (see above); nothing was changed"
-        if [[ -n $claims ]]; then
-            lines "These claims are in use:" "$claims"
-            if [[ -z $force ]]; then
-                die "without the driver their pods cannot end; delete the pods first, or use --force. Nothing was changed"
-            fi
-            warn "their pods keep running, but will stay Terminating until the driver is installed again"
-        fi
+        check_claims ''
     fi
+    complete
     # The pods first and wholly, else they would publish their slices again.
     remove -n "$NAMESPACE" daemonset "$DAEMONSET" --cascade=foreground --timeout="${timeout}s" ||
         die "the driver's pods have not ended (see above), so the rest was left; run this again when they have"
@@ -395,10 +529,14 @@ main() {
     if [[ -n $uninstall ]]; then
         uninstall
     elif [[ -n $dry_run ]]; then
+        complete
         render
     else
-        confirm "Install the Neuron DRA driver into this cluster?"
+        show_context
         preflight
+        keep_settings
+        if [[ -n $was_there ]]; then check_nodes_left; fi
+        confirm "Install the Neuron DRA driver into this cluster?"
         apply
         if ! wait_ready; then explain_failure; fi
         if [[ -n $placer ]]; then wait_placer; fi

@@ -54,9 +54,16 @@ class Hardware:
             return tuple(cores)
         return tuple(dict.fromkeys(core // self.cores_per_device for core in cores))
 
-    def busy_devices(self, mask: int) -> int:
-        """A mask of devices: those of which any core is in the mask of cores."""
-        return sum(1 << device for device in self.ids(Resource.DEVICE, mask))
+    def first_cores(self, mask: int) -> int:
+        """The first core of each device of which any core is in the mask: stands for the device."""
+        found = mask
+        for step in range(1, self.cores_per_device):
+            found |= mask >> step
+        return found & ((1 << self.cores) - 1) // ((1 << self.cores_per_device) - 1)
+
+    def busy(self, resource: Resource, mask: int) -> int:
+        """How many devices have any core in the mask, or how many cores are in it."""
+        return (self.first_cores(mask) if resource is Resource.DEVICE else mask).bit_count()
 
 
 def bits(mask: int) -> Iterator[int]:

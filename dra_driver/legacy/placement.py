@@ -7,17 +7,18 @@ uses at one time, not the sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Final
 
 from dra_driver.legacy.demand import Demand, Role, Want
 from dra_driver.legacy.hardware import Hardware, bits
 from dra_driver.legacy.names import Resource
-from dra_driver.legacy.rules import by_wholeness, candidates, counts, free_candidates
+from dra_driver.legacy.rules import by_wholeness, candidates, counts, free_candidates, free_runs
 
 MOST_STEPS: Final = 500
-"""Sets tried for one pod on one node before its containers count as not fitting together."""
+"""Ways to pack one pod on one node that are tried before its containers count as not fitting together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +43,200 @@ def place(hardware: Hardware, taken: int, wants: Demand) -> tuple[int, ...] | Re
         taken: cores that others have.
         wants: of one pod.
     """
-    refusal = _unsupported(hardware, taken, wants)
-    if refusal is not None:
-        return refusal
-    found = _search(hardware, taken, wants)
-    return _no_room(hardware, taken, wants) if found is None else found
+    return Packing(hardware, wants).place(taken)
 
 
 def fits(hardware: Hardware, taken: int, wants: Demand) -> Refusal | None:
-    """Why ``place`` would refuse, or None: much faster where one container asks."""
-    if len(wants) == 1:
-        want = wants[0]
-        if any(not mask & taken for mask in candidates(hardware, want.resource, want.count)):
+    """Why ``place`` would refuse, or None: much faster."""
+    return Packing(hardware, wants).fits(taken)
+
+
+class Packing:
+    """A pod's containers on one kind of node: made once, then asked about every node of that kind.
+
+    Whether they fit is decided by counting, and by packing from one end, which is cheap enough for thousands of nodes.
+    The best sets are then those after which the rest still fits; so both answers always agree.
+    """
+
+    def __init__(self, hardware: Hardware, wants: Demand) -> None:
+        self.hardware = hardware
+        self._wants = wants
+        # The largest first: small sets find room in what larger ones leave, and inside sets that are theirs to share.
+        self._order = sorted(range(len(wants)), key=lambda item: (-cores_of(hardware, wants[item]), item))
+        self._together = _together(wants)
+        self._sizes = tuple({(want.resource, want.count): want for want in wants}.values())
+        """One container of each size."""
+        self._inits = [item for item in self._order if wants[item].role is Role.INIT]
+        self._groups = self._grouped()
+
+    def fits(self, taken: int) -> Refusal | None:
+        """Why ``place`` would refuse, or None."""
+        return self._refusal(taken) if self._pack(taken, {}) is None else None
+
+    def place(self, taken: int) -> tuple[int, ...] | Refusal:
+        """A mask of cores for each container, in their order.
+
+        Args:
+            taken: cores that others have.
+        """
+        packed = self._pack(taken, {})
+        if packed is None:
+            return self._refusal(taken)
+        chosen: dict[int, int] = {}
+        for item in self._order:
+            for option in self._options(taken, item, chosen):
+                found = packed if option == packed[item] else self._pack(taken, {**chosen, item: option})
+                if found is not None:
+                    packed = found
+                    break
+            chosen[item] = packed[item]
+        return tuple(chosen[item] for item in range(len(chosen)))
+
+    def _options(self, taken: int, item: int, chosen: Mapping[int, int]) -> list[int]:
+        """The free sets for a container, the best first."""
+        want, own = self._wants[item], union(chosen.values())
+        free = free_candidates(self.hardware, self._busy(taken, item, chosen), want.resource, want.count)
+        return by_wholeness(self.hardware, taken | own, free, own)
+
+    def _pack(self, taken: int, chosen: Mapping[int, int]) -> Mapping[int, int] | None:
+        """A set for each container, by its place, beside those that are chosen; None when none is found."""
+        groups = self._beside(chosen) if chosen else self._groups
+        busy = taken | union(mask for item, mask in chosen.items() if self._wants[item].role is not Role.INIT)
+        if sum(group.cores * len(group.items) for group in groups) > self.hardware.cores - busy.bit_count():
             return None
-        return _unsupported(hardware, taken, wants) or _no_room(hardware, taken, wants)
-    found = place(hardware, taken, wants)
-    return found if isinstance(found, Refusal) else None
+        inits = [item for item in self._inits if item not in chosen]
+        if not all(self._room(taken, item, chosen) for item in inits):
+            return None
+        if not _hopeful(busy, groups):
+            return None
+        for packed in _packings(busy, groups, iter(range(MOST_STEPS))):
+            found = {**chosen, **packed}
+            rooms = {item: self._room(taken, item, found) for item in inits}
+            if all(rooms.values()):
+                return found | rooms
+        return None
+
+    def _room(self, taken: int, item: int, chosen: Mapping[int, int]) -> int:
+        """The first set that is free for a container; 0 for none."""
+        want, busy = self._wants[item], self._busy(taken, item, chosen)
+        masks = candidates(self.hardware, want.resource, want.count)
+        return next((mask for mask in masks if not mask & busy), 0)
+
+    def _busy(self, taken: int, item: int, chosen: Mapping[int, int]) -> int:
+        beside = self._together[item]
+        return taken | union(mask for other, mask in chosen.items() if other in beside)
+
+    def _grouped(self) -> list[_Group]:
+        """The containers that run side by side; equal ones, which may change places, are one group."""
+        found: dict[tuple[Resource, int, frozenset[int]], list[int]] = {}
+        for item in self._order:
+            want = self._wants[item]
+            if want.role is not Role.INIT:
+                meets = self._together[item].intersection(self._inits)
+                found.setdefault((want.resource, want.count, meets), []).append(item)
+        return [
+            _Group(tuple(items), meets, candidates(self.hardware, resource, count))
+            for (resource, count, meets), items in found.items()
+        ]
+
+    def _beside(self, chosen: Mapping[int, int]) -> list[_Group]:
+        """What is left of the groups when some containers have their sets."""
+        found = []
+        for group in self._groups:
+            items = tuple(item for item in group.items if item not in chosen)
+            own = union(chosen[item] for item in group.meets if item in chosen)
+            masks = tuple(mask for mask in group.masks if not mask & own) if own else group.masks
+            if items:
+                found.append(replace(group, items=items, masks=masks))
+        return found
+
+    def _refusal(self, taken: int) -> Refusal:
+        hardware = self.hardware
+        for want in self._sizes:
+            if not candidates(hardware, want.resource, want.count):
+                return Refusal(f"{unsupported(hardware, want)} {_fits(hardware, want, taken)}", lasting=True)
+        for want in self._sizes:
+            if not any(not mask & taken for mask in candidates(hardware, want.resource, want.count)):
+                # Not for ever: on an empty node there is always room for one container.
+                return Refusal(f"{_busy(want)} {_fits(hardware, want, taken)}", lasting=False)
+        return Refusal(f"{self._not_all} {_free(hardware, self._wants[0], taken)}", self._never)
+
+    @cached_property
+    def _never(self) -> bool:
+        return self._pack(0, {}) is None
+
+    @cached_property
+    def _not_all(self) -> str:
+        asked = " and ".join(dict.fromkeys(_amount(want) for want in self._wants))
+        return f"No free Neuron sets for all containers of the pod together, which ask for {asked}."
 
 
-def _unsupported(hardware: Hardware, taken: int, wants: Demand) -> Refusal | None:
-    for want in wants:
-        if not candidates(hardware, want.resource, want.count):
-            return Refusal(f"{unsupported(hardware, want)} {_fits(hardware, want, taken)}", lasting=True)
-    return None
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Containers that ask for the same beside the same others.
+
+    Attributes:
+        items: their places in the demand.
+        meets: init containers that run beside them.
+        masks: sets that each of them may get, ascending.
+    """
+
+    items: tuple[int, ...]
+    meets: frozenset[int]
+    masks: tuple[int, ...]
+
+    @property
+    def cores(self) -> int:
+        """Of one of them."""
+        return self.masks[0].bit_count() if self.masks else 0
+
+
+def _hopeful(busy: int, groups: Sequence[_Group]) -> bool:
+    """Whether each group, together with those whose sets hold sets of its own, has room alone."""
+    for group in groups:
+        number = sum(len(other.items) for other in groups if _holds(other.masks, group.masks))
+        if next(_disjoint(busy, group.masks, number, iter((0,))), None) is None:
+            return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _holds(large: tuple[int, ...], small: tuple[int, ...]) -> bool:
+    return all(any(inner & outer == inner for inner in small) for outer in large)
+
+
+def _packings(busy: int, groups: Sequence[_Group], steps: Iterator[int]) -> Iterator[dict[int, int]]:
+    """Disjoint sets for the containers of all groups, by their places."""
+    if not groups:
+        yield {}
+        return
+    first, *rest = groups
+    for masks in _disjoint(busy, first.masks, len(first.items), steps):
+        for others in _packings(busy | union(masks), rest, steps):
+            yield dict(zip(first.items, masks, strict=True)) | others
+
+
+def _disjoint(busy: int, masks: Sequence[int], number: int, steps: Iterator[int]) -> Iterator[list[int]]:
+    """So many disjoint ones of the masks, in every way, beginning with the leftmost ones.
+
+    All are of one length, so where the leftmost ones are too few, there are no others.
+    """
+    found: list[int] = []
+    """Positions."""
+    start = 0
+    for _ in steps:
+        for position in range(start, len(masks)):
+            if not masks[position] & busy:
+                busy |= masks[position]
+                found.append(position)
+                if len(found) == number:
+                    yield [masks[item] for item in found]
+                    break
+        if not found:
+            return
+        start = found.pop()
+        busy ^= masks[start]
+        start += 1
 
 
 def unsupported(hardware: Hardware, want: Want) -> str:
@@ -81,35 +253,6 @@ def union(masks: Iterable[int]) -> int:
     for mask in masks:
         found |= mask
     return found
-
-
-def _search(hardware: Hardware, taken: int, wants: Demand) -> tuple[int, ...] | None:
-    """Depth first, the best set first; None when nothing was found within the steps."""
-    together = _together(wants)
-    # The largest first: small sets find room in what larger ones leave, and inside sets that are theirs to share.
-    order = sorted(range(len(wants)), key=lambda item: (-cores_of(hardware, wants[item]), item))
-    steps = iter(range(MOST_STEPS))
-
-    def extend(chosen: dict[int, int]) -> tuple[int, ...] | None:
-        if len(chosen) == len(order):
-            return tuple(chosen[item] for item in range(len(wants)))
-        item = order[len(chosen)]
-        for option in _options(hardware, taken, wants[item], chosen, together[item]):
-            if next(steps, None) is None:
-                return None
-            found = extend({**chosen, item: option})
-            if found is not None:
-                return found
-        return None
-
-    return extend({})
-
-
-def _options(hardware: Hardware, taken: int, want: Want, chosen: dict[int, int], together: frozenset[int]) -> list[int]:
-    own = union(chosen.values())
-    beside = union(mask for other, mask in chosen.items() if other in together)
-    free = free_candidates(hardware, taken | beside, want.resource, want.count)
-    return by_wholeness(hardware, taken | own, free, own)
 
 
 def _together(wants: Demand) -> tuple[frozenset[int], ...]:
@@ -131,18 +274,6 @@ def cores_of(hardware: Hardware, want: Want) -> int:
     return want.count * (hardware.cores_per_device if want.resource is Resource.DEVICE else 1)
 
 
-def _no_room(hardware: Hardware, taken: int, wants: Demand) -> Refusal:
-    """Why sets that the rules allow are not free."""
-    for want in wants:
-        if not free_candidates(hardware, taken, want.resource, want.count):
-            # Not for ever: on an empty node there is always room for one container.
-            return Refusal(f"{_busy(want)} {_fits(hardware, want, taken)}", lasting=False)
-    asked = " and ".join(dict.fromkeys(_amount(want) for want in wants))
-    lasting = _search(hardware, 0, wants) is None
-    text = f"No free Neuron sets for all containers of the pod together, which ask for {asked}."
-    return Refusal(f"{text} {_free(hardware, wants[0], taken)}", lasting)
-
-
 def _busy(want: Want) -> str:
     connected = "" if want.count == 1 else "connected "
     return f"No {_amount(want, connected)} are free." if want.count > 1 else f"No {want.resource.noun} is free."
@@ -154,16 +285,23 @@ def _amount(want: Want, adjective: str = "") -> str:
 
 def _fits(hardware: Hardware, want: Want, taken: int) -> str:
     """What is asked, what fits, what is free."""
-    possible = list_counts(counts(hardware, want.resource))
-    return f"Possible here: {possible}. {_free(hardware, want, taken)}"
+    return f"Possible here: {_possible(hardware, want.resource)}. {_free(hardware, want, taken)}"
+
+
+@lru_cache(maxsize=1024)
+def _possible(hardware: Hardware, resource: Resource) -> str:
+    return list_counts(counts(hardware, resource))
 
 
 def _free(hardware: Hardware, want: Want, taken: int) -> str:
     units = hardware.units(want.resource)
-    number = units - len(hardware.ids(want.resource, taken))
-    now = [count for count in counts(hardware, want.resource) if free_candidates(hardware, taken, want.resource, count)]
-    largest = f", at most {now[-1]} together" if now else ""
-    return f"Free: {number} of {units} {want.resource.noun}s{largest}"
+    number = units - hardware.busy(want.resource, taken)
+    # No set is longer than the longest free run.
+    longest = max(free_runs(hardware, taken), default=0) // (hardware.cores // units)
+    for count in reversed(counts(hardware, want.resource)):
+        if count <= longest and any(not mask & taken for mask in candidates(hardware, want.resource, count)):
+            return f"Free: {number} of {units} {want.resource.noun}s, at most {count} together"
+    return f"Free: {number} of {units} {want.resource.noun}s"
 
 
 def list_counts(numbers: tuple[int, ...]) -> str:

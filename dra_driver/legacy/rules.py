@@ -64,33 +64,34 @@ def free_candidates(hardware: Hardware, taken: int, resource: Resource, count: i
 def by_wholeness(hardware: Hardware, taken: int, masks: list[int], shared: int = 0) -> list[int]:
     """Sets, the best first: those with the most of ``shared`` (what the pod has already), then those that keep most."""
 
-    def rank(mask: int) -> tuple[int, tuple[tuple[int, ...], tuple[int, ...]], int]:
-        devices, cores = wholeness(hardware, taken | mask)
-        lost = (tuple(-number for number in devices), tuple(-length for length in cores))
-        return (mask & ~shared).bit_count(), lost, mask
+    def rank(mask: int) -> tuple[int, Wholeness, int]:
+        return -(mask & ~shared).bit_count(), wholeness(hardware, taken | mask), -mask
 
-    return sorted(masks, key=rank)
+    return sorted(masks, key=rank, reverse=True)
 
 
 def wholeness(hardware: Hardware, taken: int) -> Wholeness:
     """How much of a node is whole."""
+    return _free_sets(hardware, hardware.first_cores(taken)), tuple(free_runs(hardware, taken))
+
+
+def free_runs(hardware: Hardware, taken: int) -> list[int]:
+    """Lengths of the runs of free cores, longest first."""
     free = ~taken & ((1 << hardware.cores) - 1)
-    runs = sorted(map(len, filter(None, f"{free:b}".split("0"))), reverse=True)
-    # A zero at the end keeps a list above its own beginning, whatever the sign it is compared with.
-    return _free_sets(hardware, hardware.busy_devices(taken)), (*runs, 0)
+    return sorted(map(len, filter(None, f"{free:b}".split("0"))), reverse=True)
 
 
 @lru_cache(maxsize=8192)
 def _free_sets(hardware: Hardware, busy: int) -> tuple[int, ...]:
+    """How many sets of each size are free; ``busy`` has the first cores of the devices that are not."""
     return tuple(sum(not mask & busy for mask in masks) for _, masks in _set_masks(hardware))
 
 
 @cache
 def _set_masks(hardware: Hardware) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Size and masks (of devices) of all sets, largest first."""
+    """Size and masks of all sets of devices, largest first."""
     sizes = range(hardware.devices, 0, -1)
-    found = ((size, _device_sets(hardware, size)) for size in sizes)
-    return tuple((size, tuple(sum(1 << i for i in members) for members in sets)) for size, sets in found if sets)
+    return tuple((size, found) for size in sizes if (found := candidates(hardware, Resource.DEVICE, size)))
 
 
 def score(hardware: Hardware, before: int, after: int) -> int:

@@ -52,7 +52,7 @@ class Installation:
     def install(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Install with these options, whatever was there."""
         self._installed = None
-        done = self.run("--timeout", "120", *options, self.image)
+        done = self.run("--reset", "--timeout", "120", *options, self.image)
         self._installed = options
         return done
 

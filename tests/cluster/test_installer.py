@@ -73,6 +73,44 @@ def test_uninstall_refuses_while_claims_are_in_use_and_names_them(driver: Instal
     assert (identities(driver), present(driver), driver.kube.slices()) == (before, CLUSTER_OBJECTS, slices)
 
 
+def test_an_update_keeps_settings_and_refuses_to_leave_nodes_with_claims(
+    driver: Installation, namespace: Namespace
+) -> None:
+    """With a kubelet root and a label beside --emulate: all that the installer reads back."""
+    driver.changed()
+    kube, label = driver.kube, "example.com/neuron=yes"
+    kube.kubectl("label", "nodes", "--all", label)
+    driver.run("--node-selector", label, "--kubelet-root", "/var/lib/kubelet", driver.image)
+    spec, slices = driver.daemonset()["spec"], kube.slices()
+    assert spec["template"]["spec"]["nodeSelector"] == {"example.com/neuron": "yes"}
+    namespace.apply(template("one", request()), pod("uses", templates={"neurons": "one"}))
+    namespace.wait_ready("uses")
+    before = identities(driver)
+
+    with_placer = driver.run("--placer", "--group-timeout", "60", driver.image)
+    again = driver.run(driver.image)
+    plain = f"{driver.image} --emulate {EMULATED} --node-selector {label} --kubelet-root /var/lib/kubelet"
+    placing = f"{plain} --placer --group-timeout 60"
+    assert f"installed: {plain}\nwill be:   {placing}\n" in with_placer.stderr
+    assert f"installed: {placing}\nwill be:   {placing}\n" in again.stderr
+    assert {line.rpartition(" ")[2] for line in again.stdout.splitlines()} == {"unchanged"}
+    assert (driver.daemonset()["spec"], identities(driver), kube.slices()) == (spec, before, slices)
+
+    refused = driver.run("--node-selector", "example.com/neuron=no", driver.image, check=False)
+    assert refused.returncode == 1
+    claim = namespace.claim_of("uses")["metadata"]["name"]
+    assert f"  {namespace.name}/{claim}, used by uses" in refused.stderr
+    assert (driver.daemonset()["spec"], identities(driver), kube.slices()) == (spec, before, slices)
+
+    namespace.kubectl("delete", "pod", "uses", "--grace-period=1", "--wait=false")
+    eventually("the pod to be gone", lambda: namespace.pod("uses") is None, 60)
+    left = driver.run("--node-selector", "example.com/neuron=no", driver.image)
+    assert "runs nowhere yet" in left.stderr
+    assert driver.daemonset()["status"]["desiredNumberScheduled"] == 0
+    remove(driver)
+    kube.kubectl("label", "nodes", "--all", "example.com/neuron-")
+
+
 def test_uninstall_takes_everything_away_when_no_claim_is_in_use(driver: Installation) -> None:
     driver.changed()
     done = driver.run("--uninstall")

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests.support import IMAGE, INSTALLER, ROOT, documents, install, of_kind, pod_spec
+from tests.manifests.support import IMAGE, INSTALLER, ROOT, Object, documents, install, of_kind, pod_spec
 
 Reply = tuple[str, str, int]
 
+OLD = "registry.example/neuron-dra-driver:1.2.2"
 GROUPS = '{"groups":[{"name":"resource.k8s.io","versions":[%s]}]}'
 
 
@@ -40,11 +41,15 @@ class Cluster:
         self.reply("config view", "https://api.example:6443")
         self.reply("get --raw /apis/admissionregistration", '{"resources":[{"name":"validatingadmissionpolicies"}]}')
         self.reply("get --raw /apis", served("v1"))
+        self.reply("get nodes -l", "node-a\nnode-b\n")
         self.reply("get nodes -L", "NAME STATUS INSTANCE-TYPE\nnode-a Ready m5.large\n")
         self.reply(
             "get nodes", "node-a  v1.37.1  trn2.48xlarge  <none>\nnode-b  v1.37.1-eks-1  trn2.48xlarge  <none>\n"
         )
         self.reply("get daemonsets --all-namespaces", "kube-system kube-proxy\n")
+        # Nothing is installed yet.
+        self.reply("get daemonset neuron-dra-driver-kubelet-plugin --ignore-not-found")
+        self.reply("get deployment neuron-dra-driver-placer --ignore-not-found")
         self.reply("apply -f -", "daemonset.apps/neuron-dra-driver-kubelet-plugin created\n")
         self.reply("get daemonset ", "1|1|2|2|2\n")
         self.reply("get pods", "node-a \nnode-b \n")
@@ -61,6 +66,27 @@ class Cluster:
     def sequence(self, text: str, replies: Sequence[Reply]) -> None:
         """Answer the calls with `text` one after the other; the last answer stays."""
         self.rules[text] = list(replies)
+
+    def installed(
+        self,
+        *,
+        emulate: str = "",
+        ultraservers: str = "",
+        kubelet_root: str = "/var/lib/kubelet",
+        instance_types: bool = False,
+        labels: str = "",
+    ) -> None:
+        """Have a DaemonSet: what the installer reads of it."""
+        types = "node.kubernetes.io/instance-type" if instance_types else ""
+        self.reply(
+            "get daemonset neuron-dra-driver-kubelet-plugin --ignore-not-found",
+            f"daemonset|{OLD}|{emulate}|{ultraservers}|{kubelet_root}/plugins|{types}|{labels}",
+        )
+
+    def placer_installed(self, group_timeout: str) -> None:
+        """Have a placer, which becomes ready at once."""
+        self.reply("get deployment neuron-dra-driver-placer --ignore-not-found", f"deployment|{group_timeout}")
+        self.reply("rollout status", "deployment successfully rolled out\n")
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the installer against this cluster."""
@@ -282,7 +308,7 @@ def test_a_failed_apply_ends_it(cluster: Cluster) -> None:
     result = cluster.run(IMAGE)
     assert result.returncode == 1
     assert "not everything could be applied" in result.stderr
-    assert not [line for line in cluster.calls if "get daemonset " in line]
+    assert "waiting up to" not in result.stderr
 
 
 def test_the_wait_ends_when_every_node_runs_this_version(cluster: Cluster) -> None:
@@ -351,11 +377,11 @@ def test_ten_devices_are_not_taken_for_none(cluster: Cluster) -> None:
 
 
 CLAIMS = (
-    "default/pod0-neurons-x|neuron.aws.com neuron.aws.com|pod0\n"
-    "default/gpu|gpu.nvidia.com|pod1\n"
-    "default/waiting||\n"
-    "default/lookalike|neuron.aws.com.example|pod2\n"
-    "default/left-over|neuron.aws.com|\n"
+    "default/pod0-neurons-x|neuron.aws.com neuron.aws.com|node-a node-a|pod0\n"
+    "default/gpu|gpu.nvidia.com|node-a|pod1\n"
+    "default/waiting|||\n"
+    "default/lookalike|neuron.aws.com.example|node-a|pod2\n"
+    "default/left-over|neuron.aws.com|node-a|\n"
 )
 
 
@@ -440,6 +466,203 @@ def test_a_dry_run_of_uninstall_prints_the_same_deletions(cluster: Cluster) -> N
     printed = install("--uninstall", "--dry-run").stdout.splitlines()
     cluster.run("--uninstall")
     assert printed == [f"kubectl {line}" for line in cluster.changes]
+
+
+def applied_daemonset(cluster: Cluster) -> Object:
+    return pod_spec(of_kind(documents(cluster.applied), "DaemonSet"))
+
+
+def applied_environment(cluster: Cluster, kind: str) -> dict[str, str]:
+    (container,) = pod_spec(of_kind(documents(cluster.applied), kind))["containers"]
+    return {item["name"]: item.get("value", "") for item in container["env"]} | {"image": container["image"]}
+
+
+def test_an_update_keeps_the_settings_that_it_is_not_told_to_change(cluster: Cluster) -> None:
+    cluster.installed(
+        emulate="trn2u.48xlarge", ultraservers="2x4", kubelet_root="/srv/kubelet", labels='{"example.com/neuron":"yes"}'
+    )
+    cluster.placer_installed("60")
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0, result.stderr
+    settings = "--emulate trn2u.48xlarge --emulated-ultraservers 2x4 --node-selector example.com/neuron=yes"
+    settings += " --kubelet-root /srv/kubelet --placer --group-timeout 60"
+    assert cluster.applied == install("--dry-run", *settings.split(), IMAGE).stdout
+
+
+def test_an_update_shows_what_is_installed_and_what_will_be(cluster: Cluster) -> None:
+    cluster.installed(emulate="trn2.48xlarge")
+    cluster.placer_installed("60")
+    status, said = answer_on_a_terminal(cluster, "n\n", "--group-timeout", "90", IMAGE)
+    assert status == 1
+    before, after = (line for line in said.split("[y/N]")[0].splitlines() if "--emulate trn2.48xlarge" in line)
+    assert OLD in before
+    assert before.endswith("--placer --group-timeout 60")
+    assert IMAGE in after
+    assert after.endswith("--placer --group-timeout 90")
+    assert cluster.changes == []
+
+
+def test_what_an_update_is_told_it_changes_and_nothing_else(cluster: Cluster) -> None:
+    cluster.installed(emulate="trn2.48xlarge")
+    cluster.placer_installed("60")
+    assert cluster.run("--group-timeout", "90", "--node-selector", "a=b", IMAGE).returncode == 0
+    assert applied_environment(cluster, "Deployment")["GROUP_TIMEOUT"] == "90"
+    assert applied_environment(cluster, "DaemonSet")["NEURON_DRA_DRIVER_EMULATION_MODE"] == "trn2.48xlarge"
+    assert applied_daemonset(cluster)["nodeSelector"] == {"a": "b"}
+
+
+def test_an_update_renews_the_placer_that_is_installed(cluster: Cluster) -> None:
+    cluster.installed(instance_types=True)
+    cluster.placer_installed("60")
+    assert cluster.run("--restart", IMAGE).returncode == 0
+    assert applied_environment(cluster, "Deployment")["image"] == IMAGE
+    assert len([line for line in cluster.calls if "rollout restart" in line]) == 2
+    assert [line for line in cluster.calls if "rollout status deployment/neuron-dra-driver-placer" in line]
+
+
+def test_a_placer_is_added_to_an_emulated_installation_without_ending_the_driver(cluster: Cluster) -> None:
+    cluster.installed(emulate="trn2u.48xlarge", ultraservers="2x4")
+    cluster.reply("rollout status", "deployment successfully rolled out\n")
+    assert cluster.run("--placer", IMAGE).returncode == 0
+    environment = applied_environment(cluster, "DaemonSet")
+    assert (environment["NEURON_DRA_DRIVER_EMULATION_MODE"], environment["EMULATED_ULTRASERVERS"]) == (
+        "trn2u.48xlarge",
+        "2x4",
+    )
+    assert applied_environment(cluster, "Deployment")["GROUP_TIMEOUT"] == "300"
+
+
+def test_another_emulated_type_does_not_inherit_the_ultraservers(cluster: Cluster) -> None:
+    cluster.installed(emulate="trn2u.48xlarge", ultraservers="2x4")
+    assert cluster.run("--emulate", "trn2.48xlarge", IMAGE).returncode == 0
+    assert "EMULATED_ULTRASERVERS" not in applied_environment(cluster, "DaemonSet")
+
+
+def test_ultraservers_can_be_added_to_an_emulated_installation_alone(cluster: Cluster) -> None:
+    cluster.installed(emulate="trn2u.48xlarge")
+    assert cluster.run("--emulated-ultraservers", "2x4", IMAGE).returncode == 0
+    assert applied_environment(cluster, "DaemonSet")["EMULATED_ULTRASERVERS"] == "2x4"
+
+
+def test_reset_takes_the_defaults_for_what_it_is_not_told(cluster: Cluster) -> None:
+    cluster.installed(emulate="trn2.48xlarge")
+    cluster.placer_installed("60")
+    assert cluster.run("--reset", IMAGE).returncode == 0
+    assert cluster.applied == install("--dry-run", "--placer", IMAGE).stdout
+
+
+def test_labels_that_were_added_by_hand_are_not_taken_for_the_choice_of_nodes(cluster: Cluster) -> None:
+    """The instance types still choose the nodes, and apply leaves alone what it has not written."""
+    cluster.installed(instance_types=True, labels='{"example.com/pool":"a","example.com/zone":"b"}')
+    assert cluster.run(IMAGE).returncode == 0
+    assert cluster.applied == install("--dry-run", IMAGE).stdout
+
+
+def test_a_setting_that_cannot_be_kept_is_not_guessed_at(cluster: Cluster) -> None:
+    cluster.installed(labels='{"example.com/pool":"a","example.com/zone":"b"}')
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert '--node-selector \'{"example.com/pool":"a","example.com/zone":"b"}\' is not valid' in result.stderr
+    assert "the installed --node-selector cannot be kept; give that option, or --reset" in result.stderr
+    assert cluster.changes == []
+    assert cluster.run("--node-selector", "example.com/pool=a", IMAGE).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["get daemonset neuron-dra-driver-kubelet-plugin --", "get deployment"])
+def test_an_update_that_cannot_tell_what_is_installed_changes_nothing(cluster: Cluster, text: str) -> None:
+    (rule,) = [rule for rule in cluster.rules if rule.startswith(text)]
+    cluster.reply(rule, "", "Forbidden\n", 1)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert "Nothing was changed" in result.stderr
+    assert cluster.changes == []
+
+
+LEAVES_NODE_A = ("--node-selector", "example.com/neuron=yes")
+
+
+def test_an_update_that_would_end_the_driver_beside_claims_is_refused(cluster: Cluster) -> None:
+    cluster.installed(emulate="trn2.48xlarge")
+    cluster.reply("get nodes -l", "node-b\n")
+    cluster.reply("get resourceclaims", CLAIMS + "default/elsewhere|neuron.aws.com|node-b|pod3\n")
+    result = cluster.run(*LEAVES_NODE_A, IMAGE)
+    assert result.returncode == 1
+    assert [line for line in result.stderr.splitlines() if "used by" in line] == [
+        "  default/pod0-neurons-x, used by pod0"
+    ]
+    assert "node-a" in result.stderr
+    assert "--force" in result.stderr
+    assert "Nothing was changed" in result.stderr
+    assert cluster.changes == []
+    (asked,) = [line for line in cluster.calls if "get nodes -l" in line]
+    assert " -l example.com/neuron=yes " in asked
+
+
+def test_a_reset_asks_for_the_nodes_of_the_known_instance_types(cluster: Cluster) -> None:
+    from dra_driver.topology.instance_types import INSTANCE_TYPES
+
+    cluster.installed(emulate="trn2.48xlarge")
+    cluster.reply("get nodes -l", "")
+    cluster.reply("get resourceclaims", CLAIMS)
+    assert cluster.run("--reset", IMAGE).returncode == 1
+    (asked,) = [line for line in cluster.calls if "get nodes -l" in line]
+    types = [*INSTANCE_TYPES, *(f"ml.{name}" for name in INSTANCE_TYPES)]
+    assert f" -l node.kubernetes.io/instance-type in ({','.join(types)}) " in asked
+
+
+def test_another_kubelet_root_is_refused_while_claims_are_in_use(cluster: Cluster) -> None:
+    """What was prepared stands in the old directory, and kubelet is not told of the new one's driver."""
+    cluster.installed(instance_types=True)
+    cluster.reply("get resourceclaims", CLAIMS)
+    result = cluster.run("--kubelet-root", "/srv/kubelet", IMAGE)
+    assert result.returncode == 1
+    assert "default/pod0-neurons-x, used by pod0" in result.stderr
+    assert cluster.changes == []
+
+
+def test_a_forced_update_says_what_becomes_of_the_pods(cluster: Cluster) -> None:
+    cluster.installed(emulate="trn2.48xlarge")
+    cluster.reply("get nodes -l", "node-b\n")
+    cluster.reply("get resourceclaims", CLAIMS)
+    result = cluster.run("--force", *LEAVES_NODE_A, IMAGE)
+    assert result.returncode == 0
+    assert "Terminating" in result.stderr
+    assert cluster.changes == ["apply -f -"]
+
+
+@pytest.mark.parametrize(("stays", "claims"), [("node-b\n", ""), ("node-a\nnode-b\n", CLAIMS)])
+def test_an_update_that_ends_the_driver_beside_no_claim_is_done(cluster: Cluster, stays: str, claims: str) -> None:
+    cluster.installed(emulate="trn2.48xlarge")
+    cluster.reply("get nodes -l", stays)
+    cluster.reply("get resourceclaims", claims)
+    result = cluster.run(*LEAVES_NODE_A, IMAGE)
+    assert result.returncode == 0
+    assert ("the driver ends on node-a" in result.stderr) == (stays == "node-b\n")
+
+
+def test_claims_do_not_keep_a_driver_from_coming_back(cluster: Cluster) -> None:
+    """After a forced removal: where no driver runs, none can end."""
+    cluster.reply("get pods", "")
+    cluster.reply("get nodes -l", "")
+    cluster.reply("get resourceclaims", CLAIMS)
+    assert cluster.run(IMAGE).returncode == 0
+
+
+def test_after_the_placer_the_example_with_its_gate_is_named(cluster: Cluster) -> None:
+    cluster.reply("get resourceslices", "node-a|trn2u.48xlarge|neuron-node\nnode-b|trn2u.48xlarge|neuron-node\n")
+    cluster.reply("rollout status", "deployment successfully rolled out\n")
+    shown = cluster.run("--placer", IMAGE).stderr
+    (line,) = [line for line in shown.splitlines() if "2-node-inference-us.yaml" in line]
+    command, _, rest = line.partition(" | ")
+    assert rest.startswith("kubectl apply -f -")
+    example = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True, timeout=20)
+    group = of_kind(documents(example.stdout), "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
+    assert group["leaderTemplate"]["spec"]["schedulingGates"] == [{"name": "neuron.aws.com/ultraserver"}]
+
+
+def test_uninstall_names_the_directory_that_the_driver_used(cluster: Cluster) -> None:
+    cluster.installed(kubelet_root="/srv/kubelet", instance_types=True)
+    assert "/srv/kubelet/plugins/neuron.aws.com" in cluster.run("--uninstall").stderr
 
 
 def test_the_path_of_the_vendors_documentation_works_from_any_directory(tmp_path: Path) -> None:

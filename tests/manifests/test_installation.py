@@ -316,6 +316,7 @@ def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> Non
         (("--resource-api", "v1alpha3", IMAGE), "--resource-api"),
         (("--timeout", "0", IMAGE), "--timeout"),
         (("--placer", "--group-timeout", "0", IMAGE), "--group-timeout"),
+        (("--group-timeout", "60", IMAGE), "--group-timeout goes with --placer"),
         (("--timeout", "soon", IMAGE), "--timeout"),
         (("--kubectl", "", IMAGE), "kubectl command is empty"),
         (("--uninstall", IMAGE), "--uninstall takes no image"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -29,6 +32,7 @@ from tests.plugin.extenderworld import (
     notes,
     pod,
     pod_document,
+    process,
     sample,
 )
 
@@ -400,3 +404,28 @@ def test_a_new_logical_core_size_of_a_node_is_noticed(server: ApiServer, one: Ex
         found["status"]["capacity"][CORE] = "128"
         server.store.update("nodes", "n", found)
     eventually(lambda: one.fits(probe, nodes) == nodes, what="128 cores")
+
+
+def test_many_containers_on_nodes_that_are_all_different_do_not_stop_health(server: ApiServer, tmp_path: Path) -> None:
+    random, nodes = Random(7), [f"n{number}" for number in range(300)]
+    for name in nodes:
+        add_node(server, name, "trn2.48xlarge")
+        taken = sorted(random.sample(range(64), 20))
+        numbers = ",".join(map(str, taken))
+        held = {"AWS_NEURON_IDS": numbers, "NEURON_RESOURCE_TYPE": CORE, "NEURON_ALLOCATED": "true"}
+        add_pod(server, f"on-{name}", limits(cores=len(taken)), node=name, **held)
+    asked = pod_document("many", *[limits(cores=2)] * 4, *[limits(cores=1)] * 36)
+    with process(server, tmp_path, "--no-leader-elect") as (_, client), ThreadPoolExecutor(1) as asking:
+        one_core = pod_document("one", limits(cores=1))
+        eventually(lambda: client.fits(one_core, nodes) == nodes, what="the nodes")
+        started = time.monotonic()
+        asked_for = asking.submit(eventually, lambda: client.fits(asked, nodes), within=30, what="a node")
+        slowest = 0.0
+        while not asked_for.done():
+            begun = time.monotonic()
+            assert client.get("/livez") == (200, "ok\n")
+            slowest = max(slowest, time.monotonic() - begun)
+            time.sleep(0.01)
+        asked_for.result()
+        assert slowest < 1.0
+        assert time.monotonic() - started < 5.0

@@ -73,7 +73,7 @@ def test_the_projects_own_programs_take_no_shortened_option_either(program: str)
         capture_output=True,
         text=True,
         cwd=ROOT / "scripts",
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"},
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (2, ""), done.stderr

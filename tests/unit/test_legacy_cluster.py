@@ -10,6 +10,7 @@ import pytest
 
 from dra_driver.legacy.annotations import Share, write
 from dra_driver.legacy.demand import Role, Want
+from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.choices import Choice
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.objects import NodeObject, PodObject
@@ -174,6 +175,40 @@ def test_verdicts_follow_every_change_and_remember_a_bounded_number_of_requests(
         verdicts.filter(["n"], (Want("main", Role.MAIN, Resource.CORE, count),))
     assert verdicts.filter(["n"], WANTS).fitting == ["n"]
     assert len(verdicts.remembered) == SHAPES
+
+
+def asked(*nodes: str) -> bytes:
+    containers = [{"name": "main", "resources": {"limits": {"aws.amazon.com/neuron": "4"}}}]
+    item = {"metadata": {"namespace": "a", "name": "p"}, "spec": {"containers": containers}}
+    return msgspec.json.encode({"Pod": item, "NodeNames": nodes})
+
+
+def test_nodes_for_which_there_is_no_time_are_no_verdict_but_an_error_that_brings_the_pod_back(
+    cluster: Cluster,
+) -> None:
+    cluster.nodes_listed([node("n"), node("m")])
+    hasty = Verdicts(cluster, seconds=-1)
+    found = msgspec.json.decode(answers.filter_(hasty, asked("n", "m")))
+    assert found == {
+        "Error": "the pod fits on none of 0 nodes, and there was no time to look at 2 others; "
+        "they are looked at when it is tried again"
+    }
+    assert dict(hasty.scores(["n", "m"], WANTS)) == {"n": 0, "m": 0}
+    assert hasty.remembered == [0]
+
+
+def test_nodes_that_fit_are_given_though_there_was_no_time_for_others(cluster: Cluster) -> None:
+    cluster.nodes_listed([node(f"n{number}") for number in range(3000)])
+    verdicts = Verdicts(cluster, seconds=0.002)
+    names = [f"n{number}" for number in range(3000)]
+    tries: list[dict[str, Any]] = []
+    while not tries or "FailedNodes" in tries[-1]:
+        tries.append(msgspec.json.decode(answers.filter_(verdicts, asked(*names))))
+        assert len(tries) < 3000
+    assert len(tries) > 1
+    assert set(tries[0]["FailedNodes"].values()) == {"There was no time to look at the node"}
+    assert set(tries[0]["NodeNames"]) | set(tries[0]["FailedNodes"]) == set(names)
+    assert tries[-1]["NodeNames"] == names, "what was judged once is remembered"
 
 
 def test_usage_maps_are_due_after_changes_only(cluster: Cluster) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from dra_driver.errors import DriverError
 from dra_driver.legacy.demand import MOST_CONTAINERS, Container, Demand, Limits, Number, Resources, Role, Want, demand
 from dra_driver.legacy.hardware import Hardware, hardware
 from dra_driver.legacy.names import Resource
-from dra_driver.legacy.placement import Refusal, fits, list_counts, place, union
+from dra_driver.legacy.placement import Packing, Refusal, fits, list_counts, place, union
 from dra_driver.legacy.rules import candidates
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE
@@ -146,6 +148,34 @@ def test_what_is_placed_is_free_obeys_the_rules_and_collides_with_nothing_that_r
 def test_many_containers_are_refused_in_time() -> None:
     asked = wants(*[main(2)] * 5, *[main(1)] * 3)
     assert isinstance(place(INF2, INF2.mask(DEVICE, [1]), asked), Refusal)
+
+
+def test_whether_many_containers_fit_is_cheap_on_nodes_that_are_all_different() -> None:
+    """A filter asks it for thousands of nodes; 20 ms each would be far too much."""
+    kind = hardware("trn2.48xlarge", 16, 128)
+    for asked in (wants(*[main(1, CORE)] * 64), wants(*[main(2, CORE)] * 20, *[main(1, CORE)] * 44)):
+        packing = Packing(kind, asked)
+        random = Random(1)
+        masks = [random.getrandbits(128) & random.getrandbits(128) for _ in range(500)]
+        started = time.thread_time()
+        fitting = sum(packing.fits(mask) is None for mask in masks)
+        assert time.thread_time() - started < 1.0
+        assert fitting, "else counting alone would have done"
+
+
+@given(st.lists(st.tuples(st.sampled_from(Resource), st.integers(1, 4)), min_size=1, max_size=4), st.data())
+def test_containers_side_by_side_are_refused_only_where_no_disjoint_sets_exist(
+    asked: list[tuple[Resource, int]], data: st.DataObject
+) -> None:
+    kind = data.draw(st.sampled_from([INF1, hardware("inf2.24xlarge", 6, 12)]))
+    taken = data.draw(st.integers(0, (1 << kind.cores) - 1)) & data.draw(st.integers(0, (1 << kind.cores) - 1))
+
+    def possible(busy: int, left: list[tuple[Resource, int]]) -> bool:
+        masks = candidates(kind, *left[0]) if left else ()
+        return not left or any(not mask & busy and possible(busy | mask, left[1:]) for mask in masks)
+
+    found = place(kind, taken, wants(*((Role.MAIN, *item) for item in asked)))
+    assert isinstance(found, Refusal) == (not possible(taken, asked))
 
 
 def container(name: str, devices: Number = None, cores: Number = None, policy: str | None = None) -> Container:

@@ -40,11 +40,15 @@ def filter_(verdicts: Verdicts, body: bytes) -> bytes:
         wants = wanted(args.pod)
     except DriverError as error:
         # As a reason on every node: the pod's event shows it, and the scheduler waits for a change of the pod.
-        found, wants = Filtered([], {}, dict.fromkeys(nodes, _sentence(error))), ()
+        found, wants = Filtered([], {}, dict.fromkeys(nodes, _sentence(error)), []), ()
     else:
-        found = verdicts.filter(nodes, wants) if wants else Filtered(list(nodes), {}, {})
+        found = verdicts.filter(nodes, wants) if wants else Filtered(list(nodes), {}, {}, [])
     _report(args, wants, found, len(nodes))
-    result = FilterResult(failed_nodes=found.failed, failed_and_unresolvable_nodes=found.lasting)
+    if found.unjudged and not found.fitting:
+        # An error, not a verdict: the scheduler tries a pod again within seconds then, and else after minutes.
+        return encode(FilterResult(error=_unfinished(len(found.unjudged), len(nodes))))
+    late = dict.fromkeys(found.unjudged, "There was no time to look at the node")
+    result = FilterResult(failed_nodes=found.failed | late, failed_and_unresolvable_nodes=found.lasting)
     if args.node_names is not None:
         result.node_names = found.fitting
     else:
@@ -108,7 +112,7 @@ def _report(args: Args, wants: Demand, found: Filtered, candidates: int) -> None
     failed = found.failed | found.lasting
     reasons = {name: failed[name] for name in list(failed)[:_SHOWN]}
     log.info(
-        "POD %s/%s (%s) fits in %d of %d nodes. Filtered nodes: %s%s. Failed nodes: %s%s",
+        "POD %s/%s (%s) fits in %d of %d nodes. Filtered nodes: %s%s. Failed nodes: %s%s. No time for %d",
         meta.namespace,
         meta.name,
         asked or "no Neuron resources that can be given",
@@ -118,6 +122,14 @@ def _report(args: Args, wants: Demand, found: Filtered, candidates: int) -> None
         " and more" if len(found.fitting) > _SHOWN else "",
         reasons,
         " and more" if len(failed) > _SHOWN else "",
+        len(found.unjudged),
+    )
+
+
+def _unfinished(unjudged: int, candidates: int) -> str:
+    return (
+        f"the pod fits on none of {candidates - unjudged} nodes, and there was no time to look at {unjudged} others; "
+        "they are looked at when it is tried again"
     )
 
 

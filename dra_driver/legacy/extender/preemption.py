@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dra_driver.legacy.demand import Demand, at_once
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import Resource
-from dra_driver.legacy.placement import cores_of, fits
+from dra_driver.legacy.placement import Packing, cores_of
 from dra_driver.legacy.rules import free_candidates
 from dra_driver.legacy.usage import Holding, held_by, usage
 
@@ -50,29 +50,29 @@ def victims(
             they have something else that the pod needs.
         in_time: asked now and then.
     """
-    asked = frozenset(proposed)
-    if _is_enough(node, wants, asked, asked):
+    asked, packing = frozenset(proposed), Packing(node.hardware, wants)
+    if _is_enough(node, packing, asked, asked):
         return list(proposed)
     lower = {item.uid: item for item in node.tenants if item.uid in asked or _priority(item, priority) < priority}
     found = frozenset(lower)
-    if not _is_enough(node, wants, asked, found):
+    if not _is_enough(node, packing, asked, found):
         return None
     crowd = _crowd(node, wants, lower.values())
     for item in sorted(lower.values(), key=lambda item: (-_priority(item, 0), -crowd[item.uid], item.uid in asked)):
         if not in_time():
             return None
         fewer = found - {item.uid}
-        if _is_enough(node, wants, asked, fewer):
+        if _is_enough(node, packing, asked, fewer):
             found = fewer
     return _ordered(proposed, lower, found)
 
 
-def _is_enough(node: Tenancy, wants: Demand, asked: frozenset[str], evicted: frozenset[str]) -> bool:
+def _is_enough(node: Tenancy, packing: Packing, asked: frozenset[str], evicted: frozenset[str]) -> bool:
     """Whether the pod fits without some others, also by count: they must free as much as those that were asked for."""
     staying = [item for item in node.tenants if item.uid not in evicted]
     counts = zip(_counts(node, evicted), _counts(node, asked), strict=True)
     by_count = all(freed >= needed for freed, needed in counts)
-    return by_count and fits(node.hardware, _taken(node, staying), wants) is None
+    return by_count and packing.fits(_taken(node, staying)) is None
 
 
 def _taken(node: Tenancy, staying: Iterable[Tenant]) -> int:

@@ -148,6 +148,8 @@ class Server:
         self._operations = operations
         self._tls = tls
         self._threads = ThreadPoolExecutor(THREADS, "bind")
+        # One: more would only take turns, and health is answered beside it.
+        self._judge = ThreadPoolExecutor(1, "judge")
         self._large = asyncio.Lock()
         self._client: aiohttp.ClientSession | None = None
         app = web.Application(client_max_size=MOST_BYTES)
@@ -196,7 +198,8 @@ class Server:
         await self._runner.cleanup()
         if self._client is not None:
             await self._client.close()
-        await asyncio.to_thread(self._threads.shutdown)
+        for pool in (self._judge, self._threads):
+            await asyncio.to_thread(pool.shutdown)
 
     def _asked(
         self, name: str, answer: Callable[[bytes], Awaitable[tuple[bytes, bool]]]
@@ -242,10 +245,12 @@ class Server:
             raise refusal from error
 
     async def _filter(self, body: bytes) -> tuple[bytes, bool]:
-        return answers.filter_(self._verdicts, body), True
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._judge, answers.filter_, self._verdicts, body), True
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, bool]:
-        return answers.prioritize(self._verdicts, body), True
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._judge, answers.prioritize, self._verdicts, body), True
 
     async def _preempt(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()

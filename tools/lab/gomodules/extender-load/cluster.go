@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
@@ -18,15 +19,20 @@ const (
 )
 
 // kinds are the instance types of the nodes, by turns: how many devices, and logical cores of each.
-var kinds = []struct {
+type kind struct {
 	name           string
 	devices, cores int
-}{
+}
+
+var kinds = []kind{
 	{"trn1.32xlarge", 16, 2},
 	{"trn2.48xlarge", 16, 4},
 	{"inf2.48xlarge", 12, 2},
 	{"inf1.24xlarge", 16, 4},
 }
+
+// largest is the type with the most cores: that of all nodes where no two are to be alike.
+var largest = []kind{{"trn2.48xlarge", 16, 8}}
 
 // Meta and Object are what all objects of the API have; Spec and Status differ.
 type Meta struct {
@@ -57,7 +63,11 @@ type Cluster struct {
 	watches map[chan []byte]string
 }
 
-func newCluster(nodes, pods int) *Cluster {
+func newCluster(nodes, pods int, different bool) *Cluster {
+	kinds := kinds
+	if different {
+		kinds = largest
+	}
 	c := &Cluster{
 		version: 1, objects: map[string][]*Object{}, byName: map[string]*Object{}, watches: map[chan []byte]string{},
 	}
@@ -76,23 +86,50 @@ func newCluster(nodes, pods int) *Cluster {
 		c.put("nodes", node)
 	}
 	for number := range pods {
-		// Spread out, so that every node has some sets left and some broken.
 		kind := kinds[number%nodes%len(kinds)]
-		id := strconv.Itoa(number / nodes * 3 % kind.devices)
+		// Spread out, so that every node has some sets left and some broken.
+		resource, ids := device, []string{strconv.Itoa(number / nodes * 3 % kind.devices)}
+		if different {
+			resource, ids = core, scattered(number%nodes, number/nodes, max(pods/nodes, 1), kind.devices*kind.cores)
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		listed := strings.Join(ids, ",")
 		allocation := fmt.Sprintf(
-			`{"coresPerDevice":%d,"containers":[{"name":"main","resource":%q,"ids":%q}]}`, kind.cores, device, id)
-		item := pod(fmt.Sprintf("training-%d-worker", number), c.names[number%nodes], map[string]string{device: "1"},
+			`{"coresPerDevice":%d,"containers":[{"name":"main","resource":%q,"ids":%q}]}`, kind.cores, resource, listed)
+		limits := map[string]string{resource: strconv.Itoa(len(ids))}
+		item := pod(fmt.Sprintf("training-%d-worker", number), c.names[number%nodes], []map[string]string{limits},
 			map[string]string{
-				"AWS_NEURON_IDS": id, "NEURON_RESOURCE_TYPE": device, "NEURON_ALLOCATED": "true", "NEURON_DEVS": id,
-				"NEURON_ALLOC_TIME": strconv.Itoa(1795282037887397618 + number), "neuron.aws.com/allocation": allocation,
+				"AWS_NEURON_IDS": listed, "NEURON_RESOURCE_TYPE": resource, "NEURON_ALLOCATED": "true",
+				"NEURON_ALLOC_TIME":         strconv.Itoa(1795282037887397618 + number),
+				"neuron.aws.com/allocation": allocation,
 			})
 		c.put("pods", item)
 	}
 	return c
 }
 
-// pod has the size of a usual one: about 4 kB.
-func pod(name, node string, limits, annotations map[string]string) *Object {
+// scattered gives one of the pods of a node its cores. All pods of a node together have a fifth of them to nearly all,
+// in no order, and never all.
+func scattered(node, part, parts, cores int) []string {
+	random := rand.New(rand.NewPCG(uint64(node), 0))
+	share, free := 0.2+0.75*random.Float64(), random.IntN(cores)
+	ids, taken := []string{}, 0
+	for id := range cores {
+		if random.Float64() > share || id == free {
+			continue
+		}
+		if taken%parts == part {
+			ids = append(ids, strconv.Itoa(id))
+		}
+		taken++
+	}
+	return ids
+}
+
+// pod has the size of a usual one: about 4 kB, and as many containers as limits.
+func pod(name, node string, limits []map[string]string, annotations map[string]string) *Object {
 	environment := []map[string]string{}
 	for number := range 30 {
 		environment = append(environment, map[string]string{
@@ -103,11 +140,18 @@ func pod(name, node string, limits, annotations map[string]string) *Object {
 	for number := range 8 {
 		labels[fmt.Sprintf("app.kubernetes.io/label-%d", number)] = name
 	}
-	container := map[string]any{
-		"name": "main", "image": "registry.example/training:1", "env": environment,
-		"resources": map[string]any{"limits": limits, "requests": limits},
+	containers := []any{}
+	for number, limit := range limits {
+		container := map[string]any{
+			"name": "main", "image": "registry.example/training:1", "env": environment,
+			"resources": map[string]any{"limits": limit, "requests": limit},
+		}
+		if number > 0 {
+			container["name"] = fmt.Sprintf("more-%d", number)
+		}
+		containers = append(containers, container)
 	}
-	spec := map[string]any{"containers": []any{container}, "schedulerName": "my-scheduler"}
+	spec := map[string]any{"containers": containers, "schedulerName": "my-scheduler"}
 	status := map[string]any{"phase": "Pending"}
 	if node != "" {
 		spec["nodeName"], status["phase"] = node, "Running"
@@ -120,7 +164,7 @@ func pod(name, node string, limits, annotations map[string]string) *Object {
 func (c *Cluster) add(limits map[string]string) *Object {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	item := pod(fmt.Sprintf("new-%d", c.version), "", limits, nil)
+	item := pod(fmt.Sprintf("new-%d", c.version), "", []map[string]string{limits}, nil)
 	c.put("pods", item)
 	c.tell("pods", "ADDED", item)
 	return item

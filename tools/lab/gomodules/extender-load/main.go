@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 )
 
@@ -24,15 +25,19 @@ type Task struct {
 	// Limits of the pod's only container; Calls is how often to ask, after Warm calls that do not count.
 	Limits      map[string]string
 	Calls, Warm int
+	// Containers is how many containers ask for one core or two, otherwise in every call; Limits says nothing then.
+	Containers int
 	// Candidates is how many nodes to ask for; 0 is all.
 	Candidates int
 }
 
 // Result has the duration of every call in milliseconds: of the extender until its answer has arrived, of decoding it,
-// and of the API server alone where it is called too. Fitting is how many nodes the last filter left, Bytes the size of
-// its answer.
+// and of the API server alone where it is called too; of /livez, asked meanwhile. Judged is for how many nodes each
+// answer has a verdict. Fitting is how many nodes the last filter left, Bytes the size of its answer.
 type Result struct {
 	Milliseconds, Decoding, Alone []float64
+	Livez                         []float64
+	Judged                        []int
 	Fitting, Bytes                int
 	Writes                        int64
 }
@@ -40,8 +45,9 @@ type Result struct {
 func main() {
 	nodes := flag.Int("nodes", 5000, "nodes of the cluster")
 	pods := flag.Int("pods", 20000, "pods, all bound, with one device each")
+	different := flag.Bool("different", false, "no two nodes are alike: their pods have cores without any order")
 	flag.Parse()
-	if err := run(newCluster(*nodes, *pods), os.Stdin, os.Stdout); err != nil {
+	if err := run(newCluster(*nodes, *pods, *different), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "extender-load:", err)
 		os.Exit(1)
 	}
@@ -91,7 +97,7 @@ func do(cluster *Cluster, client *http.Client, task Task) (Result, error) {
 // ready waits until the extender answers for all nodes and writes nothing any more.
 func ready(cluster *Cluster, client *http.Client, task Task) (Result, error) {
 	started := time.Now()
-	task.Do, task.Limits, task.Calls = "filter", map[string]string{device: "1"}, 1
+	task.Do, task.Limits, task.Calls = "filter", map[string]string{core: "1"}, 1
 	last := int64(-1)
 	var result Result
 	var err error
@@ -113,12 +119,20 @@ func ask(cluster *Cluster, client *http.Client, task Task) (Result, error) {
 	if task.Candidates > 0 {
 		names = names[:task.Candidates]
 	}
-	body, err := json.Marshal(map[string]any{"Pod": pod("asked", "", task.Limits, nil), "Nodes": nil, "NodeNames": names})
-	if err != nil {
-		return Result{}, err
-	}
 	var result Result
+	var body []byte
+	var err error
+	health := func() ([]float64, error) { return nil, nil }
+	if task.Containers > 0 {
+		health = watchHealth(client, task.Extender)
+	}
 	for call := range task.Warm + task.Calls {
+		if call == 0 || task.Containers > 0 {
+			args := map[string]any{"Pod": pod("asked", "", limits(task, call), nil), "Nodes": nil, "NodeNames": names}
+			if body, err = json.Marshal(args); err != nil {
+				return Result{}, err
+			}
+		}
 		begun := time.Now()
 		answer, err := post(client, task.Extender+"/"+task.Do, body)
 		if err != nil {
@@ -144,10 +158,67 @@ func ask(cluster *Cluster, client *http.Client, task Task) (Result, error) {
 		if call >= task.Warm {
 			result.Milliseconds = append(result.Milliseconds, answered)
 			result.Decoding = append(result.Decoding, milliseconds(begun)-answered)
+			judged := len(filtered.NodeNames) + len(filtered.FailedAndUnresolvableNodes)
+			for _, text := range filtered.FailedNodes {
+				if text != unjudged {
+					judged++
+				}
+			}
+			result.Judged = append(result.Judged, judged)
 		}
 		result.Fitting, result.Bytes = len(filtered.NodeNames), len(answer)
 	}
-	return result, nil
+	result.Livez, err = health()
+	return result, err
+}
+
+// unjudged is what the extender says of a node for which it had no time.
+const unjudged = "There was no time to look at the node"
+
+// limits are those of the asked pod. With Containers, the digits of the call say which of them asks for two cores.
+func limits(task Task, call int) []map[string]string {
+	if task.Containers == 0 {
+		return []map[string]string{task.Limits}
+	}
+	found := []map[string]string{}
+	for number := range task.Containers {
+		found = append(found, map[string]string{core: strconv.Itoa(1 + call>>number&1)})
+	}
+	return found
+}
+
+// watchHealth asks for /livez a hundred times a second, until the durations are asked for.
+func watchHealth(client *http.Client, url string) func() ([]float64, error) {
+	stop, ended := make(chan bool), make(chan bool)
+	var found []float64
+	var failed error
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			begun := time.Now()
+			response, err := client.Get(url + "/livez")
+			if err == nil {
+				response.Body.Close()
+				if response.StatusCode != http.StatusOK {
+					err = fmt.Errorf("/livez answers %d", response.StatusCode)
+				}
+			}
+			if err != nil {
+				failed = err
+			}
+			found = append(found, milliseconds(begun))
+		}
+	}()
+	return func() ([]float64, error) {
+		close(stop)
+		<-ended
+		return found, failed
+	}
 }
 
 // bind has pods bound by the extender and, by turns, others by the API server alone.
