@@ -104,7 +104,6 @@ class NodeAgent:
             pod_uid=settings.pod_uid,
             on_registered=self._on_registered,
             on_error=self._on_plugin_error,
-            reregister_after=REREGISTER_SECONDS if self._kubelet_is_broken() else None,
         )
         self._health = HealthServer(
             settings.health_port,
@@ -126,7 +125,7 @@ class NodeAgent:
         self._publisher.start()
         self._label_writer.start()
         if self._node is not None:
-            self._label_writer.saw(self._node)
+            self._saw(self._node)
         self._host.start()
         host = self._host.current
         if host.emulated:
@@ -211,14 +210,15 @@ class NodeAgent:
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
-            self._take_labels(node)
+            self._saw(node)
 
     def _on_node_event(self, event: WatchEvent[Node]) -> None:
         if event.object is not None and event.type != "DELETED":
-            self._take_labels(event.object)
+            self._saw(event.object)
 
-    def _take_labels(self, node: Node) -> None:
+    def _saw(self, node: Node) -> None:
         self._label_writer.saw(node)
+        self._mind_kubelet(node.status.node_info.kubelet_version)
         first = self._labels is None
         if node.metadata.labels == self._labels:
             return
@@ -245,16 +245,15 @@ class NodeAgent:
         self.fatal = True
         self._on_fatal()
 
-    def _kubelet_is_broken(self) -> bool:
-        version = self._node.status.node_info.kubelet_version if self._node else ""
+    def _mind_kubelet(self, version: str) -> None:
         broken = version.partition("+")[0].partition("-")[0] in BROKEN_KUBELETS
-        if broken:
+        if broken and self._plugin.reregister_after is None:
             log.warning(
                 "kubelet %s stops calling drivers after 30 idle minutes (kubernetes/kubernetes issue 133920); the "
                 "driver registers anew every 25 idle minutes to avoid that; upgrade the node to 1.34.2 or later",
                 version,
             )
-        return broken
+        self._plugin.reregister_after = REREGISTER_SECONDS if broken else None
 
     # What it tells
 

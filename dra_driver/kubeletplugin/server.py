@@ -73,6 +73,7 @@ class KubeletPlugin:
         reregister_after: seconds without a call after which the registration socket is made afresh, so that kubelet
             connects anew; None: never. Keeps kubelet 1.34.0 and 1.34.1 from hanging for good, which they do once
             they have not called a driver for 30 minutes; 1500 is a good value there.
+            An attribute too: it may be set at any time, such as when the kubelet's version becomes known.
 
     Raises:
         DriverError: the arguments cannot be used, e.g. a socket's path is too long.
@@ -105,7 +106,7 @@ class KubeletPlugin:
         self._activity = Activity()
         self._on_error = on_error
         self._check_interval = check_interval
-        self._reregister_after = reregister_after
+        self.reregister_after = reregister_after
         self._lock = threading.Lock()  # start, stop and restoring of servers, one at a time
         self._servers: dict[str, SocketServer] = {}
         self._replaced: set[str] = set()
@@ -268,7 +269,7 @@ class KubeletPlugin:
 
     def _reregister_if_idle(self) -> None:
         idle = self._activity.idle_seconds()
-        if self._reregister_after is not None and idle >= self._reregister_after:
+        if self.reregister_after is not None and idle >= self.reregister_after:
             log.info("no call for %.0f s: registering anew, so that kubelet's connection stays fresh", idle)
             self._servers["registrar"].reappear()
             self._activity.touch()
