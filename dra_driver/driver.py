@@ -2,6 +2,7 @@
 
 Threads: the host watch reads sysfs again and again, the node watch follows the own Node object's labels, the publisher
 keeps the slices, gRPC's workers prepare claims, and the repairer compares. They meet only in the values passed here.
+Each loop is a ``Worker``: health looks at all of them.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import node_problem
 from dra_driver.slices.publisher import Publisher
 from dra_driver.version import VERSION
+from dra_driver.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 
 BROKEN_KUBELETS: Final = frozenset({"v1.34.0", "v1.34.1"})
 """They stop calling a driver that they have not called for 30 minutes (kubernetes/kubernetes issue 133920)."""
 REREGISTER_SECONDS: Final = 1500.0
 """On those kubelets: registered anew after so long without a call, which keeps them from it."""
-PUBLICATION_PATIENCE: Final = 600.0
-"""Seconds of failing publication after which a restart is worth a try. An API server that is away for less is not
-mended by restarting every driver of the cluster."""
-STOP_GRACE: Final = 10.0
+CALL_GRACE: Final = 10.0
 """Seconds that running calls of kubelet get at the end."""
+REPAIR_GRACE: Final = 5.0
+"""Seconds that a repair gets at the end: wherever it stops, the next start goes on."""
 THREAD_GRACE: Final = 1.0
-"""Seconds that a thread gets which may be waiting for the API server: it writes nothing any more, whatever comes."""
+"""Seconds that a thread gets which may be waiting for the API server or the host: it writes nothing any more."""
 NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
@@ -146,13 +147,15 @@ class NodeAgent:
     def stop(self) -> None:
         """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
         log.info("stopping; slices and prepared claims stay")
-        self._publisher.stop(THREAD_GRACE)
-        self._label_writer.stop(THREAD_GRACE)
-        self._plugin.stop(STOP_GRACE)
-        self._repairer.stop()
-        self._node_watch.stop(THREAD_GRACE)
-        self._host.stop()
-        self._health.stop()
+        stop_in_turn(
+            (self._publisher.stop, THREAD_GRACE),
+            (self._label_writer.stop, THREAD_GRACE),
+            (self._plugin.stop, CALL_GRACE),
+            (self._repairer.stop, REPAIR_GRACE),
+            (self._node_watch.stop, THREAD_GRACE),
+            (self._host.stop, THREAD_GRACE),
+            (self._health.stop, THREAD_GRACE),
+        )
         if self._stop_metrics is not None:
             self._stop_metrics()
         self._journal.close()
@@ -261,7 +264,8 @@ class NodeAgent:
         """Problems that a restart of the driver may mend; [] when there are none."""
         status = self._publisher.status
         problems = [*self._plugin.problems(), *self._journal_problems()]
-        if status.failing_since is not None and time.monotonic() - status.failing_since > PUBLICATION_PATIENCE:
+        problems += [text for worker in self._workers if (text := worker.stuck(PATIENCE_SECONDS))]
+        if status.failing_since is not None and time.monotonic() - status.failing_since > PATIENCE_SECONDS:
             problems.append(f"slices have not been published for long: {status.last_error}")
         return problems
 
@@ -269,11 +273,17 @@ class NodeAgent:
         """All that keeps this instance from doing its work right now; [] when there is nothing."""
         status = self._publisher.status
         problems = [*self._plugin.problems(), *self._journal_problems()]
+        problems += [text for worker in self._workers if (text := worker.problem())]
         if not status.published:
             # Before the Node object was read nothing can be tried.
             reason = status.last_error or self._node_watch.last_error or "not tried yet"
             problems.append(f"the slices are not published: {reason}")
         return problems
+
+    @property
+    def _workers(self) -> tuple[Worker, ...]:
+        others = (self._host, self._node_watch, self._label_writer, self._repairer, self._plugin)
+        return (*self._publisher.workers, *(part.worker for part in others))
 
     def _journal_problems(self) -> list[str]:
         return [self._journal.problem] if self._journal.problem else []
