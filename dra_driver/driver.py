@@ -2,6 +2,7 @@
 
 Threads: the host watch reads sysfs again and again, the node watch follows the own Node object's labels, the publisher
 keeps the slices, gRPC's workers prepare claims, and the repairer compares. They meet only in the values passed here.
+Each loop is a ``Worker``: health looks at all of them.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import node_problem
 from dra_driver.slices.publisher import Publisher
 from dra_driver.version import VERSION
+from dra_driver.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 
 BROKEN_KUBELETS: Final = frozenset({"v1.34.0", "v1.34.1"})
 """They stop calling a driver that they have not called for 30 minutes (kubernetes/kubernetes issue 133920)."""
 REREGISTER_SECONDS: Final = 1500.0
 """On those kubelets: registered anew after so long without a call, which keeps them from it."""
-PUBLICATION_PATIENCE: Final = 600.0
-"""Seconds of failing publication after which a restart is worth a try. An API server that is away for less is not
-mended by restarting every driver of the cluster."""
-STOP_GRACE: Final = 10.0
+CALL_GRACE: Final = 10.0
 """Seconds that running calls of kubelet get at the end."""
+REPAIR_GRACE: Final = 5.0
+"""Seconds that a repair gets at the end: wherever it stops, the next start goes on."""
 THREAD_GRACE: Final = 1.0
-"""Seconds that a thread gets which may be waiting for the API server: it writes nothing any more, whatever comes."""
+"""Seconds that a thread gets which may be waiting for the API server or the host: it writes nothing any more."""
 NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
@@ -104,7 +105,6 @@ class NodeAgent:
             pod_uid=settings.pod_uid,
             on_registered=self._on_registered,
             on_error=self._on_plugin_error,
-            reregister_after=REREGISTER_SECONDS if self._kubelet_is_broken() else None,
         )
         self._health = HealthServer(
             settings.health_port,
@@ -126,7 +126,7 @@ class NodeAgent:
         self._publisher.start()
         self._label_writer.start()
         if self._node is not None:
-            self._label_writer.saw(self._node)
+            self._saw(self._node)
         self._host.start()
         host = self._host.current
         if host.emulated:
@@ -147,13 +147,15 @@ class NodeAgent:
     def stop(self) -> None:
         """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
         log.info("stopping; slices and prepared claims stay")
-        self._publisher.stop(THREAD_GRACE)
-        self._label_writer.stop(THREAD_GRACE)
-        self._plugin.stop(STOP_GRACE)
-        self._repairer.stop()
-        self._node_watch.stop(THREAD_GRACE)
-        self._host.stop()
-        self._health.stop()
+        stop_in_turn(
+            (self._publisher.stop, THREAD_GRACE),
+            (self._label_writer.stop, THREAD_GRACE),
+            (self._plugin.stop, CALL_GRACE),
+            (self._repairer.stop, REPAIR_GRACE),
+            (self._node_watch.stop, THREAD_GRACE),
+            (self._host.stop, THREAD_GRACE),
+            (self._health.stop, THREAD_GRACE),
+        )
         if self._stop_metrics is not None:
             self._stop_metrics()
         self._journal.close()
@@ -208,14 +210,15 @@ class NodeAgent:
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
-            self._take_labels(node)
+            self._saw(node)
 
     def _on_node_event(self, event: WatchEvent[Node]) -> None:
         if event.object is not None and event.type != "DELETED":
-            self._take_labels(event.object)
+            self._saw(event.object)
 
-    def _take_labels(self, node: Node) -> None:
+    def _saw(self, node: Node) -> None:
         self._label_writer.saw(node)
+        self._mind_kubelet(node.status.node_info.kubelet_version)
         first = self._labels is None
         if node.metadata.labels == self._labels:
             return
@@ -242,16 +245,15 @@ class NodeAgent:
         self.fatal = True
         self._on_fatal()
 
-    def _kubelet_is_broken(self) -> bool:
-        version = self._node.status.node_info.kubelet_version if self._node else ""
+    def _mind_kubelet(self, version: str) -> None:
         broken = version.partition("+")[0].partition("-")[0] in BROKEN_KUBELETS
-        if broken:
+        if broken and self._plugin.reregister_after is None:
             log.warning(
                 "kubelet %s stops calling drivers after 30 idle minutes (kubernetes/kubernetes issue 133920); the "
                 "driver registers anew every 25 idle minutes to avoid that; upgrade the node to 1.34.2 or later",
                 version,
             )
-        return broken
+        self._plugin.reregister_after = REREGISTER_SECONDS if broken else None
 
     # What it tells
 
@@ -261,7 +263,8 @@ class NodeAgent:
         # A journal that cannot be written is no matter of a restart: a full disk stays full, and without the driver
         # nothing is unprepared.
         problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable])]
-        if status.failing_since is not None and time.monotonic() - status.failing_since > PUBLICATION_PATIENCE:
+        problems += [text for worker in self._workers if (text := worker.stuck(PATIENCE_SECONDS))]
+        if status.failing_since is not None and time.monotonic() - status.failing_since > PATIENCE_SECONDS:
             problems.append(f"slices have not been published for long: {status.last_error}")
         return problems
 
@@ -269,11 +272,17 @@ class NodeAgent:
         """All that keeps this instance from doing its work right now; [] when there is nothing."""
         status = self._publisher.status
         problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable, self._journal.unwritable])]
+        problems += [text for worker in self._workers if (text := worker.problem())]
         if not status.published:
             # Before the Node object was read nothing can be tried.
             reason = status.last_error or self._node_watch.last_error or "not tried yet"
             problems.append(f"the slices are not published: {reason}")
         return problems
+
+    @property
+    def _workers(self) -> tuple[Worker, ...]:
+        others = (self._host, self._node_watch, self._label_writer, self._repairer, self._plugin)
+        return (*self._publisher.workers, *(part.worker for part in others))
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""

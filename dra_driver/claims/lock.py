@@ -65,9 +65,12 @@ class StateLock:
         return opened, counter + 1
 
     def close(self) -> None:
-        """Let go of the file; the next use opens it again."""
-        with self._threads:
-            self._close()
+        """Let go of the file; the next use opens it again. Who holds the lock or waits for it keeps the file."""
+        if self._threads.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._threads.release()
 
     def _locked_file(self, began: float, deadline: float) -> int:
         pause = _FIRST_PAUSE

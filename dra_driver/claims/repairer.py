@@ -22,11 +22,10 @@ from dra_driver.claims.standings import Standings
 from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.slices.chips import host_chips
+from dra_driver.worker import Worker
 
 INTERVAL = 60.0
 """Seconds between two passes."""
-STOP_SECONDS = 5.0
-"""What a pass under way gets at the end: it may wait for the API server. Wherever it ends, the next start goes on."""
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +57,7 @@ class Repairer:
         self._inventory = inventory
         self._standings = Standings(source, node_name, journal.boot_id, lambda: host_chips(inventory()), clock)
         self._pass = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.worker = Worker("repairing what claims left", self._round)
         self.counts: Counter[str] = Counter()
         """Repairs done by kind; ``failed`` counts those that could not be."""
         self.findings: tuple[str, ...] = ()
@@ -67,14 +65,11 @@ class Repairer:
 
     def start(self) -> None:
         """Make a pass now and every minute, in a thread."""
-        self._thread = threading.Thread(target=self._run, name="repair", daemon=True)
-        self._thread.start()
+        self.worker.start()
 
-    def stop(self) -> None:
-        """End the thread; waits some seconds for a pass under way."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
+    def stop(self, timeout: float = 5.0) -> None:
+        """End; a pass under way gets ``timeout`` seconds, and the next start goes on wherever it ends."""
+        self.worker.stop(timeout)
 
     def tick(self) -> list[Repair]:
         """Ask the API server what is due, then repair; the repairs done. DriverError when files cannot be read."""
@@ -106,7 +101,9 @@ class Repairer:
                 held = self._journal.verify()
                 due, unreadable = self._standings.due(held), list(held.quarantined)
                 list_due = self._standings.list_due(held)
-            self._standings.ask(due)
+            for plan in due:
+                self.worker.beat()
+                self._standings.ask((plan,))
             if list_due:
                 self._standings.ask_list(unreadable)
 
@@ -162,18 +159,13 @@ class Repairer:
         ]
         return (*unreadable, *gone, *clashing, *outdated)
 
-    def _run(self) -> None:
-        while True:
-            try:
-                self.tick()
-            except DriverError as error:
-                self.counts["failed"] += 1
-                log.error("repair: %s", error)  # noqa: TRY400 - it explains itself, and is tried again in a minute
-            except Exception:
-                self.counts["failed"] += 1
-                log.exception("repair failed in a way that nobody foresaw; it is tried again in a minute")
-            if self._stop.wait(INTERVAL):
-                return
+    def _round(self) -> float:
+        try:
+            self.tick()
+        except Exception:
+            self.counts["failed"] += 1
+            raise
+        return INTERVAL
 
 
 def _chips(chips: frozenset[int] | tuple[int, ...]) -> str:

@@ -7,12 +7,19 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from dra_driver.errors import DriverError
 from dra_driver.host.discover import discover, renew
 from dra_driver.host.inventory import Finding, NodeInventory
+from dra_driver.worker import Worker
 
 log = logging.getLogger(__name__)
+
+LONGEST_SECONDS: Final = 20.0
+"""A scan takes milliseconds, seconds on a node under load; one that takes longer hangs in the kernel."""
+FIRST_SECONDS: Final = 3.0
+"""How long the start waits for the first scan."""
 
 NOTHING_READ = NodeInventory(instance_type=None, driver_version=None, devices=())
 """``HostWatch.current`` before the first scan."""
@@ -29,18 +36,16 @@ class HostWatch:
     """Scans the host at start, every ``interval`` seconds, and every ``busy_interval`` while a value is settling.
 
     ``on_change`` gets the first inventory and each one whose ``publishable`` part differs from the last that it took;
-    if it raises, it is called again after the next scan. It is called in the thread that scans, one call at a time, and
-    must not call ``rescan`` or ``stop``. Findings are logged when they appear and when they go. No exception ends the
-    watch.
+    if it raises, it is called again after the next scan. It is called in the thread that scans. Findings are logged
+    when they appear and when they go. A scan that fails or hangs leaves ``current`` as it was; ``worker`` tells.
 
     Args:
         root: of the host's file system, as for ``discover``.
-        labels: gives the Node object's labels as they are now; may raise while they are unknown, and then this scan
-            goes on with those of the scan before.
+        labels: gives the Node object's labels as they are now; may raise DriverError while they are unknown, and then
+            the scan goes on with those of the scan before.
         on_change: takes an inventory.
         interval: seconds between scans.
         busy_interval: seconds to the next scan while the inventory is ``settling``.
-        wait: sleeps the given seconds or until the watch is to end, and says whether it is; for tests.
     """
 
     def __init__(
@@ -50,90 +55,86 @@ class HostWatch:
         on_change: Callable[[NodeInventory], None],
         interval: float = 10.0,
         busy_interval: float = 2.0,
-        *,
-        wait: Callable[[float], bool] | None = None,
     ) -> None:
         self._root = root
         self._labels = labels
         self._on_change = on_change
         self._interval = interval
         self._busy_interval = busy_interval
-        self._stopping = threading.Event()
-        self._wait = wait or self._stopping.wait
-        self._scanning = threading.Lock()
+        self._scanned = threading.Event()
         self._current = NOTHING_READ
         self._last_labels: Mapping[str, str] = {}
+        self._labels_unknown = ""
         self._taken: NodeInventory | None = None
-        self._trouble: dict[str, str] = {}
-        self._thread: threading.Thread | None = None
+        self._take_again = False
+        self.worker = Worker("reading the host", self._round, longest=LONGEST_SECONDS)
 
     @property
     def current(self) -> NodeInventory:
-        """The newest inventory; ``NOTHING_READ`` before ``start`` or ``rescan``."""
+        """The newest inventory; ``NOTHING_READ`` before the first scan."""
         return self._current
 
     def now(self) -> NodeInventory:
-        """The newest inventory, with what containers are given read from the host again (see ``renew``)."""
+        """The newest inventory, with what containers are given read from the host again (see ``renew``).
+
+        Raises:
+            DriverError: the host's files hang, and who reads them would too.
+        """
+        hangs = self.worker.stuck()
+        if hangs:
+            raise DriverError(
+                f"{hangs}, so it is not known what devices there are now",
+                consequence="no claim is prepared",
+                remedy="look at the node's kernel log; usually the node must be rebooted",
+            )
         return renew(self._root, self._current)
 
     def start(self) -> None:
-        """Scan once, so that ``current`` is true on return, and go on in a thread."""
-        self.rescan()
-        self._thread = threading.Thread(target=self._run, name="host-watch", daemon=True)
-        self._thread.start()
+        """Scan in a thread from now on. ``current`` is true on return, unless the host takes its time to answer."""
+        self.worker.start()
+        if not self._scanned.wait(FIRST_SECONDS):
+            log.warning("the host has not been read within %.0f s; going on without", FIRST_SECONDS)
 
-    def stop(self) -> None:
-        """End the thread; returns when no further call of ``on_change`` can come from it. May be called twice."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+    def stop(self, timeout: float = 5.0) -> None:
+        """Begin no further scan, and wait up to ``timeout`` seconds for one under way. May be called twice."""
+        self.worker.stop(timeout)
 
-    def rescan(self, *, hand_over: bool = False) -> NodeInventory:
-        """Scan now, for instance because the node's labels changed; returns ``current``.
+    def rescan(self, *, hand_over: bool = False) -> None:
+        """Have the thread scan now, for instance because the node's labels changed.
 
         ``hand_over``: call ``on_change`` even if it took the same inventory before.
         """
-        with self._scanning:
-            self._attempt("reading the host", self._scan)
-            if hand_over:
-                self._taken = None
-            if self._current is not NOTHING_READ and publishable(self._current) != self._taken:
-                self._attempt("taking over a changed inventory", self._hand_over)
-            return self._current
+        self._take_again = self._take_again or hand_over
+        self.worker.wake()
 
-    def _run(self) -> None:
-        while not self._wait(self._busy_interval if self._current.settling else self._interval):
-            self.rescan()
-
-    def _scan(self) -> None:
-        self._attempt("reading the node's labels", self._read_labels)
+    def scan(self) -> NodeInventory:
+        """Scan once, in this thread: for those that do without ``start``. Raises what ``on_change`` does."""
+        self._read_labels()
         before = self._current
         self._current = discover(self._root, self._last_labels, before)
         _log_findings(before.findings, self._current.findings)
+        inventory = self._current
+        if (publishable(inventory) != self._taken or self._take_again) and not self.worker.stopping:
+            # Before the call: what comes while it runs is for the next one.
+            self._take_again, self._taken = False, None
+            self._on_change(inventory)
+            self._taken = publishable(inventory)
+        return inventory
+
+    def _round(self) -> float:
+        try:
+            return self._busy_interval if self.scan().settling else self._interval
+        finally:
+            self._scanned.set()
 
     def _read_labels(self) -> None:
-        self._last_labels = self._labels()
-
-    def _hand_over(self) -> None:
-        inventory = self._current
-        self._on_change(inventory)
-        self._taken = publishable(inventory)
-
-    def _attempt(self, what: str, action: Callable[[], None]) -> None:
-        """Do it; on an exception log it, once for as long as it stays the same, and go on."""
         try:
-            action()
-        except Exception as error:
-            explained = isinstance(error, DriverError)
-            text = str(error) if explained else f"{type(error).__name__}: {error}"
-            if self._trouble.get(what) != text:
-                trace = None if explained else error
-                log.warning("%s failed and is tried again at the next scan: %s", what, text, exc_info=trace)
-            self._trouble[what] = text
-        else:
-            if self._trouble.pop(what, None) is not None:
-                log.info("%s works again", what)
+            self._last_labels, unknown = self._labels(), ""
+        except DriverError as error:
+            unknown = str(error)
+        if unknown != self._labels_unknown:
+            log.warning("the node's labels are %s", f"not known: {unknown}" if unknown else "known again")
+        self._labels_unknown = unknown
 
 
 def _log_findings(before: tuple[Finding, ...], after: tuple[Finding, ...]) -> None:

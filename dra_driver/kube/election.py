@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from dra_driver.backoff import Backoff
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.kube.records import Lease, LeaseSpec
 from dra_driver.kube.timestamps import timestamp
+from dra_driver.worker import Worker
 
 LEASE_SECONDS: Final = 20
 ACT_SECONDS: Final = 7.5
@@ -97,8 +99,7 @@ class Election:
         self._identity = identity
         self._times = times or Times()
         self._on_change = on_change
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leader election", daemon=True)
+        self.worker = Worker("the election", self._round, backoff=Backoff(first=1.0, cap=self._times.renew))
         self._until = 0.0
         self._seen = ("", 0.0)
         """Version of the lease, and when it was first seen."""
@@ -107,32 +108,32 @@ class Election:
         self.holder = ""
         """Identity of who held the lease when it was last looked at, or ""."""
         self.last_error = ""
-        self.last_round = time.monotonic()
+        """Why the lease could not be looked at or renewed, or ""."""
 
     def start(self) -> None:
         """Become a candidate."""
-        self._thread.start()
+        self.worker.start()
 
     def may_act(self) -> bool:
         """Whether this one leads, and a request sent now is over before another one can lead."""
         return time.monotonic() < self._until
 
     def stop(self, timeout: float = 5.0, *, hand_over: bool = True) -> None:
-        """Be no candidate any more; ``hand_over`` at once, if nothing is under way, or let the lease run out."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        """Be no candidate any more; ``hand_over`` at once, if nothing is under way, or let the lease run out.
+
+        Returns after ``timeout`` seconds at the latest.
+        """
+        deadline = time.monotonic() + timeout
+        ended = self.worker.stop(timeout)
         was_leader = self.may_act()
         self._until = 0.0
-        if was_leader and hand_over:
-            self._resign()
+        if was_leader and hand_over and ended:
+            # Its requests may take longer than there is time.
+            resigning = threading.Thread(target=self._resign, name="hand the lease over", daemon=True)
+            resigning.start()
+            resigning.join(max(0.0, deadline - time.monotonic()))
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self.round()
-            self._stopping.wait(self._times.renew)
-
-    def round(self) -> None:
+    def _round(self) -> float:
         """Look at the lease once; take or renew it if that is due."""
         led = self.may_act()
         started = time.monotonic()
@@ -147,10 +148,10 @@ class Election:
             # A lease that was renewed before stays ours until that time is over.
             self.last_error = str(error)
             log.warning("the lease %s/%s could not be renewed: %s", self._namespace, self._name, error)
-        self.last_round = time.monotonic()
         self._tell()
         if self.may_act() != led:
             self._on_change()
+        return self._times.renew
 
     def _tell(self) -> None:
         """Log who leads, when that has changed."""

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from dra_driver.kube.backoff import Backoff
+from dra_driver.backoff import Backoff
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.kube.resources import WatchEvent
 from dra_driver.kube.watch import Reflector
+from dra_driver.worker import Worker
 
 
 class HasMetadata(Protocol):
@@ -51,6 +52,11 @@ class Informer(Generic[T]):
     def stop(self, timeout: float = 5.0) -> None:
         """End."""
         self._reflector.stop(timeout)
+
+    @property
+    def worker(self) -> Worker:
+        """Its loop, for health reports."""
+        return self._reflector.worker
 
     @property
     def current(self) -> bool:

@@ -183,10 +183,7 @@ class Transport:
             Unreachable: no answer.
         """
         answer = self._open(method, path, query, body, content_type, timeout)
-        try:
-            data = answer.read()
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._unreachable(method, path, error) from error
+        data = self._read(method, path, answer.response)
         if not 200 <= answer.status < 300:
             raise refusal(method, path, answer.status, data, answer.headers.get("Retry-After"))
         return Response(answer.status, data)
@@ -208,7 +205,8 @@ class Transport:
         response = answer.response
         try:
             if not 200 <= answer.status < 300:
-                raise refusal("GET", path, answer.status, response.read(4096), answer.headers.get("Retry-After"))
+                data = self._read("GET", path, response, 4096)
+                raise refusal("GET", path, answer.status, data, answer.headers.get("Retry-After"))
             connection = response.connection
             if connection is not None and connection.sock is not None:
                 connection.sock.settimeout(timeout)
@@ -226,7 +224,7 @@ class Transport:
             answer = self._send(method, path, query, body, content_type, timeout)
         if answer.status != 401 or self._reload is None:
             return answer
-        answer.read()
+        answer.response.drain_conn()  # as far as it comes: nobody wants this body, only the connection
         try:
             self._reload(self._configuration)
         except Exception as error:  # see _load
@@ -254,6 +252,13 @@ class Transport:
             ) from None
         log.debug("%s %s: %d", method, path, answer.status)
         return answer
+
+    def _read(self, method: str, path: str, response: urllib3.BaseHTTPResponse, most: int | None = None) -> bytes:
+        """The body, or ``most`` bytes of it."""
+        try:
+            return response.read(most)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable(method, path, error) from error
 
     def _authorization(self) -> dict[str, str]:
         """The header with the token, renewed if it is due; none for a client with a certificate."""

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
-from dra_driver.kube.backoff import Backoff
+from dra_driver.backoff import Backoff
 from dra_driver.kube.errors import ApiError, DecodeError
 from dra_driver.kube.resources import Watch, WatchEvent
+from dra_driver.worker import LONGEST_SECONDS, Worker
 
 T = TypeVar("T")
 
@@ -41,7 +42,8 @@ class Reflector(Generic[T]):
         watch_seconds: how long one watch lasts on average; it varies by a tenth.
         backoff: waits after trouble.
 
-    The callbacks run in the reflector's thread; what they raise is logged and does not end it.
+    The callbacks run in the reflector's thread. If one raises, the collection is listed anew after a while, so that
+    nothing is lost to who was told half of it.
     """
 
     def __init__(
@@ -62,56 +64,56 @@ class Reflector(Generic[T]):
         self._on_event = on_event
         self._watch_seconds = watch_seconds
         self._backoff = backoff or Backoff()
-        self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._open: Watch[T] | None = None
         self._opened_at: float | None = None
         self._expired = False
-        self._thread = threading.Thread(target=self._run, name=f"watch {name}", daemon=True)
-        self.last_error = ""
+        self._resource_version = ""
+        self._trouble = ""
+        self.worker = Worker(f"watching {name}", self._round)
+
+    @property
+    def last_error(self) -> str:
         """Why the collection is not followed right now, or ""."""
+        return self._trouble or self.worker.last_error
 
     def start(self) -> None:
         """Begin; errors are retried until ``stop``. After ``stop`` it does nothing."""
-        with self._lock:
-            if not self._stopping.is_set():
-                self._thread.start()
+        self.worker.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """End, also out of a blocked read; returns when the thread has ended or after ``timeout`` seconds."""
+        self.worker.stop(0)
         with self._lock:
-            self._stopping.set()
             if self._open is not None:
                 self._open.abort()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        self.worker.stop(timeout)
 
-    def _run(self) -> None:
-        resource_version = ""
-        while not self._stopping.is_set():
-            self._opened_at = None
-            trouble: ApiError | None = None
-            try:
-                if not resource_version:
-                    objects, resource_version = self._list()
-                    self._call(self._on_list, objects)
-                    self.last_error = ""
-                resource_version = self._follow(resource_version)
-            except ApiError as error:
-                trouble = error
-                if error.status == 410:
-                    resource_version = ""
-            except _Moved as moved:
-                trouble, resource_version = moved.error, moved.resource_version
-                if moved.error.status == 410 and not self._expired:
-                    # After an outage this is how a server says that it is there again. Only the first one counts: some
-                    # other fault may make every version too old.
-                    self._backoff.reset()
-                self._expired = moved.error.status == 410
-            except Exception as error:
-                log.exception("watching %s failed in a way that nobody foresaw; it is tried again", self._name)
-                trouble, resource_version = ApiError(f"internal error: {error!r}"), ""
-            self._pause(trouble)
+    def _round(self) -> float:
+        """A list if one is needed, and one watch; seconds until the next."""
+        # Whatever happens that nobody foresaw: the next round begins with a list.
+        resource_version, self._resource_version = self._resource_version, ""
+        self._opened_at = None
+        trouble: ApiError | None = None
+        try:
+            if not resource_version:
+                objects, resource_version = self._list()
+                self._on_list(objects)
+                self._trouble = ""
+            resource_version = self._follow(resource_version)
+        except ApiError as error:
+            trouble = error
+            if error.status == 410:
+                resource_version = ""
+        except _Moved as moved:
+            trouble, resource_version = moved.error, moved.resource_version
+            if moved.error.status == 410 and not self._expired:
+                # After an outage this is how a server says that it is there again. Only the first one counts: some
+                # other fault may make every version too old.
+                self._backoff.reset()
+            self._expired = moved.error.status == 410
+        self._resource_version = resource_version
+        return self._pause(trouble)
 
     def _follow(self, resource_version: str) -> str:
         """One watch; the resource version it ended at. Raises what ended it, with that version where it moved."""
@@ -119,15 +121,18 @@ class Reflector(Generic[T]):
         try:
             with self._watch(resource_version, seconds) as watch:
                 with self._lock:
-                    if self._stopping.is_set():
+                    if self.worker.stopping:
                         return resource_version
                     self._open = watch
                 self._opened_at = time.monotonic()
-                self.last_error = ""
+                self._trouble = ""
+                self.worker.well(seconds + LONGEST_SECONDS)
                 for event in watch:
                     resource_version = event.resource_version or resource_version
                     if event.object is not None:
-                        self._call(self._on_event, event)
+                        self.worker.beat()
+                        self._on_event(event)
+                    self.worker.beat(seconds + LONGEST_SECONDS)
         except ApiError as error:
             # 404: the version of the API is no longer served, and a list finds the one that is. An event that cannot be
             # read would come again and again from the same place.
@@ -138,25 +143,17 @@ class Reflector(Generic[T]):
                 self._open = None
         return resource_version
 
-    def _pause(self, trouble: ApiError | None) -> None:
+    def _pause(self, trouble: ApiError | None) -> float:
         # Counted from the opening: a server that takes its time to refuse is no good watch, and overloaded perhaps.
         if self._opened_at is not None and time.monotonic() - self._opened_at >= STABLE_SECONDS:
             self._backoff.reset()
             if trouble is None:
-                return
-        if self._stopping.is_set():
-            return
+                return 0.0
         wait = self._backoff.next(trouble.retry_after if trouble else None)
-        if trouble is not None:
-            self.last_error = str(trouble)
+        if trouble is not None and not self.worker.stopping:
+            self._trouble = str(trouble)
             log.warning("watching %s: %s (next try in %.1f s)", self._name, trouble, wait)
-        self._stopping.wait(wait)
-
-    def _call(self, callback: Callable[..., None], argument: object) -> None:
-        try:
-            callback(argument)
-        except Exception:
-            log.exception("watching %s: a callback failed; the watch goes on", self._name)
+        return wait
 
 
 class _Moved(Exception):  # noqa: N818 # carries an error, is none

@@ -20,12 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from dra_driver.backoff import Backoff
 from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kubeletplugin.calls import CallError, call
 from dra_driver.kubeletplugin.deviceservice import DeviceService, PluginDevice, ResourcePlugin, options
 from dra_driver.kubeletplugin.rpc import Activity
 from dra_driver.kubeletplugin.sockets import Presence, SocketServer, fitting, hidden_pattern, remove_stale
+from dra_driver.worker import Worker
 
 DIRECTORY: Final = "device-plugins"
 """Below kubelet's directory."""
@@ -67,13 +69,11 @@ class DevicePlugin:
         self._plugin = plugin
         self._lock = threading.Lock()  # of the server: look and stop
         self._server: SocketServer | None = None
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"device plugin {name}", daemon=True)
+        self.worker = Worker(f"looking after the socket of {resource}", self._round)
         self._kubelet: tuple[int, int] | None = None
         self._streams = 0
         self._next_try = 0.0
-        self._failures = 0
+        self._backoff = Backoff(first=interval, cap=RETRY_MOST_SECONDS)
         self.registrations = 0
         """How often kubelet has accepted the plugin."""
         self.trouble = ""
@@ -98,41 +98,38 @@ class DevicePlugin:
 
     def start(self) -> None:
         """Begin to look after the sockets. Does not block."""
-        self._thread.start()
+        self.worker.start()
 
     def stop(self, grace: float = 5.0) -> None:
-        """Refuse new calls, let running ones end within ``grace`` seconds, and remove the socket."""
-        self._stopping.set()
-        self._wake.set()
+        """Refuse new calls, let running ones end within ``grace`` seconds, and remove the socket.
+
+        Blocks up to ``grace`` and one second. May be called again, and before start().
+        """
+        deadline = time.monotonic() + grace
+        self.worker.stop(0)
         self._service.close()
         with self._lock:
             if self._server is not None:
                 self._server.close(grace)
                 self._server = None
-        if self._thread.is_alive():
-            self._thread.join(REGISTER_SECONDS)
+        self.worker.stop(max(0.0, deadline - time.monotonic()))
 
     def update(self, devices: Sequence[PluginDevice]) -> bool:
         """Offer these devices from now on; False when nothing changed. The resource appears with the first ones."""
         changed = self._service.update(devices)
         if changed:
-            self._wake.set()
+            self.worker.wake()
         return changed
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._look()
-            except Exception:
-                log.exception("looking after the socket of %s failed; tried again", self.resource)
-            self._wake.wait(self._interval)
-            self._wake.clear()
+    def _round(self) -> float:
+        self._look()
+        return self._interval
 
     def _look(self) -> None:
         if not self.devices:
             return
         with self._lock:
-            if self._stopping.is_set():
+            if self.worker.stopping:
                 return
             try:
                 self._ensure_socket()
@@ -141,13 +138,15 @@ class DevicePlugin:
                 return
             socket = self._server.path.name if self._server is not None else ""
         if self._service.listening:
-            self._failures, self.trouble = 0, ""
+            self.trouble = ""
+            self._backoff.reset()
             return
         kubelet = _identity(self._directory / KUBELET_SOCKET)
         if self._service.streams != self._streams:  # it listened since the last try
             self._streams, self._next_try = self._service.streams, 0.0
         if kubelet != self._kubelet:
-            self._kubelet, self._next_try, self._failures = kubelet, 0.0, 0
+            self._kubelet, self._next_try = kubelet, 0.0
+            self._backoff.reset()
         if kubelet is None:
             self._tell(
                 f"{self._directory / KUBELET_SOCKET} does not exist; is kubelet running, and its directory mounted?"
@@ -190,8 +189,7 @@ class DevicePlugin:
         log.info("registered %s with kubelet (%d devices)", self.resource, len(self.devices))
 
     def _failed(self, text: str) -> None:
-        self._failures += 1
-        self._next_try = time.monotonic() + min(self._interval * 2.0 ** min(self._failures - 1, 10), RETRY_MOST_SECONDS)
+        self._next_try = time.monotonic() + self._backoff.next()
         self._tell(text)
 
     def _tell(self, text: str) -> None:

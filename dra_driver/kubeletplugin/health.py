@@ -95,10 +95,10 @@ class HealthServer:
         self._server.start()
 
     def stop(self, grace: float = 1.0) -> None:
-        """Stop; running calls get ``grace`` seconds."""
+        """Stop; running calls get ``grace`` seconds, and those that do not end then are left behind."""
         self._stopping.set()
         if self._server is not None:
-            self._server.stop(grace).wait()
+            self._server.stop(grace).wait(grace)
         if self._workers is not None:
             self._workers.shutdown()
 

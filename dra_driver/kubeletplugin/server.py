@@ -10,8 +10,10 @@ files and the API server.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from dra_driver.kubeletplugin.sockets import (
     remove_stale,
     service_names,
 )
+from dra_driver.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ class KubeletPlugin:
         reregister_after: seconds without a call after which the registration socket is made afresh, so that kubelet
             connects anew; None: never. Keeps kubelet 1.34.0 and 1.34.1 from hanging for good, which they do once
             they have not called a driver for 30 minutes; 1500 is a good value there.
+            An attribute too: it may be set at any time, such as when the kubelet's version becomes known.
 
     Raises:
         DriverError: the arguments cannot be used, e.g. a socket's path is too long.
@@ -105,13 +109,13 @@ class KubeletPlugin:
         self._activity = Activity()
         self._on_error = on_error
         self._check_interval = check_interval
-        self._reregister_after = reregister_after
-        self._lock = threading.Lock()  # start, stop and restoring of servers, one at a time
+        self.reregister_after = reregister_after
+        self.worker = Worker("looking after the own sockets", self._look)
+        self._lock = threading.Lock()  # start, stop and restoring of servers, one at a time; never held for long
         self._servers: dict[str, SocketServer] = {}
         self._replaced: set[str] = set()
         self._silent: dict[str, int] = {}
         self._error: BaseException | None = None
-        self._stopping = threading.Event()
         self._stopped = threading.Event()
 
     @property
@@ -142,16 +146,16 @@ class KubeletPlugin:
             except DriverError:
                 self._stop_servers(0)
                 raise
-        threading.Thread(target=self._watch, name="kubeletplugin-watch", daemon=True).start()
+        self.worker.start()
         log.info("%s serves %s and waits for kubelet at %s", self._driver_name, self.endpoint, self.registration_socket)
 
     def stop(self, grace: float = 10.0) -> None:
         """Deregister, refuse new calls, let running ones end within ``grace`` seconds, and remove the own sockets.
 
-        Blocks up to ``grace``. What still runs then is cut off for kubelet (its threads go on until the process
-        ends). May be called again, and before start().
+        Blocks up to ``grace`` and two seconds. What still runs then is cut off for kubelet (its threads go on until the
+        process ends). May be called again, and before start().
         """
-        self._stopping.set()
+        self.worker.stop(0)
         with self._lock:
             self._stop_servers(grace)
         self._stopped.set()
@@ -213,26 +217,24 @@ class KubeletPlugin:
         )
 
     def _stop_servers(self, grace: float) -> None:
+        deadline = time.monotonic() + grace
         # kubelet sends calls as long as the registration socket exists, so it goes first.
         for name in ("registrar", "service"):
             if name in self._servers:
-                self._servers.pop(name).close(grace)
+                self._servers.pop(name).close(deadline - time.monotonic())
 
-    def _watch(self) -> None:
-        while not self._stopping.wait(self._check_interval):
+    def _look(self) -> float:
+        try:
             with self._lock:
-                if self._stopping.is_set():
-                    return
-                try:
+                if not self.worker.stopping:
                     self._check_sockets()
-                    self._check_answers()
                     self._reregister_if_idle()
-                except (DriverError, OSError) as error:
-                    log.critical("the driver cannot be reached by kubelet any more: %s", error)
-                    self._fail(error)
-                    return
-                except Exception:  # such as no thread to be had just now
-                    log.exception("looking after the own sockets failed in a way that nobody foresaw; tried again soon")
+            self._check_answers()  # without the lock: a server that is silent must not hold up stop()
+        except (DriverError, OSError) as error:
+            log.critical("the driver cannot be reached by kubelet any more: %s", error)
+            self._fail(error)
+            return math.inf
+        return self._check_interval
 
     def _check_sockets(self) -> None:
         for name, server in list(self._servers.items()):
@@ -253,8 +255,8 @@ class KubeletPlugin:
                 server.stop(RESTORE_GRACE_SECONDS)
 
     def _check_answers(self) -> None:
-        for name, server in self._servers.items():
-            if server.presence() is not Presence.OURS or server.answers(PROBE_SECONDS):
+        for name, server in list(self._servers.items()):
+            if server.presence() is not Presence.OURS or server.answers(PROBE_SECONDS) or self.worker.stopping:
                 self._silent[name] = 0
                 continue
             self._silent[name] = self._silent.get(name, 0) + 1
@@ -268,7 +270,7 @@ class KubeletPlugin:
 
     def _reregister_if_idle(self) -> None:
         idle = self._activity.idle_seconds()
-        if self._reregister_after is not None and idle >= self._reregister_after:
+        if self.reregister_after is not None and idle >= self.reregister_after:
             log.info("no call for %.0f s: registering anew, so that kubelet's connection stays fresh", idle)
             self._servers["registrar"].reappear()
             self._activity.touch()

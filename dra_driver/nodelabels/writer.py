@@ -11,18 +11,20 @@ before it writes, and writes nothing when nothing would change: also not after a
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dra_driver.backoff import Backoff
 from dra_driver.errors import DriverError
-from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import Node
 from dra_driver.kube.resources import ResourceApi
 from dra_driver.nodelabels.labels import MANAGER, needs_write
+from dra_driver.worker import Worker
 
 CALM_SECONDS: Final = 600.0
 """After so long without a write, the next change by others is put right at once again."""
@@ -59,12 +61,14 @@ class LabelWriter:
         self._node = node
         self._backoff = backoff or Backoff(first=1.0, cap=300.0)
         self._contest = contest or Backoff(first=1.0, cap=600.0, free=1)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._wanted: Mapping[str, str] | None = None
         self._seen: Node | None = None
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="label node", daemon=True)
+        self.worker = Worker("labelling the node", self._round)
         # Of the worker only:
+        self._pending: Mapping[str, str] | None = None
+        """What is to be written when it is ``_due``."""
+        self._due = 0.0
         self._written: Mapping[str, str] | None = None
         self._last_write = 0.0
         self.status = LabelStatus()
@@ -72,50 +76,41 @@ class LabelWriter:
 
     def start(self) -> None:
         """Begin to write as soon as the labels and the Node are known."""
-        self._thread.start()
+        self.worker.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """Write nothing any more, and end; the labels stay."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self.worker.stop(timeout)
 
     def want(self, labels: Mapping[str, str] | None) -> None:
         """The labels that the Node should have from now on; None: leave them as they are."""
-        with self._changed:
+        with self._lock:
             self._wanted = labels
-            self._changed.notify_all()
+        self.worker.wake()
 
     def saw(self, node: Node) -> None:
         """The Node as it is now."""
-        with self._changed:
+        with self._lock:
             self._seen = node
-            self._changed.notify_all()
+        self.worker.wake()
 
     # Worker thread
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(self._has_work)
-                wanted = self._wanted
-            if self._stopping or wanted is None:
-                return
-            if self._idle(self._pause(wanted), wanted):
-                self._attempt(wanted)
-
-    def _has_work(self) -> bool:
-        """Call with ``_changed`` held."""
-        if self._stopping:
-            return True
-        if self._wanted is None or self._seen is None:
-            return False
-        work = needs_write(self._seen, self._wanted)
-        if not work and not self.status.current:
-            self._update(current=True, last_error="")
-        return work
+    def _round(self) -> float:
+        with self._lock:
+            wanted, seen = self._wanted, self._seen
+        if wanted is None or seen is None:
+            return math.inf
+        if not needs_write(seen, wanted):
+            self._pending = None
+            if not self.status.current:
+                self._update(current=True, last_error="")
+            return math.inf
+        if wanted != self._pending:
+            self._pending, self._due = wanted, time.monotonic() + self._pause(wanted)
+        if time.monotonic() >= self._due:
+            self._attempt(wanted)
+        return max(0.0, self._due - time.monotonic())
 
     def _pause(self, wanted: Mapping[str, str]) -> float:
         """Seconds to wait before labels that were written already are written again: somebody else changes them."""
@@ -129,16 +124,18 @@ class LabelWriter:
             if needs_write(node, wanted) and self._still_wants(wanted):
                 node = self._api.apply_node_labels(node, wanted, MANAGER)
                 self._took(wanted)
-            with self._changed:
-                self._seen = node
-            self._backoff.reset()
-            self._update(current=not needs_write(node, wanted), last_error="")
         except DriverError as error:
             retry_after = error.retry_after if isinstance(error, ApiError) else None
             wait = self._backoff.next(retry_after)
+            self._due = time.monotonic() + wait
             log.warning("the labels of the node are not up to date: %s (next try in %.1f s)", error, wait)
             self._update(current=False, errors=self.status.errors + 1, last_error=str(error))
-            self._idle(wait, wanted)
+            return
+        with self._lock:
+            self._seen = node
+        self._pending = None
+        self._backoff.reset()
+        self._update(current=not needs_write(node, wanted), last_error="")
 
     def _took(self, wanted: Mapping[str, str]) -> None:
         if wanted != self._written:
@@ -150,13 +147,8 @@ class LabelWriter:
 
     def _still_wants(self, wanted: Mapping[str, str]) -> bool:
         """Whether nothing else has come up while the Node was read, such as the beginning of an election."""
-        with self._changed:
-            return not self._stopping and self._wanted == wanted
-
-    def _idle(self, seconds: float, wanted: Mapping[str, str]) -> bool:
-        """Wait, but not longer than these labels are wanted; whether they still are."""
-        with self._changed:
-            return not self._changed.wait_for(lambda: self._stopping or self._wanted != wanted, seconds)
+        with self._lock:
+            return not self.worker.stopping and self._wanted == wanted
 
     def _update(self, **changes: object) -> None:
         self.status = replace(self.status, **changes)  # type: ignore[arg-type] # names and types are those of the class

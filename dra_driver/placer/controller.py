@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from dra_driver.backoff import Backoff
 from dra_driver.errors import DriverError
-from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.cluster import CLAIMS, NODES, OFFERS
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.election import REQUEST_SECONDS
@@ -38,6 +38,7 @@ from dra_driver.placer.names import (
 from dra_driver.placer.snapshot import snapshot
 from dra_driver.placer.teller import Teller
 from dra_driver.placer.values import Action, Explain, Note, Place, Pod, Release, Rules
+from dra_driver.worker import LONGEST_SECONDS, Worker
 
 LOOK_SECONDS: Final = 5.0
 """Longest time between two decisions: times pass without a change in the cluster. A fifth of shorter timeouts."""
@@ -71,6 +72,7 @@ class Placer:
         namespace: of the placer's own objects.
         rules: settings.
         may_act: asked before each write; see ``Election.may_act``.
+        well: called after each decision with the seconds until the next one at the latest (see ``Worker.well``).
         clock: seconds since the epoch.
     """
 
@@ -80,10 +82,12 @@ class Placer:
         namespace: str,
         rules: Rules,
         may_act: Callable[[], bool],
+        well: Callable[[float], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._rules = rules
         self._may_act = may_act
+        self._well = well
         self._clock = clock
         self._wake = threading.Event()
         self._nodes = Informer("nodes", Collection(transport, NODES), self._wake.set)
@@ -109,7 +113,6 @@ class Placer:
         """A pod was not as it had been seen, so there is reason to look again soon."""
         self._backoff = Backoff(cap=10.0)
         self.last_error = ""
-        self.last_look = time.monotonic()
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Follow, decide and act until ``stopping`` or ``may_act`` say otherwise."""
@@ -119,6 +122,7 @@ class Placer:
             while not stopping() and self._may_act():
                 began = time.monotonic()
                 wait = self._round()
+                self._well(wait + LONGEST_SECONDS)
                 # In a large cluster a decision takes half a second; half of the time is for what comes in.
                 spent = time.monotonic() - began
                 if self._wake.wait(wait):
@@ -126,7 +130,12 @@ class Placer:
                     self._wake.clear()
         finally:
             for informer in self._informers:
-                informer.stop()
+                informer.stop(0)  # what they see from now on concerns nobody
+
+    @property
+    def followers(self) -> list[Worker]:
+        """The loops of its informers, for health reports."""
+        return [informer.worker for informer in self._informers]
 
     @property
     def uncertain(self) -> bool:
@@ -147,8 +156,6 @@ class Placer:
             wait = self._backoff.next(asked)
             log.warning("not everything could be done: %s (next try in %.1f s)", error, wait)
             return min(wait, LOOK_SECONDS) if asked is None else wait
-        finally:
-            self.last_look = time.monotonic()
         self.last_error = ""
         if self._surprised:
             self._surprised = False

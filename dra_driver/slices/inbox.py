@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.kube.objects import Device, ResourceSlice
 from dra_driver.kube.resources import WatchEvent
-
-_LONGEST_WAIT = 3600.0
-"""Seconds; longer ones are made of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +44,20 @@ Message = Desired | Poke | Seen
 
 
 class Inbox:
-    """Messages in the order they came. Put by any thread, taken by one."""
+    """Messages in the order they came. Put by any thread, taken by one.
 
-    def __init__(self) -> None:
-        self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    Args:
+        notify: called after each message that was put.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._messages: deque[Message] = deque()
+        self._notify = notify
 
     def put(self, message: Message) -> None:
         """Leave a message."""
-        self._messages.put(message)
-
-    def wake(self) -> None:
-        """End a wait without a message."""
-        self._messages.put(None)
+        self._messages.append(message)
+        self._notify()
 
     def listed(self, slices: Sequence[ResourceSlice]) -> None:
         """Leave what a list of all slices shows."""
@@ -70,16 +69,10 @@ class Inbox:
             version = None if event.type == "DELETED" else event.object.metadata.resource_version
             self.put(Seen({event.object.metadata.name: version}, complete=False))
 
-    def take(self, timeout: float) -> Iterator[Message]:
-        """Wait up to ``timeout`` seconds (at most an hour) for a message, then give all there are."""
-        try:
-            message = self._messages.get(timeout=min(timeout, _LONGEST_WAIT))
-            while True:
-                if message is not None:
-                    yield message
-                message = self._messages.get_nowait()
-        except queue.Empty:
-            return
+    def take(self) -> Iterator[Message]:
+        """All there are."""
+        while self._messages:
+            yield self._messages.popleft()
 
 
 def versions(slices: Sequence[ResourceSlice]) -> dict[str, str]:

@@ -14,6 +14,7 @@ has written is left alone (``dra_driver.slices.instance``).
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -21,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from dra_driver.backoff import Backoff
 from dra_driver.errors import DriverError
-from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import Device, Node, ResourceSlice
 from dra_driver.kube.resources import ResourceApi
@@ -35,6 +36,7 @@ from dra_driver.slices.pool import pool
 from dra_driver.slices.reconcile import Actions, decide
 from dra_driver.slices.status import PublisherStatus
 from dra_driver.slices.writer import CountersDropped, Writer
+from dra_driver.worker import Worker
 
 RESYNC_SECONDS: Final = 2100.0
 """Mean time between looks without a reason; varies by a seventh, so at most two an hour."""
@@ -94,10 +96,9 @@ class Publisher:
         self._repair_backoff = Backoff(first=1.0, free=3)
         self._last_repair = 0.0
 
-        self._inbox = Inbox()
-        self._stopping = threading.Event()
+        self._worker = Worker("publishing slices", self._round)
+        self._inbox = Inbox(self._worker.wake)
         self._published = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="publish slices", daemon=True)
         self._reflector: Reflector[ResourceSlice] = Reflector(
             "own slices",
             lambda: api.list_slices(driver, node),
@@ -113,8 +114,8 @@ class Publisher:
         self._chooser = Chooser(api, shared_counters)
         self._known: dict[str, str] | None = None
         """Resource versions of the slices by name."""
-        self._writer = Writer(api, self._annotation, self._instance.stamp, self._check_stop, self._count)
-        self._due = float("inf")
+        self._writer = Writer(api, self._annotation, self._instance.stamp, self._before_write, self._count)
+        self._due = math.inf
         self._not_before = 0.0
         self._repairing = False
         self.status = PublisherStatus()
@@ -122,15 +123,19 @@ class Publisher:
 
     def start(self) -> None:
         """Begin to publish as soon as there are desired devices."""
-        self._thread.start()
+        self._worker.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Write nothing any more, and end; the slices stay."""
-        self._stopping.set()
-        self._inbox.wake()
+        """Write nothing any more, and end within ``timeout`` seconds; the slices stay."""
+        deadline = time.monotonic() + timeout
+        self._worker.stop(0)
         self._reflector.stop(timeout)
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self._worker.stop(max(0.0, deadline - time.monotonic()))
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Its loops, for health reports."""
+        return self._worker, self._reflector.worker
 
     def set_desired(self, devices: Sequence[Device], fallback: Sequence[Device] = ()) -> None:
         """Publish these devices from now on. The same as before is no reason to look.
@@ -149,21 +154,17 @@ class Publisher:
 
     # Worker thread
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            for message in self._inbox.take(max(0.0, self._due - time.monotonic())):
-                self._take(message)
-            if self._desired is None or time.monotonic() < self._due or self._stopping.is_set():
-                continue
+    def _round(self) -> float:
+        for message in self._inbox.take():
+            self._take(message)
+        if self._desired is not None and time.monotonic() >= self._due:
             try:
                 self._look(self._desired)
             except _Stopped:
-                return
+                return math.inf
             except DriverError as error:
                 self._failed(error)
-            except Exception as error:
-                log.exception("publishing slices failed in a way that nobody foresaw; it is tried again")
-                self._failed(DriverError(f"internal error: {error!r}", remedy="please report this with the log"))
+        return max(0.0, self._due - time.monotonic())
 
     def _take(self, message: Message) -> None:
         now = time.monotonic()
@@ -223,9 +224,10 @@ class Publisher:
                 remedy="check NODE_NAME; if kubelet has yet to register the node, this heals by itself",
             ) from error
 
-    def _check_stop(self) -> None:
-        if self._stopping.is_set():
+    def _before_write(self) -> None:
+        if self._worker.stopping:
             raise _Stopped
+        self._worker.beat()
 
     def _succeeded(self, actions: Actions, *, superseded: bool) -> None:
         now = time.monotonic()

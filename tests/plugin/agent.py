@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ class World:
         """The emulated host's root."""
         return self.root / "host"
 
-    def command(self, *options: str) -> list[str]:
+    def command(self, *options: str, program: Sequence[str] = (sys.executable, "-m", "dra_driver")) -> list[str]:
         """How the agent is started on this node; later options win."""
         values = {
             "--node-name": NODE,
@@ -60,7 +60,7 @@ class World:
             "--rescan-seconds": "0.2",
         }
         given = [word for pair in values.items() for word in pair]
-        return [sys.executable, "-m", "dra_driver", "kubelet-plugin", *given, *options]
+        return [*program, "kubelet-plugin", *given, *options]
 
     def kubeconfig(self) -> Path:
         return self.server.kubeconfig(self.root / "kubeconfig")
@@ -84,13 +84,13 @@ class World:
 class Agent:
     """A running agent."""
 
-    def __init__(self, world: World, options: tuple[str, ...]) -> None:
+    def __init__(self, world: World, command: list[str]) -> None:
         self.world = world
         self._log = world.root / f"agent-{os.urandom(3).hex()}.log"
         # Nothing of this process's own environment: a KUBECONFIG there would be used.
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])}
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(world.command(*options), stdout=log, stderr=log, env=environment)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     @property
     def log(self) -> str:
@@ -106,10 +106,10 @@ class Agent:
 
         eventually(done, START_SECONDS, "registration and publication")
 
-    def terminate(self) -> int:
+    def terminate(self, within: float = START_SECONDS) -> int:
         """SIGTERM, as kubelet ends a container; the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=START_SECONDS)
+        return self.process.wait(timeout=within)
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -126,9 +126,9 @@ def node(root: Path, **server: Any) -> Iterator[World]:
 
 
 @contextmanager
-def agent(world: World, *options: str) -> Iterator[Agent]:
-    """A started agent, killed in the end if it still runs."""
-    running = Agent(world, options)
+def agent(world: World, *options: str, **command: Any) -> Iterator[Agent]:
+    """A started agent, killed in the end if it still runs; ``command`` as for ``World.command``."""
+    running = Agent(world, world.command(*options, **command))
     try:
         yield running
     finally:

@@ -67,6 +67,8 @@ class Fault:
     reason: str = ""
     message: str = ""
     retry_after: int | None = None
+    torn: bool = False
+    """The connection breaks off in the middle of the body that goes with ``status``."""
 
     def matches(self, request: Request) -> bool:
         return (
@@ -157,14 +159,17 @@ class _Handler(BaseHTTPRequestHandler):
             details = {"name": refused.name} if refused.name else {}
             status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refused.status}
             status |= {"reason": refused.reason, "message": refused.message, "details": details}
-            self._send(refused.status, status, fault.retry_after if fault else None)
+            self.close_connection = fault is not None and fault.torn
+            lacking = 100 if self.close_connection else 0
+            self._send(refused.status, status, fault.retry_after if fault else None, lacking)
 
-    def _send(self, status: int, document: Any, retry_after: int | None = None) -> None:
+    def _send(self, status: int, document: Any, retry_after: int | None = None, lacking: int = 0) -> None:
+        """Answer; ``lacking`` bytes are announced and never come."""
         plain = isinstance(document, str)
         payload = document.encode() if plain else json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/plain" if plain else "application/json")
-        self.send_header("Content-Length", str(len(payload)))
+        self.send_header("Content-Length", str(len(payload) + lacking))
         if retry_after is not None:
             self.send_header("Retry-After", str(retry_after))
         self.end_headers()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dra_driver.kube.backoff import Backoff
+from dra_driver.backoff import Backoff
 from dra_driver.kube.objects import Device, DeviceAttribute
 from dra_driver.kube.resources import ResourceApi
 from dra_driver.names import DRIVER_NAME, device_name

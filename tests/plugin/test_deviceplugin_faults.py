@@ -12,11 +12,13 @@ from typing import Any
 import grpc
 import pytest
 
+from dra_driver.host import reading, watch
 from dra_driver.legacy import names
 from dra_driver.legacy.annotations import Share, write
 from dra_driver.legacy.deviceplugin.exclusion import Excluded
 from dra_driver.legacy.names import Resource
 from dra_driver.names import DRIVER_NAME
+from dra_driver.worker import STOP_SECONDS
 from tests.plugin.devicemanager import Container, KnownPod, sockets
 from tests.plugin.eventually import eventually
 from tests.plugin.kubelet_connection import KubeletError
@@ -356,3 +358,33 @@ def test_refuses_to_start_where_it_may_not_ask(make: MakeNode) -> None:
     with pytest.raises(Excluded, match="grant list of resourceslices"), node.plugin(ready=False):
         pass
     assert node.manager.registrations == []
+
+
+# -- what never answers
+
+
+def test_a_host_that_hangs_is_told_and_the_stop_keeps_to_its_time(
+    make: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make()
+    go_on, read = threading.Event(), reading._read_all
+
+    def hang(path: str) -> bytes:
+        go_on.wait(60)
+        return read(path)
+
+    monkeypatch.setattr(watch, "LONGEST_SECONDS", 0.5)
+    with node.plugin() as agent:
+        assert agent.readiness() == []
+        monkeypatch.setattr(reading, "_read_all", hang)
+        node.server.delay(60.0, times=100_000)
+        node.server.close_watches()
+        try:
+            eventually(lambda: any("reading the host has stood still" in text for text in agent.readiness()))
+            assert agent.liveness() == []
+            stopped = time.monotonic()
+            agent.stop()
+            assert time.monotonic() - stopped < STOP_SECONDS + 1
+        finally:
+            go_on.set()
+    assert sockets(node.manager.directory) == []

@@ -294,6 +294,28 @@ def test_a_rotated_token_is_read_again_once(tmp_path: Path) -> None:
         assert len(server.requests) == 5
 
 
+def test_a_401_whose_body_breaks_off_has_the_token_read_again_too(tmp_path: Path) -> None:
+    with ApiServer(token="first") as server:
+        server.add_node("node-a")
+        file = tmp_path / "config"
+        file.write_text(KUBECONFIG.format(url=server.url, token="first"))
+        api = ResourceApi(Transport.from_kubeconfig(str(file)))
+        server.fail(401, torn=True)
+        assert api.get_node("node-a").metadata.name == "node-a"
+        assert [request.status for request in server.requests] == [401, 200]
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_an_error_whose_body_breaks_off_is_unreachable(server: ApiServer, api: ResourceApi, watch: bool) -> None:
+    server.fail(500, torn=True)
+    with pytest.raises(Unreachable, match="gave no answer"):
+        if watch:
+            with api.watch_nodes("node-a", "0", 5.0):
+                pass
+        else:
+            api.get_node("node-a")
+
+
 def test_a_token_in_cluster_is_read_again_after_a_401(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token, authority = tmp_path / "token", tmp_path / "ca.crt"
     certificate, key = make_certificate(tmp_path)

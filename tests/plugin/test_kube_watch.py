@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import pytest
 
+from dra_driver.backoff import Backoff
 from dra_driver.kube import watch
-from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.objects import Node
 from dra_driver.kube.resources import ResourceApi, WatchEvent
@@ -202,16 +202,25 @@ def test_it_stops_at_once_out_of_a_wait(server: ApiServer) -> None:
         assert time.monotonic() - started < 0.5
 
 
-def test_a_callback_that_fails_does_not_end_it(server: ApiServer) -> None:
+def test_a_callback_that_fails_gets_a_new_list(server: ApiServer) -> None:
     follower = Follower(server)
+    on_event, calls = follower.reflector._on_event, []
 
-    def fail(_: object) -> None:
-        raise RuntimeError("on purpose")
+    def fail_once(event: WatchEvent[Node]) -> None:
+        calls.append(event)
+        if len(calls) == 1:
+            raise RuntimeError("on purpose")
+        on_event(event)
 
-    follower.reflector._on_list = fail
+    follower.reflector._on_event = fail_once
     with follower:
         eventually(lambda: watches(server) == 1)
         relabel(server, "2")
+        eventually(lambda: "on purpose" in follower.reflector.last_error)
+        eventually(lambda: len(follower.lists) == 2)
+        assert follower.lists[1][0].metadata.labels == {"zone": "2"}
+        eventually(lambda: not follower.reflector.last_error)
+        relabel(server, "3")
         eventually(lambda: follower.events)
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from dra_driver.backoff import Backoff
 from dra_driver.host.inventory import Membership, ServerSet
-from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.objects import Node
 from dra_driver.kube.resources import ResourceApi
 from dra_driver.kube.watch import Reflector
@@ -187,3 +187,21 @@ def test_a_node_of_the_same_name_that_is_another_one_is_not_labelled_by_mistake(
     with pytest.raises(Exception, match="409"):
         api.apply_node_labels(stale, {MODE: "1"}, "neuron-dra-driver")
     assert has(server) == {}
+
+
+def test_a_failure_that_nobody_foresaw_is_told_and_does_not_end_it(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = ResourceApi.apply_node_labels, [RuntimeError("odd")]
+
+    def apply(api: ResourceApi, node: Node, wanted: Mapping[str, str], manager: str) -> Node:
+        if failures:
+            raise failures.pop()
+        return real(api, node, wanted, manager)
+
+    monkeypatch.setattr(ResourceApi, "apply_node_labels", apply)
+    with labelling(server) as writer:
+        writer.want(labels(WHOLE))
+        eventually(lambda: "odd" in writer.worker.problem(), what="the report")
+        shows(server, WHOLE)
+        eventually(lambda: not writer.worker.problem(), what="the end of the trouble")

@@ -13,6 +13,7 @@ from dra_driver.kube.election import Times
 from dra_driver.placer.names import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION
 from dra_driver.placer.service import LEASE_NAME, Service
 from dra_driver.placer.values import Rules
+from dra_driver.worker import STOP_SECONDS
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.apistore import Object, Refused
 from tests.plugin.eventually import eventually
@@ -244,6 +245,19 @@ def test_of_two_one_acts_and_the_other_takes_over_at_once_when_it_ends(server: A
     lease = server.store.get("leases", f"{SYSTEM}/{LEASE_NAME}")
     assert lease["spec"]["leaseTransitions"] == 1
     assert not lease["spec"].get("holderIdentity")
+
+
+def test_a_leader_stops_in_time_though_the_api_server_never_answers(server: ApiServer) -> None:
+    with placing(server) as service:
+        add_leader(server, "four-0")
+        eventually(lambda: server_of(server, "four-0") == "s0")
+        server.delay(60.0, times=10**6)
+        server.close_watches()
+        add_leader(server, "four-1")
+        time.sleep(0.2)
+        stopped = time.monotonic()
+        service.stop()
+        assert time.monotonic() - stopped < STOP_SECONDS + 1
 
 
 def test_a_leader_that_cannot_renew_stops_before_another_one_can_take_over(server: ApiServer) -> None:

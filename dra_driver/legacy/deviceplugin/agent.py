@@ -7,7 +7,7 @@ socket, and the keeper tells kubelet what can be given, writes down what was, an
 from __future__ import annotations
 
 import logging
-import threading
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,11 +32,16 @@ from dra_driver.legacy.deviceplugin.snapshot import Snapshot, withheld
 from dra_driver.legacy.names import Resource
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.version import VERSION
+from dra_driver.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 
 KEEP_SECONDS: Final = 10.0
 """Between looks without a reason: kubelet does not say when its count changes."""
 SETTLE_SECONDS: Final = 0.05
 """Between a change and the look at it, so that several changes are one."""
+CALL_GRACE: Final = 5.0
+"""Seconds that running calls of kubelet get at the end, for each resource."""
+THREAD_GRACE: Final = 1.0
+"""Seconds that a thread gets which may be waiting for the API server or the host."""
 FORBIDDEN: Final = 403
 
 log = logging.getLogger(__name__)
@@ -57,11 +62,10 @@ class DevicePluginAgent:
         self.fatal = ""
         """Why it cannot go on, or ""."""
         self._offer: Offer | None = None
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
+        self._keeper = Worker("keeping kubelet's count", self._keep, settle=SETTLE_SECONDS)
         self._cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
-        self._sources = NodeSources(settings, transport, lambda: self._offer, self._wake.set)
-        self._allocator = Allocator(self._sources, settings.answer, self._wake.set)
+        self._sources = NodeSources(settings, transport, lambda: self._offer, self._keeper.wake)
+        self._allocator = Allocator(self._sources, settings.answer, self._keeper.wake)
         self._operations = Operations(OPERATIONS)
         self._stop_metrics: Callable[[], None] | None = None
         self._plugins = {
@@ -75,7 +79,6 @@ class DevicePluginAgent:
             for resource in Resource
         }
         self._host = HostWatch(settings.host_root, self._sources.labels, self._on_inventory, settings.rescan_seconds)
-        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
         self._guarded_at: float | None = None
         self._guard_error = "not tried yet"
         self._pods_known = False
@@ -106,15 +109,14 @@ class DevicePluginAgent:
     def stop(self) -> None:
         """Finish what kubelet asked for and remove the own sockets; containers keep what they have."""
         log.info("stopping; running containers keep their devices")
-        self._stopping.set()
-        self._wake.set()
-        for plugin in self._plugins.values():
-            plugin.stop()
-        if self._keeper.is_alive():
-            self._keeper.join(5.0)
-        self._sources.stop()
-        self._host.stop()
-        self._health.stop()
+        self._keeper.stop(0)
+        stop_in_turn(
+            *((plugin.stop, CALL_GRACE) for plugin in self._plugins.values()),
+            (self._keeper.stop, CALL_GRACE),
+            (self._sources.stop, THREAD_GRACE),
+            (self._host.stop, THREAD_GRACE),
+            (self._health.stop, THREAD_GRACE),
+        )
         if self._stop_metrics is not None:
             self._stop_metrics()
 
@@ -122,7 +124,8 @@ class DevicePluginAgent:
 
     def liveness(self) -> list[str]:
         """Problems that a restart may mend; [] when there are none."""
-        return [self.fatal] if self.fatal else []
+        found = [self.fatal, *(worker.stuck(PATIENCE_SECONDS) for worker in self._workers)]
+        return [text for text in found if text]
 
     def readiness(self) -> list[str]:
         """All that keeps the plugin from its work right now; [] when there is nothing."""
@@ -131,7 +134,13 @@ class DevicePluginAgent:
             found.append(f"whether the DRA driver has this node is not known: {self._guard_error}")
         if self._allocator.kubelet_trouble:
             found.append(f"kubelet does not tell of its pods: {self._allocator.kubelet_trouble}")
+        found += [worker.problem() for worker in self._workers]
         return [text for text in found if text]
+
+    @property
+    def _workers(self) -> tuple[Worker, ...]:
+        plugins = (plugin.worker for plugin in self._plugins.values())
+        return (self._keeper, self._host.worker, self._sources.worker, *plugins)
 
     def _samples(self) -> Iterator[Sample]:
         """What the metrics show beside the durations."""
@@ -164,22 +173,17 @@ class DevicePluginAgent:
                 found.hardware.cores_per_device,
             )
         self._offer = found
-        self._wake.set()
+        self._keeper.wake()
 
     # The keeper
 
-    def _keep(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._look()
-            except Excluded as error:
-                self._end(str(error))
-                return
-            except Exception:
-                log.exception("looking after the node failed in a way that nobody foresaw; tried again")
-            self._wake.wait(min(KEEP_SECONDS, self._settings.guard_seconds))
-            self._stopping.wait(SETTLE_SECONDS)
-            self._wake.clear()
+    def _keep(self) -> float:
+        try:
+            self._look()
+        except Excluded as error:
+            self._end(str(error))
+            return math.inf
+        return min(KEEP_SECONDS, self._settings.guard_seconds)
 
     def _look(self) -> None:
         self._guard_if_due()

@@ -16,6 +16,7 @@ from dra_driver.legacy.deviceplugin.offer import Offer
 from dra_driver.legacy.deviceplugin.pods import PODS, WirePod
 from dra_driver.legacy.deviceplugin.recording import Record, unusable_annotations
 from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
+from dra_driver.worker import Worker
 
 REQUEST_SECONDS: Final = 3.0
 """kubelet waits meanwhile, and no other pod starts."""
@@ -53,9 +54,14 @@ class NodeSources:
         """Begin to follow the pods."""
         self._informer.start()
 
-    def stop(self) -> None:
-        """End."""
-        self._informer.stop(1.0)
+    def stop(self, timeout: float) -> None:
+        """End within ``timeout`` seconds."""
+        self._informer.stop(timeout)
+
+    @property
+    def worker(self) -> Worker:
+        """The loop that follows the pods, for health reports."""
+        return self._informer.worker
 
     def problems(self) -> list[str]:
         """Why the pods of the node are not known; [] when they are."""

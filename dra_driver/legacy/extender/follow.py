@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from dra_driver.kube.backoff import Backoff
+from dra_driver.backoff import Backoff
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.resources import WatchEvent
 from dra_driver.kube.transport import Transport
 from dra_driver.kube.watch import Reflector
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.objects import NODES, PODS, RUNNING, NodeObject, PodObject
+from dra_driver.worker import Worker
 
 
 class Followers:
@@ -53,10 +54,15 @@ class Followers:
             reflector.start()
 
     def stop(self) -> None:
-        """End; what a thread that hangs tells later is not heard."""
+        """End, without waiting: what a thread tells from now on is not heard."""
         self._over = True
         for reflector in self._reflectors:
-            reflector.stop()
+            reflector.stop(0)
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Its loops, for health reports."""
+        return [reflector.worker for reflector in self._reflectors]
 
     def problems(self) -> list[str]:
         """Why something is not followed now."""

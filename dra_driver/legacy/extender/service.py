@@ -11,9 +11,7 @@ import asyncio
 import gc
 import logging
 import re
-import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,11 +26,15 @@ from dra_driver.legacy.extender.server import OPERATIONS, Server, State, Tls
 from dra_driver.legacy.extender.usagemaps import UsageMaps
 from dra_driver.legacy.extender.verdicts import Verdicts
 from dra_driver.metrics import Operations, Sample
+from dra_driver.worker import Worker, stop_in_turn
 
 LEASE_NAME: Final = "neuron-scheduler-extender"
-STUCK_SECONDS: Final = 120.0
 LOOK_SECONDS: Final = 0.5
 """How often the extender looks whether it leads, and what is to be written."""
+UPKEEP_SECONDS: Final = 900.0
+"""How long one round of upkeep may take: a request for each node or pod, to a server that may be slow."""
+THREAD_GRACE: Final = 1.0
+"""Seconds that a thread gets at the end."""
 _ADDRESS: Final = re.compile(r"[^@/?#\s]{1,255}:[0-9]{1,5}")
 
 log = logging.getLogger(__name__)
@@ -88,8 +90,11 @@ class Service:
         self._followers: Followers | None = None
         self._settled = False
         """Whether what was listed in this term is out of the garbage collector's way."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._upkeep = ThreadPoolExecutor(1, "upkeep")
+        self._loops = (
+            Worker("following the cluster", self._look),
+            self._upkeep("finding out about requests without an answer", self._binder.tend),
+            self._upkeep("writing usage maps", self._maps.write_due),
+        )
 
     @property
     def port(self) -> int:
@@ -116,14 +121,12 @@ class Service:
             leases = Collection(self._transport, LEASES, timeout=REQUEST_SECONDS)
             self._election = Election(leases, self._settings.namespace, LEASE_NAME, identity, self._settings.times)
             self._election.start()
-        self._tasks = [asyncio.create_task(self._lead()), asyncio.create_task(self._keep_up())]
+        for loop in self._loops:
+            loop.start()
 
     async def stop(self) -> None:
         """Answer what was asked, then hand the lease over."""
         await self._server.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._end)
 
     def problems(self) -> list[str]:
@@ -132,14 +135,19 @@ class Service:
         if self._may_act() and not self._ready():
             found.append("the lists of nodes and pods are not there yet")
             found += self._followers.problems() if self._followers else []
-        return found
+        return found + [text for worker in self._workers() if (text := worker.problem())]
 
     def stuck(self) -> list[str]:
         """Why the process should be started again: for a liveness probe."""
-        if self._election is None:
-            return []
-        silent = time.monotonic() - self._election.last_round
-        return [f"the election has stood still for {silent:.0f} s"] if silent > STUCK_SECONDS else []
+        return [text for worker in self._workers() if (text := worker.stuck())]
+
+    def _workers(self) -> list[Worker]:
+        election, followers = self._election, self._followers
+        return [
+            *([election.worker] if election is not None else ()),
+            *self._loops,
+            *(followers.workers if followers is not None else ()),
+        ]
 
     def samples(self) -> Iterable[Sample]:
         """What the metrics show beside the durations."""
@@ -167,16 +175,7 @@ class Service:
             return State(ready=False, leader=holder, text=f"this replica stands by; {holder} leads")
         return State(ready=False, text="this replica stands by, and which one leads is not known")
 
-    async def _lead(self) -> None:
-        """Follow the cluster while this one leads."""
-        while True:
-            try:
-                await self._look()
-            except Exception:
-                log.exception("following the cluster failed in a way that nobody foresaw; it is tried again")
-            await asyncio.sleep(LOOK_SECONDS / 5)
-
-    async def _look(self) -> None:
+    def _look(self) -> float:
         """Begin or end to follow if that is due."""
         if self._may_act() and self._followers is None:
             self.cluster.begin()
@@ -185,30 +184,29 @@ class Service:
             self._settled = False
         elif not self._may_act() and self._followers is not None:
             ended, self._followers = self._followers, None
-            await asyncio.to_thread(ended.stop)
+            ended.stop()
         elif not self._settled and self._ready():
             # Twenty thousand pods stay as they are: the collector need not look at them in every full round,
             # which would keep a request waiting for 20 ms.
             gc.collect()
             gc.freeze()
             self._settled = True
+        return LOOK_SECONDS / 5
 
-    async def _keep_up(self) -> None:
-        """Write what is due, and find out about requests without an answer."""
-        loop = asyncio.get_running_loop()
-        work: tuple[Callable[[], None], ...] = (self._binder.tend, self._maps.write_due)
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            for step in work if self._ready() else ():
-                try:
-                    await loop.run_in_executor(self._upkeep, step)
-                except Exception:
-                    log.exception("upkeep failed in a way that nobody foresaw; it is tried again")
+    def _upkeep(self, name: str, step: Callable[[], None]) -> Worker:
+        """Does one kind of upkeep while this one leads."""
+
+        def work() -> float:
+            if self._ready():
+                step()
+            return LOOK_SECONDS
+
+        return Worker(name, work, longest=UPKEEP_SECONDS)
 
     def _end(self) -> None:
+        stop_in_turn(*((loop.stop, THREAD_GRACE) for loop in self._loops))
         if self._followers is not None:
             self._followers.stop()
-        self._upkeep.shutdown()
         if self._election is not None:
             # The next leader must not begin before the last write of this one is decided.
             self._election.stop(hand_over=not self._binder.uncertain)

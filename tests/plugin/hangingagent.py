@@ -1,0 +1,31 @@
+"""The whole program, on a host whose kernel driver stops answering as soon as a certain file exists.
+
+Run as a program with the path of that file and the arguments of ``dra-driver``. A read of sysfs that hangs in the
+kernel cannot be had on a test machine, so the one place that reads the host's files is made to wait for ever instead.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from dra_driver.cli.main import main
+from dra_driver.host import reading
+
+
+def hang_when(hanging: Path) -> None:
+    """From now on no file of the kernel driver can be read to its end while ``hanging`` exists."""
+    read = reading._read_all
+
+    def read_or_hang(path: str) -> bytes:
+        while "/neuron_device/" in path and hanging.exists():
+            threading.Event().wait(3600)
+        return read(path)
+
+    reading._read_all = read_or_hang
+
+
+if __name__ == "__main__":
+    hang_when(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,115 @@
+"""The whole agent where something never answers: health tells, and the stop keeps to its time all the same."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from dra_driver.kube.transport import READ_TIMEOUT
+from dra_driver.names import DRIVER_NAME
+from tests.plugin import hangingagent
+from tests.plugin.agent import NODE, Agent, World, agent, free_port, health, node
+from tests.plugin.eventually import eventually
+from tests.plugin.kubelet import Claim, KubeletError
+
+GRACE_SECONDS = 30.0
+"""``terminationGracePeriodSeconds`` of the DaemonSet: then the process is killed."""
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    # A short path: sockets lie below it, and theirs may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="h-") as name, node(Path(name)) as made:
+        yield made
+
+
+@contextmanager
+def agent_on_hanging_host(world: World, *options: str) -> Iterator[tuple[Agent, Path]]:
+    """A started agent, and the file whose existence makes its host hang."""
+    hanging = world.root / "hanging"
+    program = [sys.executable, "-m", hangingagent.__name__, str(hanging)]
+    with agent(world, *options, program=program) as running:
+        yield running, hanging
+
+
+def test_a_read_of_the_host_that_hangs_ends_readiness_and_not_liveness_and_refuses_claims(world: World) -> None:
+    port = free_port()
+    options = ("--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1")
+    with agent_on_hanging_host(world, *options) as (running, hanging):
+        running.ready()
+        eventually(lambda: health(port, "readiness") == "SERVING", what="readiness")
+
+        hanging.touch()
+
+        eventually(lambda: health(port, "readiness") == "NOT_SERVING", 40.0, "no readiness")
+        assert "reading the host has stood still" in running.log
+        assert health(port, "liveness") == "SERVING"
+        stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
+        with pytest.raises(KubeletError, match="reading the host has stood still"):
+            world.kubelet.prepare("pod", [Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))])
+
+
+def test_an_agent_whose_host_hangs_from_the_start_serves_kubelet_and_says_why_it_is_not_ready(world: World) -> None:
+    port = free_port()
+    (world.root / "hanging").touch()
+    options = ("--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1")
+    with agent_on_hanging_host(world, *options) as (running, _):
+        running.ready(published=False)
+        eventually(lambda: health(port, "readiness") == "NOT_SERVING", what="the truth")
+        assert running.terminate() == 0
+
+
+def test_the_stop_keeps_to_its_time_though_every_part_hangs(world: World) -> None:
+    health_port, metrics_port = free_port(), free_port()
+    health_options = ("--healthcheck-port", str(health_port), "--healthcheck-address", "127.0.0.1")
+    options = (*health_options, "--metrics-port", str(metrics_port))
+    stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
+    wanted = Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))
+    with ExitStack() as stack:
+        running, hanging = stack.enter_context(agent_on_hanging_host(world, *options))
+        running.ready()
+        # The state directory is locked by another instance that hangs too: repairs, calls and scrapes wait for it.
+        lock = stack.enter_context((world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").open("rb+"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # The API server takes requests and answers none of them.
+        world.server.delay(3 * READ_TIMEOUT, times=100_000)
+        world.server.close_watches()
+        world.kubelet.stop_watching()
+        hanging.touch()
+        waiting = [
+            threading.Thread(target=attempt, daemon=True)
+            for attempt in (
+                lambda: prepare(world, wanted),
+                lambda: scrape(metrics_port),
+                lambda: health(health_port, "readiness"),
+            )
+        ]
+        for thread in waiting:
+            thread.start()
+        time.sleep(2.0)  # every part has come to where it hangs
+
+        stopped = time.monotonic()
+        assert running.terminate(GRACE_SECONDS) == 0
+        assert time.monotonic() - stopped < GRACE_SECONDS
+        assert [path for path in world.kubelet.registry_dir.iterdir() if path.is_socket()] == []
+        for thread in waiting:
+            thread.join(10)
+
+
+def prepare(world: World, wanted: Claim) -> None:
+    with suppress(KubeletError):
+        world.kubelet.prepare("pod", [wanted])
+
+
+def scrape(port: int) -> None:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        answer.read()

@@ -1,0 +1,88 @@
+"""What the agent does for kubelets of certain versions, whenever it learns which one it has."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver import driver
+from dra_driver.cli import kubelet_plugin
+from dra_driver.driver import NodeAgent
+from dra_driver.host.emulator import EmulationOptions, write_host
+from dra_driver.kubeletplugin import server
+from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.instance_types import resolve_emulation
+from tests.plugin.agent import NODE, TOKEN, World, node
+from tests.plugin.eventually import eventually
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    # A short path: sockets lie below it, and theirs may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="v-") as name, node(Path(name)) as made:
+        yield made
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "REREGISTER_SECONDS", 0.3)
+    defaults = server.KubeletPlugin.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "check_interval", 0.1)
+
+
+def agent_of(world: World) -> NodeAgent:
+    write_host(world.host, resolve_emulation("trn1.2xlarge"), EmulationOptions())
+    options = {
+        "node_name": NODE,
+        "cdi_root": str(world.cdi),
+        "registrar_dir": str(world.kubelet.registry_dir),
+        "plugins_dir": str(world.kubelet.plugins_dir),
+        "host_root": str(world.host),
+        "healthcheck_port": "-1",
+    }
+    settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
+    return NodeAgent(settings, world.server.transport(api_key={"BearerToken": f"Bearer {TOKEN}"}), lambda: None)
+
+
+def kubelet_is(world: World, version: str) -> None:
+    found = world.server.store.get("nodes", NODE)
+    world.server.store.update("nodes", NODE, {**found, "status": {"nodeInfo": {"kubeletVersion": version}}})
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_kubelet_that_forgets_idle_drivers_is_kept_awake_although_the_api_server_came_late(world: World) -> None:
+    kubelet_is(world, "v1.34.1-eks-113cf36")
+    world.server.stop()
+    agent = agent_of(world)
+    try:
+        agent.start()
+        world.kubelet.wait_registered(DRIVER_NAME)
+        assert world.kubelet.registrations == 1, "nothing is known of the kubelet yet"
+        world.server.start()
+        eventually(lambda: world.kubelet.registrations >= 3, 20.0, "registrations one after the other")
+    finally:
+        agent.stop()
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_updated_kubelet_is_left_alone_from_then_on(world: World) -> None:
+    kubelet_is(world, "v1.34.0")
+    agent = agent_of(world)
+    try:
+        agent.start()
+        eventually(lambda: world.kubelet.registrations >= 3, 20.0, "registrations one after the other")
+        kubelet_is(world, "v1.34.4")
+
+        def left_alone() -> bool:
+            before = world.kubelet.registrations
+            time.sleep(1.0)
+            return world.kubelet.registrations == before
+
+        eventually(left_alone, 20.0, "no further registration")
+    finally:
+        agent.stop()
