@@ -76,7 +76,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
     Raises:
         UsageError: the arguments do not fit together, or a file cannot be read. ManifestError: what is in it is wrong.
     """
-    from dra_driver.simulator.manifests import Manifests, merge, read_manifests, waiting_left_out
+    from dra_driver.simulator.manifests import Manifests, left_out, merge, read_manifests, waiting_left_out
 
     live = args.from_cluster or args.kubeconfig is not None
     _check(args, files, live=live)
@@ -96,7 +96,8 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
         cluster = merge(_beside(emulated_nodes(args), cluster), cluster)
     if files:
         cluster = merge(waiting_left_out(cluster), read_manifests(_texts(files), kubernetes))
-    return ClusterInput(merge(cluster, Manifests(not_considered=tuple(notes))), kubernetes, server)
+    with_notes = merge(cluster, Manifests(not_considered=(*left_out(cluster), *notes)))
+    return ClusterInput(with_notes, kubernetes, server)
 
 
 def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> None:
