@@ -8,13 +8,15 @@ if TYPE_CHECKING:
     from dra_driver.kube.resources import ResourceApi
     from dra_driver.kube.transport import Transport
     from dra_driver.simulator.manifests import Manifests
+    from dra_driver.simulator.objects import DeviceClass
 
 DRA_VERSIONS: Final = tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1"))
+CLASSES: Final = ("DeviceClass", "deviceclasses", DRA_VERSIONS)
 WANTED: Final = (
     ("Node", "nodes", ("v1",)),
     ("Pod", "pods", ("v1",)),
     ("ResourceSlice", "resourceslices", DRA_VERSIONS),
-    ("DeviceClass", "deviceclasses", DRA_VERSIONS),
+    CLASSES,
     ("ResourceClaim", "resourceclaims", DRA_VERSIONS),
     ("ResourceClaimTemplate", "resourceclaimtemplates", DRA_VERSIONS),
 )
@@ -39,6 +41,13 @@ def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
         return read_stored([_listed(transport, *wanted) for wanted in WANTED]), released(ResourceApi(transport))
     finally:
         transport.close()
+
+
+def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
+    """The DeviceClasses of a cluster; errors as for ``read_cluster``."""
+    from dra_driver.simulator.manifests import read_stored
+
+    return read_stored([_listed(transport, *CLASSES)]).classes
 
 
 def _listed(
