@@ -61,7 +61,8 @@ def with_claims(pod: Described) -> PodWithClaims:
                     raise pod.origin.error(
                         path, f"the pod has no claim {use.name}", remedy="add it to the pod's resourceClaims"
                     )
-    _check_quantities(pod)
+    for path, amounts in _amounts(pod.spec):
+        check_quantities(amounts, pod.origin, (*pod.path, *path))
     affinity = pod.spec.affinity.node_affinity
     known = {status.name: status.resource_claim_name for status in pod.statuses}
     claims = tuple(
@@ -118,13 +119,13 @@ def _amounts(spec: PodSpec) -> Iterator[tuple[tuple[str | int, ...], Mapping[str
     yield ("overhead",), spec.overhead
 
 
-def _check_quantities(pod: Described) -> None:
-    for path, amounts in _amounts(pod.spec):
-        for name, amount in amounts.items():
-            try:
-                parse(amount)
-            except QuantityError as error:
-                raise pod.origin.error((*pod.path, *path, name), str(error)) from error
+def check_quantities(amounts: Mapping[str, Quantity], origin: Origin, path: tuple[str | int, ...]) -> None:
+    """ManifestError for one that is none."""
+    for name, amount in amounts.items():
+        try:
+            parse(amount)
+        except QuantityError as error:
+            raise origin.error((*path, name), str(error)) from error
 
 
 def _resources(spec: PodSpec) -> Iterator[str]:

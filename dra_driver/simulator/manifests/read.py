@@ -18,7 +18,7 @@ from dra_driver.simulator.manifests.expressions import selectors
 from dra_driver.simulator.manifests.fields import convert
 from dra_driver.simulator.manifests.kinds import BESIDE, KINDS, Kind, upgraded
 from dra_driver.simulator.manifests.names import generated, shortened
-from dra_driver.simulator.manifests.pods import unconsidered, with_claims
+from dra_driver.simulator.manifests.pods import check_quantities, unconsidered, with_claims
 from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class, check_slice
 from dra_driver.simulator.manifests.values import Key, Manifests, PodWithClaims
 
@@ -177,6 +177,8 @@ class _Reader:
             check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._compiler())
         elif isinstance(item, objects.ResourceSlice):
             check_slice(item, origin)
+        elif isinstance(item, workloads.Node):
+            check_quantities(item.status.allocatable, origin, ("status", "allocatable"))
 
     def _compiler(self) -> Compile:
         if self._compile is None:
