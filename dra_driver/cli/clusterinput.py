@@ -77,7 +77,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
         UsageError: the arguments do not fit together, or a file cannot be read. ManifestError: what is in it is wrong.
     """
     from dra_driver.simulator.allocator.release import release
-    from dra_driver.simulator.manifests import Manifests, merge, read_manifests, waiting_left_out
+    from dra_driver.simulator.manifests import Manifests, left_out, merge, read_manifests, waiting_left_out
 
     live = args.from_cluster or args.kubeconfig is not None
     _check(args, files, live=live)
@@ -100,7 +100,8 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
     if cluster.taint_rules and release(kubernetes).follows_no_taint_rules:
         why = f"DRADeviceTaintRules is off by default in {kubernetes}"
         notes.append(f"DeviceTaintRule: {len(cluster.taint_rules)} ({why})")
-    return ClusterInput(merge(cluster, Manifests(not_considered=tuple(notes))), kubernetes, server)
+    with_notes = merge(cluster, Manifests(not_considered=(*left_out(cluster), *notes)))
+    return ClusterInput(with_notes, kubernetes, server)
 
 
 def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> None:

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from dra_driver.kube.resources import ResourceApi
     from dra_driver.kube.transport import Transport
     from dra_driver.simulator.manifests import Manifests
+    from dra_driver.simulator.objects import DeviceClass
 
 Listed = tuple[str, str, list[dict[str, Any]]]
 """API version, kind, and the objects of that kind."""
 DRA_VERSIONS: Final = tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1"))
+CLASSES: Final = ("DeviceClass", "deviceclasses", DRA_VERSIONS)
 WANTED: Final = (
     ("Node", "nodes", ("v1",)),
     ("Pod", "pods", ("v1",)),
     ("ResourceSlice", "resourceslices", DRA_VERSIONS),
-    ("DeviceClass", "deviceclasses", DRA_VERSIONS),
+    CLASSES,
     ("ResourceClaim", "resourceclaims", DRA_VERSIONS),
     ("ResourceClaimTemplate", "resourceclaimtemplates", DRA_VERSIONS),
 )
@@ -82,6 +84,13 @@ def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
         if error.status not in (403, 404):
             raise
         return [], ("DeviceTaintRules, which this user may not list",) if error.status == 403 else ()
+
+
+def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
+    """The DeviceClasses of a cluster; errors as for ``read_cluster``."""
+    from dra_driver.simulator.manifests import read_stored
+
+    return read_stored([_listed(transport, *CLASSES)]).classes
 
 
 def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:

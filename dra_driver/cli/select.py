@@ -1,4 +1,4 @@
-"""``dra-driver select``: which devices one CEL selector takes, and why it fails on others."""
+"""``dra-driver select``: which devices a CEL selector or an extended resource takes, and why it fails on others."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Device = published.Device | objects.Device
 
 EXAMPLE_NODE = "example-node"
+_RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+"""The name of an extended resource; as a CEL expression it would be a division, which selects nothing."""
 SHORT = {True: "yes", False: "no", None: "error"}
 
 
@@ -36,21 +38,39 @@ class Row:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is selected from."""
+
+    slices: Sequence[Slice] | None = None
+    """None when no devices are asked about."""
+    classes: Sequence[objects.DeviceClass] = ()
+    release: str = RELEASES[-1]
+    """Of Kubernetes, unless the user names another."""
+
+
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "select",
         help="try a CEL device selector",
-        description="Evaluate one CEL device selector as Kubernetes does, on each device. A device on which it fails "
-        "would stop the scheduling of the pod. Without devices only says whether the API server would take it. Exit "
-        "status 0: done, 1: it fails on a device, 2: bad input, or the API server would refuse it.",
+        description="Evaluate one CEL device selector as Kubernetes does, on each device, or those of the DeviceClass "
+        "that offers an extended resource. A device on which it fails would stop the scheduling of the pod. Without "
+        "devices only says whether the API server would take it. Exit status 0: done, 1: it fails on a device, 2: bad "
+        "input, or the API server would refuse it.",
         epilog="example: dra-driver select 'device.driver == \"neuron.aws.com\"' --instance-type trn2.48xlarge",
     )
-    parser.add_argument("expression", metavar="EXPRESSION", help="a CEL expression over `device`")
+    parser.add_argument(
+        "expression",
+        metavar="EXPRESSION",
+        help="a CEL expression over `device`, or an extended resource such as aws.amazon.com/neuron",
+    )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--instance-type", metavar="TYPE", help="the devices of a host of this EC2 type")
     source.add_argument(
-        "--slices", metavar="FILE", help="the devices of these ResourceSlices, YAML or JSON; - is stdin"
+        "--slices",
+        metavar="FILE",
+        help="the devices of these ResourceSlices, and DeviceClasses; YAML or JSON; - is stdin",
     )
     source.add_argument("--kubeconfig", metavar="FILE", help="the devices of all drivers of this cluster")
     parser.add_argument(
@@ -62,16 +82,34 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print one row per device; 1 when the selector fails on one."""
-    slices, release = _source(args)
-    program = compiled(args.expression, args.kubernetes or release)
-    rows = [row(program, item, device) for item in slices or () for device in item.spec.devices]
+    source = _source(args)
+    release = args.kubernetes or source.release
+    resource = _RESOURCE.fullmatch(args.expression) is not None
+    expressions = _selectors(args.expression, source) if resource else [args.expression]
+    programs = [compiled(expression, release) for expression in expressions]
+    rows = [row(programs, item, device) for item in source.slices or () for device in item.spec.devices]
     if args.output == "json":
         print_object([asdict(item) for item in rows], "json")
-    elif slices is None:
-        print(f"the API server of Kubernetes {args.kubernetes or release} takes it: estimated cost {program.cost}")
+    elif source.slices is None:
+        cost = sum(program.cost for program in programs)
+        print(f"the API server of Kubernetes {release} takes it: estimated cost {cost}")
     else:
         print(table(rows))
     return 1 if any(item.matches is None for item in rows) else 0
+
+
+def _selectors(resource: str, source: Source) -> list[str]:
+    """The expressions of the class that offers the extended resource."""
+    from dra_driver.simulator.manifests import offering
+
+    name = offering(source.classes).get(resource)
+    if name is None:
+        raise UsageError(
+            f"no DeviceClass offers {resource}",
+            remedy="give one with --slices or --kubeconfig; dra-driver migrate --extended-resource prints it",
+        )
+    device_class = next(item for item in source.classes if item.metadata.name == name)
+    return [item.cel.expression for item in device_class.spec.selectors if item.cel is not None]
 
 
 def compiled(expression: str, release: str) -> Program:
@@ -89,12 +127,12 @@ def compiled(expression: str, release: str) -> Program:
         raise UsageError(f"the expression is refused: {_place(expression, error)}") from error
 
 
-def row(program: Program, item: Slice, device: Device) -> Row:
-    """What the selector says of one device."""
+def row(programs: Sequence[Program], item: Slice, device: Device) -> Row:
+    """What the selectors say of one device; after one that is false or fails the others are not looked at."""
     from dra_driver.simulator.cel import CelDevice, CelError
 
     try:
-        matches = program.matches(CelDevice.of(item.spec.driver, device))
+        matches = all(program.matches(CelDevice.of(item.spec.driver, device)) for program in programs)
     except CelError as error:
         return Row(item.spec.pool.name, device.name, None, error.message)
     return Row(item.spec.pool.name, device.name, matches, None)
@@ -121,46 +159,46 @@ def table(rows: list[Row]) -> str:
     return "\n".join([*lines, f"{devices}: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"])
 
 
-def _source(args: argparse.Namespace) -> tuple[list[Slice] | None, str]:
-    """The slices, None when none are asked for, and the release that is meant unless the user says otherwise."""
+def _source(args: argparse.Namespace) -> Source:
     if args.kubeconfig is not None:
         return _of_cluster(args.kubeconfig)
     if args.slices is not None:
-        return current(read_slices(args.slices)), RELEASES[-1]
+        return _of_file(args.slices)
     if args.instance_type is None:
-        return None, RELEASES[-1]
+        return Source()
+    from dra_driver.simulator.manifests import driver_class
     from dra_driver.slices.devices import devices
     from dra_driver.slices.pool import pool
 
     host = argparse.Namespace(host_root=None, instance_type=args.instance_type)
-    return list(pool(devices(read_host(host)), EXAMPLE_NODE, EXAMPLE_NODE_UID)), RELEASES[-1]
+    return Source(list(pool(devices(read_host(host)), EXAMPLE_NODE, EXAMPLE_NODE_UID)), [driver_class()])
 
 
-def _of_cluster(kubeconfig: str) -> tuple[list[Slice], str]:
-    from dra_driver.cli.clusterobjects import asking, released
+def _of_cluster(kubeconfig: str) -> Source:
+    from dra_driver.cli.clusterobjects import asking, read_classes, released
     from dra_driver.kube.resources import ResourceApi
 
     with asking(kubeconfig) as transport:
         api = ResourceApi(transport)
-        return current(api.list_all_slices()), nearest(released(api))
+        return Source(current(api.list_all_slices()), read_classes(transport), nearest(released(api)))
 
 
-def read_slices(filename: str) -> list[Slice]:
-    """The ResourceSlices of a file, which may have other objects too; UsageError says what is wrong, and where."""
+def _of_file(filename: str) -> Source:
+    """Of a file that may have other objects too; UsageError says what is wrong, and where."""
     from dra_driver.cli.clusterinput import MOST_BYTES
     from dra_driver.cli.objectfile import read_text
     from dra_driver.simulator.manifests import ManifestError, read_manifests
 
     try:
-        slices = read_manifests([(filename, read_text(filename, MOST_BYTES))]).slices
+        found = read_manifests([(filename, read_text(filename, MOST_BYTES))])
     except ManifestError as error:
         raise UsageError(str(error)) from error
-    if not slices:
+    if not found.slices:
         raise UsageError(
             f"{filename}: there is no ResourceSlice in it",
             remedy="give what `kubectl get resourceslices -o yaml` prints, or `dra-driver slices`",
         )
-    return list(slices)
+    return Source(current(found.slices), found.classes)
 
 
 def current(slices: Sequence[Slice]) -> list[Slice]:

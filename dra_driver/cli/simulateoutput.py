@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from dra_driver.simulator.manifests import Manifests
@@ -16,6 +16,10 @@ MOST_PICTURES = 64
 """In one SVG document."""
 _SHOWN = 32
 """Devices or nodes that one line names."""
+_CHOICES: Final = {
+    "name": "node choice by name, not by score",
+    "alternative": "node choice by alternative; the rest of the scores is not known",
+}
 _OPENING = re.compile(r'<svg [^>]*width="([0-9]+)" height="([0-9]+)"[^>]*>')
 _MARGIN = 40
 
@@ -30,6 +34,9 @@ def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
         return
     for line in manifests.not_considered:
         print(f"not considered: {line}", file=sys.stderr)
+    for outcome in simulation.outcomes:
+        if not outcome.claims and not outcome.placed:
+            print(f"{title(outcome)}: not placed: {outcome.reason}", file=sys.stderr)
     if output == "svg":
         print(pictures(simulation, NodeDrivers(manifests)), end="")
     else:
@@ -55,6 +62,7 @@ def document(simulation: Simulation) -> dict[str, Any]:
                 "name": meta.name,
                 "node": outcome.node if allocation is not None else None,
                 "allocation": msgspec.to_builtins(allocation) if allocation is not None else None,
+                "nodeChoice": outcome.choice if allocation is not None else None,
                 "reason": outcome.reason,
             }
     return {"claims": list(rows.values())}
@@ -93,6 +101,8 @@ def _outcome(outcome: Outcome, drivers: NodeDrivers) -> Iterator[str]:
         yield f"  {outcome.reason}"
         return
     yield f"{title(outcome)}: node {outcome.node}"
+    if outcome.choice in _CHOICES:
+        yield f"  {_CHOICES[outcome.choice]}"
     for claim in outcome.claims:
         yield f"  claim {claim.metadata.name}"
         yield from _results(claim.status.allocation)

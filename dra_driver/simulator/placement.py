@@ -1,20 +1,21 @@
 """Pod after pod, what kube-scheduler would do: which node, which devices, or why none.
 
-Pods are taken in their order, each on the first node by name that fits; claims of one pod are allocated together.
-Nothing is preferred and nobody is evicted: a real scheduler may choose another of the nodes that fit, but not other
-devices on it.
+Pods are taken in their order, each on the node that scores highest, or on the first by name where that is not known;
+claims of one pod are allocated together. Nobody is evicted. A real scheduler may choose another of the nodes that fit
+where it is the first by name here, but not other devices on it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
 from dra_driver.errors import DriverError
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator import Allocation, Choice, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.candidates import Candidate, Surroundings
 from dra_driver.simulator.allocator.progress import Progress
 from dra_driver.simulator.manifests import (
@@ -25,8 +26,11 @@ from dra_driver.simulator.manifests import (
     attempts,
     cluster_of,
     obstacle,
+    offering,
+    special_claim,
 )
-from dra_driver.simulator.objects import AllocationResult, ResourceClaim, ResourceClaimStatus
+from dra_driver.simulator.objects import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
+from dra_driver.simulator.scoring import Scores
 from dra_driver.simulator.workloads import Node
 
 _Fitting = tuple[list[NodeView], Counter[str]]
@@ -46,6 +50,8 @@ class Outcome:
     """Where the pod would run, or the claim can be used; None when it would wait."""
     reason: str
     """Why it waits; "" when it does not."""
+    choice: Choice | None = None
+    """Why this node and no other; None when it waits."""
 
     @property
     def placed(self) -> bool:
@@ -77,7 +83,7 @@ def simulate(
     """
     world, nodes = cluster_of(manifests, kubernetes)
     waiting = attempts(manifests)
-    placer = _Placer(world, manifests.nodes, nodes)
+    placer = _Placer(world, manifests, nodes)
     outcomes = []
     for done, attempt in enumerate(waiting, 1):
         outcomes.append(placer.outcome(attempt))
@@ -140,11 +146,53 @@ class Places:
         self._group_at[pod.namespace, pod.group.topology, place] = pod.group.leader
 
 
+def scores_of(manifests: Manifests) -> Scores:
+    """The nodes, with what runs on them."""
+    return Scores(manifests.nodes, (*manifests.running, *(pod for pod in manifests.pods if pod.node_name)))
+
+
+class ExtendedResources:
+    """Who offers the extended resources that pods ask for: a node's device plugin, or devices of a class."""
+
+    def __init__(self, classes: Iterable[DeviceClass], scores: Scores) -> None:
+        self._classes = offering(classes)
+        self._scores = scores
+
+    def obstacle(self, attempt: Attempt, node: str) -> str:
+        """What of them the node cannot give without devices of a class; "" when nothing is missing."""
+        for name, count in attempt.extended.items():
+            offered, left = self._scores.offered(node, name), self._scores.left(node, name)
+            if not offered and name not in self._classes:
+                return (
+                    f"neither a DeviceClass nor a device plugin of the node offers {name}; dra-driver migrate makes "
+                    "claims of such limits, or with --extended-resource a DeviceClass that offers it"
+                )
+            if offered and left < count:
+                return f"the pod asks for {count} {name}, and the node's device plugin has {max(left, 0)} left"
+        return ""
+
+    def claims(self, attempt: Attempt, nodes: Iterable[NodeView]) -> list[tuple[ResourceClaim | None, list[NodeView]]]:
+        """The claim that kube-scheduler would make for the pod, and the nodes on which it would be this one."""
+        if not attempt.extended:
+            return [(None, list(nodes))]
+        found: dict[tuple[str, ...], list[NodeView]] = {}
+        for node in nodes:
+            wanted = tuple(name for name in attempt.extended if not self._scores.offered(node.name, name))
+            found.setdefault(wanted, []).append(node)
+        pod = attempt.pod
+        return [
+            (special_claim(pod, wanted, self._classes) if pod is not None and wanted else None, on)
+            for wanted, on in found.items()
+        ]
+
+
 class _Placer:
-    def __init__(self, world: World, nodes: Iterable[Node], views: Sequence[NodeView]) -> None:
+    def __init__(self, world: World, manifests: Manifests, views: Sequence[NodeView]) -> None:
         self._scheduler = Scheduler(world, views)
-        self._nodes = sorted(nodes, key=lambda node: node.metadata.name)
+        self._nodes = sorted(manifests.nodes, key=lambda node: node.metadata.name)
         self._views = {view.name: view for view in views}
+        self._scores = scores_of(manifests)
+        self._extended = ExtendedResources(manifests.classes, self._scores)
         self._allocated: dict[tuple[str, str], AllocationResult] = {}
         self._fitting_by_rules: dict[bytes, _Fitting] = {}
         self._places = Places()
@@ -155,7 +203,7 @@ class _Placer:
             why = f"claim {leaving.metadata.name} is being deleted, so nothing is allocated with it"
             return Outcome(attempt.pod, tuple(claims), None, why)
         try:
-            fitting, why_not = self._fitting(attempt.pod, claims)
+            fitting, why_not = self._fitting(attempt, claims)
         except DriverError as error:
             return Outcome(attempt.pod, tuple(claims), None, str(error))
         pending = [claim for claim in claims if claim.status.allocation is None]
@@ -163,33 +211,47 @@ class _Placer:
             return Outcome(attempt.pod, tuple(claims), None, _bound(attempt.pod))
         if not fitting:
             return Outcome(attempt.pod, tuple(claims), None, f"no node comes into question: {_summary(why_not)}")
-        if not pending:
-            self._places.take(attempt.pod, fitting[0])
-            return Outcome(attempt.pod, tuple(claims), fitting[0].name, "")
-        # All nodes: the scheduler then remembers which ones have refused equal claims.
-        answer = self._scheduler.place(pending, None if len(fitting) == len(self._nodes) else fitting)
+        kinds = self._extended.claims(attempt, fitting)
+        for special, nodes in kinds:
+            made = (*claims, *((special,) if special is not None else ()))
+            # All nodes: the scheduler then remembers which ones have refused equal claims.
+            on = None if len(nodes) == len(self._nodes) else nodes
+            choose = partial(self._scores.choose, attempt.pod, made)
+            answer = self._scheduler.place([claim for claim in made if claim.status.allocation is None], on, choose)
+            if isinstance(answer, Allocation) or answer.fatal:
+                break
         if isinstance(answer, Refusal):
-            return Outcome(attempt.pod, tuple(claims), None, _refused(answer, len(fitting), why_not))
-        self._remember(pending, answer)
-        self._places.take(attempt.pod, self._views[answer.node])
-        return Outcome(attempt.pod, tuple(self._as_now(claim) for claim in claims), answer.node, "")
+            return Outcome(attempt.pod, made, None, _refused(answer, len(fitting), why_not))
+        return self._taken(attempt, made, answer if len(kinds) == 1 else replace(answer, choice="name"))
 
-    def _fitting(self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> _Fitting:
+    def _taken(self, attempt: Attempt, claims: Sequence[ResourceClaim], answer: Allocation) -> Outcome:
+        pod = attempt.pod
+        self._remember([claim for claim in claims if claim.status.allocation is None], answer)
+        self._places.take(pod, self._views[answer.node])
+        if pod is not None and not pod.node_name:
+            self._scores.take(pod, answer.node)
+        return Outcome(pod, tuple(self._as_now(claim) for claim in claims), answer.node, "", answer.choice)
+
+    def _fitting(self, attempt: Attempt, claims: Sequence[ResourceClaim]) -> _Fitting:
         """The nodes that come into question, and for the others how many there are for which reason."""
-        if any(claim.status.allocation is not None for claim in claims) or (pod is not None and pod.group is not None):
-            return self._asked(pod, claims)
+        pod = attempt.pod
+        changing = attempt.extended or (pod is not None and pod.group is not None)
+        if changing or any(claim.status.allocation is not None for claim in claims):
+            return self._asked(attempt, claims)
         rules = pod and (pod.node_name, pod.node_selector, pod.node_affinity, pod.tolerations)
         key = msgspec.json.encode(rules, order="sorted")
         if key not in self._fitting_by_rules:
-            self._fitting_by_rules[key] = self._asked(pod, ())
+            self._fitting_by_rules[key] = self._asked(attempt, ())
         return self._fitting_by_rules[key]
 
-    def _asked(self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> _Fitting:
+    def _asked(self, attempt: Attempt, claims: Sequence[ResourceClaim]) -> _Fitting:
+        pod = attempt.pod
         fitting, why_not = [], Counter[str]()
         for node in self._nodes:
             why = (obstacle(pod, node) or self._places.obstacle(pod, node)) if pod is not None else ""
             if not why and (name := allocated_elsewhere(claims, node)):
                 why = f"claim {name} is allocated for another node"
+            why = why or self._extended.obstacle(attempt, node.metadata.name)
             if why:
                 why_not[why] += 1
             else:

@@ -19,7 +19,7 @@ from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.kube import objects as published
 from dra_driver.names import DRIVER_NAME
 from dra_driver.simulator.manifests import Manifests, with_uid
-from dra_driver.simulator.manifests.attempts import uid
+from dra_driver.simulator.manifests.names import uid
 from dra_driver.simulator.objects import Device, ResourceClaim, ResourceSlice
 from dra_driver.simulator.placement import Outcome
 from dra_driver.topology.instance_types import lookup

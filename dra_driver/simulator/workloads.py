@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dra_driver.kube.objects import ObjectMeta
-from dra_driver.simulator.objects import NodeSelector, ResourceClaimSpec
+from dra_driver.simulator.objects import NodeSelector, NodeSelectorTerm, Quantity, ResourceClaimSpec
 
 
 class _Object(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -32,11 +32,25 @@ class NodeSpec(_Object, frozen=True):
     unschedulable: bool = False
 
 
+class NodeImage(_Object, frozen=True):
+    """``status.images[]`` of a Node."""
+
+    names: tuple[str, ...] = ()
+
+
+class NodeStatus(_Object, frozen=True):
+    """``status`` of a Node, the part in use."""
+
+    allocatable: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    images: tuple[NodeImage, ...] = ()
+
+
 class Node(_Object, frozen=True):
     """A Node."""
 
     metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
 
 
 class Toleration(_Object, frozen=True):
@@ -48,19 +62,80 @@ class Toleration(_Object, frozen=True):
     effect: str = ""
 
 
+class PreferredNodes(_Object, frozen=True):
+    """``preferredDuringSchedulingIgnoredDuringExecution[]``: what a node that matches is worth."""
+
+    weight: int
+    preference: NodeSelectorTerm
+
+
 class NodeAffinity(_Object, frozen=True):
     """What is only preferred changes the order of the nodes, not whether one fits."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-    preferred_during_scheduling_ignored_during_execution: Any = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredNodes, ...] = ()
+
+
+class LabelSelectorRequirement(_Object, frozen=True):
+    """``matchExpressions[]`` of a label selector."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(_Object, frozen=True):
+    """All of it has to hold; an empty one selects everything."""
+
+    match_labels: dict[str, str] = msgspec.field(default_factory=dict)
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
+class PodAffinityTerm(_Object, frozen=True):
+    """Which other pods are meant; without namespaces those of the pod's own."""
+
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    topology_key: str = ""
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(_Object, frozen=True):
+    """``preferredDuringSchedulingIgnoredDuringExecution[]`` of an affinity to pods."""
+
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
+class PodAffinity(_Object, frozen=True):
+    """``podAffinity`` or ``podAntiAffinity``."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
+
+    @property
+    def terms(self) -> tuple[PodAffinityTerm, ...]:
+        """Required and preferred."""
+        preferred = self.preferred_during_scheduling_ignored_during_execution
+        return (
+            *self.required_during_scheduling_ignored_during_execution,
+            *(item.pod_affinity_term for item in preferred),
+        )
 
 
 class Affinity(_Object, frozen=True):
     """``affinity`` of a pod."""
 
     node_affinity: NodeAffinity | None = None
-    pod_affinity: Any = None
-    pod_anti_affinity: Any = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+    @property
+    def pod_terms(self) -> tuple[PodAffinityTerm, ...]:
+        """Of the affinity to pods and of that against them."""
+        return tuple(term for part in (self.pod_affinity, self.pod_anti_affinity) if part for term in part.terms)
 
 
 class ContainerClaim(_Object, frozen=True):
@@ -74,16 +149,19 @@ class Resources(_Object, frozen=True):
     """``resources`` of a container."""
 
     claims: tuple[ContainerClaim, ...] = ()
-    requests: dict[str, Any] = msgspec.field(default_factory=dict)
-    limits: dict[str, Any] = msgspec.field(default_factory=dict)
+    requests: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    limits: dict[str, Quantity] = msgspec.field(default_factory=dict)
 
 
 class Container(_Object, frozen=True):
     """A container, the part in use."""
 
     name: str
+    image: str = ""
     resources: Resources = Resources()
     ports: tuple[dict[str, Any], ...] = ()
+    restart_policy: str = ""
+    """``Always`` makes an init container one that runs beside the others."""
 
 
 class PodResourceClaim(_Object, frozen=True):
@@ -92,6 +170,19 @@ class PodResourceClaim(_Object, frozen=True):
     name: str
     resource_claim_name: str | None = None
     resource_claim_template_name: str | None = None
+
+
+class SpreadConstraint(_Object, frozen=True):
+    """``topologySpreadConstraints[]`` of a pod; no selector selects nothing."""
+
+    max_skew: int
+    topology_key: str
+    when_unsatisfiable: str
+    label_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    min_domains: int | None = None
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
 
 
 class PodSpec(_Object, frozen=True):
@@ -105,10 +196,10 @@ class PodSpec(_Object, frozen=True):
     affinity: Affinity = Affinity()
     tolerations: tuple[Toleration, ...] = ()
     scheduling_gates: tuple[dict[str, Any], ...] = ()
-    topology_spread_constraints: tuple[dict[str, Any], ...] = ()
+    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
     volumes: tuple[dict[str, Any], ...] = ()
     resources: Resources = Resources()
-    overhead: dict[str, Any] = msgspec.field(default_factory=dict)
+    overhead: dict[str, Quantity] = msgspec.field(default_factory=dict)
     runtime_class_name: str | None = None
     scheduler_name: str = ""
     scheduling_group: Any = None
@@ -121,11 +212,18 @@ class PodClaimStatus(_Object, frozen=True):
     resource_claim_name: str | None = None
 
 
+class ExtendedClaimStatus(_Object, frozen=True):
+    """``status.extendedResourceClaimStatus``: the claim that kube-scheduler made for the pod's extended resources."""
+
+    resource_claim_name: str
+
+
 class PodStatus(_Object, frozen=True):
     """``status`` of a pod, the part in use."""
 
     phase: str = ""
     resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
+    extended_resource_claim_status: ExtendedClaimStatus | None = None
 
 
 class Pod(_Object, frozen=True):

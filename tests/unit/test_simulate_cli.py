@@ -196,7 +196,7 @@ def test_what_an_example_says_of_its_containers_is_shown(file: Path, shell: Shel
 def test_the_json_form_is_the_list_of_claims(shell: Shell) -> None:
     found = shell.claims(SPECS / "1x4-connected-devices.yaml", "--node", "trn2.48xlarge")
     (only,) = found
-    assert list(only) == ["namespace", "name", "node", "allocation", "reason"]
+    assert list(only) == ["namespace", "name", "node", "allocation", "nodeChoice", "reason"]
     assert (only["namespace"], only["node"], only["reason"]) == ("default", "node-1", "")
     assert [item["device"] for item in only["allocation"]["devices"]["results"]] == [
         f"neuron-device-{i}" for i in range(4)

@@ -11,10 +11,11 @@ from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.offers import Selector, Selectors
 from dra_driver.simulator.allocator.scheduler import Scheduler, nodes_with_room
 from dra_driver.simulator.allocator.usage import Usage
-from dra_driver.simulator.allocator.world import Allocation, Refusal, World, allocate
+from dra_driver.simulator.allocator.world import Allocation, Choice, Refusal, World, allocate
 
 __all__ = [
     "Allocation",
+    "Choice",
     "NodeView",
     "Refusal",
     "Scheduler",

@@ -1,4 +1,4 @@
-"""Claims over a whole cluster: each goes to the first node, by name, that can satisfy it.
+"""Claims over a whole cluster: each goes to the first node, by name, that can satisfy it, or to one that is chosen.
 
 A node that refused claims is not asked again for equal ones while nothing is given back: more devices in use cannot
 turn a refusal into an allocation.
@@ -6,7 +6,8 @@ turn a refusal into an allocation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -14,6 +15,9 @@ from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.requests import PreparedClaim
 from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusal, World
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim
+
+MOST_CHOSEN_FROM = 100
+"""Nodes. kube-scheduler looks at so many that have room in any cluster, and at more in large ones."""
 
 
 def nodes_with_room(nodes: int) -> int:
@@ -27,6 +31,17 @@ def _key(claims: Sequence[PreparedClaim]) -> bytes:
     return msgspec.json.encode([item.claim.spec for item in claims], order="sorted")
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What claims would get on a node."""
+
+    state: tuple[int, ...]
+    """Of the node's pools; in another one the node has to be asked again."""
+    claims: Sequence[PreparedClaim]
+    """For which it was asked. Equal ones get the same, but for ids that are made from their names."""
+    answer: Allocation
+
+
 class Scheduler:
     """Gives out the devices of a world. What it gives is in use from then on."""
 
@@ -36,33 +51,74 @@ class Scheduler:
         self._sound: dict[bytes, set[str]] = {}
         """By what is asked for: nodes that do not end the scheduling, whatever is in use."""
         self._open: dict[tuple[bytes, tuple[str, ...] | None], list[NodeView]] = {}
+        self._known: dict[tuple[bytes, str], _Known] = {}
+        """By what is asked for, and node."""
 
-    def place(self, claims: Sequence[ResourceClaim], on: Sequence[NodeView] | None = None) -> Allocation | Refusal:
+    def place(
+        self,
+        claims: Sequence[ResourceClaim],
+        on: Sequence[NodeView] | None = None,
+        choose: Callable[[Sequence[Allocation]], Allocation] | None = None,
+    ) -> Allocation | Refusal:
         """Allocate the claims of one pod together.
 
         Args:
             claims: in the pod's order; they count as used by nobody before.
             on: the only nodes that come into question, in the order in which they are asked.
+            choose: takes one of several allocations, in the order of the nodes. It is asked where so few nodes come
+                into question that kube-scheduler looks at all. Otherwise, or without it, the first node is taken.
         """
         prepared = self.world.prepare(claims)
         if isinstance(prepared, Refusal):
             return prepared
-        waiting = self._not_refused(prepared, on)
-        answer: Allocation | Refusal = Refusal(NO_SOLUTION)
-        while waiting:
-            answer = self.world.ask(prepared, waiting[-1])
-            if isinstance(answer, Allocation):
-                break
-            if answer.fatal:
-                return answer
-            waiting.pop()
-        if isinstance(answer, Refusal):
-            return answer
+        key = _key(prepared)
+        waiting = self._not_refused(key, prepared, on)
+        looks_at_all = len(waiting) <= MOST_CHOSEN_FROM
+        most = 1 if choose is None else len(waiting) if looks_at_all else 2
+        found = self._found(key, prepared, waiting, most)
+        if isinstance(found, Refusal):
+            return found
         error = self._error_elsewhere(prepared, waiting[-2::-1])
         if error is not None:
             return error
-        for result in answer.results:
+        chosen = found[0]
+        if len(found) > 1:
+            chosen = choose(found) if choose is not None and looks_at_all else replace(chosen, choice="name")
+        known = self._known[key, chosen.node]
+        if known.claims is not prepared:
+            own = self.world.ask(prepared, next(node for node in waiting if node.name == chosen.node))
+            chosen = replace(own, choice=chosen.choice) if isinstance(own, Allocation) else chosen
+        for result in chosen.results:
             self.world.usage.take(result.devices.results)
+        return chosen
+
+    def _found(
+        self, key: bytes, claims: Sequence[PreparedClaim], waiting: list[NodeView], most: int
+    ) -> list[Allocation] | Refusal:
+        """What up to so many nodes would give, the last of ``waiting`` first; those that refuse are taken out of it."""
+        found: list[Allocation] = []
+        refusal = Refusal(NO_SOLUTION)
+        for place in reversed(range(len(waiting))):
+            answer = self._ask(key, claims, waiting[place])
+            if isinstance(answer, Allocation):
+                found.append(answer)
+                if len(found) == most:
+                    break
+            elif answer.fatal:
+                return answer
+            else:
+                refusal = answer
+                del waiting[place]
+        return found or refusal
+
+    def _ask(self, key: bytes, claims: Sequence[PreparedClaim], node: NodeView) -> Allocation | Refusal:
+        """As the world does; a node that has not changed since is not asked again."""
+        known = self._known.get((key, node.name))
+        if known is not None and known.state == self.world.state(node):
+            return known.answer
+        answer = self.world.ask(claims, node)
+        if isinstance(answer, Allocation):
+            self._known[key, node.name] = _Known(self.world.state(node), claims, answer)
         return answer
 
     def _error_elsewhere(self, claims: Sequence[PreparedClaim], nodes: Iterable[NodeView]) -> Refusal | None:
@@ -93,15 +149,17 @@ class Scheduler:
         self.world.usage.release(results)
         self._open.clear()
 
-    def _not_refused(self, claims: Sequence[PreparedClaim], on: Sequence[NodeView] | None) -> list[NodeView]:
+    def _not_refused(
+        self, key: bytes, claims: Sequence[PreparedClaim], on: Sequence[NodeView] | None
+    ) -> list[NodeView]:
         """The nodes that have not refused equal claims, the first one last; to be shortened by whoever asks them."""
         nodes = self._nodes if on is None else on
         if not self._refusals_last([item.claim for item in claims]):
             return list(reversed(nodes))
-        key = (_key(claims), None if on is None else tuple(node.name for node in on))
-        if key not in self._open:
-            self._open[key] = list(reversed(nodes))
-        return self._open[key]
+        refused = (key, None if on is None else tuple(node.name for node in on))
+        if refused not in self._open:
+            self._open[refused] = list(reversed(nodes))
+        return self._open[refused]
 
     def _refusals_last(self, claims: Sequence[ResourceClaim]) -> bool:
         """False where up to 1.36 more devices in use may indeed help: what is tried in vain changes what is allowed."""

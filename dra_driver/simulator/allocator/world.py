@@ -33,12 +33,17 @@ class Refusal:
     """Whether the scheduling of the pod ends, as opposed to "not on this node"."""
 
 
+Choice = Literal["only", "score", "alternative", "name"]
+"""Why this node: no other fits, it scores highest, it gives an earlier sub-request, or it is the first by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """What the claims get on a node, in the order of the claims. Nothing is in use yet: see ``Usage.take``."""
 
     node: str
     results: tuple[AllocationResult, ...]
+    choice: Choice = "only"
 
 
 Errors = Literal["nothing", "node", "usage"]
@@ -97,11 +102,17 @@ class World:
             )
         return known
 
+    def state(self, node: NodeView) -> tuple[int, ...]:
+        """Changes with the use of any device that the node could get. NodeSelectorError when that cannot be told."""
+        return tuple(self.usage.version(pool.key) for pool in self.pools.pools(node))
+
     def ask(self, claims: Sequence[PreparedClaim], node: NodeView, *, prune: bool = True) -> Allocation | Refusal:
         """What prepared claims would get on the node.
 
         ``prune`` False tries all combinations as Kubernetes does, which may take long.
         """
+        if not claims:
+            return Allocation(node.name, ())
         try:
             around = Surroundings(node, self.pools.pools(node), self.usage, self.selectors, self.release)
             picks = search(claims, around, prune=prune)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +35,8 @@ class Question:
     """Nodes that the pod does not go to, whatever its claims say, and why not."""
     server: str = ""
     """Release of the API server that the claims are on, such as 1.34; "" when there is none."""
+    choose: Callable[[Sequence[Allocation]], Allocation] | None = None
+    """Takes one of several allocations; None takes the first."""
 
 
 def explain(question: Question, decision: Allocation | Refusal | None = None) -> Explanation:
@@ -72,7 +74,8 @@ def decide(question: Question) -> Allocation | Refusal:
     excluded = exclusions(question)
     nodes = sorted(question.nodes, key=lambda node: node.name)
     scheduler = Scheduler(question.world, nodes)
-    answer = scheduler.place(waiting, [node for node in nodes if node.name not in excluded] if excluded else None)
+    on = [node for node in nodes if node.name not in excluded] if excluded else None
+    answer = scheduler.place(waiting, on, question.choose)
     if isinstance(answer, Allocation):
         for result in answer.results:
             scheduler.release(result.devices.results)
@@ -181,11 +184,19 @@ def _together(found: Mapping[str, Diagnosis]) -> tuple[NodesAlike, ...]:
     return tuple(NodesAlike(tuple(names), item) for item, names in groups.items())
 
 
+_OTHERS = {
+    "only": "would do as well",
+    "name": "would do as well",
+    "score": "would do, with a lower score",
+    "alternative": "would do, with a later alternative",
+}
+
+
 def _verdict(question: Question, survey: Survey, chosen: Allocation | None, culprit: NodeView | None) -> str:
     total = len(question.nodes)
     if chosen is not None:
         others = [answer.node for answer in survey.could if answer.node != chosen.node]
-        also = f"; {counted(len(others), 'other node')} would do as well" if others else ""
+        also = f"; {counted(len(others), 'other node')} {_OTHERS[chosen.choice]}" if others else ""
         return f"{question.subject} fits: it gets its devices on node {chosen.node}{also}"
     if culprit is not None:
         return (

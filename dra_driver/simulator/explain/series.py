@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
@@ -22,7 +23,7 @@ from dra_driver.simulator.manifests import (
     obstacle,
 )
 from dra_driver.simulator.objects import ResourceClaim, ResourceClaimStatus
-from dra_driver.simulator.placement import Places
+from dra_driver.simulator.placement import ExtendedResources, Places, scores_of
 from dra_driver.simulator.workloads import Node
 
 
@@ -70,7 +71,7 @@ def explanations(
 
 
 def _waits(attempt: Attempt) -> bool:
-    return any(claim.status.allocation is None for claim in attempt.claims)
+    return bool(attempt.extended) or any(claim.status.allocation is None for claim in attempt.claims)
 
 
 def _reduced(manifests: Manifests, target: Target) -> Manifests:
@@ -96,6 +97,7 @@ def _absent(manifests: Manifests, target: Target) -> ManifestError:
 
 
 _SHOWN = 8
+_OTHER_KIND = "other extended resources than here are devices of a class there, so kube-scheduler makes another claim"
 
 
 class _Series:
@@ -109,6 +111,8 @@ class _Series:
         self._scheduler = Scheduler(world, nodes)
         self._views = {node.name: node for node in nodes}
         self._places = Places()
+        self._scores = scores_of(manifests)
+        self._extended = ExtendedResources(manifests.classes, self._scores)
         self._made: dict[tuple[str, str], ResourceClaim] = {}
         self._holders = [item for item in manifests.claims if item.status.allocation is not None]
         self._refused: dict[object, Explanation] = {}
@@ -116,20 +120,27 @@ class _Series:
 
     def next(self, attempt: Attempt, *, alone: bool) -> Explanation:
         """Explain, and take what is given."""
-        question = self._question(attempt)
+        *others, last = self._questions(attempt)
+        for question in others:
+            found = self._explained(attempt, question, alone=alone)
+            if found.fits:
+                return found
+        return self._explained(attempt, last, alone=alone)
+
+    def _explained(self, attempt: Attempt, question: Question, *, alone: bool) -> Explanation:
         waiting = [claim for claim in question.claims if claim.status.allocation is None]
         if alone or not waiting:
             found = explain(question)
             if found.node is not None:
-                self._places.take(attempt.pod, self._views[found.node])
+                self._take(attempt.pod, found.node)
             return found
         excluded = exclusions(question)
         on = [node for node in self._nodes if node.name not in excluded] if excluded else None
-        answer = self._scheduler.place(waiting, on)
+        answer = self._scheduler.place(waiting, on, question.choose)
         if isinstance(answer, Allocation):
             found = placed_on(question, answer)
             self._keep(waiting, answer)
-            self._places.take(attempt.pod, self._views[answer.node])
+            self._take(attempt.pod, answer.node)
             self._refused.clear()
             return found
         key = (msgspec.json.encode([claim.spec for claim in waiting]), tuple(sorted(excluded.items())))
@@ -138,11 +149,34 @@ class _Series:
         found = self._refused[key] = explain(question, answer)
         return found
 
+    def _take(self, pod: PodWithClaims | None, node: str) -> None:
+        self._places.take(pod, self._views[node])
+        if pod is not None and not pod.node_name:
+            self._scores.take(pod, node)
+
     def _keep(self, waiting: Sequence[ResourceClaim], answer: Allocation) -> None:
         for claim, result in zip(waiting, answer.results, strict=True):
             made = msgspec.structs.replace(claim, status=ResourceClaimStatus(result))
             self._made[claim.metadata.namespace, claim.metadata.name] = made
             self._holders.append(made)
+
+    def _questions(self, attempt: Attempt) -> list[Question]:
+        """One; several where the nodes differ in which extended resources they offer without devices of a class."""
+        question = self._question(attempt)
+        if not attempt.extended:
+            return [question]
+        pod = attempt.pod
+        lacking = {node.name: self._extended.obstacle(attempt, node.name) for node in self._nodes}
+        excluded = {**{name: text for name, text in lacking.items() if text}, **question.excluded}
+        free = [node for node in self._nodes if node.name not in excluded]
+        made = []
+        for special, on in self._extended.claims(attempt, free):
+            claims = (*question.claims, *((special,) if special is not None else ()))
+            here = {node.name for node in on}
+            others = {node.name: _OTHER_KIND for node in free if node.name not in here}
+            choose = partial(self._scores.choose, pod, claims)
+            made.append(replace(question, claims=claims, excluded={**others, **excluded}, choose=choose))
+        return made or [replace(question, excluded=excluded)]
 
     def _question(self, attempt: Attempt) -> Question:
         claims = tuple(self._made.get((item.metadata.namespace, item.metadata.name), item) for item in attempt.claims)
@@ -152,7 +186,8 @@ class _Series:
         nowhere = _nowhere(pod, claims)
         if nowhere:
             excluded = {node.name: nowhere for node in self._nodes}
-        return Question(subject, self._world, self._nodes, claims, self._holders, excluded, self._server)
+        choose = partial(self._scores.choose, pod, claims)
+        return Question(subject, self._world, self._nodes, claims, self._holders, excluded, self._server, choose)
 
     def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:
         """The nodes that the pod does not go to. The pods of one controller do not go to the same ones."""

@@ -119,7 +119,7 @@ class Explanation:
     claims: tuple[str, ...]
     fits: bool
     node: str | None
-    """The first node by name that would do."""
+    """Of the nodes that would do, the one with the highest score, or the first by name."""
     could: tuple[str, ...]
     """All nodes that would."""
     placed: tuple[Placed, ...]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
 from dra_driver.kube.objects import ObjectMeta, OwnerReference
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.errors import ManifestError
+from dra_driver.simulator.manifests.extended import NEURON_RESOURCES, offering
+from dra_driver.simulator.manifests.names import shortened, uid
 from dra_driver.simulator.manifests.values import ClaimReference, Key, Manifests, PodWithClaims
 from dra_driver.simulator.objects import DeviceClaim, ResourceClaim
 from dra_driver.simulator.workloads import ResourceClaimTemplate
@@ -25,10 +27,34 @@ class Attempt:
     """None for a claim that no pod has."""
     claims: tuple[ResourceClaim, ...]
     """In the pod's order."""
+    extended: Mapping[str, int] = field(default_factory=dict)
+    """How many the pod asks for of extended resources that a DeviceClass offers, or that are Neuron's."""
+
+
+def left_out(manifests: Manifests) -> tuple[str, ...]:
+    """The extended resources that nothing here tells about, as lines of ``not_considered``."""
+    offered = offering(manifests.classes)
+    found: dict[str, list[str]] = {}
+    for pod in manifests.pods:
+        others = set(pod.extended_resources) - set(_extended(pod, offered))
+        for name in () if pod.node_name else sorted(others):
+            found.setdefault(name, []).append(f"{pod.namespace}/{pod.name}")
+    return tuple(f"resources: {name}: {shortened(pods)}" for name, pods in found.items())
+
+
+def _extended(pod: PodWithClaims, offered: Collection[str]) -> dict[str, int]:
+    """Nothing for a pod that is on a node, or whose claim for them is there already."""
+    if pod.node_name or any(not reference.name for reference in pod.claims):
+        return {}
+    return {
+        name: count
+        for name, count in pod.extended_resources.items()
+        if name in offered or name.startswith(NEURON_RESOURCES)
+    }
 
 
 def attempts(manifests: Manifests) -> tuple[Attempt, ...]:
-    """The pods in their order, then the claims that no pod has.
+    """The pods in their order, then the claims that no pod has. Pods that need no devices are left out.
 
     ManifestError when a pod names a claim or a template that is not there, or a claim a class.
     """
@@ -45,10 +71,15 @@ class _Resolver:
 
     def attempts(self) -> Iterator[Attempt]:
         used: set[tuple[str, str]] = set()
+        offered = offering(self._manifests.classes)
         for pod in self._manifests.pods:
-            claims = tuple(self._claim(pod, reference) for reference in pod.claims)
+            # The claim for extended resources goes with its pod, which may be going.
+            there = (item for item in pod.claims if item.name or (pod.namespace, item.claim) in self._claims)
+            claims = tuple(self._claim(pod, reference) for reference in there)
             used |= {(item.metadata.namespace, item.metadata.name) for item in claims}
-            yield Attempt(pod, claims)
+            extended = _extended(pod, offered)
+            if claims or extended:
+                yield Attempt(pod, claims, extended)
         for (namespace, name), claim in self._claims.items():
             if (namespace, name) not in used | self._manifests.standby:
                 self._check_classes(claim.spec.devices, self._origin("ResourceClaim", namespace, name), ("spec",))
@@ -114,13 +145,6 @@ def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaim
         owner_references=(owner,),
     )
     return ResourceClaim(meta, template.spec.spec)
-
-
-def uid(text: str) -> str:
-    """What stands for the UID that only the API server knows; always the same for the same object."""
-    import uuid
-
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, text))
 
 
 def with_uid(claim: ResourceClaim) -> ResourceClaim:

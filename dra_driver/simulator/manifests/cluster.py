@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 from dra_driver.simulator.allocator import NodeView, Usage, World
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import selectors
-from dra_driver.simulator.manifests.values import Manifests
+from dra_driver.simulator.manifests.values import Manifests, PodWithClaims
 
 T = TypeVar("T")
 
 
 def merge(first: Manifests, second: Manifests) -> Manifests:
     """Both together. An object that is in both is taken from ``second``, as when it is applied to the cluster."""
+    replaced = {_pod(pod) for pod in second.pods}
     return Manifests(
         nodes=_joined(first.nodes, second.nodes),
         slices=_joined(first.slices, second.slices),
@@ -23,7 +24,8 @@ def merge(first: Manifests, second: Manifests) -> Manifests:
         classes=_joined(first.classes, second.classes),
         templates=_joined(first.templates, second.templates),
         claims=_joined(first.claims, second.claims),
-        pods=_joined(first.pods, second.pods, key=lambda pod: (pod.namespace, pod.name)),
+        pods=_joined(first.pods, second.pods, key=_pod),
+        running=tuple(pod for pod in _joined(first.running, second.running, key=_pod) if _pod(pod) not in replaced),
         not_considered=tuple(dict.fromkeys((*first.not_considered, *second.not_considered))),
         standby=first.standby - {_name(item) for item in second.claims} | second.standby,
         inventories={**first.inventories, **second.inventories},
@@ -33,6 +35,10 @@ def merge(first: Manifests, second: Manifests) -> Manifests:
 
 def _name(item: Any) -> tuple[str, str]:
     return item.metadata.namespace, item.metadata.name
+
+
+def _pod(pod: PodWithClaims) -> tuple[str, str]:
+    return pod.namespace, pod.name
 
 
 def _joined(first: Iterable[T], second: Iterable[T], key: Callable[[T], Any] = _name) -> tuple[T, ...]:
@@ -61,10 +67,11 @@ def waiting_left_out(cluster: Manifests) -> Manifests:
 
     Its claims without an allocation stay, since a pod that is asked about may use them.
     """
-    pods = len(cluster.pods)
+    waiting = sum(not pod.node_name for pod in cluster.pods)
     return replace(
         cluster,
         pods=(),
+        running=(*cluster.running, *(pod for pod in cluster.pods if pod.node_name)),
         standby=frozenset((item.metadata.namespace, item.metadata.name) for item in cluster.claims),
-        not_considered=(*cluster.not_considered, *((f"pods of the cluster: {pods}",) if pods else ())),
+        not_considered=(*cluster.not_considered, *((f"pods of the cluster: {waiting}",) if waiting else ())),
     )

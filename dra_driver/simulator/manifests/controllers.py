@@ -32,6 +32,9 @@ _HASH: Final = 10
 
 _EXCLUSIVE: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
+_SPREADING: Final = ("ReplicationController", "ReplicaSet", "StatefulSet")
+"""Whose pods kube-scheduler spreads unless they say how."""
+
 _TEMPLATE: Final = ("spec", "template", "spec")
 
 
@@ -47,8 +50,23 @@ class _Maker:
         template: PodTemplate,
         path: tuple[str, ...] = _TEMPLATE,
         group: ExclusiveGroup | None = None,
+        spread_with: str = "",
     ) -> Described:
-        return Described(self.namespace, name, template.spec, self.origin, path, self.origin.subject, group=group)
+        return Described(
+            self.namespace,
+            name,
+            template.spec,
+            self.origin,
+            path,
+            self.origin.subject,
+            group=group,
+            spread_with=spread_with,
+            labels=template.metadata.labels,
+        )
+
+    def spread(self, kind: str, name: str) -> str:
+        """As the pods' owner reference would say it."""
+        return f"{kind} {self.namespace}/{name}"
 
     def count(self, number: int, *path: str) -> int:
         if not 0 <= number <= MOST_PODS:
@@ -64,6 +82,16 @@ def _of_pod(maker: _Maker) -> Iterator[Described]:
         pod.spec,
         maker.origin,
         statuses=pod.status.resource_claim_statuses,
+        extended=pod.status.extended_resource_claim_status,
+        spread_with=next(
+            (
+                maker.spread(owner.kind, owner.name)
+                for owner in pod.metadata.owner_references
+                if owner.controller and owner.kind in _SPREADING
+            ),
+            "",
+        ),
+        labels=pod.metadata.labels,
         phase=pod.status.phase,
         leaving=pod.metadata.deletion_timestamp is not None,
     )
@@ -72,21 +100,24 @@ def _of_pod(maker: _Maker) -> Iterator[Described]:
 def _of_deployment(maker: _Maker) -> Iterator[Described]:
     owner: Deployment = maker.owner
     name = f"{owner.metadata.name}-{suffix(owner.metadata.name, _HASH)}"
+    together = maker.spread("ReplicaSet", name)
     for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
-        yield maker.pod(generated(f"{name}-", str(place)), owner.spec.template)
+        yield maker.pod(generated(f"{name}-", str(place)), owner.spec.template, spread_with=together)
 
 
 def _of_replica_set(maker: _Maker) -> Iterator[Described]:
     owner: ReplicaSet = maker.owner
+    together = maker.spread("ReplicaSet", owner.metadata.name)
     for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
-        yield maker.pod(generated(f"{owner.metadata.name}-", str(place)), owner.spec.template)
+        yield maker.pod(generated(f"{owner.metadata.name}-", str(place)), owner.spec.template, spread_with=together)
 
 
 def _of_stateful_set(maker: _Maker) -> Iterator[Described]:
     owner: StatefulSet = maker.owner
     first = maker.count(owner.spec.ordinals.start, "spec", "ordinals", "start")
+    together = maker.spread("StatefulSet", owner.metadata.name)
     for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
-        yield maker.pod(f"{owner.metadata.name}-{first + place}", owner.spec.template)
+        yield maker.pod(f"{owner.metadata.name}-{first + place}", owner.spec.template, spread_with=together)
 
 
 def _of_job(maker: _Maker) -> Iterator[Described]:
@@ -112,9 +143,10 @@ def _of_leader_worker_set(maker: _Maker) -> Iterator[Described]:
     for place in range(owner.spec.replicas):
         leader = f"{owner.metadata.name}-{place}"
         together = ExclusiveGroup(leader, topology) if topology else None
-        yield maker.pod(leader, group.leader_template or group.worker_template, of_leader, together)
+        leaders, workers = (maker.spread("StatefulSet", name) for name in (owner.metadata.name, leader))
+        yield maker.pod(leader, group.leader_template or group.worker_template, of_leader, together, leaders)
         for worker in range(1, size):
-            yield maker.pod(f"{leader}-{worker}", group.worker_template, of_workers, together)
+            yield maker.pod(f"{leader}-{worker}", group.worker_template, of_workers, together, workers)
 
 
 _MAKERS: Final[Mapping[type, Callable[[_Maker], Iterator[Described]]]] = {

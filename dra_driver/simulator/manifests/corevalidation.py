@@ -6,16 +6,16 @@ Source: ``pkg/apis/core/validation`` of Kubernetes 1.37.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.simulator.manifests import formats
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.validation import Path, Problem, amount, below, raise_first, twice, wrong
-from dra_driver.simulator.objects import NodeSelector, NodeSelectorRequirement
+from dra_driver.simulator.objects import NodeSelector, NodeSelectorRequirement, Quantity
 from dra_driver.simulator.quantity import nanos
-from dra_driver.simulator.workloads import Container, PodSpec, Resources, Taint, Toleration
+from dra_driver.simulator.workloads import Container, Node, PodSpec, Resources, Taint, Toleration
 
 MOST_ANNOTATIONS: Final = 256 << 10
 """Bytes of all annotations of an object."""
@@ -37,9 +37,10 @@ def check_metadata(meta: ObjectMeta, origin: Origin) -> None:
     raise_first(_metadata(meta), origin, ("metadata",))
 
 
-def check_taints(taints: Sequence[Taint], origin: Origin) -> None:
-    """ManifestError for the first thing that is wrong with the taints of a node."""
-    raise_first(_taints(taints), origin, ("spec", "taints"))
+def check_node(node: Node, origin: Origin) -> None:
+    """ManifestError for the first thing that is wrong with a node's taints, or with what it has."""
+    raise_first(_taints(node.spec.taints), origin, ("spec", "taints"))
+    raise_first(_amounts(node.status.allocatable), origin, ("status", "allocatable"))
 
 
 def check_pod(spec: PodSpec, origin: Origin, path: Path) -> None:
@@ -76,6 +77,7 @@ def _taints(taints: Sequence[Taint]) -> Iterator[Problem]:
 def _pod(spec: PodSpec) -> Iterator[Problem]:
     yield from _containers(spec)
     yield from below(("resources",), _resources(spec.resources))
+    yield from below(("overhead",), _amounts(spec.overhead))
     for place, entry in enumerate(spec.resource_claims):
         yield from wrong(formats.label(entry.name), "resourceClaims", place, "name")
         for field, name in (
@@ -118,14 +120,19 @@ def _container(container: Container) -> Iterator[Problem]:
 
 
 def _resources(resources: Resources) -> Iterator[Problem]:
-    for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
-        for name, value in amounts.items():
-            yield from wrong(formats.label_key(name), kind, name)
-            yield from amount(value, kind, name)
-            if nanos(value) < 0:
-                yield (kind, name), f"{value} is negative"
-            if kind == "requests" and nanos(value) > nanos(resources.limits.get(name, value)):
-                yield (kind, name), f"{value} is more than the limit {resources.limits[name]}"
+    yield from below(("limits",), _amounts(resources.limits))
+    yield from below(("requests",), _amounts(resources.requests))
+    for name, value in resources.requests.items():
+        if nanos(value) > nanos(resources.limits.get(name, value)):
+            yield ("requests", name), f"{value} is more than the limit {resources.limits[name]}"
+
+
+def _amounts(amounts: Mapping[str, Quantity]) -> Iterator[Problem]:
+    for name, value in amounts.items():
+        yield from wrong(formats.label_key(name), name)
+        yield from amount(value, name)
+        if nanos(value) < 0:
+            yield (name,), f"{value} is negative"
 
 
 def node_selector(selector: NodeSelector) -> Iterator[Problem]:

@@ -17,11 +17,10 @@ from dra_driver.kube.objects import ObjectMeta
 from dra_driver.names import DRIVER_NAME
 from dra_driver.nodelabels.labels import labels as ultraserver_labels
 from dra_driver.simulator import objects
-from dra_driver.simulator.manifests.attempts import uid
 from dra_driver.simulator.manifests.errors import ManifestError
-from dra_driver.simulator.manifests.names import suffix
+from dra_driver.simulator.manifests.names import suffix, uid
 from dra_driver.simulator.manifests.values import Manifests
-from dra_driver.simulator.workloads import Node
+from dra_driver.simulator.workloads import Node, NodeStatus
 from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import Layout
 from dra_driver.slices.pool import pool
@@ -32,6 +31,23 @@ T = TypeVar("T")
 MOST_NODES: Final = 20_000
 """Four times what one Kubernetes cluster is tested for."""
 _NODES_OF_A_SERVER: Final = 4
+_SIZES: Final = {
+    "inf1.xlarge": (4, 8),
+    "inf1.2xlarge": (8, 16),
+    "inf1.6xlarge": (24, 48),
+    "inf1.24xlarge": (96, 192),
+    "inf2.xlarge": (4, 16),
+    "inf2.8xlarge": (32, 128),
+    "inf2.24xlarge": (96, 384),
+    "inf2.48xlarge": (192, 768),
+    "trn1.2xlarge": (8, 32),
+    "trn1.32xlarge": (128, 512),
+    "trn1n.32xlarge": (128, 512),
+    "trn2.3xlarge": (12, 128),
+    "trn2.48xlarge": (192, 2048),
+    "trn2u.48xlarge": (192, 2048),
+}
+"""vCPUs and GiB of memory where EC2's pages say so. What a kubelet keeps back of them is a matter of its settings."""
 
 
 def emulated(
@@ -102,7 +118,11 @@ def _node(name: str, inventory: NodeInventory) -> Node:
         "node.kubernetes.io/instance-type": inventory.instance_type or "",
         **(ultraserver_labels(inventory.ultraserver) or {}),
     }
-    return Node(ObjectMeta(name=name, uid=uid(f"Node {name}"), labels=labels))
+    size = _SIZES.get(inventory.instance_type or "")
+    allocatable: dict[str, objects.Quantity] = (
+        {"cpu": str(size[0]), "memory": f"{size[1]}Gi"} if size is not None else {}
+    )
+    return Node(ObjectMeta(name=name, uid=uid(f"Node {name}"), labels=labels), status=NodeStatus(allocatable))
 
 
 class _Publisher:

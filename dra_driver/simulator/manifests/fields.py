@@ -28,9 +28,9 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         workloads.Taint: "timeAdded",
         workloads.Toleration: "tolerationSeconds",
         workloads.NodeSpec: "configSource externalID podCIDR podCIDRs podPreemptionPolicy providerID",
-        workloads.Node: "apiVersion kind status",
-        workloads.Container: "args command env envFrom image imagePullPolicy lifecycle livenessProbe readinessProbe "
-        "resizePolicy restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce "
+        workloads.Node: "apiVersion kind",
+        workloads.Container: "args command env envFrom imagePullPolicy lifecycle livenessProbe readinessProbe "
+        "resizePolicy restartPolicyRules securityContext startupProbe stdin stdinOnce "
         "terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir",
         workloads.PodSpec: "activeDeadlineSeconds automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks "
         "ephemeralContainers evictionResponders hostAliases hostIPC hostNetwork hostPID hostUsers hostname "
@@ -66,11 +66,11 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
 }
 """Struct to the legal fields of the API that it does not have."""
 
-_SERVERS_OWN: Final = (workloads.PodStatus, objects.ResourceClaimStatus)
+_SERVERS_OWN: Final = (workloads.NodeStatus, workloads.NodeImage, workloads.PodStatus, objects.ResourceClaimStatus)
 """What only Kubernetes writes, and each release more of it: unknown fields are left out there."""
 
 _PLACE: Final = re.compile(r"(.*) - at `(?:key in `)?\$([^`]*)`+", re.DOTALL)
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
     if node.spec.unschedulable and _UNSCHEDULABLE not in taints:
         taints.append(_UNSCHEDULABLE)
     for taint in taints:
-        if not any(_tolerates(toleration, taint) for toleration in pod.tolerations):
+        if not any(tolerates(toleration, taint) for toleration in pod.tolerations):
             value = f"={taint.value}" if taint.value else ""
             return f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
     return ""
@@ -60,7 +60,8 @@ def selects(selector: NodeSelector, node: Node) -> bool:
     return matches(NodeView(node.metadata.name, node.metadata.labels), None, None, selector)
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether the toleration is for the taint."""
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
     if toleration.operator in ("", "Equal"):

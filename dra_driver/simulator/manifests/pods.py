@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.names import generated
+from dra_driver.simulator.manifests.requested import is_extended
 from dra_driver.simulator.manifests.values import ClaimReference, ExclusiveGroup, PodWithClaims
-from dra_driver.simulator.workloads import PodClaimStatus, PodResourceClaim, PodSpec
+from dra_driver.simulator.objects import Quantity
+from dra_driver.simulator.workloads import ExtendedClaimStatus, PodClaimStatus, PodResourceClaim, PodSpec, Resources
 
 _OVER: Final = ("Succeeded", "Failed")
 
@@ -24,7 +26,11 @@ class Described:
     origin: Origin
     path: tuple[str | int, ...] = ("spec",)
     controller: str = ""
+    spread_with: str = ""
+    """As in ``PodWithClaims``."""
+    labels: Mapping[str, str] = field(default_factory=dict)
     statuses: tuple[PodClaimStatus, ...] = ()
+    extended: ExtendedClaimStatus | None = None
     phase: str = ""
     group: ExclusiveGroup | None = None
     leaving: bool = False
@@ -56,21 +62,29 @@ def with_claims(pod: Described) -> PodWithClaims:
                     )
     affinity = pod.spec.affinity.node_affinity
     known = {status.name: status.resource_claim_name for status in pod.statuses}
+    claims = tuple(
+        _reference(pod, entry, (*pod.path, "resourceClaims", place), known)
+        for place, entry in enumerate(entries)
+        # Kubernetes notes here when a template's claim was not needed.
+        if not (entry.name in known and known[entry.name] is None)
+    )
+    if pod.extended is not None:
+        claims += (
+            ClaimReference("", pod.extended.resource_claim_name, path=("status", "extendedResourceClaimStatus")),
+        )
     return PodWithClaims(
         namespace=pod.namespace,
         name=pod.name,
-        claims=tuple(
-            _reference(pod, entry, (*pod.path, "resourceClaims", place), known)
-            for place, entry in enumerate(entries)
-            # Kubernetes notes here when a template's claim was not needed.
-            if not (entry.name in known and known[entry.name] is None)
-        ),
+        claims=claims,
         node_name=pod.spec.node_name,
         node_selector=pod.spec.node_selector,
         node_affinity=affinity.required_during_scheduling_ignored_during_execution if affinity else None,
         tolerations=pod.spec.tolerations,
         group=pod.group,
         controller=pod.controller,
+        spread_with=pod.spread_with,
+        labels=pod.labels,
+        spec=pod.spec,
         origin=pod.origin,
     )
 
@@ -89,23 +103,33 @@ def _reference(
     )
 
 
+def _amounts(spec: PodSpec) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Quantity]]]:
+    """Everything that the pod asks of a node by quantity, and where it stands in the spec."""
+    holders: list[tuple[tuple[str | int, ...], Resources]] = [
+        *((("containers", place, "resources"), item.resources) for place, item in enumerate(spec.containers)),
+        *((("initContainers", place, "resources"), item.resources) for place, item in enumerate(spec.init_containers)),
+        (("resources",), spec.resources),
+    ]
+    for path, resources in holders:
+        yield (*path, "requests"), resources.requests
+        yield (*path, "limits"), resources.limits
+    yield ("overhead",), spec.overhead
+
+
 def _resources(spec: PodSpec) -> Iterator[str]:
-    for resources in (*(item.resources for item in (*spec.containers, *spec.init_containers)), spec.resources):
-        for name in (*resources.requests, *resources.limits):
-            yield f"resources: {name}"
-    yield from (f"overhead: {name}" for name in spec.overhead)
-
-
-def _preferred(spec: PodSpec) -> object:
-    affinity = spec.affinity.node_affinity
-    return affinity and affinity.preferred_during_scheduling_ignored_during_execution
+    """Extended resources aside: whether they are considered depends on the DeviceClasses."""
+    for path, amounts in _amounts(spec):
+        kind = "overhead" if path == ("overhead",) else "resources"
+        yield from (f"{kind}: {name}" for name in amounts if not is_extended(name))
 
 
 _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
     ("affinity: podAffinity", lambda spec: spec.affinity.pod_affinity),
     ("affinity: podAntiAffinity", lambda spec: spec.affinity.pod_anti_affinity),
-    ("affinity: preferred nodes", _preferred),
-    ("topologySpreadConstraints", lambda spec: spec.topology_spread_constraints),
+    (
+        "topologySpreadConstraints with DoNotSchedule",
+        lambda spec: any(item.when_unsatisfiable != "ScheduleAnyway" for item in spec.topology_spread_constraints),
+    ),
     ("schedulingGates (taken as removed)", lambda spec: spec.scheduling_gates),
     ("schedulingGroup", lambda spec: spec.scheduling_group),
     ("hostPort", lambda spec: any("hostPort" in port for item in spec.containers for port in item.ports)),

@@ -12,13 +12,13 @@ from dra_driver.kube.objects import ObjectMeta
 from dra_driver.simulator import objects, workloads
 from dra_driver.simulator.manifests import controllers
 from dra_driver.simulator.manifests.controllers import MOST_PODS
-from dra_driver.simulator.manifests.corevalidation import check_metadata, check_pod, check_taints
+from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod
 from dra_driver.simulator.manifests.documents import Origin, documents, items_of
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import selectors
 from dra_driver.simulator.manifests.fields import convert
 from dra_driver.simulator.manifests.kinds import BESIDE, KINDS, Kind, upgraded
-from dra_driver.simulator.manifests.names import generated
+from dra_driver.simulator.manifests.names import generated, shortened
 from dra_driver.simulator.manifests.pods import unconsidered, with_claims
 from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
 from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class
@@ -26,8 +26,6 @@ from dra_driver.simulator.manifests.values import Key, Manifests, PodWithClaims
 
 NAMESPACE: Final = "default"
 """Of objects that do not say theirs."""
-_SHOWN: Final = 3
-"""Names that a line about many of them has."""
 
 
 def read_manifests(
@@ -109,6 +107,7 @@ class _Reader:
         self._compile: Compile | None = None
         self._found: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
         self._pods: list[PodWithClaims] = []
+        self._running: list[PodWithClaims] = []
         self._origins: dict[Key, Origin] = {}
         self._count = 0
         self._beside: Counter[str] = Counter()
@@ -117,7 +116,7 @@ class _Reader:
     def manifests(self) -> Manifests:
         found = self._found
         beside = [f"{kind}: {count}" for kind, count in sorted(self._beside.items())]
-        parts = [f"{text}: {_listed(names)}" for text, names in self._unconsidered.items()]
+        parts = [f"{text}: {shortened(names)}" for text, names in self._unconsidered.items()]
         return Manifests(
             nodes=tuple(found[workloads.Node]),
             slices=tuple(found[objects.ResourceSlice]),
@@ -126,6 +125,7 @@ class _Reader:
             templates=tuple(found[workloads.ResourceClaimTemplate]),
             claims=tuple(found[objects.ResourceClaim]),
             pods=tuple(self._pods),
+            running=tuple(self._running),
             not_considered=(*parts, *beside, *(f"field {name}" for name in self._unknown)),
             origins=self._origins,
         )
@@ -196,7 +196,7 @@ class _Reader:
         elif isinstance(item, objects.DeviceTaintRule):
             check_taint_rule(item, origin)
         elif isinstance(item, workloads.Node):
-            check_taints(item.spec.taints, origin)
+            check_node(item, origin)
 
     def _compiler(self) -> Compile:
         if self._compile is None:
@@ -213,14 +213,11 @@ class _Reader:
             if self._count > MOST_PODS:
                 raise origin.error((), f"this and what was read before make more than {MOST_PODS} pods")
             made = with_claims(pod)
-            if not made.claims:
+            if not made.claims and (made.node_name or not made.extended_resources):
                 self._unconsidered.setdefault("Pod without resource claims", []).append(name)
+                if made.node_name:
+                    self._running.append(made)
                 continue
             self._pods.append(made)
             for text in unconsidered(pod):
                 self._unconsidered.setdefault(text, []).append(name)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return f"{', '.join(names[:_SHOWN])}{f' and {more} more' if more > 0 else ''}"

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.simulator.manifests.documents import Origin
+from dra_driver.simulator.manifests.requested import is_extended, of_pod
 from dra_driver.simulator.objects import DeviceClass, DeviceTaintRule, NodeSelector, ResourceClaim, ResourceSlice
-from dra_driver.simulator.workloads import Node, ResourceClaimTemplate, Toleration
+from dra_driver.simulator.quantity import UNIT
+from dra_driver.simulator.workloads import Node, PodSpec, ResourceClaimTemplate, Toleration
 
 Key = tuple[str, str, str]
 """Kind, namespace ("" for kinds without) and name."""
@@ -42,7 +44,7 @@ class ExclusiveGroup:
 
 @dataclass(frozen=True, slots=True)
 class PodWithClaims:
-    """A pod that has claims, and on which nodes it may run."""
+    """A pod, its claims if it has any, and on which nodes it may run."""
 
     namespace: str
     name: str
@@ -56,7 +58,16 @@ class PodWithClaims:
     group: ExclusiveGroup | None = None
     controller: str = ""
     """Whose pod it is, such as ``Deployment default/web``; "" for one that stands alone."""
+    spread_with: str = ""
+    """Equal for the pods that kube-scheduler spreads over nodes unasked: those of one ReplicaSet or StatefulSet."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    spec: PodSpec = field(default=PodSpec(), compare=False, repr=False)
     origin: Origin | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def extended_resources(self) -> dict[str, int]:
+        """How many of each extended resource its containers ask for together."""
+        return {name: amount // UNIT for name, amount in of_pod(self.spec).items() if amount and is_extended(name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,9 @@ class Manifests:
     templates: tuple[ResourceClaimTemplate, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()
     pods: tuple[PodWithClaims, ...] = ()
+    """That have claims, or wait and ask for extended resources, which a DeviceClass may offer."""
+    running: tuple[PodWithClaims, ...] = ()
+    """On nodes, and not asked about: what their containers request is in use there."""
     not_considered: tuple[str, ...] = ()
     """What was read and does not influence the answer, in words."""
     standby: frozenset[tuple[str, str]] = frozenset()

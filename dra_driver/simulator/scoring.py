@@ -1,0 +1,310 @@
+"""Which of the nodes that fit a pod gets: the scores of kube-scheduler's default profile.
+
+They follow from what is given when each node tells its processors and memory, and the pod wants nothing that is not
+scored here. Scored are the alternatives of ``firstAvailable`` (weight 2), requests (NodeResourcesFit LeastAllocated and
+NodeResourcesBalancedAllocation, 1 each), spreading (PodTopologySpread, 2), preferred node affinity (2) and taints with
+PreferNoSchedule (3). Of InterPodAffinity (2) and ImageLocality (1) it is only told whether they could matter.
+
+Source: ``pkg/scheduler/framework/plugins`` of Kubernetes 1.37; 1.36 does the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dra_driver.simulator.allocator import Allocation
+from dra_driver.simulator.manifests import PodWithClaims
+from dra_driver.simulator.manifests.nodes import selects, tolerates
+from dra_driver.simulator.manifests.requested import SCORED, of_pod
+from dra_driver.simulator.objects import AllocationResult, NodeSelector, ResourceClaim
+from dra_driver.simulator.quantity import UNIT, nanos
+from dra_driver.simulator.workloads import LabelSelector, Node, SpreadConstraint
+
+MOST: Final = 100
+"""The highest score of a node, before the weight."""
+_UNSAID: Final[Mapping[str, int]] = {"cpu": UNIT // 10, "memory": (200 << 20) * UNIT}
+"""What a container counts as for LeastAllocated that requests none."""
+_ALTERNATIVES: Final = 8
+"""Sub-requests that a request may have: so much the first is worth."""
+_HOSTNAME: Final = "kubernetes.io/hostname"
+_UNASKED: Final = (
+    SpreadConstraint(3, _HOSTNAME, "ScheduleAnyway"),
+    SpreadConstraint(5, "topology.kubernetes.io/zone", "ScheduleAnyway"),
+)
+"""How the pods of one ReplicaSet or StatefulSet are spread that do not say how."""
+
+
+@dataclass(slots=True)
+class _Load:
+    """What the pods of a node request."""
+
+    requested: Counter[str] = field(default_factory=Counter)
+    counted: Counter[str] = field(default_factory=Counter)
+    """With what counts for those that do not say."""
+    pods: list[PodWithClaims] = field(default_factory=list)
+
+
+class Scores:
+    """The nodes and the pods on them; what ``take`` adds is scored from then on."""
+
+    def __init__(self, nodes: Iterable[Node], running: Iterable[PodWithClaims]) -> None:
+        self._nodes = {node.metadata.name: node for node in nodes}
+        self._allocatable = {
+            name: {key: nanos(amount) for key, amount in node.status.allocatable.items()}
+            for name, node in self._nodes.items()
+        }
+        self._images = {
+            name: {text for image in node.status.images for text in image.names} for name, node in self._nodes.items()
+        }
+        self._loads: defaultdict[str, _Load] = defaultdict(_Load)
+        self._together: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Pods of one ReplicaSet or StatefulSet by node."""
+        self._picky: list[PodWithClaims] = []
+        """Pods on nodes that have an affinity to pods."""
+        for pod in running:
+            self.take(pod, pod.node_name)
+
+    def take(self, pod: PodWithClaims, node: str) -> None:
+        """Count a pod on a node."""
+        load = self._loads[node]
+        load.requested.update(of_pod(pod.spec))
+        load.counted.update(of_pod(pod.spec, _UNSAID))
+        load.pods.append(pod)
+        if pod.spread_with:
+            self._together[pod.spread_with][node] += 1
+        if pod.spec.affinity.pod_terms:
+            self._picky.append(pod)
+
+    def offered(self, node: str, resource: str) -> int:
+        """How much of a resource the node has; for an extended one, what its device plugin offers."""
+        return self._allocatable[node].get(resource, 0) // UNIT
+
+    def left(self, node: str, resource: str) -> int:
+        """How much of it no pod has requested."""
+        return self.offered(node, resource) - self._loads[node].requested[resource] // UNIT
+
+    def choose(
+        self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], found: Sequence[Allocation]
+    ) -> Allocation:
+        """The allocation whose node scores highest, and how it was chosen; of equal ones the first.
+
+        Args:
+            pod: None for a claim that no pod has; it is scored as for one that asks for nothing else.
+            claims: of the pod, allocated ones too.
+            found: for the claims that are not allocated yet, on nodes that all fit, by name.
+        """
+        pod = pod or PodWithClaims("", "", ())
+        names = [item.node for item in found]
+        ranked = [claim for claim in claims if any(item.first_available for item in claim.spec.devices.requests)]
+        alternatives = [
+            2 * score for score in _of_most([_alternative_score(claims, item) if ranked else 0 for item in found])
+        ]
+        totals, known = alternatives, self._known(pod, names)
+        if known:
+            rest = zip(*(self._weighted(pod, names)), strict=True)
+            totals = [first + sum(others) for first, others in zip(alternatives, rest, strict=True)]
+        best = max(totals)
+        if totals.count(best) > 1:
+            return replace(found[totals.index(best)], choice="name")
+        return replace(found[totals.index(best)], choice="score" if known else "alternative")
+
+    def _known(self, pod: PodWithClaims, names: Sequence[str]) -> bool:
+        """Whether everything else that kube-scheduler scores is known."""
+        spec = pod.spec
+        constraints = spec.topology_spread_constraints
+        images = {item.image for item in (*spec.containers, *spec.init_containers) if item.image}
+        return (
+            all(self._allocatable[name].get(resource) for name in names for resource in SCORED)
+            and spec.scheduler_name in ("", "default-scheduler")
+            and spec.scheduling_group is None
+            and all(
+                item.when_unsatisfiable == "ScheduleAnyway"
+                and (item.node_affinity_policy, item.node_taints_policy) == ("Honor", "Ignore")
+                and not item.match_label_keys
+                for item in constraints
+            )
+            and spec.affinity.pod_affinity is None
+            and spec.affinity.pod_anti_affinity is None
+            and not any(_is_meant(pod, other) for other in self._picky)
+            and len({frozenset(_normal(images) & self._images[name]) for name in names}) == 1
+        )
+
+    def _weighted(self, pod: PodWithClaims, names: Sequence[str]) -> list[list[int]]:
+        """The scores of each plugin but that of the claims, by node."""
+        parts = (
+            (1, self._least_allocated(pod, names)),
+            (1, self._balanced(pod, names)),
+            (2, self._spread(pod, names)),
+            (2, _of_most([self._preferred(pod, self._nodes[name]) for name in names])),
+            (3, [MOST - score for score in _of_most([_disliked(pod, self._nodes[name]) for name in names])]),
+        )
+        return [[weight * score for score in scores] for weight, scores in parts]
+
+    def _least_allocated(self, pod: PodWithClaims, names: Sequence[str]) -> list[int]:
+        wanted = of_pod(pod.spec, _UNSAID)
+        scores = []
+        for name in names:
+            free = [
+                max(has - wants, 0) * MOST // has for wants, has in self._of(name, wanted, self._loads[name].counted)
+            ]
+            scores.append(sum(free) // len(free))
+        return scores
+
+    def _balanced(self, pod: PodWithClaims, names: Sequence[str]) -> list[int]:
+        wanted = of_pod(pod.spec)
+        if not any(wanted.get(resource) for resource in SCORED):
+            return [0] * len(names)
+        scores = []
+        for name in names:
+            requested = self._loads[name].requested
+            after = _balance(self._of(name, wanted, requested))
+            before = _balance(self._of(name, {}, requested))
+            scores.append(MOST // 2 + (MOST // 2 + after - before) // 2)
+        return scores
+
+    def _of(self, name: str, wanted: Mapping[str, int], load: Mapping[str, int]) -> list[tuple[int, int]]:
+        """What would be requested of each scored resource, and what the node has of it, in the scheduler's units."""
+        has = self._allocatable[name]
+        return [
+            (_rounded(resource, wanted.get(resource, 0)) + _rounded(resource, load.get(resource, 0)),
+             _rounded(resource, has[resource]))
+            for resource in SCORED
+        ]  # fmt: skip
+
+    def _preferred(self, pod: PodWithClaims, node: Node) -> int:
+        affinity = pod.spec.affinity.node_affinity
+        terms = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else ()
+        return sum(item.weight for item in terms if selects(NodeSelector((item.preference,)), node))
+
+    def _spread(self, pod: PodWithClaims, names: Sequence[str]) -> list[int]:
+        """Fewer pods like it are better: counted on the node, or in all of its zone, row and so on."""
+        own = pod.spec.topology_spread_constraints
+        constraints = own or (_UNASKED if pod.spread_with else ())
+        if not constraints:
+            return [0] * len(names)
+        keys = [item.topology_key for item in own]
+        able = [name for name in names if all(key in self._nodes[name].metadata.labels for key in keys)]
+        counts = dict.fromkeys(able, 0.0)
+        for item in constraints:
+            of_node = self._like_it(pod, item) if own else self._together[pod.spread_with]
+            for name, score in self._constraint(pod, item, able, of_node, keys).items():
+                counts[name] += score
+        rounded = {name: math.floor(score + 0.5) for name, score in counts.items()}
+        most, least = max(rounded.values(), default=0), min(rounded.values(), default=0)
+        return [
+            0 if name not in rounded else MOST * (most + least - rounded[name]) // most if most else MOST
+            for name in names
+        ]
+
+    def _constraint(
+        self, pod: PodWithClaims, item: SpreadConstraint, able: Sequence[str], of_node: Counter[str], keys: list[str]
+    ) -> dict[str, float]:
+        """How many pods are in the place of each node, more where there are many places."""
+        key = item.topology_key
+        places = {name: self._nodes[name].metadata.labels.get(key, "") for name in able}
+        if key == _HOSTNAME:
+            weight, counts = math.log(len(able) + 2), {name: of_node[name] for name in able}
+        else:
+            weight, in_place = math.log(len(set(places.values())) + 2), Counter[str]()
+            for name, count in of_node.items():
+                node = self._nodes.get(name)
+                if node is not None and self._counts(pod, node, keys):
+                    in_place[node.metadata.labels.get(key, "")] += count
+            counts = {name: in_place[place] for name, place in places.items()}
+        has_key = [name for name in able if key in self._nodes[name].metadata.labels]
+        return {name: counts[name] * weight + item.max_skew - 1 for name in has_key}
+
+    def _counts(self, pod: PodWithClaims, node: Node, keys: list[str]) -> bool:
+        """Whether the pods of the node are counted: it has the labels, and the pod might go there."""
+        labels = node.metadata.labels
+        return (
+            all(key in labels for key in keys)
+            and all(labels.get(key) == value for key, value in pod.node_selector.items())
+            and (pod.node_affinity is None or selects(pod.node_affinity, node))
+        )
+
+    def _like_it(self, pod: PodWithClaims, item: SpreadConstraint) -> Counter[str]:
+        """By node, the pods that the constraint counts."""
+        selector = item.label_selector
+        return Counter(
+            {
+                name: sum(
+                    other.namespace == pod.namespace and selector is not None and _selects(selector, other.labels)
+                    for other in load.pods
+                )
+                for name, load in self._loads.items()
+            }
+        )
+
+
+def _alternative_score(claims: Sequence[ResourceClaim], found: Allocation) -> int:
+    """More for earlier sub-requests; what was allocated before counts too."""
+    results = iter(found.results)
+    return sum(_of_claim(claim, claim.status.allocation or next(results)) for claim in claims)
+
+
+def _of_claim(claim: ResourceClaim, result: AllocationResult) -> int:
+    taken = {device.request for device in result.devices.results}
+    return sum(
+        _ALTERNATIVES - place
+        for request in claim.spec.devices.requests
+        for place, option in enumerate(request.first_available)
+        if f"{request.name}/{option.name}" in taken
+    )
+
+
+def _of_most(scores: Sequence[int]) -> list[int]:
+    """In hundredths of the highest."""
+    most = max(scores)
+    return [MOST * score // most if most else 0 for score in scores]
+
+
+def _disliked(pod: PodWithClaims, node: Node) -> int:
+    """Taints with PreferNoSchedule that the pod does not tolerate."""
+    taints = [taint for taint in node.spec.taints if taint.effect == "PreferNoSchedule"]
+    return sum(not any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in taints)
+
+
+def _rounded(resource: str, amount: int) -> int:
+    """Processor in thousandths, memory in bytes."""
+    return -(-amount // (UNIT // 1000 if resource == "cpu" else UNIT))
+
+
+def _balance(pairs: Iterable[tuple[int, int]]) -> int:
+    """The more alike the used parts of processor and memory, the more."""
+    one, other = (min(wants / has, 1) for wants, has in pairs)
+    return int((1 - abs(one - other) / 2) * MOST)
+
+
+def _normal(images: Iterable[str]) -> set[str]:
+    return {image if image.rfind(":") > image.rfind("/") else f"{image}:latest" for image in images}
+
+
+def _is_meant(pod: PodWithClaims, other: PodWithClaims) -> bool:
+    """Whether an affinity of the other pod may be about the pod."""
+    return any(
+        (term.namespace_selector is not None or pod.namespace in (term.namespaces or (other.namespace,)))
+        and term.label_selector is not None
+        and _selects(term.label_selector, pod.labels)
+        for term in other.spec.affinity.pod_terms
+    )
+
+
+_OPERATORS: Final[Mapping[str, Callable[[str | None, Sequence[str]], bool]]] = {
+    "In": lambda value, values: value is not None and value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+}
+
+
+def _selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Whether the labels are selected; what has an operator that does not exist selects nothing."""
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        item.operator in _OPERATORS and _OPERATORS[item.operator](labels.get(item.key), item.values)
+        for item in selector.match_expressions
+    )
