@@ -73,6 +73,8 @@ class NodeAgent:
         self._on_fatal = on_fatal
         self.fatal = False
         self._labels: Mapping[str, str] | None = None
+        self._scans_with_labels = False
+        """Of the scanning thread: they may become known while it reads the host."""
         self._operations = Operations()
         self._stop_metrics: Callable[[], None] | None = None
         api = ResourceApi(transport)
@@ -178,16 +180,18 @@ class NodeAgent:
     # What the rooms tell each other
 
     def _known_labels(self) -> Mapping[str, str]:
-        if self._labels is None:
+        labels = self._labels
+        self._scans_with_labels = labels is not None
+        if labels is None:
             raise DriverError("the Node object has not been read yet", consequence="label attributes are not known")
-        return self._labels
+        return labels
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
         # Turned off, the labels are taken away: an id that nobody keeps true would lead pods to the wrong server.
         self._label_writer.want(labels(inventory.ultraserver) if self._settings.ultraserver_labels == "on" else {})
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
         # on them would fail in between. Without the API server nothing can be published anyway.
-        if self._labels is not None:
+        if self._scans_with_labels:
             offered = devices(inventory, self._settings.ultraserver_layout)
             log.info(
                 "%s, kernel driver %s: %d of %d devices are offered",

@@ -80,7 +80,7 @@ class HostWatch:
         Raises:
             DriverError: the host's files hang, and who reads them would too.
         """
-        hangs = self.worker.stuck()
+        hangs = self.worker.stuck() if self._scanned.is_set() else f"{self.worker.name} has not ended yet"
         if hangs:
             raise DriverError(
                 f"{hangs}, so it is not known what devices there are now",
@@ -112,6 +112,7 @@ class HostWatch:
         self._read_labels()
         before = self._current
         self._current = discover(self._root, self._last_labels, before)
+        self._scanned.set()
         _log_findings(before.findings, self._current.findings)
         inventory = self._current
         if (publishable(inventory) != self._taken or self._take_again) and not self.worker.stopping:
@@ -122,10 +123,7 @@ class HostWatch:
         return inventory
 
     def _round(self) -> float:
-        try:
-            return self._busy_interval if self.scan().settling else self._interval
-        finally:
-            self._scanned.set()
+        return self._busy_interval if self.scan().settling else self._interval
 
     def _read_labels(self) -> None:
         try:

@@ -293,7 +293,7 @@ def test_bad_options_are_explained_with_exit_status_2(world: World, options: tup
 def test_a_missing_kubeconfig_is_explained(world: World, tmp_path: Path) -> None:
     command = world.command("--kubeconfig", str(tmp_path / "nowhere"))
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "no access to the API server is configured" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -68,6 +68,25 @@ def test_an_agent_whose_host_hangs_from_the_start_serves_kubelet_and_says_why_it
         assert running.terminate() == 0
 
 
+def test_labels_that_become_known_while_the_host_is_read_are_in_the_first_publication(world: World) -> None:
+    named = {"topology.k8s.aws/network-node-layer-1": "nn-1"}
+    node_object = world.server.store.get("nodes", NODE)
+    assert node_object is not None
+    node_object["metadata"]["labels"] |= named
+    world.server.store.update("nodes", NODE, node_object)
+    world.server.stop()
+    (world.root / "hanging").touch()
+    with agent_on_hanging_host(world) as (running, hanging):
+        running.ready(published=False)
+        world.server.start()
+        eventually(lambda: world.server.count("GET", "nodes", watch=True) > 0, 20.0, "the agent to follow its Node")
+        time.sleep(0.5)  # and to hear of the labels
+        hanging.unlink()
+        eventually(world.offered, 20.0, "slices")
+        assert world.attributes("networkNodeLayer1") == {"nn-1"}
+        assert world.server.writes() == 1
+
+
 def test_the_stop_keeps_to_its_time_though_every_part_hangs(world: World) -> None:
     health_port, metrics_port = free_port(), free_port()
     health_options = ("--healthcheck-port", str(health_port), "--healthcheck-address", "127.0.0.1")
