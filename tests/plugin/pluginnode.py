@@ -53,7 +53,7 @@ class PluginNode:
         """Write the host anew."""
         write_host(self.host, resolve_emulation(self.kind), EmulationOptions(**options))
 
-    def settings(self, **answer: Any) -> DevicePluginSettings:
+    def settings(self, *, rescan_seconds: float = 0.1, **answer: Any) -> DevicePluginSettings:
         return DevicePluginSettings(
             node_name=NODE,
             host_root=self.host,
@@ -63,7 +63,7 @@ class PluginNode:
             health_address="127.0.0.1",
             metrics_port=-1,
             metrics_address="127.0.0.1",
-            rescan_seconds=0.1,
+            rescan_seconds=rescan_seconds,
             answer=AnswerSettings(**answer),
             look_seconds=0.05,
             guard_seconds=0.2,

@@ -493,3 +493,17 @@ def test_cdi_names_are_those_of_the_spec(make: MakeNode, numbering: str) -> None
         first = 0 if numbering == "renumber" else 4
         assert [found["path"] for found in shown] == [f"/dev/neuron{n}" for n in range(first, first + 4)]
         assert all((found["type"], found["fileMode"]) == ("c", 0o666) for found in shown)
+
+
+def test_a_container_gets_the_device_numbers_of_its_allocation_not_those_of_the_last_scan(make: MakeNode) -> None:
+    node = make("trn1.32xlarge")
+    with node.plugin(injection="cdi", numbering="host", rescan_seconds=3600.0):
+        for chip in range(16):  # the kernel module is loaded anew and gets another major
+            (node.host / f"sys/devices/virtual/neuron_device/neuron{chip}/dev").write_text(f"251:{chip}\n")
+        answer = admit(node, node.chosen("p", NEURON, range(4, 8)))
+        (path,) = node.cdi.glob("*.json")
+        shown = {device["name"]: device for device in json.loads(path.read_text())["devices"]}
+        nodes = [
+            shown[device.name.partition("=")[2]]["containerEdits"]["deviceNodes"][0] for device in answer.cdi_devices
+        ]
+        assert [(found["major"], found["minor"]) for found in nodes] == [(251, n) for n in range(4, 8)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -62,6 +63,8 @@ class DevicePluginAgent:
         self.fatal = ""
         """Why it cannot go on, or ""."""
         self._offer: Offer | None = None
+        self._taking = threading.Lock()
+        """Held while an inventory becomes the offer, and the CDI file."""
         self._keeper = Worker("keeping kubelet's count", self._keep, settle=SETTLE_SECONDS)
         self._cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._sources = NodeSources(settings, transport, lambda: self._offer, self._keeper.wake)
@@ -71,7 +74,7 @@ class DevicePluginAgent:
         self._plugins = {
             resource: DevicePlugin(
                 resource.value,
-                ResourceAnswers(self._allocator, resource, self._operations),
+                ResourceAnswers(self._allocator, resource, self._operations, self._renew),
                 kubelet_directory=settings.kubelet_directory,
                 name=f"neuron-dra-driver-{resource.value.partition('/')[2]}",
                 interval=settings.look_seconds,
@@ -157,7 +160,16 @@ class DevicePluginAgent:
 
     # The host
 
+    def _renew(self) -> None:
+        # The CDI file has device numbers in it, and the kernel module may have been loaded anew since the last scan.
+        if self._settings.answer.injection == "cdi":
+            self._on_inventory(self._host.now())
+
     def _on_inventory(self, inventory: NodeInventory) -> None:
+        with self._taking:
+            self._take(inventory)
+
+    def _take(self, inventory: NodeInventory) -> None:
         found = offer(inventory, self._offer)
         if found is None:
             log.info("no Neuron device so far; the resources appear with the first one")

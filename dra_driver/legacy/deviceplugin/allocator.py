@@ -300,12 +300,22 @@ def _several(match: Match, resource: Resource, count: int) -> Refusal:
 
 
 class ResourceAnswers:
-    """The allocator as the plugin of one resource (``kubeletplugin.deviceservice.ResourcePlugin``), timed."""
+    """The allocator as the plugin of one resource (``kubeletplugin.deviceservice.ResourcePlugin``), timed.
 
-    def __init__(self, allocator: Allocator, resource: Resource, operations: Operations) -> None:
+    Args:
+        allocator: decides.
+        resource: which one.
+        operations: the time that calls take.
+        renew: called before each allocation; DriverError fails the pod.
+    """
+
+    def __init__(
+        self, allocator: Allocator, resource: Resource, operations: Operations, renew: Callable[[], None]
+    ) -> None:
         self._allocator = allocator
         self._resource = resource
         self._operations = operations
+        self._renew = renew
 
     def prefer(self, available: frozenset[str], must_include: frozenset[str], size: int) -> Sequence[str]:
         """See Allocator."""
@@ -315,4 +325,5 @@ class ResourceAnswers:
     def allocate(self, ids: frozenset[str]) -> ContainerDevices:
         """See Allocator."""
         with self._operations.measured("allocate"):
+            self._renew()
             return self._allocator.allocate(self._resource, ids)
