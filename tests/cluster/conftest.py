@@ -1,7 +1,7 @@
 """The clusters under test, the driver on them, and a namespace for each test.
 
     pytest tests/cluster [--kubernetes 1.37.1 ...]     on clusters that this brings up and takes down (root)
-    pytest tests/cluster -n 3 --dist loadgroup --no-loadscope-reorder     the same, three clusters side by side
+    pytest tests/cluster -n 3 --no-loadscope-reorder     the same, three clusters side by side
     KUBECONFIG=... NEURON_DRA_TEST_IMAGE=... pytest tests/cluster --existing-cluster     on any other, one process
 
 A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which; of these,
@@ -30,6 +30,7 @@ from lab.cluster import Cluster
 from lab.progress import Progress
 from lab.settings import Settings
 from lab.spec import ClusterSpec, nodes_of_ultraservers
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.cluster import diagnosis
 from tests.cluster.installation import EMULATED, EMULATED_ULTRASERVER, ROOT, ULTRASERVERS, Installation
@@ -126,10 +127,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" in metafunc.fixturenames:
         marked = (kind for kind in _MARKED if metafunc.definition.get_closest_marker(kind) is not None)
         kind = next(marked, "nodes")
-        versions = _versions(metafunc.config)
-        metafunc.parametrize(
-            "cluster", [(version, kind) for version in versions], indirect=True, ids=versions, scope="session"
-        )
+        where = [(version, kind) for version in _versions(metafunc.config)]
+        ids = [version if kind == "nodes" else f"{version} {kind}" for version, kind in where]
+        metafunc.parametrize("cluster", where, indirect=True, ids=ids, scope="session")
 
 
 def _where(item: pytest.Item) -> Where | None:
@@ -139,12 +139,26 @@ def _where(item: pytest.Item) -> Where | None:
     return cast("Where | None", item.callspec.params.get("cluster"))
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Say which tests the same process runs: all of a cluster, or of a module where the cluster has too many."""
-    where = _where(item)
-    if where is not None:
-        module = item.path.stem if where[1] == "nodes" and where[0].startswith(f"{NEWEST}.") else "all"
-        item.add_marker(pytest.mark.xdist_group(f"{'-'.join(where)}-{module}"))
+class ByCluster(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
+    """One process runs all tests of a cluster, or of a module where the cluster has too many.
+
+    xdist's own groups (``--dist loadgroup``) get lost in this version of pytest: it adds them to a name that is no
+    longer read.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        cluster = re.search(r"\[([0-9.]+(?: \w+)?)[-\]]", nodeid)
+        if cluster is None:
+            return nodeid
+        return f"{nodeid.partition('::')[0]} {cluster[1]}" if _is_large(cluster[1]) else cluster[1]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByCluster:
+    return ByCluster(config, log)
+
+
+def _is_large(cluster: str) -> bool:
+    return cluster.startswith(f"{NEWEST}.") and " " not in cluster
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -199,9 +213,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     kept = config.getoption("failed_to")
     if kept is not None:
         failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
-        # xdist adds the group's name behind the last @.
-        names = dict.fromkeys(re.sub(r"@[^@\]]*$", "", report.nodeid) for report in failed)
-        kept.write_text("".join(f"{name}\n" for name in names))
+        kept.write_text("".join(dict.fromkeys(f"{report.nodeid}\n" for report in failed)))
 
 
 @pytest.fixture
