@@ -131,6 +131,10 @@ class Bench:
             going_on = [item for item in alive if len(item.case["pods"]) > turn and not item.illegal]
             self._turn(going_on, turn, simulated, f"{batch}-{turn}")
         self._transport.request("DELETE", _PATHS["slices"], query=[("labelSelector", f"{_BATCH}={batch}")], timeout=60)
+        # Those whose devices never become ready would be tried again ten minutes later, in another test.
+        names = [pod["name"] for item in played for pod in item.case["pods"]]
+        waiting = [name for name in names if name in self._pods and not self._pods[name]["spec"].get("nodeName")]
+        self._all(lambda name: self._delete(f"{_PODS}/{name}"), waiting)
         return played
 
     # The worlds
