@@ -13,9 +13,9 @@ from tests.manifests.support import IMAGE, Object, of_kind, rendered
 PLACER = "neuron-dra-driver-placer"
 
 
-def added(*options: str) -> list[Object]:
-    """What --placer adds."""
-    with_it, without = rendered("--placer", *options, IMAGE), rendered(*options, IMAGE)
+def added(*of_placer: str, driver: tuple[str, ...] = ()) -> list[Object]:
+    """What --placer, with options of its own, adds to a driver with these options."""
+    with_it, without = rendered("--placer", *of_placer, *driver, IMAGE), rendered(*driver, IMAGE)
     assert with_it[: len(without)] == without
     return with_it[len(without) :]
 
@@ -27,9 +27,11 @@ def container() -> Object:
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.36", "1.37"])
-@pytest.mark.parametrize("options", [(), ("--emulate", "trn2u.48xlarge", "--group-timeout=20")])
-def test_what_is_added_is_valid_and_has_the_placers_name(version: str, options: tuple[str, ...]) -> None:
-    objects = added(*options)
+@pytest.mark.parametrize(("options", "driver"), [((), ()), (("--group-timeout=20",), ("--emulate", "trn2u.48xlarge"))])
+def test_what_is_added_is_valid_and_has_the_placers_name(
+    version: str, options: tuple[str, ...], driver: tuple[str, ...]
+) -> None:
+    objects = added(*options, driver=driver)
     assert [item["kind"] for item in objects] == [
         "ServiceAccount",
         "ClusterRole",
