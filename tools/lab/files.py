@@ -55,7 +55,6 @@ def lock(path: Path, what: str, progress: Progress, timeout: float = 3600.0) -> 
     Raises:
         LabError: Another process held it for `timeout` seconds.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     handle = _try_lock(path)
     if handle is None:
         deadline = time.monotonic() + timeout
@@ -72,7 +71,11 @@ def lock(path: Path, what: str, progress: Progress, timeout: float = 3600.0) -> 
 
 
 def _try_lock(path: Path) -> int | None:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:  # the holder before us has just removed the directory
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The holder before us may have removed the file: then what we locked is no longer what others will lock.

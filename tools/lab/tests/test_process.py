@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,3 +158,22 @@ def test_a_lock_is_free_again_when_its_holder_is_killed(tmp_path: Path) -> None:
         holder.wait()
         with files.lock(tmp_path / "lock", "holds", QUIET, timeout=5):
             pass
+
+
+def test_who_waits_for_a_lock_gets_it_though_the_holder_removes_it_with_its_directory(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "lock"
+    got = threading.Event()
+
+    def wait() -> None:
+        with files.lock(path, "waits", QUIET, timeout=10):
+            got.set()
+
+    waiter = threading.Thread(target=wait, daemon=True)
+    with files.lock(path, "works", QUIET):
+        waiter.start()
+        time.sleep(0.3)
+        path.unlink()
+        path.parent.rmdir()
+        time.sleep(0.3)
+    assert got.wait(10)
+    waiter.join(10)
