@@ -118,8 +118,11 @@ class Worker:
         self.beat(within)
 
     def _run(self) -> None:
-        while not self.stopping:
+        while True:
+            # In this order: `stop` says so first and wakes then, and its waking must not be lost.
             self._woken.clear()
+            if self.stopping:
+                break
             if self._foreseen:
                 self.beat()
             try:
