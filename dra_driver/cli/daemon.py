@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import signal
+import socket
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dra_driver.cli.errors import UsageError
@@ -118,26 +117,45 @@ class Runnable(Protocol):
         """End; also after half a start."""
 
 
-def set_by_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set."""
-    stop = threading.Event()
+class Stop:
+    """Whether the program is to end; may be set by any thread, and by signals.
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        del number
-        stop.set()
+    A socket, since Python's own handlers run between two instructions only: a signal that comes just before a thread
+    begins to wait for a lock, an Event or a queue would be handled when that wait is over.
+    """
 
-    for number_ in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number_, on_signal)
+    def __init__(self) -> None:
+        self._told, self._teller = socket.socketpair()
+        self._teller.setblocking(False)
+
+    def set(self) -> None:
+        """End."""
+        with suppress(BlockingIOError):  # told more than often enough
+            self._teller.send(b"\0")
+
+    def set_by(self, *numbers: signal.Signals) -> None:
+        """Let these signals set it from now on."""
+        for number_ in numbers:
+            signal.signal(number_, lambda _number, _frame: None)
+        signal.set_wakeup_fd(self._teller.fileno(), warn_on_full_buffer=False)
+
+    def wait(self) -> None:
+        """Return once it is set."""
+        self._told.recv(1)
+
+
+def set_by_signals() -> Stop:
+    """What SIGTERM and SIGINT set."""
+    stop = Stop()
+    stop.set_by(signal.SIGTERM, signal.SIGINT)
     return stop
 
 
-def run_until(stop: threading.Event, running: Runnable) -> None:
-    """Start it, and stop it when the event is set."""
+def run_until(stop: Stop, running: Runnable) -> None:
+    """Start it, and stop it when it is told to end."""
     try:
         running.start()
-        # A plain wait() would keep Python from running the signal handler on some platforms; a day is as good as ever.
-        while not stop.wait(timeout=86400):
-            pass
+        stop.wait()
     finally:
         # Also after half a start: a socket without a process behind it would keep kubelet busy.
         running.stop()
