@@ -133,9 +133,9 @@ class Stop:
         with suppress(BlockingIOError):  # told more than often enough
             self._teller.send(b"\0")
 
-    def set_by(self, *numbers: signal.Signals) -> None:
-        """Let these signals set it from now on."""
-        for number_ in numbers:
+    def set_by_signals(self) -> None:
+        """Let SIGTERM and SIGINT set it from now on."""
+        for number_ in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number_, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._teller.fileno(), warn_on_full_buffer=False)
 
@@ -147,7 +147,7 @@ class Stop:
 def set_by_signals() -> Stop:
     """What SIGTERM and SIGINT set."""
     stop = Stop()
-    stop.set_by(signal.SIGTERM, signal.SIGINT)
+    stop.set_by_signals()
     return stop
 
 
