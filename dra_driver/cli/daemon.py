@@ -7,7 +7,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -130,25 +130,30 @@ class Stop:
 
     def set(self) -> None:
         """End."""
-        with suppress(BlockingIOError):  # told more than often enough
+        with suppress(OSError):  # told more than often enough, or nobody waits any more
             self._teller.send(b"\0")
-
-    def set_by_signals(self) -> None:
-        """Let SIGTERM and SIGINT set it from now on."""
-        for number_ in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number_, lambda _number, _frame: None)
-        signal.set_wakeup_fd(self._teller.fileno(), warn_on_full_buffer=False)
 
     def wait(self) -> None:
         """Return once it is set."""
         self._told.recv(1)
 
+    @contextmanager
+    def set_by_signals(self) -> Iterator[None]:
+        """Let SIGTERM and SIGINT set it within the block; what they did before is put back."""
+        with self._told, self._teller, ExitStack() as before:
+            for number_ in (signal.SIGTERM, signal.SIGINT):
+                before.callback(signal.signal, number_, signal.signal(number_, lambda _number, _frame: None))
+            woken = signal.set_wakeup_fd(self._teller.fileno(), warn_on_full_buffer=False)
+            before.callback(signal.set_wakeup_fd, woken)
+            yield
 
-def set_by_signals() -> Stop:
-    """What SIGTERM and SIGINT set."""
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Stop]:
+    """What SIGTERM and SIGINT set within the block."""
     stop = Stop()
-    stop.set_by_signals()
-    return stop
+    with stop.set_by_signals():
+        yield stop
 
 
 def run_until(stop: Stop, running: Runnable) -> None:

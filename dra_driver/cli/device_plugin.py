@@ -131,7 +131,7 @@ def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
 def _run(values: Mapping[str, Any]) -> int:
     from dra_driver.legacy.deviceplugin.agent import DevicePluginAgent
 
-    stop = daemon.set_by_signals()
-    agent = DevicePluginAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)
-    daemon.run_until(stop, agent)
+    with daemon.stopped_by_signals() as stop:
+        agent = DevicePluginAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)
+        daemon.run_until(stop, agent)
     return 1 if agent.fatal else 0

@@ -170,7 +170,7 @@ def emulate(name: str, driver_version: str | None, root: Path, *, servers: str =
 def _run(values: Mapping[str, Any]) -> int:
     from dra_driver.driver import NodeAgent
 
-    stop = daemon.set_by_signals()
-    agent = NodeAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)
-    daemon.run_until(stop, agent)
+    with daemon.stopped_by_signals() as stop:
+        agent = NodeAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)
+        daemon.run_until(stop, agent)
     return 1 if agent.fatal else 0

@@ -62,10 +62,10 @@ def run(args: argparse.Namespace) -> int:
     service = Service(daemon.transport(values["kubeconfig"]), values["namespace"], identity, rules)
     checks = {"liveness": service.stuck, "readiness": service.problems}
     health = HealthServer(port, values["healthcheck_address"], checks)
-    stop = daemon.set_by_signals()
-    health.start()
-    try:
-        daemon.run_until(stop, service)
-    finally:
-        health.stop()
+    with daemon.stopped_by_signals() as stop:
+        health.start()
+        try:
+            daemon.run_until(stop, service)
+        finally:
+            health.stop()
     return 0

@@ -5,8 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from dra_driver.cli import daemon
+from dra_driver.cli.errors import UsageError
 
 PROGRAM = """
 import signal, time
@@ -19,10 +23,10 @@ class Nothing:
 end = time.monotonic() + 2.0
 while time.monotonic() < end:
     for pause in range(10, 60):
-        stop = daemon.set_by_signals()
-        signal.signal(signal.SIGALRM, lambda *_: None)
-        signal.setitimer(signal.ITIMER_REAL, pause / 1e6)
-        daemon.run_until(stop, Nothing())
+        with daemon.stopped_by_signals() as stop:
+            signal.signal(signal.SIGALRM, lambda *_: None)
+            signal.setitimer(signal.ITIMER_REAL, pause / 1e6)
+            daemon.run_until(stop, Nothing())
 """
 """A signal just before, while and after it begins to wait: the wait ends in each case."""
 
@@ -36,10 +40,25 @@ def test_a_signal_ends_a_program_at_whatever_moment_it_comes() -> None:
 def test_sigterm_and_sigint_end_a_program_that_waits(number: signal.Signals) -> None:
     code = (
         PROGRAM.partition("end =")[0]
-        + "stop = daemon.set_by_signals(); print(flush=True); daemon.run_until(stop, Nothing())"
+        + "with daemon.stopped_by_signals() as stop: print(flush=True); daemon.run_until(stop, Nothing())"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         running.stdout.readline()
         running.send_signal(number)
         assert running.wait(10) == 0
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_what_signals_did_before_is_put_back_and_nothing_is_left_open() -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    files = open_files()
+    with pytest.raises(UsageError), daemon.stopped_by_signals() as stop:
+        assert open_files() > files
+        raise UsageError("a start that fails")
+    stop.set()  # a thread that reports its death late
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert open_files() == files
