@@ -18,7 +18,6 @@ from dra_driver.claims.journal import Journal
 from dra_driver.claims.preparer import Preparer
 from dra_driver.claims.repairer import Repairer
 from dra_driver.claims.values import PlanSettings
-from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.node import boot_id
 from dra_driver.host.watch import HostWatch
@@ -40,8 +39,9 @@ from dra_driver.settings import Settings
 from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import node_problem
 from dra_driver.slices.publisher import Publisher
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 from dra_driver.version import VERSION
-from dra_driver.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 
 BROKEN_KUBELETS: Final = frozenset({"v1.34.0", "v1.34.1"})
 """They stop calling a driver that they have not called for 30 minutes (kubernetes/kubernetes issue 133920)."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

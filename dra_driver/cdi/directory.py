@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dra_driver.cdi.spec import Spec, decode, encode
-from dra_driver.errors import DriverError
-from dra_driver.files import read_file, remove_file, replace_file
+from dra_driver.util.errors import DriverError
+from dra_driver.util.files import read_file, remove_file, replace_file
 
 _OWNER = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
 """What an owner may be called: safe in a file name and in a CDI device name."""

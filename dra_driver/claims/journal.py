@@ -29,8 +29,8 @@ from dra_driver.claims.held import Held, Quarantined
 from dra_driver.claims.journalfile import decoded, encoded
 from dra_driver.claims.lock import Mark, StateLock
 from dra_driver.claims.values import UID, Entry, Plan
-from dra_driver.errors import DriverError
-from dra_driver.files import read_file, remove_file, replace_file, sync_directory
+from dra_driver.util.errors import DriverError
+from dra_driver.util.files import read_file, remove_file, replace_file, sync_directory
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dra_driver.errors import DriverError
-from dra_driver.files import open_regular
+from dra_driver.util.errors import DriverError
+from dra_driver.util.files import open_regular
 
 Mark = tuple[int, int]
 """Which lock file since the start (somebody may remove it, then a new one counts from 0), and its counter."""

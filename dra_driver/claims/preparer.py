@@ -31,11 +31,11 @@ from dra_driver.claims.held import Held
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.plan import ConsumersUnknown, own_results, plan, refreshed, users
 from dra_driver.claims.values import Consumers, Plan, PlanSettings, Refusal
-from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kube.objects import ResourceClaim
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
+from dra_driver.util.errors import DriverError
 
 _GET_SECONDS = 10.0
 """For one answer of the API server."""

@@ -19,10 +19,10 @@ from dra_driver.claims.journal import Journal
 from dra_driver.claims.preparer import ClaimSource
 from dra_driver.claims.repair import GONE_SECONDS, Repair, clashes, repairs
 from dra_driver.claims.standings import Standings
-from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.slices.chips import host_chips
-from dra_driver.worker import Worker
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Worker
 
 INTERVAL = 60.0
 """Seconds between two passes."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 DEVICE_PATH = "/dev/neuron"
 

@@ -127,8 +127,8 @@ def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
 
 def emulated_nodes(args: argparse.Namespace) -> Manifests:
     """The nodes of ``--node``; UsageError for those that cannot be emulated."""
-    from dra_driver.errors import DriverError
     from dra_driver.simulator.manifests import emulated
+    from dra_driver.util.errors import DriverError
 
     try:
         return emulated(

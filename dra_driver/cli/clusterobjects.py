@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli.errors import UsageError
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
     from dra_driver.kube.resources import ResourceApi

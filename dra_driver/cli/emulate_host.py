@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.cli.errors import UsageError
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
     from dra_driver.host.emulator import EmulationOptions

@@ -152,10 +152,10 @@ def emulate(name: str, driver_version: str | None, root: Path, *, servers: str =
 
     ``servers`` (such as ``2x4``, or "") are the UltraServers that the emulated nodes make up together.
     """
-    from dra_driver.errors import DriverError
     from dra_driver.host.emulated_servers import Servers, node_number
     from dra_driver.host.emulator import EmulationOptions, write_host
     from dra_driver.topology.instance_types import resolve_emulation
+    from dra_driver.util.errors import DriverError
 
     try:
         kind, options = resolve_emulation(name), EmulationOptions(driver_version=driver_version)

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from dra_driver.cli.errors import UsageError
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 from dra_driver.version import VERSION
 
 COMMANDS = (

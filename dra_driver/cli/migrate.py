@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli.errors import UsageError
 from dra_driver.cli.objectfile import read_text
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _keep(path: Path, table: Table, own: Hello) -> None:
     """Print the group and write the file; OSError when that is not possible."""
-    from dra_driver.files import replace_file
     from dra_driver.groupstart.environment import env_file, variables
+    from dra_driver.util.files import replace_file
 
     for place, member in enumerate(table.members):
         where = f" node {member.node} of server {member.server}" if member.server else ""

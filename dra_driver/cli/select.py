@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from dra_driver.cli.errors import UsageError
 from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
-from dra_driver.errors import DriverError
 from dra_driver.simulator import not_installed
 from dra_driver.simulator.releases import RELEASES, nearest
+from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
     from dra_driver.kube import objects as published

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli.errors import UsageError
-from dra_driver.errors import DriverError
 from dra_driver.names import GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
     from dra_driver.topology.instance_types import InstanceType

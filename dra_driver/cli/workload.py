@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dra_driver.cli.errors import UsageError
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
     from dra_driver.simulator.manifests import Manifests

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dra_driver.config.models import API_VERSIONS, KINDS, NeuronConfig, Parameters, UltraServerConfig
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 _ECHO = 40
 """Characters of a user's value that an error repeats."""

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 LARGEST_GROUP = 1024
 """Pods; far more than the nodes of an UltraServer."""

@@ -10,11 +10,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import Self
 
-from dra_driver.errors import DriverError
 from dra_driver.host.emulation_options import EmulationOptions
 from dra_driver.host.emulation_tree import DEFAULT_SERVER_ID
 from dra_driver.topology.instance_types import InstanceType
 from dra_driver.topology.ultraserver import Mode
+from dra_driver.util.errors import DriverError
 
 _FORM = re.compile(r"([1-9][0-9]{0,3})x([24])", re.ASCII)
 _TRAILING_NUMBER = re.compile(r"([0-9]{1,6})\Z", re.ASCII)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.errors import DriverError
 from dra_driver.topology.instance_types import InstanceType
 from dra_driver.topology.ultraserver import Mode
+from dra_driver.util.errors import DriverError
 
 ECC_FILES = {
     "sram": "sram_ecc_uncorrected",

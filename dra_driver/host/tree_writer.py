@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from dra_driver.errors import DriverError
 from dra_driver.host.emulation_tree import DeviceNode, Entry, Link, TextFile
+from dra_driver.util.errors import DriverError
 
 _STAGING = ".dra-driver-staging"
 _MARKER_LIMIT = 4 << 20

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from dra_driver.errors import DriverError
 from dra_driver.host.discover import discover, renew
 from dra_driver.host.inventory import Finding, NodeInventory
-from dra_driver.worker import Worker
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Worker
 
 log = logging.getLogger(__name__)
 

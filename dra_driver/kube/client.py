@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 _LAZY: Final = frozenset(
     {

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dra_driver.backoff import Backoff
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.kube.records import Lease, LeaseSpec
 from dra_driver.kube.timestamps import timestamp
-from dra_driver.worker import Worker
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import Worker
 
 LEASE_SECONDS: Final = 20
 ACT_SECONDS: Final = 7.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 
 class ApiError(DriverError):

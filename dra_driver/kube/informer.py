@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from dra_driver.backoff import Backoff
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.kube.resources import WatchEvent
 from dra_driver.kube.watch import Reflector
-from dra_driver.worker import Worker
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import Worker
 
 
 class HasMetadata(Protocol):

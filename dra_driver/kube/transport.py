@@ -18,7 +18,6 @@ from urllib.parse import quote, urlsplit
 
 import urllib3
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.client import (
     SERVICE_ACCOUNT,
     Configuration,
@@ -29,6 +28,7 @@ from dra_driver.kube.client import (
     set_refresh,
 )
 from dra_driver.kube.errors import ApiError, Unreachable, refusal
+from dra_driver.util.errors import DriverError
 
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds to open a connection, where the answer may take as long or longer."""

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
-from dra_driver.backoff import Backoff
 from dra_driver.kube.errors import ApiError, DecodeError
 from dra_driver.kube.resources import Watch, WatchEvent
-from dra_driver.worker import LONGEST_SECONDS, Worker
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import LONGEST_SECONDS, Worker
 
 T = TypeVar("T")
 

@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from dra_driver.backoff import Backoff
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kubeletplugin.calls import CallError, call
 from dra_driver.kubeletplugin.deviceservice import DeviceService, PluginDevice, ResourcePlugin, options
 from dra_driver.kubeletplugin.rpc import Activity
 from dra_driver.kubeletplugin.sockets import Presence, SocketServer, fitting, hidden_pattern, remove_stale
-from dra_driver.worker import Worker
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Worker
 
 DIRECTORY: Final = "device-plugins"
 """Below kubelet's directory."""

@@ -10,10 +10,10 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kubeletplugin.plugin import shown
 from dra_driver.kubeletplugin.rpc import Method
+from dra_driver.util.errors import DriverError
 
 SERVICE: Final = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 CONTAINERS_MOST: Final = 64

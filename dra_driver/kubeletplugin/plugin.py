@@ -80,7 +80,7 @@ class DRAPlugin(Protocol):
     refused with a text that says so, because kubelet's next call for the claim waits until this one has ended.
 
     Any exception becomes the error of that one claim; its text reaches the pod's events. A
-    :class:`dra_driver.errors.DriverError` counts as an explained refusal; any other exception is logged with its
+    :class:`dra_driver.util.errors.DriverError` counts as an explained refusal; any other exception is logged with its
     traceback. ``SystemExit`` also reaches ``on_error`` of the server.
     """
 

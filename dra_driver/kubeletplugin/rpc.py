@@ -19,8 +19,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.logcontext import operation
+from dra_driver.util.errors import DriverError
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.plugin import DRAPlugin, is_driver_name, is_uid, shown
 from dra_driver.kubeletplugin.registration import OnRegistered, Registrar, Registration
 from dra_driver.kubeletplugin.rpc import Activity, Method
@@ -31,7 +30,8 @@ from dra_driver.kubeletplugin.sockets import (
     remove_stale,
     service_names,
 )
-from dra_driver.worker import Worker
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.api import dra_v1_pb2, dra_v1beta1_pb2
 from dra_driver.kubeletplugin.keyedlock import KeyedLock
 from dra_driver.kubeletplugin.logcontext import operation_id
 from dra_driver.kubeletplugin.plugin import ClaimRef, DRAPlugin, PreparedDevice, shown
 from dra_driver.kubeletplugin.rpc import Method, one_line
+from dra_driver.util.errors import DriverError
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from typing import cast
 
 import grpc
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.rpc import Activity, Method, ServiceTable
 from dra_driver.kubeletplugin.workers import Workers, as_thread_pool
+from dra_driver.util.errors import DriverError
 
 log = logging.getLogger(__name__)
 

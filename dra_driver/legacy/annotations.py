@@ -19,12 +19,12 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.collection import ApiObject
 from dra_driver.legacy import names
 from dra_driver.legacy.demand import MOST_CONTAINERS
 from dra_driver.legacy.hardware import MOST_CORES_PER_DEVICE, MOST_DEVICES, Hardware
 from dra_driver.legacy.names import Resource
+from dra_driver.util.errors import DriverError
 
 LONGEST: Final = 16384
 """Characters of one annotation that are looked at."""

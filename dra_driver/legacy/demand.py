@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.collection import ApiObject
 from dra_driver.legacy.names import Resource
+from dra_driver.util.errors import DriverError
 
 Number = str | int | float | None
 MOST_CONTAINERS: Final = 64

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.names import Resource
 from dra_driver.topology.fabric import Fabric, Unknown
 from dra_driver.topology.instance_types import HYPERPOD_PREFIX, lookup
+from dra_driver.util.errors import DriverError
 
 MOST_DEVICES, MOST_CORES_PER_DEVICE = 64, 8
 """Limits of the kernel driver."""

@@ -14,13 +14,13 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.annotations import Allocation, PodAnnotations, parse_ids, said
 from dra_driver.legacy.demand import Demand, at_once
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import UNUSABLE, Resource
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.rules import free_candidates
+from dra_driver.util.errors import DriverError
 
 _USUAL: Final = 2048
 """Characters of annotations that are worth remembering; larger ones must not fill the memory."""

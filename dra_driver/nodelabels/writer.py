@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dra_driver.backoff import Backoff
-from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import Node
 from dra_driver.kube.resources import ResourceApi
 from dra_driver.nodelabels.labels import MANAGER, needs_write
-from dra_driver.worker import Worker
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Worker
 
 CALM_SECONDS: Final = 600.0
 """After so long without a write, the next change by others is put right at once again."""

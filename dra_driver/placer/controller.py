@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from dra_driver.backoff import Backoff
-from dra_driver.errors import DriverError
 from dra_driver.kube.cluster import CLAIMS, NODES, OFFERS
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.election import REQUEST_SECONDS
@@ -38,7 +36,9 @@ from dra_driver.placer.names import (
 from dra_driver.placer.snapshot import snapshot
 from dra_driver.placer.teller import Teller
 from dra_driver.placer.values import Action, Explain, Note, Place, Pod, Release, Rules
-from dra_driver.worker import LONGEST_SECONDS, Worker
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import LONGEST_SECONDS, Worker
 
 LOOK_SECONDS: Final = 5.0
 """Longest time between two decisions: times pass without a change in the cluster. A fifth of shorter timeouts."""

@@ -6,14 +6,14 @@ import logging
 import time
 from typing import Final
 
-from dra_driver.backoff import Backoff
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
 from dra_driver.kube.records import LEASES
 from dra_driver.kube.transport import Transport
 from dra_driver.placer.controller import Placer
 from dra_driver.placer.values import Rules
-from dra_driver.worker import STOP_SECONDS, Worker
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import STOP_SECONDS, Worker
 
 LEASE_NAME: Final = "neuron-dra-driver-placer"
 RESIGN_SECONDS: Final = 8.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 
 def not_installed(package: str | None) -> DriverError:

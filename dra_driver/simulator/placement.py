@@ -14,7 +14,6 @@ from functools import partial
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import Allocation, Choice, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.candidates import Candidate, Surroundings
 from dra_driver.simulator.allocator.progress import Progress
@@ -32,6 +31,7 @@ from dra_driver.simulator.manifests import (
 from dra_driver.simulator.objects import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.scoring import Scores
 from dra_driver.simulator.workloads import Node
+from dra_driver.util.errors import DriverError
 
 _Fitting = tuple[list[NodeView], Counter[str]]
 

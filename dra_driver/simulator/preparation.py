@@ -13,7 +13,6 @@ from dra_driver.claims.edits import edits
 from dra_driver.claims.held import Held
 from dra_driver.claims.plan import ConsumersUnknown, Plan, PlanSettings, plan, users
 from dra_driver.claims.values import Entry
-from dra_driver.errors import DriverError
 from dra_driver.host.emulated_files import emulated_inventory
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.kube import objects as published
@@ -24,6 +23,7 @@ from dra_driver.simulator.objects import Device, ResourceClaim, ResourceSlice
 from dra_driver.simulator.placement import Outcome
 from dra_driver.topology.instance_types import lookup
 from dra_driver.topology.ultraserver import parse_modes
+from dra_driver.util.errors import DriverError
 
 
 @dataclass(frozen=True, slots=True)

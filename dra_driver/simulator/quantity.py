@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Literal
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 UNIT: Final = 10**9
 """One, in the numbers of this module."""

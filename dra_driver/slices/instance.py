@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from dra_driver.backoff import Backoff
+from dra_driver.util.backoff import Backoff
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 YIELD_SECONDS: Final = 120.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.objects import (
     CounterSet,
     Device,
@@ -16,6 +15,7 @@ from dra_driver.kube.objects import (
 )
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.counters import counter_sets
+from dra_driver.util.errors import DriverError
 
 DEVICES_PER_SLICE = 64
 """Kubernetes allows 128 until the first device of the slice has a taint or counters, then 64: never plan for more."""

@@ -22,8 +22,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from dra_driver.backoff import Backoff
-from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import Device, Node, ResourceSlice
 from dra_driver.kube.resources import ResourceApi
@@ -36,7 +34,9 @@ from dra_driver.slices.pool import pool
 from dra_driver.slices.reconcile import Actions, decide
 from dra_driver.slices.status import PublisherStatus
 from dra_driver.slices.writer import CountersDropped, Writer
-from dra_driver.worker import Worker
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Worker
 
 RESYNC_SECONDS: Final = 2100.0
 """Mean time between looks without a reason; varies by a seventh, so at most two an hour."""

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 IndexSet = tuple[int, ...]
 """Chip indexes, ascending, each once."""

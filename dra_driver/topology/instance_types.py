@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dra_driver.errors import DriverError
 from dra_driver.topology.chips import (
     INFERENTIA,
     INFERENTIA2,
@@ -37,6 +36,7 @@ from dra_driver.topology.ultraserver import (
     TRN3_ULTRASERVER,
     UltraServerShape,
 )
+from dra_driver.util.errors import DriverError
 
 HYPERPOD_PREFIX = "ml."
 """SageMaker HyperPod writes ``ml.trn2.48xlarge`` into the node label; the hardware is the same."""

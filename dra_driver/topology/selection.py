@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from dra_driver.errors import DriverError
 from dra_driver.topology.fabric import IndexSet, is_run
 from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import InstanceType
+from dra_driver.util.errors import DriverError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 
 class Mode(Enum):

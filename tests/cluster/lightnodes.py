@@ -21,10 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import JSON, Transport
 from dra_driver.names import DRIVER_NAME
+from dra_driver.util.errors import DriverError
 from tests.cluster.installation import ROOT
 from tests.cluster.kube import Kube, Object, eventually
 from tests.plugin.kubelet import Claim, Kubelet, KubeletError

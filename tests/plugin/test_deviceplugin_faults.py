@@ -18,7 +18,7 @@ from dra_driver.legacy.annotations import Share, write
 from dra_driver.legacy.deviceplugin.exclusion import Excluded
 from dra_driver.legacy.names import Resource
 from dra_driver.names import DRIVER_NAME
-from dra_driver.worker import STOP_SECONDS
+from dra_driver.util.worker import STOP_SECONDS
 from tests.plugin.devicemanager import Container, KnownPod, sockets
 from tests.plugin.eventually import eventually
 from tests.plugin.kubelet_connection import KubeletError

@@ -17,7 +17,6 @@ from typing import Any
 import grpc
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin import calls
 from dra_driver.kubeletplugin.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kubeletplugin.api import podresources_v1_pb2
@@ -25,6 +24,7 @@ from dra_driver.kubeletplugin.calls import CallError, call
 from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
 from dra_driver.kubeletplugin.deviceservice import ContainerDevices, DeviceNode, PluginDevice
 from dra_driver.kubeletplugin.podresources import list_pods
+from dra_driver.util.errors import DriverError
 from tests.plugin.devicemanager import (
     PLUGIN,
     Connection,

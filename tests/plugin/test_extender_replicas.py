@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.extender import usagemaps
 from dra_driver.legacy.extender.binding import Binder, Order
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.follow import Followers
 from dra_driver.legacy.extender.service import LEASE_NAME
+from dra_driver.util.errors import DriverError
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.eventually import eventually
 from tests.plugin.extenderworld import (

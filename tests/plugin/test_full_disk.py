@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.names import DRIVER_NAME
+from dra_driver.util.errors import DriverError
 from tests.claimworld import ApiServer, Node, claim, uid
 from tests.plugin.agent import NODE, agent, free_port, health
 from tests.plugin.agent import node as world_at

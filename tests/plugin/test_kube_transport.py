@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from kubernetes.client import Configuration
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kube.objects import Device, DeviceAttribute, ResourceSlice
 from dra_driver.kube.resources import ResourceApi
 from dra_driver.kube.transport import CONNECT_TIMEOUT, Transport
 from dra_driver.slices.pool import pool
+from dra_driver.util.errors import DriverError
 from tests.plugin.apiserver import ApiServer
 
 DRIVER = "neuron.aws.com"

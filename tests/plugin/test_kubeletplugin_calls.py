@@ -14,11 +14,11 @@ from typing import Any
 import grpc
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.api import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, pluginregistration_v1_pb2
 from dra_driver.kubeletplugin.logcontext import operation_id
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
+from dra_driver.util.errors import DriverError
 from tests.plugin.kubelet import Kubelet, KubeletError
 from tests.plugin.sampledriver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
 

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.api import dra_v1_pb2, health_v1_pb2, pluginregistration_v1_pb2
 from dra_driver.kubeletplugin.health import HealthServer
+from dra_driver.util.errors import DriverError
 from tests.plugin.sampledriver import rpc
 
 SERVING = health_v1_pb2.HealthCheckResponse.SERVING

@@ -13,12 +13,12 @@ from typing import Any
 import grpc
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin import server
 from dra_driver.kubeletplugin.api import dra_v1_pb2
 from dra_driver.kubeletplugin.registration import RegistrationState
 from dra_driver.kubeletplugin.server import KubeletPlugin
 from dra_driver.kubeletplugin.sockets import SocketServer
+from dra_driver.util.errors import DriverError
 from tests.plugin.kubelet import Kubelet, KubeletError
 from tests.plugin.sampledriver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
 

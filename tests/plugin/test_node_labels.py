@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from dra_driver.backoff import Backoff
 from dra_driver.host.inventory import Membership, ServerSet
 from dra_driver.kube.objects import Node
 from dra_driver.kube.resources import ResourceApi
@@ -17,6 +16,7 @@ from dra_driver.kube.watch import Reflector
 from dra_driver.nodelabels.labels import KEYS, MODE, SERVER_ID, labels
 from dra_driver.nodelabels.writer import LabelWriter
 from dra_driver.topology.ultraserver import Mode
+from dra_driver.util.backoff import Backoff
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.eventually import eventually
 from tests.plugin.nodeapply import set_label

@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kubeletplugin.plugin import PreparedDevice
+from dra_driver.util.errors import DriverError
 from tests.cdischema import SCHEMA
 from tests.claimworld import (
     NODE,

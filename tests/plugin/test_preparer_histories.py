@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import NODE_DEVICE
+from dra_driver.util.errors import DriverError
 from tests.claimworld import ApiServer, Node, claim, result, uid
 from tests.plugin.crashpoints import effects
 

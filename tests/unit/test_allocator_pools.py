@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import NodeView
+from dra_driver.util.errors import DriverError
 from tests.allocatorworld import claim, counters, device, devices, every, offered, refusal, request, world
 
 BOTH = pytest.mark.parametrize("kubernetes", ["1.36", "1.37"])

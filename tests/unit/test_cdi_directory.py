@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.cdi.spec import ContainerEdits, Device, Spec, encode
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 KIND = "k8s.example.com/claim"
 OWNER = "8d0a5c7e-0000-4000-8000-000000000001"

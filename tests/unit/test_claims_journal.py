@@ -20,8 +20,8 @@ from dra_driver.claims.journal import Journal
 from dra_driver.claims.lock import StateLock
 from dra_driver.claims.plan import Plan
 from dra_driver.claims.values import ChipNode, PlannedDevice
-from dra_driver.errors import DriverError
 from dra_driver.names import CDI_KIND
+from dra_driver.util.errors import DriverError
 from tests.claimworld import uid
 
 

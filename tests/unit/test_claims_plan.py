@@ -17,9 +17,9 @@ from dra_driver.claims.held import Held, Quarantined
 from dra_driver.claims.plan import Plan, Refusal, plan, refreshed
 from dra_driver.claims.values import Entry
 from dra_driver.config import ConfigError
-from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import ObjectMeta, ResourceClaim, ResourceClaimStatus
+from dra_driver.util.errors import DriverError
 from tests.cdischema import SCHEMA
 from tests.claimworld import (
     NODE,

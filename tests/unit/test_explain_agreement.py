@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, allocate
 from dra_driver.simulator.explain import Explanation, Question, explain, plain, text
 from dra_driver.simulator.explain.clauses import clauses
 from dra_driver.simulator.explain.core import Part, core, fits, only, refused, with_count
 from dra_driver.simulator.explain.values import Diagnosis, NodesAlike
 from dra_driver.simulator.objects import CelSelector, DeviceSelector, ResourceClaim
+from dra_driver.util.errors import DriverError
 from tests.allocatorworld import (
     ANY,
     claim,

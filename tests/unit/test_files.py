@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.claims.journal import Journal
-from dra_driver.errors import DriverError
-from dra_driver.files import READ_LIMIT, read_file
+from dra_driver.util.errors import DriverError
+from dra_driver.util.files import READ_LIMIT, read_file
 
 
 def descriptors() -> int:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.host.discover import discover
 from dra_driver.host.emulated_files import TreeFiles, emulated_inventory
 from dra_driver.host.emulated_servers import Servers
@@ -15,6 +14,7 @@ from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.host.reading import HostFiles
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.topology.ultraserver import Mode
+from dra_driver.util.errors import DriverError
 
 CASES = [
     ("trn1.32xlarge", EmulationOptions()),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from dra_driver.cli.errors import UsageError
 from dra_driver.cli.kubelet_plugin import effective, emulate
 from dra_driver.cli.main import main
-from dra_driver.errors import DriverError
 from dra_driver.host.discover import discover
 from dra_driver.host.emulated_servers import Servers, node_number
 from dra_driver.host.emulation_options import EmulationOptions
@@ -21,6 +20,7 @@ from dra_driver.host.emulation_tree import TextFile, host_files
 from dra_driver.host.inventory import Membership, ServerSet
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.topology.ultraserver import Mode
+from dra_driver.util.errors import DriverError
 
 TRN2U, TRN3, TRN2 = (INSTANCE_TYPES[name] for name in ("trn2u.48xlarge", "trn3.48xlarge", "trn2.48xlarge"))
 

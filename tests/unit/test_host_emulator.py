@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.host.discover import discover
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.topology.ultraserver import Mode
+from dra_driver.util.errors import DriverError
 
 EMULATED = [kind for kind in INSTANCE_TYPES.values() if kind.devices is not None]
 TRN1, TRN2, TRN2U = (INSTANCE_TYPES[name] for name in ("trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge"))

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.host import reading
 from dra_driver.host.discover import discover
 from dra_driver.host.emulation_options import EmulationOptions
@@ -19,6 +18,7 @@ from dra_driver.host.emulation_tree import TextFile, host_files
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.topology.ultraserver import PREFERENCE, Mode, mode_for, parse_modes
+from dra_driver.util.errors import DriverError
 
 CLASS = "sys/class/neuron_device"
 SERIAL, BELOW, NONE = "1a2b3c4d5e6f7081", "1a2b3c4d5e6f7080", "0" * 16

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.errors import DriverError
 from dra_driver.host import reading
 from dra_driver.host import watch as host_watch
 from dra_driver.host.discover import discover
@@ -20,6 +19,7 @@ from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import NOTHING_READ, HostWatch, publishable
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.util.errors import DriverError
 from tests.plugin.eventually import eventually
 
 KIND = INSTANCE_TYPES["inf2.24xlarge"]
@@ -70,7 +70,7 @@ def no_labels() -> Mapping[str, str]:
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
-    names = ("dra_driver.host.watch", "dra_driver.worker")
+    names = ("dra_driver.host.watch", "dra_driver.util.worker")
     return [record.getMessage() for record in caplog.records if record.name in names]
 
 

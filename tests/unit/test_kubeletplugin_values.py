@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.keyedlock import KeyedLock
 from dra_driver.kubeletplugin.logcontext import operation, operation_id
 from dra_driver.kubeletplugin.plugin import ClaimRef, is_driver_name, shown
@@ -17,6 +16,7 @@ from dra_driver.kubeletplugin.rpc import Activity, one_line
 from dra_driver.kubeletplugin.service import Failure, base_requests, distinct
 from dra_driver.kubeletplugin.sockets import fitting, hidden_pattern, registrar_names, service_names
 from dra_driver.kubeletplugin.workers import Workers
+from dra_driver.util.errors import DriverError
 
 UID = "11111111-2222-3333-4444-555555555555"
 REGISTRY = Path("/var/lib/kubelet/plugins_registry")

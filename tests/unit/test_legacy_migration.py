@@ -432,7 +432,7 @@ VALUES = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(spec=st.dictionaries(st.sampled_from(["containers", "initContainers", "resourceClaims", "affinity"]), VALUES))
 def test_no_pod_spec_ends_in_a_traceback(spec: Object) -> None:
-    from dra_driver.errors import DriverError
+    from dra_driver.util.errors import DriverError
 
     text = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
     try:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.annotations import (
     POD_KEYS,
     Allocation,
@@ -25,6 +24,7 @@ from dra_driver.legacy.demand import Demand, Role, Want
 from dra_driver.legacy.hardware import hardware
 from dra_driver.legacy.names import ALLOCATION, Resource
 from dra_driver.legacy.usage import Holding, held, holding, usage
+from dra_driver.util.errors import DriverError
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE
 TRN1, INF1 = hardware("trn1.32xlarge", 16, 32), hardware("inf1.6xlarge", 4, 16)

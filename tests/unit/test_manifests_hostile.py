@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.manifests import ManifestError, Manifests, emulated, merge, read_manifests, read_stored
 from dra_driver.simulator.manifests.kinds import KINDS
 from dra_driver.simulator.placement import simulate
+from dra_driver.util.errors import DriverError
 
 NODES = emulated([("trn2.48xlarge", 1)])
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.topology.chips import TRAINIUM2
 from dra_driver.topology.drawing import svg, text
 from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
+from dra_driver.util.errors import DriverError
 
 SVG = "{http://www.w3.org/2000/svg}"
 CELL = re.compile(r"\( ([ 0-9]{2}) \)|\[\*([ 0-9]{2})\*\]")

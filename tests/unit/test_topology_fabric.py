@@ -6,7 +6,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.topology.fabric import (
     Chain,
     Fabric,
@@ -19,6 +18,7 @@ from dra_driver.topology.fabric import (
     is_run,
 )
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.util.errors import DriverError
 
 # Neighbours of device 0, 1, ... in the order in which the Neuron kernel driver prints `connected_devices`.
 PRINTED_BY_KERNEL_DRIVER = {

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.topology.fabric import GROUP_SIZES
 from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.topology.selection import groups, select
+from dra_driver.util.errors import DriverError
 
 # Ids of blocks 0.. of 4, 8 and 16 devices: recomputed from the lookup tables of github
 # aws-neuron/connected-device-maps-over-efa-for-neuron; trn1 equals a captured ResourceSlice of AWS's driver.

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D
 from dra_driver.topology.instance_types import (
     INSTANCE_TYPES,
@@ -16,6 +15,7 @@ from dra_driver.topology.instance_types import (
     resolve,
     resolve_emulation,
 )
+from dra_driver.util.errors import DriverError
 
 TORUS = Torus2D(4, 4)
 GIB = 1 << 30

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from dra_driver.backoff import Backoff
-from dra_driver.errors import DriverError
-from dra_driver.worker import Worker, stop_in_turn
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Worker, stop_in_turn
 from tests.plugin.eventually import eventually
 
 PATIENCE = 20.0
@@ -75,7 +75,7 @@ def test_several_changes_in_a_row_are_one_round() -> None:
 def test_what_its_work_raises_is_told_logged_once_and_tried_again(
     error: Exception, told: str, traced: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "dra_driver.worker")
+    caplog.set_level(logging.INFO, "dra_driver.util.worker")
     rounds = 0
     well = threading.Event()
 

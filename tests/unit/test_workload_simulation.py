@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import World
 from dra_driver.simulator.workload import POLICIES, Policy, Site, simulate
 from dra_driver.simulator.workload.arrivals import arrivals
@@ -17,6 +16,7 @@ from dra_driver.simulator.workload.record import Free, Meter, free_on
 from dra_driver.simulator.workload.simulation import claims_of
 from dra_driver.simulator.workload.values import Exponential, Fixed, Kind, Workload
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.util.errors import DriverError
 from tests.workloadworld import cluster, workload
 
 WORLD, PAIR = cluster(("trn2.48xlarge", 2))

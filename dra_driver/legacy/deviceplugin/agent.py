@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final
 
 from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
 from dra_driver.kube.errors import ApiError
@@ -32,8 +31,9 @@ from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
 from dra_driver.legacy.deviceplugin.snapshot import Snapshot, withheld
 from dra_driver.legacy.names import Resource
 from dra_driver.metrics import Collector, Operations, Sample, serve
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 from dra_driver.version import VERSION
-from dra_driver.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 
 KEEP_SECONDS: Final = 10.0
 """Between looks without a reason: kubelet does not say when its count changes."""

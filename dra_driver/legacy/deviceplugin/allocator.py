@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError
 from dra_driver.kubeletplugin.calls import CallError
 from dra_driver.kubeletplugin.deviceservice import ContainerDevices
@@ -28,6 +27,7 @@ from dra_driver.legacy.deviceplugin.recording import Record, record_of
 from dra_driver.legacy.deviceplugin.snapshot import Listed, Snapshot, numbers, waits
 from dra_driver.legacy.names import Resource
 from dra_driver.metrics import Operations
+from dra_driver.util.errors import DriverError
 
 OPERATIONS: Final = ("prefer", "allocate")
 """What kubelet asks for, as the metrics name it."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.annotations import Allocation, Share, ranges
 from dra_driver.legacy.demand import Role
 from dra_driver.legacy.deviceplugin.matching import Match, allocation_of
@@ -24,6 +23,7 @@ from dra_driver.legacy.deviceplugin.snapshot import (
 from dra_driver.legacy.names import ALLOCATION, Resource
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.rules import by_wholeness, candidates
+from dra_driver.util.errors import DriverError
 
 NEEDS_EXTENDER: Final = "The requested Neuron resources are invalid without the k8s-neuron-scheduler"
 """The vendor's text for a pod that asks for several, and whose devices nobody has chosen."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import Node
 from dra_driver.kube.resources import ResourceApi
 from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy.names import RETIRED_DEVICE, Resource
 from dra_driver.names import DRIVER_NAME
+from dra_driver.util.errors import DriverError
 
 RESOURCES: Final = (*(resource.value for resource in Resource), RETIRED_DEVICE)
 

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.annotations import Allocation, read
 from dra_driver.legacy.demand import Want
 from dra_driver.legacy.deviceplugin.pods import BoundPod
 from dra_driver.legacy.deviceplugin.snapshot import Snapshot
 from dra_driver.legacy.names import Resource
+from dra_driver.util.errors import DriverError
 
 _LAST: Final = 1 << 64
 

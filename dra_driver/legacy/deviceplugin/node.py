@@ -16,7 +16,7 @@ from dra_driver.legacy.deviceplugin.offer import Offer
 from dra_driver.legacy.deviceplugin.pods import PODS, WirePod
 from dra_driver.legacy.deviceplugin.recording import Record, unusable_annotations
 from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
-from dra_driver.worker import Worker
+from dra_driver.util.worker import Worker
 
 REQUEST_SECONDS: Final = 3.0
 """kubelet waits meanwhile, and no other pod starts."""

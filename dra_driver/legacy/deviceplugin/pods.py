@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.collection import ApiObject, Resource
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.legacy.annotations import PodAnnotations, from_mapping
 from dra_driver.legacy.demand import ENDED, Demand, PodSpec, PodStatus, demand
+from dra_driver.util.errors import DriverError
 
 CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
 """Pod annotation: who has chosen, where it was not an extender."""

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.annotations import Allocation, Share, parse_ids, ranges, write
 from dra_driver.legacy.demand import Role, Want
 from dra_driver.legacy.deviceplugin.matching import allocation_of
 from dra_driver.legacy.deviceplugin.pods import CHOSEN_BY, DEVICE_PLUGIN, BoundPod
 from dra_driver.legacy.deviceplugin.snapshot import Snapshot, share_of
 from dra_driver.legacy.names import ALLOCATED, UNUSABLE
+from dra_driver.util.errors import DriverError
 
 FAILED: Final = "neuron.aws.com/failed-devices"
 """Node annotation: which of UNUSABLE this plugin has put there; the others were put there by hand, and stay."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.errors import DriverError
 from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy.annotations import Allocation, Share, read
 from dra_driver.legacy.demand import Role
@@ -21,6 +20,7 @@ from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import Resource
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.usage import held_by, held_if_there, holding
+from dra_driver.util.errors import DriverError
 
 Listed = Mapping[tuple[str, str], PodDevices]
 """Pods as kubelet lists them, by namespace and name."""

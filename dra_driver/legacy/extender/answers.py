@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.demand import Demand
 from dra_driver.legacy.extender.binding import Binder, Order
 from dra_driver.legacy.extender.objects import wanted
@@ -25,6 +24,7 @@ from dra_driver.legacy.extender.wire import (
     named_nodes,
     proposed_victims,
 )
+from dra_driver.util.errors import DriverError
 
 _SHOWN: Final = 5
 """Names in a line of the log."""

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
@@ -32,6 +31,7 @@ from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.objects import PODS, Pod, PodObject, pod_of, wanted
 from dra_driver.legacy.names import Resource
 from dra_driver.legacy.placement import Refusal
+from dra_driver.util.errors import DriverError
 
 TRIES: Final = 4
 """Bindings sent for one request of the scheduler: a pod may change while it is bound."""

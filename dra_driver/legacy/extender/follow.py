@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from dra_driver.backoff import Backoff
 from dra_driver.kube.collection import Collection
 from dra_driver.kube.resources import WatchEvent
 from dra_driver.kube.transport import Transport
 from dra_driver.kube.watch import Reflector
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.objects import NODES, PODS, RUNNING, NodeObject, PodObject
-from dra_driver.worker import Worker
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import Worker
 
 
 class Followers:

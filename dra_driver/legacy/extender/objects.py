@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.collection import ApiObject, Resource
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, present
 from dra_driver.legacy.demand import (
@@ -25,6 +24,7 @@ from dra_driver.legacy.hardware import Hardware, hardware
 from dra_driver.legacy.names import INSTANCE_TYPE_LABEL
 from dra_driver.legacy.names import Resource as Extended
 from dra_driver.legacy.usage import Holding, holding
+from dra_driver.util.errors import DriverError
 
 RUNNING: Final = (("fieldSelector", ",".join(f"status.phase!={phase}" for phase in sorted(ENDED))),)
 """Selects the pods that have not ended."""

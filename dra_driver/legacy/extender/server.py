@@ -19,12 +19,12 @@ import aiohttp
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.legacy.extender.listening import Listener
 from dra_driver.legacy.extender.verdicts import Verdicts
 from dra_driver.metrics import Operations
+from dra_driver.util.errors import DriverError
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Of one request: 15,000 whole Node objects. Names only (``nodeCacheCapable: true``) take a hundredth of it."""

@@ -26,7 +26,7 @@ from dra_driver.legacy.extender.server import OPERATIONS, Server, State, Tls
 from dra_driver.legacy.extender.usagemaps import UsageMaps
 from dra_driver.legacy.extender.verdicts import Verdicts
 from dra_driver.metrics import Operations, Sample
-from dra_driver.worker import Worker, stop_in_turn
+from dra_driver.util.worker import Worker, stop_in_turn
 
 LEASE_NAME: Final = "neuron-scheduler-extender"
 LOOK_SECONDS: Final = 0.5

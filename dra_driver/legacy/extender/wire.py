@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.extender.objects import PodObject
+from dra_driver.util.errors import DriverError
 
 T = TypeVar("T")
 

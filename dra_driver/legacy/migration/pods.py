@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.demand import Role
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.migration.claims import Template, template
@@ -18,6 +17,7 @@ from dra_driver.legacy.placement import fits, unsupported
 from dra_driver.legacy.rules import candidates
 from dra_driver.simulator.manifests import Origin
 from dra_driver.topology.instance_types import InstanceType, lookup
+from dra_driver.util.errors import DriverError
 
 SECOND_SCHEDULER: Final = "my-scheduler"
 """The scheduler that the extender was documented with."""

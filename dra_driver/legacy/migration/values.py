@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from dra_driver.errors import DriverError
 from dra_driver.legacy.hardware import Hardware, hardware
 from dra_driver.legacy.names import RETIRED_DEVICE, Resource
 from dra_driver.simulator.manifests import Origin
 from dra_driver.topology.instance_types import InstanceType
+from dra_driver.util.errors import DriverError
 
 Path = tuple[str | int, ...]
 

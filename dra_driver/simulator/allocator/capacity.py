@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator.release import Release
 from dra_driver.simulator.objects import CapacityRange, Device, DeviceCapacity, Quantity
 from dra_driver.simulator.quantity import LARGEST, UNIT, canonical, nanos, stored
+from dra_driver.util.errors import DriverError
 
 _MILLI = UNIT // 1000
 

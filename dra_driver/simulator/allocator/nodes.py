@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dra_driver.util.errors import DriverError
 
 
 class NodeSelectorError(DriverError):

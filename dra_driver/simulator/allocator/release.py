@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator.offers import BrokenSelector, Selector, Selectors
 from dra_driver.simulator.objects import (
     DeviceClass,
@@ -19,6 +18,7 @@ from dra_driver.simulator.objects import (
     Quantity,
     ResourceClaim,
 )
+from dra_driver.util.errors import DriverError
 
 MOST_RESULTS = 32
 """Devices of one claim (Kubernetes limit)."""

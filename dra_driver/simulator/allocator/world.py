@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator.candidates import Surroundings
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.offers import Failure, Selectors, verdict
@@ -19,6 +18,7 @@ from dra_driver.simulator.allocator.search import search
 from dra_driver.simulator.allocator.tolerations import tainted
 from dra_driver.simulator.allocator.usage import Usage
 from dra_driver.simulator.objects import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_driver.util.errors import DriverError
 
 NEWEST = "1.37"
 """The release that is meant unless another is named."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from dra_driver.errors import DriverError
+from dra_driver.util.errors import DriverError
 
 Kind = Literal["compile", "runtime"]
 

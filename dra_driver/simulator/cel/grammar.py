@@ -13,8 +13,8 @@ from typing import Any
 
 from lark import Lark, Transformer
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator import not_installed
+from dra_driver.util.errors import DriverError
 
 _ESCAPED = r"\\[^\n\r]"
 _STRINGS = {

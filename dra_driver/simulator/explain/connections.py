@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dra_driver.errors import DriverError
 from dra_driver.names import DRIVER_NAME
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.allocator.constraints import value
@@ -14,6 +13,7 @@ from dra_driver.simulator.explain.shares import Pair
 from dra_driver.simulator.explain.sights import Sight
 from dra_driver.simulator.explain.wording import listed
 from dra_driver.topology.instance_types import InstanceType, lookup
+from dra_driver.util.errors import DriverError
 
 _UNTOLD = frozenset({"switched", "single", "unknown"})
 """Fabrics of which neighbourhood says nothing."""

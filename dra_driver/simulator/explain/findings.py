@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator.candidates import Candidate, Surroundings
 from dra_driver.simulator.allocator.capacity import amounts, fits
 from dra_driver.simulator.allocator.constraints import Value, value
@@ -19,6 +18,7 @@ from dra_driver.simulator.allocator.requests import Option
 from dra_driver.simulator.allocator.tolerations import tolerated
 from dra_driver.simulator.explain.clauses import Reference, clauses, references
 from dra_driver.simulator.objects import DeviceTaint
+from dra_driver.util.errors import DriverError
 
 State = Literal["free", "selector", "error", "node", "in use", "capacity", "counters", "taint", "attribute"]
 """``free`` devices can be had; the others name what is in the way. What the user wrote comes before what changes."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.allocator.tolerations import BLOCKING
 from dra_driver.simulator.explain.clauses import Reference, clauses, references
@@ -34,6 +33,7 @@ from dra_driver.simulator.objects import (
     ExactDeviceRequest,
     ResourceClaim,
 )
+from dra_driver.util.errors import DriverError
 
 MOST_HOLDERS = 64
 """Claims of which it is tried whether it would help if they ended."""

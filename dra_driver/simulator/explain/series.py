@@ -8,7 +8,6 @@ from functools import partial
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import Allocation, NodeView, Scheduler, World
 from dra_driver.simulator.explain.diagnosis import claim_name
 from dra_driver.simulator.explain.explanation import Question, exclusions, explain, placed_on
@@ -25,6 +24,7 @@ from dra_driver.simulator.manifests import (
 from dra_driver.simulator.objects import ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.placement import ExtendedResources, Places, scores_of
 from dra_driver.simulator.workloads import Node
+from dra_driver.util.errors import DriverError
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.offers import Offer, Pool
@@ -14,6 +13,7 @@ from dra_driver.simulator.explain.findings import Finding
 from dra_driver.simulator.explain.shares import ROW
 from dra_driver.simulator.explain.sights import Sight, sights, wishes
 from dra_driver.simulator.explain.values import Diagnosis
+from dra_driver.util.errors import DriverError
 
 FITS = Diagnosis("fits", "the claims fit")
 

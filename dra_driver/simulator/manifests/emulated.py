@@ -7,7 +7,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.host.emulated_files import emulated_inventory
 from dra_driver.host.emulated_servers import Servers
 from dra_driver.host.emulation_options import EmulationOptions
@@ -25,6 +24,7 @@ from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import Layout
 from dra_driver.slices.pool import pool
 from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.util.errors import DriverError
 
 T = TypeVar("T")
 

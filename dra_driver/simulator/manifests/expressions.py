@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator import not_installed
 from dra_driver.simulator.allocator import Selectors
 from dra_driver.simulator.objects import Device
 from dra_driver.simulator.releases import RELEASES
+from dra_driver.util.errors import DriverError
 
 
 def selectors(kubernetes: str) -> Selectors:

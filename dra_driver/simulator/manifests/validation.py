@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.manifests import formats
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.objects import (
@@ -27,6 +26,7 @@ from dra_driver.simulator.objects import (
     ExactDeviceRequest,
 )
 from dra_driver.simulator.quantity import QuantityError, stored
+from dra_driver.util.errors import DriverError
 
 Path = tuple[str | int, ...]
 Problem = tuple[Path, str]

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.objects import DeviceAttribute
 from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.simulator.allocator import NodeView
@@ -18,6 +17,7 @@ from dra_driver.simulator.objects import (
     ExactDeviceRequest,
     ResourceSlice,
 )
+from dra_driver.util.errors import DriverError
 
 SET_SIZES = (4, 8, 16)
 """Sizes whose loss counts as fragmentation."""

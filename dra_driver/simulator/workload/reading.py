@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.simulator.manifests import ManifestError, Origin, selectors
 from dra_driver.simulator.manifests.documents import Path, documents
 from dra_driver.simulator.manifests.fields import convert
@@ -19,6 +18,7 @@ from dra_driver.simulator.objects import ResourceClaimSpec
 from dra_driver.simulator.workload.cluster import LARGEST_SET
 from dra_driver.simulator.workload.values import Duration, Exponential, Fixed, Kind, Lognormal, Uniform, Workload
 from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.util.errors import DriverError
 
 HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0}
 """Unit of time -> hours."""

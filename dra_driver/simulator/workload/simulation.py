@@ -10,7 +10,6 @@ from itertools import islice
 
 import msgspec
 
-from dra_driver.errors import DriverError
 from dra_driver.kube.objects import ObjectMeta
 from dra_driver.simulator.allocator import Allocation, Refusal, Scheduler, Usage, World, allocate
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim, ResourceClaimSpec, ResourceSlice
@@ -19,6 +18,7 @@ from dra_driver.simulator.workload.cluster import Site, chips_of, claim_for
 from dra_driver.simulator.workload.policies import Policy
 from dra_driver.simulator.workload.record import Free, Meter, Outcome, Run, free_on, plus
 from dra_driver.simulator.workload.values import Kind, Workload
+from dra_driver.util.errors import DriverError
 
 Claims = tuple[ResourceClaim, ...]
 

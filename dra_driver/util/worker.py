@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dra_driver.backoff import Backoff
-from dra_driver.errors import DriverError
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.errors import DriverError
 
 LONGEST_SECONDS: Final = 120.0
 """Longer than any request to the API server with its retries."""
