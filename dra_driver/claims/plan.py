@@ -19,6 +19,7 @@ from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.chips import chips_of, host_chips
+from dra_driver.util.text import shorten
 
 __all__ = [
     "ConsumersUnknown",
@@ -270,4 +271,4 @@ def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]
 
 def _named(name: str) -> str:
     """A name from an API object, short enough for an event."""
-    return name if len(name) <= 63 else f"{name[:60]}..."
+    return shorten(name, 63)

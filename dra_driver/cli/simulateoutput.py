@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from dra_driver.util.text import first_of
+
 if TYPE_CHECKING:
     from dra_driver.simulator.manifests import Manifests
     from dra_driver.simulator.placement import Outcome, Simulation
@@ -174,8 +176,7 @@ def _left(simulation: Simulation) -> Iterator[str]:
 
 def listed(names: list[str]) -> str:
     """Names separated by commas, the first ones of many."""
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return first_of(names, _SHOWN)
 
 
 def pictures(simulation: Simulation, drivers: NodeDrivers) -> str:

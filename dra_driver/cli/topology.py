@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dra_driver.cli.errors import UsageError
 from dra_driver.names import GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import shorten
 
 if TYPE_CHECKING:
     from dra_driver.topology.instance_types import InstanceType
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 def parse_devices(text: str) -> tuple[int, ...]:
     """Read ``4,5`` or ``4-7``, in the order given; UsageError on anything else."""
     indexes: list[int] = []
-    for item in text.split(",") if len(text) <= MAX_DEVICE_LIST else [text[:20] + "..."]:
+    for item in text.split(",") if len(text) <= MAX_DEVICE_LIST else [shorten(text, 20, keep=20)]:
         match = _ITEM.fullmatch(item.strip())
         if match is None:
             raise UsageError(

@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from dra_driver.config.models import API_VERSIONS, KINDS, NeuronConfig, Parameters, UltraServerConfig
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import printable, shorten
 
 _ECHO = 40
 """Characters of a user's value that an error repeats."""
@@ -55,12 +56,11 @@ def shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**_ECHO:
         return "a huge number"  # Python refuses to print integers of thousands of digits
     text = repr(value) if isinstance(value, (int, float)) else _quoted(str(value))
-    return text if len(text) <= _ECHO + 2 else text[:_ECHO] + "..."
+    return shorten(text, _ECHO + 2, keep=_ECHO)
 
 
 def _quoted(text: str) -> str:
-    kept = "".join(character if character.isprintable() else "?" for character in text[: _ECHO + 1])
-    return f'"{kept}"'
+    return f'"{printable(text[: _ECHO + 1])}"'
 
 
 def _require(value: object, legal: tuple[str, ...], path: str) -> str:

@@ -16,9 +16,9 @@ from dra_driver.groupstart.messages import (
     Refused,
     from_leader,
     line_of,
-    printable,
 )
 from dra_driver.groupstart.roll import progress
+from dra_driver.util.text import printable
 
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 1.0

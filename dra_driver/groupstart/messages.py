@@ -90,8 +90,3 @@ def refused(error: Exception) -> Refused:
 def line_of(message: FromMember | FromLeader) -> bytes:
     """The message as a line with its end."""
     return msgspec.json.encode(message) + b"\n"
-
-
-def printable(text: str) -> str:
-    """Text from the other side, without what would move a terminal's cursor."""
-    return "".join(character if character.isprintable() else "?" for character in text)

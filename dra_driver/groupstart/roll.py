@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from dra_driver.groupstart.members import LONGEST_LIST, GroupError, Member, Table, arrange
 from dra_driver.groupstart.messages import Hello
+from dra_driver.util.text import first_of
 
 
 class Roll:
@@ -85,5 +86,4 @@ def progress(size: int, missing: Iterable[int]) -> str:
 
 def workers(indexes: list[int]) -> str:
     """Several workers in words."""
-    more = f" and {len(indexes) - LONGEST_LIST} more" if len(indexes) > LONGEST_LIST else ""
-    return f"worker{'s' * (len(indexes) > 1)} {', '.join(map(str, indexes[:LONGEST_LIST]))}{more}"
+    return f"worker{'s' * (len(indexes) > 1)} {first_of(indexes, LONGEST_LIST)}"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from dra_driver.host.inventory import Finding
+from dra_driver.util.text import quoted
 
 Severity = Literal["info", "warning", "error"]
 
@@ -240,14 +241,11 @@ FINDINGS = {row.code: row for row in _ROWS}
 """Code to its row."""
 
 
-_SHOWN = 60
-
-
 def shown(text: str) -> str:
     """Unexpected content, quoted and shortened for a text; hosts can hold anything."""
     if not text:
         return "it is empty"
-    return f"it says {text[:_SHOWN]!r}" + ("..." if len(text) > _SHOWN else "")
+    return f"it says {quoted(text)}"
 
 
 class Findings:

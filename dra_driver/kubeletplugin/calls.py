@@ -8,9 +8,9 @@ from typing import Final, TypeVar, cast
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from dra_driver.kubeletplugin.rpc import one_line
 from dra_driver.kubeletplugin.sockets import PATH_BYTES_MOST
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import one_line
 
 Reply = TypeVar("Reply", bound=Message)
 

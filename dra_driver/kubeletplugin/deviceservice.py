@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 import grpc
 
 from dra_driver.kubeletplugin.api import deviceplugin_v1beta1_pb2 as api
-from dra_driver.kubeletplugin.plugin import shown
 from dra_driver.kubeletplugin.rpc import Method
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import quoted_ascii
 
 SERVICE: Final = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 CONTAINERS_MOST: Final = 64
@@ -197,7 +197,7 @@ class DeviceService:
         known = {device.id for device in self._devices}
         unknown = [text for text in ids if text not in known]
         if unknown:
-            some = ", ".join(map(shown, unknown[:_SHOWN_MOST]))
+            some = ", ".join(map(quoted_ascii, unknown[:_SHOWN_MOST]))
             raise DriverError(f"there is no {self._resource} {some}", consequence="nothing is allocated")
         if not ids or len(set(ids)) != len(ids):
             raise DriverError(

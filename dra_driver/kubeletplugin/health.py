@@ -13,9 +13,10 @@ from typing import Any
 import grpc
 
 from dra_driver.kubeletplugin.api import health_v1_pb2 as api
-from dra_driver.kubeletplugin.rpc import Activity, Method, ServiceTable, one_line
+from dra_driver.kubeletplugin.rpc import Activity, Method, ServiceTable
 from dra_driver.kubeletplugin.workers import Workers, as_thread_pool
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import one_line
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from dra_driver.util.text import quoted_ascii
+
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 _LABEL = r"[0-9a-z](?:[0-9a-z-]{0,61}[0-9a-z])?"
 _NAMESPACE = re.compile(_LABEL)
 _SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _SUBDOMAIN_MOST = 253
-
-_SHOWN_MOST = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,12 @@ class ClaimRef:
         anything that can open the socket.
         """
         if not is_uid(self.uid):
-            return f"uid {shown(self.uid)} is not a UID: 1 to 64 of 0-9 A-Z a-z . _ - and the first a letter or digit"
+            uid = quoted_ascii(self.uid)
+            return f"uid {uid} is not a UID: 1 to 64 of 0-9 A-Z a-z . _ - and the first a letter or digit"
         if not _NAMESPACE.fullmatch(self.namespace):
-            return f"namespace {shown(self.namespace)} is not a DNS label"
+            return f"namespace {quoted_ascii(self.namespace)} is not a DNS label"
         if len(self.name) > _SUBDOMAIN_MOST or not _SUBDOMAIN.fullmatch(self.name):
-            return f"name {shown(self.name)} is not a DNS subdomain of at most {_SUBDOMAIN_MOST} characters"
+            return f"name {quoted_ascii(self.name)} is not a DNS subdomain of at most {_SUBDOMAIN_MOST} characters"
         return None
 
 
@@ -91,12 +92,6 @@ class DRAPlugin(Protocol):
     def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Undo :meth:`prepare`. A claim that was never prepared is no error; the claim object may be gone."""
         ...
-
-
-def shown(text: str) -> str:
-    """``text`` in quotes, safe for one log line, cut to 80 characters."""
-    quoted = ascii(text[:_SHOWN_MOST])
-    return quoted if len(text) <= _SHOWN_MOST else f"{quoted}... ({len(text)} characters)"
 
 
 def is_driver_name(name: str) -> bool:

@@ -14,7 +14,8 @@ from typing import Any
 import grpc
 
 from dra_driver.kubeletplugin.api import pluginregistration_v1_pb2 as api
-from dra_driver.kubeletplugin.rpc import Method, one_line
+from dra_driver.kubeletplugin.rpc import Method
+from dra_driver.util.text import one_line
 
 log = logging.getLogger(__name__)
 

@@ -21,11 +21,9 @@ from google.protobuf.message import DecodeError, Message
 
 from dra_driver.kubeletplugin.logcontext import operation
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import one_line
 
 log = logging.getLogger(__name__)
-
-ERROR_BYTES_MOST = 1024
-"""Error texts end up in events (limit 1 KiB) and in kubelet's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +130,3 @@ def _handler(method: Method, activity: Activity) -> grpc.RpcMethodHandler[Any, A
 
 def _encode(message: Message) -> bytes:
     return message.SerializeToString()
-
-
-def one_line(text: str, most: int = ERROR_BYTES_MOST) -> str:
-    """``text`` as one printable line of at most ``most`` bytes of UTF-8; what was cut off is marked with ``...``."""
-    # Cut first: nobody joins and splits a megabyte to show a kilobyte of it.
-    head = "".join(c if c.isprintable() else " " for c in text[: most + 1])
-    line = " ".join(head.split()).encode("utf-8", "replace")
-    if len(line) <= most and len(text) <= most + 1:
-        return line.decode()
-    return line[: most - 3].decode("utf-8", "ignore") + "..."

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dra_driver.kubeletplugin.plugin import DRAPlugin, is_driver_name, is_uid, shown
+from dra_driver.kubeletplugin.plugin import DRAPlugin, is_driver_name, is_uid
 from dra_driver.kubeletplugin.registration import OnRegistered, Registrar, Registration
 from dra_driver.kubeletplugin.rpc import Activity, Method
 from dra_driver.kubeletplugin.service import VERSIONS, DRAService
@@ -31,6 +31,7 @@ from dra_driver.kubeletplugin.sockets import (
     service_names,
 )
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import quoted_ascii
 from dra_driver.util.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -288,11 +289,11 @@ _POD_UID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9A-Za-z_-]{11}"
 def _check(driver_name: str, pod_uid: str | None, versions: Sequence[str]) -> None:
     if not is_driver_name(driver_name):
         raise DriverError(
-            f"the driver name {shown(driver_name)} cannot be used",
+            f"the driver name {quoted_ascii(driver_name)} cannot be used",
             remedy="use a DNS subdomain of at most 63 characters, e.g. gpu.example.com",
         )
     if pod_uid is not None and not is_uid(pod_uid):
-        raise DriverError(f"the pod UID {shown(pod_uid)} is no UID", remedy="set it from the pod's metadata.uid")
+        raise DriverError(f"the pod UID {quoted_ascii(pod_uid)} is no UID", remedy="set it from the pod's metadata.uid")
     unknown = [version for version in versions if version not in VERSIONS]
     if unknown or not versions:
         raise DriverError(

@@ -18,9 +18,10 @@ import grpc
 from dra_driver.kubeletplugin.api import dra_v1_pb2, dra_v1beta1_pb2
 from dra_driver.kubeletplugin.keyedlock import KeyedLock
 from dra_driver.kubeletplugin.logcontext import operation_id
-from dra_driver.kubeletplugin.plugin import ClaimRef, DRAPlugin, PreparedDevice, shown
-from dra_driver.kubeletplugin.rpc import Method, one_line
+from dra_driver.kubeletplugin.plugin import ClaimRef, DRAPlugin, PreparedDevice
+from dra_driver.kubeletplugin.rpc import Method
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import one_line, quoted_ascii
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class DRAService:
         for uid, claim in asked.items():
             now = time.monotonic()
             if isinstance(claim, Failure):
-                log.warning("%s of claim UID %s refused: %s", verb, shown(uid), claim.text)
+                log.warning("%s of claim UID %s refused: %s", verb, quoted_ascii(uid), claim.text)
                 outcomes[uid] = claim
             elif not context.is_active() or now > given_up:
                 outcomes[uid] = Failure(f"{verb} of claim {claim} was not begun: kubelet had given up on the call")

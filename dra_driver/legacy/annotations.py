@@ -25,6 +25,7 @@ from dra_driver.legacy.demand import MOST_CONTAINERS
 from dra_driver.legacy.hardware import MOST_CORES_PER_DEVICE, MOST_DEVICES, Hardware
 from dra_driver.legacy.names import Resource
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import quoted
 
 LONGEST: Final = 16384
 """Characters of one annotation that are looked at."""
@@ -259,5 +260,4 @@ def _csv(ids: Iterable[int]) -> str:
 
 
 def _unreadable(key: str, text: str) -> DriverError:
-    shown = repr(text if len(text) <= 64 else f"{text[:61]}...")
-    return DriverError(f"annotation {key} is {shown}, which cannot be read")
+    return DriverError(f"annotation {key} is {quoted(text)}, which cannot be read")

@@ -17,6 +17,7 @@ import msgspec
 from dra_driver.kube.collection import ApiObject
 from dra_driver.legacy.names import Resource
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import quoted
 
 Number = str | int | float | None
 MOST_CONTAINERS: Final = 64
@@ -125,7 +126,7 @@ def _wants(container: Container, role: Role) -> list[Want]:
     found = [Want(container.name, role, name, count) for name, count in counts.items() if count]
     if len(found) > 1:
         raise DriverError(
-            f"container {_shown(container.name)} asks for both {Resource.DEVICE.value} and {Resource.CORE.value}",
+            f"container {quoted(container.name)} asks for both {Resource.DEVICE.value} and {Resource.CORE.value}",
             remedy="let it ask for one of them: a device comes with all its cores",
         )
     return found
@@ -135,7 +136,7 @@ def _count(container: str, resource: Resource, value: str | float) -> int:
     number = quantity(value)
     if number is None:
         raise DriverError(
-            f"container {_shown(container)} asks for {_shown(str(value))} of {resource.value}",
+            f"container {quoted(container)} asks for {quoted(str(value))} of {resource.value}",
             remedy="give a whole number from 1",
         )
     return number
@@ -150,8 +151,3 @@ def quantity(value: str | float) -> int | None:
     if suffix == "m":
         return None if number % 1000 else number // 1000
     return number * (_SUFFIXES[suffix] if suffix else 1)
-
-
-def _shown(text: str) -> str:
-    """A text from outside, quoted, bounded and without control characters."""
-    return repr(text if len(text) <= 64 else f"{text[:61]}...")

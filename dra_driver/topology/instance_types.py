@@ -37,6 +37,7 @@ from dra_driver.topology.ultraserver import (
     UltraServerShape,
 )
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import quoted
 
 HYPERPOD_PREFIX = "ml."
 """SageMaker HyperPod writes ``ml.trn2.48xlarge`` into the node label; the hardware is the same."""
@@ -228,7 +229,7 @@ def resolve(name: str) -> InstanceType:
     if found is None:
         near = near_matches(name)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(INSTANCE_TYPES)}"
-        raise DriverError(f"no instance type {_shown(name)} is known", remedy=hint)
+        raise DriverError(f"no instance type {quoted(name)} is known", remedy=hint)
     return found
 
 
@@ -247,11 +248,6 @@ def resolve_emulation(name: str) -> InstanceType:
         return INSTANCE_TYPES[max(sizes, key=lambda known: rows[known] or 0)]
     what = "the number of devices of" if bare in INSTANCE_TYPES else "an instance type"
     raise DriverError(
-        f"cannot emulate {_shown(name)}: {what} {_shown(name)} is not known",
+        f"cannot emulate {quoted(name)}: {what} {quoted(name)} is not known",
         remedy=f"emulate one of {', '.join(rows)}",
     )
-
-
-def _shown(name: str) -> str:
-    """A name from outside, quoted, bounded and without control characters."""
-    return repr(name if len(name) <= 64 else f"{name[:61]}...")

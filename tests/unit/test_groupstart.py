@@ -20,7 +20,6 @@ from dra_driver.groupstart.messages import (
     from_leader,
     from_member,
     line_of,
-    printable,
 )
 from dra_driver.groupstart.roll import Roll, progress
 
@@ -278,7 +277,3 @@ def test_with_a_table_members_may_come_again_but_not_as_others() -> None:
 )
 def test_progress_is_said_in_a_line(size: int, missing: list[int], text: str) -> None:
     assert progress(size, missing) == text
-
-
-def test_text_of_the_other_side_moves_no_cursor() -> None:
-    assert printable("no\x1b[2J\nroom") == "no?[2J?room"

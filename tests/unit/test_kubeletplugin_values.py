@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dra_driver.kubeletplugin.keyedlock import KeyedLock
 from dra_driver.kubeletplugin.logcontext import operation, operation_id
-from dra_driver.kubeletplugin.plugin import ClaimRef, is_driver_name, shown
+from dra_driver.kubeletplugin.plugin import ClaimRef, is_driver_name
 from dra_driver.kubeletplugin.registration import Registration, RegistrationState, explanation
-from dra_driver.kubeletplugin.rpc import Activity, one_line
+from dra_driver.kubeletplugin.rpc import Activity
 from dra_driver.kubeletplugin.service import Failure, base_requests, distinct
 from dra_driver.kubeletplugin.sockets import fitting, hidden_pattern, registrar_names, service_names
 from dra_driver.kubeletplugin.workers import Workers
@@ -152,28 +152,6 @@ def test_every_claim_asked_for_gets_an_outcome(uids: list[str]) -> None:
 def test_base_requests_drop_the_subrequest_and_repetitions() -> None:
     assert base_requests(["b/x", "a", "b/y", "b", "a/x"]) == ["b", "a"]
     assert base_requests([]) == []
-
-
-# -- texts
-
-
-@given(st.text(st.characters(), max_size=3000), st.integers(3, 1024))
-def test_one_line_is_printable_utf8_within_its_bound(text: str, most: int) -> None:
-    line = one_line(text, most)
-    assert len(line.encode()) <= most
-    assert line.isprintable()
-
-
-def test_one_line_keeps_what_fits_and_marks_what_does_not() -> None:
-    assert one_line("a  b\n\tc ") == "a b c"
-    assert one_line("x" * 1024) == "x" * 1024
-    assert one_line("x" * 1025) == "x" * 1021 + "..."
-    assert one_line(" " * 2000 + "late").endswith("...")
-
-
-def test_shown_cuts_and_escapes() -> None:
-    assert shown("a\nb") == r"'a\nb'"
-    assert shown("x" * 81) == f"'{'x' * 80}'... (81 characters)"
 
 
 # -- registration

@@ -8,6 +8,7 @@ from dra_driver.simulator.allocator.requests import Option
 from dra_driver.simulator.explain.findings import Finding, State
 from dra_driver.simulator.explain.values import DeviceGroup, RequestView
 from dra_driver.simulator.explain.wording import are, choice, named, of_all
+from dra_driver.util.text import shorten
 
 _WANTS: dict[State, Callable[[str, str, Finding], str]] = {
     "free": lambda devices, verb, _: f"{devices} {verb} free and match",
@@ -69,8 +70,7 @@ def saw(members: Sequence[Finding]) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def clause_text(clause: str) -> str:
     """A clause within a sentence."""
-    text = " ".join(clause.split())
-    return f"`{text}`" if len(text) <= _LONGEST_CLAUSE else f"`{text[:_LONGEST_CLAUSE]}...`"
+    return f"`{shorten(' '.join(clause.split()), _LONGEST_CLAUSE, keep=_LONGEST_CLAUSE)}`"
 
 
 _LONGEST_CLAUSE = 160

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from dra_driver.util.text import shorten
+
 MOST_NAMES = 6
 """Names in one list; of more the rest is counted."""
 
@@ -85,7 +87,7 @@ def choice(values: Sequence[str]) -> str:
         numbers = sorted(map(int, values))
         if numbers[-1] - numbers[0] == len(numbers) - 1:
             return f"{numbers[0]} to {numbers[-1]}"
-    shown = [value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..." for value in natural(values)]
+    shown = [shorten(value, LONGEST_VALUE, keep=LONGEST_VALUE) for value in natural(values)]
     if len(values) <= 3:  # short enough to be read
         return listed(shown, "or")
     return f"{len(values)} values such as {listed(shown[:2])}"

@@ -11,10 +11,11 @@ from dra_driver.kube.objects import ObjectMeta, OwnerReference
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.extended import NEURON_RESOURCES, offering
-from dra_driver.simulator.manifests.names import shortened, uid
+from dra_driver.simulator.manifests.names import MAX_NAMES, uid
 from dra_driver.simulator.manifests.values import ClaimReference, Key, Manifests, PodWithClaims
 from dra_driver.simulator.objects import DeviceClaim, ResourceClaim
 from dra_driver.simulator.workloads import ResourceClaimTemplate
+from dra_driver.util.text import first_of
 
 _NO_ORIGIN = Origin("(no file)", "")
 
@@ -39,7 +40,7 @@ def left_out(manifests: Manifests) -> tuple[str, ...]:
         others = set(pod.extended_resources) - set(_extended(pod, offered))
         for name in () if pod.node_name else sorted(others):
             found.setdefault(name, []).append(f"{pod.namespace}/{pod.name}")
-    return tuple(f"resources: {name}: {shortened(pods)}" for name, pods in found.items())
+    return tuple(f"resources: {name}: {first_of(pods, MAX_NAMES)}" for name, pods in found.items())
 
 
 def _extended(pod: PodWithClaims, offered: Collection[str]) -> dict[str, int]:

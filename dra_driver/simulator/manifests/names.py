@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """No vowels and nothing that looks like another character."""
 LONGEST_PREFIX = 58
 """Characters of ``generateName`` in front of the five random ones."""
-_SHOWN = 3
+MAX_NAMES = 3
 """Names that a line about many of them has."""
 
 
@@ -30,12 +29,6 @@ def suffix(seed: str, length: int = 5) -> str:
 def uid(text: str) -> str:
     """What stands for the UID that only the API server knows; always the same for the same object."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, text))
-
-
-def shortened(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
-    more = len(names) - _SHOWN
-    return f"{', '.join(names[:_SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
 def generated(prefix: str, seed: str) -> str:

@@ -18,11 +18,12 @@ from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.expressions import selectors
 from dra_driver.simulator.manifests.fields import convert
 from dra_driver.simulator.manifests.kinds import BESIDE, KINDS, Kind, upgraded
-from dra_driver.simulator.manifests.names import generated, shortened
+from dra_driver.simulator.manifests.names import MAX_NAMES, generated
 from dra_driver.simulator.manifests.pods import unconsidered, with_claims
 from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
 from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class
 from dra_driver.simulator.manifests.values import Key, Manifests, PodWithClaims
+from dra_driver.util.text import first_of
 
 NAMESPACE: Final = "default"
 """Of objects that do not say theirs."""
@@ -116,7 +117,7 @@ class _Reader:
     def manifests(self) -> Manifests:
         found = self._found
         beside = [f"{kind}: {count}" for kind, count in sorted(self._beside.items())]
-        parts = [f"{text}: {shortened(names)}" for text, names in self._unconsidered.items()]
+        parts = [f"{text}: {first_of(names, MAX_NAMES)}" for text, names in self._unconsidered.items()]
         return Manifests(
             nodes=tuple(found[workloads.Node]),
             slices=tuple(found[objects.ResourceSlice]),
