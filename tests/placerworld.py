@@ -11,9 +11,21 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from dra_driver.placer.decide import decide
-from dra_driver.placer.names import SERVER_2, SERVER_4
-from dra_driver.placer.values import Action, Explain, Node, Note, Place, Pod, Release, Released, Rules, Snapshot
+from dra_driver.ultraserver.placer.decide import decide
+from dra_driver.ultraserver.placer.values import (
+    SERVER_2,
+    SERVER_4,
+    Action,
+    Explain,
+    Node,
+    Note,
+    Place,
+    Pod,
+    Release,
+    Released,
+    Rules,
+    Snapshot,
+)
 
 
 def ultraservers(count: int = 2) -> list[Node]:

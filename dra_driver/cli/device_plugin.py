@@ -12,7 +12,7 @@ from dra_driver.cli import daemon
 from dra_driver.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
+    from dra_driver.legacy.device_plugin.agent import DevicePluginSettings
 
 OPTIONS: tuple[daemon.Option, ...] = (
     # Those of `kubelet-plugin` are called as there.
@@ -101,8 +101,8 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
     """The plugin's settings; writes the emulated host when one is asked for."""
     from dra_driver.cli.kubelet_plugin import emulate
-    from dra_driver.legacy.deviceplugin.answer import AnswerSettings
-    from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
+    from dra_driver.legacy.device_plugin.agent import DevicePluginSettings
+    from dra_driver.legacy.device_plugin.devices import AnswerSettings
 
     host_root, nodes = Path(values["host_root"]), "/dev"
     if values["emulate"]:
@@ -129,7 +129,7 @@ def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
 
 
 def _run(values: Mapping[str, Any]) -> int:
-    from dra_driver.legacy.deviceplugin.agent import DevicePluginAgent
+    from dra_driver.legacy.device_plugin.agent import DevicePluginAgent
 
     with daemon.stopped_by_signals() as stop:
         agent = DevicePluginAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)

@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
     from dra_driver.cli.logs import configure
     from dra_driver.kubeletplugin.health import HealthServer
-    from dra_driver.placer.service import Service
-    from dra_driver.placer.values import Rules
+    from dra_driver.ultraserver.placer.service import Service
+    from dra_driver.ultraserver.placer.values import Rules
 
     values = daemon.read_options(OPTIONS, CHOICES, vars(args), os.environ)
     configure(values["log_format"], args.v)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from dra_driver.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.groupstart.environment import Place
-    from dra_driver.groupstart.members import Table
-    from dra_driver.groupstart.messages import Hello
+    from dra_driver.ultraserver.rendezvous.environment import Place
+    from dra_driver.ultraserver.rendezvous.roster import Hello, Table
 
 DEFAULT_PORT = 46900
 DEFAULT_SECONDS = 600.0
@@ -59,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
     """Find the place and write it; GroupError when the group cannot start."""
     import asyncio
 
-    from dra_driver.groupstart.environment import hello, place_of
-    from dra_driver.groupstart.following import follow
-    from dra_driver.groupstart.leading import lead, listen
-    from dra_driver.groupstart.members import GroupError
+    from dra_driver.ultraserver.rendezvous.environment import hello, place_of
+    from dra_driver.ultraserver.rendezvous.leader import lead, listen
+    from dra_driver.ultraserver.rendezvous.roster import GroupError
+    from dra_driver.ultraserver.rendezvous.worker import follow
 
     # The first process of a container gets no default action for it, and a pod that is deleted would wait for the kill.
     # There is nothing to end in good order: the file appears whole or not at all.
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _keep(path: Path, table: Table, own: Hello) -> None:
     """Print the group and write the file; OSError when that is not possible."""
-    from dra_driver.groupstart.environment import env_file, variables
+    from dra_driver.ultraserver.rendezvous.environment import env_file, variables
     from dra_driver.util.files import replace_file
 
     for place, member in enumerate(table.members):
@@ -103,7 +102,7 @@ def _keep(path: Path, table: Table, own: Hello) -> None:
 
 
 def _host(place: Place, port: int) -> str:
-    from dra_driver.groupstart.environment import own_host
+    from dra_driver.ultraserver.rendezvous.environment import own_host
 
     return own_host(place, socket.gethostname()) or _address_towards(place.leader, port)
 

@@ -20,12 +20,29 @@ from typing import Final
 import msgspec
 
 from dra_driver.kube.collection import ApiObject
-from dra_driver.legacy import names
-from dra_driver.legacy.demand import MOST_CONTAINERS
-from dra_driver.legacy.hardware import MOST_CORES_PER_DEVICE, MOST_DEVICES, Hardware
-from dra_driver.legacy.names import Resource
+from dra_driver.legacy.resource_requests import MOST_CONTAINERS
+from dra_driver.legacy.rules import MOST_CORES_PER_DEVICE, MOST_DEVICES, RETIRED_DEVICE, Hardware, Resource
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
+
+IDS: Final = "AWS_NEURON_IDS"
+ALLOCATED: Final = "NEURON_ALLOCATED"
+"""``false`` when the extender has chosen, ``true`` when the device plugin has handed out."""
+ALLOC_TIME: Final = "NEURON_ALLOC_TIME"
+"""When the extender has chosen: nanoseconds since the epoch."""
+RESOURCE_TYPE: Final = "NEURON_RESOURCE_TYPE"
+"""Of what resource the ids are."""
+CORES: Final = "NEURON_CORES"
+DEVICES: Final = "NEURON_DEVS"
+"""Older names of the ids, one for each resource."""
+ALLOCATION: Final = "neuron.aws.com/allocation"
+"""Our own: which container has what, see ``dra_driver.legacy.annotations``."""
+
+DEVICE_USAGE: Final = "NEURON_DEV_USAGE_MAP"
+CORE_USAGE: Final = "NEURON_CORE_USAGE_MAP"
+"""Node annotations, ``true`` or ``false`` for each id: kept for those who read them, never read by us."""
+UNUSABLE: Final = "neuron.aws.com/unusable-devices"
+"""Node annotation: ids of devices such as ``3,7`` that nobody is to get, written by the device plugin or by hand."""
 
 LONGEST: Final = 16384
 """Characters of one annotation that are looked at."""
@@ -37,21 +54,21 @@ _PART: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 class PodAnnotations(ApiObject, frozen=True):
     """``metadata.annotations`` of a pod, the keys in use."""
 
-    ids: str | None = msgspec.field(name=names.IDS, default=None)
-    allocated: str | None = msgspec.field(name=names.ALLOCATED, default=None)
-    alloc_time: str | None = msgspec.field(name=names.ALLOC_TIME, default=None)
-    resource_type: str | None = msgspec.field(name=names.RESOURCE_TYPE, default=None)
-    cores: str | None = msgspec.field(name=names.CORES, default=None)
-    devices: str | None = msgspec.field(name=names.DEVICES, default=None)
-    allocation: str | None = msgspec.field(name=names.ALLOCATION, default=None)
+    ids: str | None = msgspec.field(name=IDS, default=None)
+    allocated: str | None = msgspec.field(name=ALLOCATED, default=None)
+    alloc_time: str | None = msgspec.field(name=ALLOC_TIME, default=None)
+    resource_type: str | None = msgspec.field(name=RESOURCE_TYPE, default=None)
+    cores: str | None = msgspec.field(name=CORES, default=None)
+    devices: str | None = msgspec.field(name=DEVICES, default=None)
+    allocation: str | None = msgspec.field(name=ALLOCATION, default=None)
 
 
 class NodeAnnotations(ApiObject, frozen=True):
     """``metadata.annotations`` of a node, the keys in use."""
 
-    device_usage: str | None = msgspec.field(name=names.DEVICE_USAGE, default=None)
-    core_usage: str | None = msgspec.field(name=names.CORE_USAGE, default=None)
-    unusable: str | None = msgspec.field(name=names.UNUSABLE, default=None)
+    device_usage: str | None = msgspec.field(name=DEVICE_USAGE, default=None)
+    core_usage: str | None = msgspec.field(name=CORE_USAGE, default=None)
+    unusable: str | None = msgspec.field(name=UNUSABLE, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +110,7 @@ class _WireAllocation(msgspec.Struct, forbid_unknown_fields=True, rename="camel"
 
 
 _DECODER: Final = msgspec.json.Decoder(_WireAllocation)
-_KINDS: Final = {kind.value: kind for kind in Resource} | {names.RETIRED_DEVICE: Resource.DEVICE}
+_KINDS: Final = {kind.value: kind for kind in Resource} | {RETIRED_DEVICE: Resource.DEVICE}
 
 
 def write(hardware: Hardware, shares: tuple[Share, ...], now: int) -> dict[str, str]:
@@ -102,18 +119,18 @@ def write(hardware: Hardware, shares: tuple[Share, ...], now: int) -> dict[str, 
     # Where containers ask for different resources, the one list of the vendor's key is of cores.
     kind = kinds.pop() if len(kinds) == 1 else Resource.CORE
     found = {
-        names.IDS: _csv(_all_ids(hardware, shares, kind)),
-        names.RESOURCE_TYPE: kind.value,
-        names.ALLOCATED: "false",
-        names.ALLOC_TIME: str(now),
-        names.ALLOCATION: msgspec.json.encode(
+        IDS: _csv(_all_ids(hardware, shares, kind)),
+        RESOURCE_TYPE: kind.value,
+        ALLOCATED: "false",
+        ALLOC_TIME: str(now),
+        ALLOCATION: msgspec.json.encode(
             _WireAllocation(
                 hardware.cores_per_device,
                 [_WireShare(share.container, share.resource.value, ranges(share.ids)) for share in shares],
             )
         ).decode(),
     }
-    for key, resource in ((names.CORES, Resource.CORE), (names.DEVICES, Resource.DEVICE)):
+    for key, resource in ((CORES, Resource.CORE), (DEVICES, Resource.DEVICE)):
         ids = {number for share in shares if share.resource is resource for number in share.ids}
         if ids:
             found[key] = _csv(sorted(ids))
@@ -121,13 +138,13 @@ def write(hardware: Hardware, shares: tuple[Share, ...], now: int) -> dict[str, 
 
 
 POD_KEYS: Final = (
-    names.IDS,
-    names.ALLOCATED,
-    names.ALLOC_TIME,
-    names.RESOURCE_TYPE,
-    names.CORES,
-    names.DEVICES,
-    names.ALLOCATION,
+    IDS,
+    ALLOCATED,
+    ALLOC_TIME,
+    RESOURCE_TYPE,
+    CORES,
+    DEVICES,
+    ALLOCATION,
 )
 """Annotations of a pod that say which devices it has."""
 
@@ -160,9 +177,9 @@ def read(found: PodAnnotations, asked: Iterable[Resource] = ()) -> Allocation | 
     shares = tuple(
         Share("", resource, parse_ids(key, text))
         for key, text, resource in (
-            (names.IDS, found.ids, _kind(found, asked) if found.ids else Resource.CORE),
-            (names.CORES, found.cores, Resource.CORE),
-            (names.DEVICES, found.devices, Resource.DEVICE),
+            (IDS, found.ids, _kind(found, asked) if found.ids else Resource.CORE),
+            (CORES, found.cores, Resource.CORE),
+            (DEVICES, found.devices, Resource.DEVICE),
         )
         if text
     )
@@ -191,7 +208,7 @@ def said(found: PodAnnotations, asked: Iterable[Resource] = ()) -> tuple[tuple[A
 
 
 def _read_own(text: str, handed_out: bool, chosen_at: int) -> Allocation:
-    key = names.ALLOCATION
+    key = ALLOCATION
     try:
         wire = _DECODER.decode(text if len(text) <= LONGEST else "")
         shares = tuple(
@@ -209,13 +226,11 @@ def _kind(found: PodAnnotations, asked: Iterable[Resource]) -> Resource:
     if found.resource_type:
         kind = _KINDS.get(found.resource_type)
         if kind is None:
-            raise _unreadable(names.RESOURCE_TYPE, found.resource_type)
+            raise _unreadable(RESOURCE_TYPE, found.resource_type)
         return kind
     if len(kinds) == 1:
         return kinds.pop()
-    raise DriverError(
-        f"annotation {names.IDS} is there without {names.RESOURCE_TYPE}, so of what its ids are is not known"
-    )
+    raise DriverError(f"annotation {IDS} is there without {RESOURCE_TYPE}, so of what its ids are is not known")
 
 
 def parse_ids(key: str, text: str) -> tuple[int, ...]:

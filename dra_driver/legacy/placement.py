@@ -12,10 +12,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final
 
-from dra_driver.legacy.demand import Demand, Role, Want
-from dra_driver.legacy.hardware import Hardware, bits
-from dra_driver.legacy.names import Resource
-from dra_driver.legacy.rules import by_wholeness, candidates, counts, free_candidates, free_runs
+from dra_driver.legacy.resource_requests import Demand, Role, Want
+from dra_driver.legacy.rules import (
+    Hardware,
+    Resource,
+    bits,
+    by_wholeness,
+    candidates,
+    counts,
+    free_candidates,
+    free_runs,
+)
 
 MOST_STEPS: Final = 500
 """Ways to pack one pod on one node that are tried before its containers count as not fitting together."""

@@ -14,12 +14,10 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.legacy.annotations import Allocation, PodAnnotations, parse_ids, said
-from dra_driver.legacy.demand import Demand, at_once
-from dra_driver.legacy.hardware import Hardware
-from dra_driver.legacy.names import UNUSABLE, Resource
+from dra_driver.legacy.annotations import UNUSABLE, Allocation, PodAnnotations, parse_ids, said
 from dra_driver.legacy.placement import union
-from dra_driver.legacy.rules import free_candidates
+from dra_driver.legacy.resource_requests import Demand, at_once
+from dra_driver.legacy.rules import Hardware, Resource, free_candidates
 from dra_driver.util.errors import DriverError
 
 _USUAL: Final = 2048

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from dra_driver.placer.names import GATE, LWS_SIZE, LWS_WORKER_INDEX, SERVER_4
+from dra_driver.ultraserver.placer.values import GATE, LWS_SIZE, LWS_WORKER_INDEX, SERVER_4
 from tests.cluster.installation import ROOT
 from tests.cluster.kube import Kube, Object
 from tests.cluster.leaderworkerset import LeaderWorkerSets

@@ -17,7 +17,7 @@ from lab.progress import Progress
 from lab.settings import Settings
 
 from dra_driver.kube.transport import Transport
-from dra_driver.legacy.names import INSTANCE_TYPE_LABEL, Resource
+from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Resource
 from tests.cluster.installation import EMULATED, ROOT
 from tests.cluster.installation import NAMESPACE as DRIVER_NAMESPACE
 from tests.cluster.kube import Kube, Object, eventually

@@ -16,11 +16,9 @@ import pytest
 from lab.cluster import Cluster
 from lab.node import Node
 
-from dra_driver.legacy import names
-from dra_driver.legacy.annotations import Share, write
-from dra_driver.legacy.deviceplugin.choosing import NEEDS_EXTENDER
-from dra_driver.legacy.hardware import Hardware
-from dra_driver.legacy.names import Resource
+from dra_driver.legacy.annotations import ALLOCATED, IDS, Share, write
+from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
+from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.topology.instance_types import resolve
 from tests.cluster.installation import ROOT, Installation
 from tests.cluster.kube import Kube, Object, eventually
@@ -129,7 +127,7 @@ def test_nine_cores_that_were_chosen_reach_the_container(
 
         def handed_out() -> bool:
             found = [namespace.pod(name) or {} for name in ("nine", "chip")]
-            return all(item["metadata"]["annotations"][names.ALLOCATED] == "true" for item in found)
+            return all(item["metadata"]["annotations"][ALLOCATED] == "true" for item in found)
 
         eventually("the annotations to say so", handed_out, 15)
 
@@ -160,7 +158,7 @@ def test_without_an_extender_one_and_all_run_and_two_are_refused(
         namespace.apply(pod("one", {NEURON: 1}))
         namespace.wait_ready("one")
         (chip,) = namespace.numbers("one", "main")
-        eventually("its record", lambda: _annotations(namespace, "one").get(names.IDS) == str(chip), 15)
+        eventually("its record", lambda: _annotations(namespace, "one").get(IDS) == str(chip), 15)
         namespace.apply(pod("two", {NEURON: 2}))
         failed = namespace.wait_phase("two", "Failed")
         assert NEEDS_EXTENDER in failed["status"]["message"]

@@ -16,7 +16,7 @@ from functools import partial
 
 import pytest
 
-from dra_driver.placer.names import GATE, SERVER_2, SINCE_ANNOTATION
+from dra_driver.ultraserver.placer.values import GATE, SERVER_2, SINCE_ANNOTATION
 from tests.cluster.groupstream import Stream, complete, lws, one_node, servers
 from tests.cluster.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
 from tests.cluster.kube import Kube, Object, eventually

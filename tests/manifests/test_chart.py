@@ -17,9 +17,20 @@ import pytest
 import yaml
 
 from dra_driver.cli import device_plugin, extender
-from dra_driver.legacy import names
-from dra_driver.legacy.deviceplugin.pods import CHOSEN_BY
-from dra_driver.legacy.deviceplugin.recording import FAILED
+from dra_driver.legacy.annotations import (
+    ALLOC_TIME,
+    ALLOCATED,
+    ALLOCATION,
+    CORE_USAGE,
+    CORES,
+    DEVICE_USAGE,
+    DEVICES,
+    IDS,
+    RESOURCE_TYPE,
+    UNUSABLE,
+)
+from dra_driver.legacy.device_plugin.recording import FAILED
+from dra_driver.legacy.device_plugin.snapshot import CHOSEN_BY
 from dra_driver.version import VERSION
 from tests.manifests.chart import (
     CHART,
@@ -214,14 +225,14 @@ def test_rights_are_those_that_the_pages_name() -> None:
     }
 
 
-PODS = {names.IDS, names.ALLOCATED, names.ALLOC_TIME, names.RESOURCE_TYPE, names.CORES, names.DEVICES, names.ALLOCATION}
+PODS = {IDS, ALLOCATED, ALLOC_TIME, RESOURCE_TYPE, CORES, DEVICES, ALLOCATION}
 
 
 @pytest.mark.parametrize(
     ("file", "nodes", "pods"),
     [
-        ("extender.yaml", {names.DEVICE_USAGE, names.CORE_USAGE}, PODS),
-        ("device-plugin.yaml", {names.UNUSABLE, FAILED}, PODS | {CHOSEN_BY}),
+        ("extender.yaml", {DEVICE_USAGE, CORE_USAGE}, PODS),
+        ("device-plugin.yaml", {UNUSABLE, FAILED}, PODS | {CHOSEN_BY}),
     ],
 )
 def test_policies_name_the_service_account_and_the_annotations_that_are_written(

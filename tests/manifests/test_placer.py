@@ -5,9 +5,9 @@ from __future__ import annotations
 import kubernetes_validate
 import pytest
 
-from dra_driver.placer.memory import NAME as MEMORY_NAME
-from dra_driver.placer.names import GATE, PLACED_ANNOTATION
-from dra_driver.placer.service import LEASE_NAME
+from dra_driver.ultraserver.placer.controller import NAME as MEMORY_NAME
+from dra_driver.ultraserver.placer.service import LEASE_NAME
+from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION
 from tests.manifests.support import IMAGE, Object, of_kind, rendered
 
 PLACER = "neuron-dra-driver-placer"

@@ -11,11 +11,9 @@ from typing import Any
 
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.legacy.annotations import Share, write
-from dra_driver.legacy.deviceplugin.agent import DevicePluginAgent
-from dra_driver.legacy.deviceplugin.answer import AnswerSettings
-from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
-from dra_driver.legacy.hardware import Hardware
-from dra_driver.legacy.names import Resource
+from dra_driver.legacy.device_plugin.agent import DevicePluginAgent, DevicePluginSettings
+from dra_driver.legacy.device_plugin.devices import AnswerSettings
+from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.topology.instance_types import resolve_emulation
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.devicemanager import Container, DeviceManager, KnownPod

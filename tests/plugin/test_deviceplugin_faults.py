@@ -13,10 +13,9 @@ import grpc
 import pytest
 
 from dra_driver.host import reading, watch
-from dra_driver.legacy import names
-from dra_driver.legacy.annotations import Share, write
+from dra_driver.legacy.annotations import ALLOCATED, IDS, Share, write
 from dra_driver.legacy.deviceplugin.exclusion import Excluded
-from dra_driver.legacy.names import Resource
+from dra_driver.legacy.rules import Resource
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.worker import STOP_SECONDS
 from tests.plugin.devicemanager import Container, KnownPod, sockets
@@ -69,7 +68,7 @@ def test_pods_keep_what_they_have_over_restarts_of_kubelet_and_plugin(make: Make
         node.manager.restart()
         node.wait_registered()
         assert node.manager.admit(first)["main", NEURON], "from the checkpoint, without a call"
-        eventually(lambda: names.IDS in node.annotations("single"), what="the record")
+        eventually(lambda: IDS in node.annotations("single"), what="the record")
     node.manager.restart()
     with node.plugin():
         for name in ("first", "single"):
@@ -88,10 +87,10 @@ def test_what_was_not_written_down_before_a_crash_is_written_after_it(make: Make
         pod = node.plain("single", NEURON, 1)
         (chip,) = chips(admit(node, pod))
         time.sleep(0.2)
-        assert names.IDS not in node.annotations("single")
+        assert IDS not in node.annotations("single")
     refused.times = 0
     with node.plugin():
-        eventually(lambda: node.annotations("single").get(names.IDS) == str(chip), what="the record")
+        eventually(lambda: node.annotations("single").get(IDS) == str(chip), what="the record")
 
 
 def test_an_answer_that_kubelet_lost_in_a_crash_is_given_again(make: MakeNode) -> None:
@@ -99,7 +98,7 @@ def test_an_answer_that_kubelet_lost_in_a_crash_is_given_again(make: MakeNode) -
     with node.plugin():
         pod = node.chosen("p", NEURON, range(4, 8))
         assert chips(admit(node, pod)) == [4, 5, 6, 7]
-        eventually(lambda: node.annotations("p")[names.ALLOCATED] == "true", what="the record")
+        eventually(lambda: node.annotations("p")[ALLOCATED] == "true", what="the record")
         node.manager.allocations.clear()  # the checkpoint was not written
         node.manager.restart()
         node.wait_registered()
@@ -149,7 +148,7 @@ def test_without_the_api_server_what_the_watch_told_is_enough(make: MakeNode) ->
         with pytest.raises(KubeletError, match="no pod of this node is known"):
             admit(node, unknown)
         node.server.start()
-        eventually(lambda: node.annotations("p")[names.ALLOCATED] == "true", 20, "the record")
+        eventually(lambda: node.annotations("p")[ALLOCATED] == "true", 20, "the record")
         eventually(lambda: agent.readiness() == [], 20, "readiness")
 
 
@@ -187,7 +186,7 @@ def test_a_record_that_is_refused_is_tried_again_and_said_once(
         fault.times = 0
         admit(node, node.chosen("p3", NEURON, (3,)))
         told = [f"p{number}" for number in range(4)]
-        eventually(lambda: {node.annotations(n)[names.ALLOCATED] for n in told} == {"true"}, what="the records")
+        eventually(lambda: {node.annotations(n)[ALLOCATED] for n in told} == {"true"}, what="the records")
 
 
 def test_a_pod_that_is_gone_before_the_record_is_no_trouble(make: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
@@ -259,7 +258,7 @@ def test_what_kubelet_counts_for_a_pod_is_not_given_again_whatever_its_annotatio
     with node.plugin():
         admit(node, node.chosen("first", NEURON, range(4)))
         node.set_phase("first", "Running")
-        eventually(lambda: node.annotations("first")[names.ALLOCATED] == "true", what="the record")
+        eventually(lambda: node.annotations("first")[ALLOCATED] == "true", what="the record")
     node.annotate("first", write(node.hardware, (Share("main", Resource.DEVICE, (4, 5, 6, 7)),), 1))
     with node.plugin(), pytest.raises(KubeletError, match="pod default/first has some of them"):
         admit(node, node.chosen("second", NEURON, range(4)))
@@ -272,7 +271,7 @@ def test_a_pod_whose_init_container_has_devices_is_not_meant_again_after_a_resta
         share = Share("i", Resource.DEVICE, (0, 1, 2, 3))
         containers = Container("i", {NEURON: 4}, init=True), Container("main")
         node.manager.admit(node.pod("first", *containers, shares=(share,)))
-        eventually(lambda: node.annotations("first")[names.ALLOCATED] == "true", what="the record")
+        eventually(lambda: node.annotations("first")[ALLOCATED] == "true", what="the record")
     with node.plugin():
         assert chips(admit(node, node.chosen("second", NEURON, range(4, 8)))) == [4, 5, 6, 7]
 
@@ -280,7 +279,7 @@ def test_a_pod_whose_init_container_has_devices_is_not_meant_again_after_a_resta
 def test_a_pod_that_waits_keeps_nobody_from_a_device_though_its_annotations_cannot_be_read(make: MakeNode) -> None:
     node = make()
     with node.plugin():
-        node.pod("waits", Container("main", {NEURON: 4}), annotations={names.IDS: "nonsense"})
+        node.pod("waits", Container("main", {NEURON: 4}), annotations={IDS: "nonsense"})
         assert len(chips(admit(node, node.plain("plain", NEURON, 1)))) == 1
 
 

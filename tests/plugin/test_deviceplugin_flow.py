@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.legacy import names
-from dra_driver.legacy.rules import candidates
+from dra_driver.legacy.annotations import ALLOCATED, IDS, UNUSABLE
+from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Resource, candidates
 from tests.plugin.devicemanager import Container, KnownPod
 from tests.plugin.eventually import eventually
 from tests.plugin.extenderworld import CORE, DEVICE, Extender, cores_in_use, extender, limits, pod_document
@@ -27,7 +27,7 @@ def report(node: PluginNode) -> None:
     """What kubelet writes into the Node's status (step 2)."""
     store = node.server.store
     item = store.get("nodes", NODE)
-    meta = {**item["metadata"], "labels": {names.INSTANCE_TYPE_LABEL: node.kind}}
+    meta = {**item["metadata"], "labels": {INSTANCE_TYPE_LABEL: node.kind}}
     capacity = {"cpu": "8", **{name: str(node.manager.capacity(name)) for name in (DEVICE, CORE)}}
     allocatable = {"cpu": "8", **{name: str(node.manager.allocatable(name)) for name in (DEVICE, CORE)}}
     status = {**item["status"], "capacity": capacity, "allocatable": allocatable}
@@ -65,9 +65,9 @@ def test_nine_cores_in_eleven_steps(node: PluginNode) -> None:
         assert pod is not None
         ids, answer = admit(node, pod)
         assert ids == list(range(counts[node.kind]))
-        assert noted(node, pod)[names.IDS] == answer.envs["NEURON_RT_VISIBLE_CORES"] == ",".join(map(str, ids))
+        assert noted(node, pod)[IDS] == answer.envs["NEURON_RT_VISIBLE_CORES"] == ",".join(map(str, ids))
         assert node.manager.counted(pod.uid, CORE) == set(map(str, ids))
-        eventually(lambda: noted(node, pod)[names.ALLOCATED] == "true", what="step 10")
+        eventually(lambda: noted(node, pod)[ALLOCATED] == "true", what="step 10")
 
 
 def test_the_extender_leaves_out_what_the_plugin_says_has_failed(node: PluginNode) -> None:
@@ -75,7 +75,7 @@ def test_the_extender_leaves_out_what_the_plugin_says_has_failed(node: PluginNod
         report(node)
         one.ready()
         node.emulate(missing=frozenset({0}))
-        eventually(lambda: node.node_annotations().get(names.UNUSABLE) == "0", what="the annotation")
+        eventually(lambda: node.node_annotations().get(UNUSABLE) == "0", what="the annotation")
         report(node)
 
         def first() -> int:
@@ -112,7 +112,7 @@ def test_what_the_annotations_say_is_what_containers_have(node: PluginNode, seed
             if arrived is None:
                 continue
             ids, _ = admit(node, arrived)
-            kind = names.Resource(resource)
+            kind = Resource(resource)
             mask = machine.mask(kind, ids)
             assert mask in candidates(machine, kind, len(ids))
             assert not any(mask & other for _, other in running.values()), "a core is given twice"

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from dra_driver.legacy.annotations import Share, from_mapping
-from dra_driver.legacy.demand import Role, Want
-from dra_driver.legacy.names import Resource
 from dra_driver.legacy.placement import Refusal, place
-from dra_driver.legacy.rules import candidates, counts
+from dra_driver.legacy.resource_requests import Role, Want
+from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.legacy.usage import Usage, holding, usage
 from tests.plugin.devicemanager import Container, KnownPod
 from tests.plugin.eventually import eventually

@@ -12,10 +12,18 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dra_driver.legacy import names
-from dra_driver.legacy.annotations import Share
-from dra_driver.legacy.deviceplugin.choosing import NEEDS_EXTENDER
-from dra_driver.legacy.names import Resource
+from dra_driver.legacy.annotations import (
+    ALLOC_TIME,
+    ALLOCATED,
+    ALLOCATION,
+    DEVICES,
+    IDS,
+    RESOURCE_TYPE,
+    UNUSABLE,
+    Share,
+)
+from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
+from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
 from tests.cdischema import SCHEMA
 from tests.plugin.devicemanager import Container, KnownPod
 from tests.plugin.eventually import eventually
@@ -108,23 +116,23 @@ def test_a_lost_chip_counts_on_as_unhealthy_and_the_node_tells_of_it(make: MakeN
         node.manager.wait_for(CORE, 30)
         assert node.manager.capacity(NEURON) == 16
         assert "5" not in node.manager.healthy(NEURON)
-        eventually(lambda: node.node_annotations().get(names.UNUSABLE) == "5", what="the annotation")
+        eventually(lambda: node.node_annotations().get(UNUSABLE) == "5", what="the annotation")
         node.emulate()
         node.manager.wait_for(NEURON, 16)
-        eventually(lambda: names.UNUSABLE not in node.node_annotations(), what="its removal")
+        eventually(lambda: UNUSABLE not in node.node_annotations(), what="its removal")
 
 
 def test_chips_that_were_listed_by_hand_stay_listed(make: MakeNode) -> None:
     node = make("trn1.32xlarge")
     store = node.server.store
     item = store.get("nodes", NODE)
-    store.update("nodes", NODE, {**item, "metadata": {**item["metadata"], "annotations": {names.UNUSABLE: "9"}}})
+    store.update("nodes", NODE, {**item, "metadata": {**item["metadata"], "annotations": {UNUSABLE: "9"}}})
     with node.plugin():
         node.emulate(missing=frozenset({5}))
-        eventually(lambda: node.node_annotations().get(names.UNUSABLE) == "5,9", what="both")
+        eventually(lambda: node.node_annotations().get(UNUSABLE) == "5,9", what="both")
     with node.plugin():  # a restart knows which of them were its own
         node.emulate()
-        eventually(lambda: node.node_annotations().get(names.UNUSABLE) == "9", what="the one by hand")
+        eventually(lambda: node.node_annotations().get(UNUSABLE) == "9", what="the one by hand")
 
 
 # -- with an extender
@@ -138,7 +146,7 @@ def test_nine_cores_on_an_inf1_6xlarge_are_given_as_the_documented_log_says(make
         assert (cores(answer), chips(answer)) == (list(range(9)), [0, 1, 2])
         assert [d.container_path for d in answer.devices] == ["/dev/neuron0", "/dev/neuron1", "/dev/neuron2"]
         assert node.manager.counted(pod.uid, CORE) == {str(n) for n in range(9)}, "kubelet counts the same"
-        eventually(lambda: node.annotations("nrt-test-5038")[names.ALLOCATED] == "true", what="step 10")
+        eventually(lambda: node.annotations("nrt-test-5038")[ALLOCATED] == "true", what="step 10")
 
 
 def test_cores_two_and_three_are_the_second_chip_as_in_the_flow_diagram(make: MakeNode) -> None:
@@ -218,7 +226,7 @@ def test_containers_and_init_containers_get_their_own_shares(make: MakeNode) -> 
         assert cores(answers["c", CORE]) == [10, 11]
         assert chips(answers["b", NEURON]) == [0, 1]
         assert "NEURON_RT_VISIBLE_CORES" not in answers["b", NEURON].envs
-        eventually(lambda: node.annotations("p")[names.ALLOCATED] == "true", what="the record")
+        eventually(lambda: node.annotations("p")[ALLOCATED] == "true", what="the record")
 
 
 def test_kubelet_counts_nothing_but_the_pods_own_where_an_init_container_leaves_some(make: MakeNode) -> None:
@@ -234,10 +242,10 @@ def test_kubelet_counts_nothing_but_the_pods_own_where_an_init_container_leaves_
 @pytest.mark.parametrize(
     "annotations",
     [
-        {names.IDS: "4,5,6,7", names.ALLOCATED: "false", names.ALLOC_TIME: "1743574052764891534"},
-        {names.IDS: "4,5,6,7", names.RESOURCE_TYPE: NEURON},
-        {names.IDS: "4,5,6,7", names.RESOURCE_TYPE: names.RETIRED_DEVICE},
-        {names.DEVICES: "4,5,6,7"},
+        {IDS: "4,5,6,7", ALLOCATED: "false", ALLOC_TIME: "1743574052764891534"},
+        {IDS: "4,5,6,7", RESOURCE_TYPE: NEURON},
+        {IDS: "4,5,6,7", RESOURCE_TYPE: RETIRED_DEVICE},
+        {DEVICES: "4,5,6,7"},
     ],
 )
 def test_annotations_of_other_extenders_are_understood(make: MakeNode, annotations: dict[str, str]) -> None:
@@ -245,7 +253,7 @@ def test_annotations_of_other_extenders_are_understood(make: MakeNode, annotatio
     with node.plugin():
         pod = node.pod("p", Container("main", {NEURON: 4}), annotations=annotations)
         assert chips(admit(node, pod)) == [4, 5, 6, 7]
-        eventually(lambda: node.annotations("p").get(names.ALLOCATED) == "true", what="the record")
+        eventually(lambda: node.annotations("p").get(ALLOCATED) == "true", what="the record")
 
 
 def test_annotations_of_others_are_never_touched(make: MakeNode) -> None:
@@ -254,7 +262,7 @@ def test_annotations_of_others_are_never_touched(make: MakeNode) -> None:
         others = {"k8s.ovn.org/pod-networks": '{"default":{}}', "a": "b"}
         pod = node.pod("p", Container("main", {NEURON: 1}), annotations=others)
         admit(node, pod)
-        eventually(lambda: names.ALLOCATED in node.annotations("p"), what="the record")
+        eventually(lambda: ALLOCATED in node.annotations("p"), what="the record")
         assert others.items() <= node.annotations("p").items()
         patches = [r.body for r in node.server.requests if r.method == "PATCH" and "pods" in r.path]
         assert all(set(body["metadata"]) == {"uid", "annotations"} and len(body) == 1 for body in patches)
@@ -264,17 +272,17 @@ def test_annotations_of_others_are_never_touched(make: MakeNode) -> None:
 @pytest.mark.parametrize(
     ("annotations", "text"),
     [
-        ({names.IDS: "0,1,2"}, "asks for 4 of"),
-        ({names.IDS: "0,1,2,4"}, "no such connected set"),
-        ({names.IDS: "2,3,4,5"}, "no such connected set"),
-        ({names.IDS: "13,14,15,16"}, "no such connected set"),
-        ({names.IDS: "0,1,2,3\n\x1b[31m"}, "cannot be read"),
-        ({names.IDS: "0-99999999999"}, "cannot be read"),
-        ({names.IDS: "0,1,2,3", names.RESOURCE_TYPE: "cpu"}, "cannot be read"),
-        ({names.ALLOCATION: "{"}, "cannot be read"),
-        ({names.ALLOCATION: '{"coresPerDevice":2,"containers":[]}'}, "cannot be read"),
+        ({IDS: "0,1,2"}, "asks for 4 of"),
+        ({IDS: "0,1,2,4"}, "no such connected set"),
+        ({IDS: "2,3,4,5"}, "no such connected set"),
+        ({IDS: "13,14,15,16"}, "no such connected set"),
+        ({IDS: "0,1,2,3\n\x1b[31m"}, "cannot be read"),
+        ({IDS: "0-99999999999"}, "cannot be read"),
+        ({IDS: "0,1,2,3", RESOURCE_TYPE: "cpu"}, "cannot be read"),
+        ({ALLOCATION: "{"}, "cannot be read"),
+        ({ALLOCATION: '{"coresPerDevice":2,"containers":[]}'}, "cannot be read"),
         (
-            {names.ALLOCATION: OTHER_RESOURCE},
+            {ALLOCATION: OTHER_RESOURCE},
             "asks for 4 of aws.amazon.com/neuron",
         ),
     ],
@@ -314,8 +322,8 @@ def test_what_a_running_pod_has_is_not_given_again_whoever_chose_it(make: MakeNo
 @pytest.mark.parametrize(
     "edit",
     [
-        dict.fromkeys((names.ALLOCATION, names.IDS, names.DEVICES, names.RESOURCE_TYPE)),
-        {names.ALLOCATION: "nonsense"},
+        dict.fromkeys((ALLOCATION, IDS, DEVICES, RESOURCE_TYPE)),
+        {ALLOCATION: "nonsense"},
     ],
     ids=["erased", "spoiled"],
 )
@@ -328,7 +336,7 @@ def test_an_edit_of_a_running_pod_takes_nothing_from_those_that_follow_it(
         pod = node.chosen("p", NEURON, range(16))
         admit(node, pod)
         node.set_phase("p", "Running")
-        eventually(lambda: node.annotations("p").get(names.ALLOCATED) == "true", what="the record")
+        eventually(lambda: node.annotations("p").get(ALLOCATED) == "true", what="the record")
         node.annotate("p", edit)
         time.sleep(0.3)
         assert node.manager.allocatable(CORE) == 32
@@ -340,11 +348,11 @@ def test_annotations_that_were_erased_are_written_as_they_were(make: MakeNode) -
     node = make("trn1.32xlarge")
     with node.plugin():
         admit(node, node.chosen("p", NEURON, range(4)))
-        eventually(lambda: node.annotations("p").get(names.ALLOCATED) == "true", what="the record")
+        eventually(lambda: node.annotations("p").get(ALLOCATED) == "true", what="the record")
         before = node.annotations("p")
         node.annotate("p", dict.fromkeys(before))
-        eventually(lambda: names.ALLOCATED in node.annotations("p"), what="the record")
-        changing = {names.ALLOC_TIME}
+        eventually(lambda: ALLOCATED in node.annotations("p"), what="the record")
+        changing = {ALLOC_TIME}
         assert node.annotations("p").keys() == before.keys()
         assert {key: text for key, text in node.annotations("p").items() if key not in changing} == {
             key: text for key, text in before.items() if key not in changing
@@ -379,10 +387,10 @@ def test_one_and_all_work_without_an_extender(make: MakeNode, resource: str, eve
     with node.plugin():
         one = node.plain("one", resource, 1)
         assert len(chips(admit(node, one))) == 1
-        eventually(lambda: names.IDS in node.annotations("one"), what="the record")
-        assert node.annotations("one")[names.ALLOCATED] == "true"
-        assert node.annotations("one")[names.RESOURCE_TYPE] == resource
-        assert {node.annotations("one")[names.IDS]} == node.manager.counted(one.uid, resource)
+        eventually(lambda: IDS in node.annotations("one"), what="the record")
+        assert node.annotations("one")[ALLOCATED] == "true"
+        assert node.annotations("one")[RESOURCE_TYPE] == resource
+        assert {node.annotations("one")[IDS]} == node.manager.counted(one.uid, resource)
         node.end(one)
         node.manager.wait_for(NEURON, 16)
         node.manager.wait_for(CORE, 32)
@@ -398,7 +406,7 @@ def test_other_counts_are_refused_with_the_documented_text(make: MakeNode, resou
     with node.plugin():
         with pytest.raises(KubeletError, match=NEEDS_EXTENDER):
             admit(node, node.plain("p", resource, count))
-        assert names.IDS not in node.annotations("p")
+        assert IDS not in node.annotations("p")
 
 
 def test_chips_and_cores_are_never_double_booked_without_an_extender(make: MakeNode) -> None:
@@ -448,7 +456,7 @@ def test_several_containers_without_an_extender_get_one_each_and_the_record_is_w
         answers = node.manager.admit(pod)
         assert chips(answers["i", NEURON]) == chips(answers["a", NEURON])
         assert chips(answers["a", NEURON]) != chips(answers["b", NEURON])
-        eventually(lambda: len(node.annotations("p").get(names.IDS, "").split(",")) == 2, what="the record")
+        eventually(lambda: len(node.annotations("p").get(IDS, "").split(",")) == 2, what="the record")
 
 
 def test_a_pod_that_asks_for_both_in_one_container_is_explained(make: MakeNode) -> None:

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from dra_driver.legacy.extender import usagemaps
+from dra_driver.legacy.extender import cluster as picture
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.apistore import Object
 from tests.plugin.eventually import eventually
@@ -295,7 +295,7 @@ def test_usage_maps_that_somebody_deletes_or_edits_are_written_again(server: Api
 def test_usage_maps_wait_for_the_end_of_a_burst_but_not_for_ever(
     server: ApiServer, one: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usagemaps, "LATEST_SECONDS", 4.0)
+    monkeypatch.setattr(picture, "LATEST_SECONDS", 4.0)
     add_node(server, "n")
     add_node(server, "m")
     nodes = known_nodes(one, "n", "m")

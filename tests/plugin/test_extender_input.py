@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from lab import pki
 
-from dra_driver.legacy.extender import listening
 from dra_driver.legacy.extender import server as module
 from tests.plugin.agent import free_port
 from tests.plugin.apiserver import ApiServer
@@ -206,7 +205,7 @@ def test_slow_clients_keep_nobody_waiting_and_are_sent_away(one: Extender, monke
 def test_connections_that_are_only_held_open_make_room_for_those_who_ask(
     one: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 20)
     with ExitStack() as stack:
         silent = [
             stack.enter_context(socket.create_connection(("127.0.0.1", one.port), timeout=10)) for _ in range(100)
@@ -221,7 +220,7 @@ def test_connections_that_are_only_held_open_make_room_for_those_who_ask(
 def test_an_answer_under_way_is_not_cut_off_by_others(
     server: ApiServer, one: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 1)
     item = add_pod(server, "p", limits(4))
     server.delay(1.0, 1, path="/binding$")
     found: list[str] = []
@@ -245,7 +244,7 @@ def test_connections_without_a_request_end(server: ApiServer, monkeypatch: pytes
 
 
 def test_a_handshake_that_never_comes_ends(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.5)
     pki.authority(tmp_path, "ca")
     with (
         extender(server, tls=module.Tls(tmp_path / "ca.crt", tmp_path / "ca.key")) as running,

@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from dra_driver.legacy.extender import usagemaps
+from dra_driver.legacy.extender import cluster as picture
 from dra_driver.legacy.extender.binding import Binder, Order
-from dra_driver.legacy.extender.cluster import Cluster
-from dra_driver.legacy.extender.follow import Followers
+from dra_driver.legacy.extender.cluster import Cluster, Followers
 from dra_driver.legacy.extender.service import LEASE_NAME
 from dra_driver.util.errors import DriverError
 from tests.plugin.apiserver import ApiServer
@@ -114,14 +113,14 @@ def test_who_leads_no_more_binds_nothing_and_holds_nothing(server: ApiServer) ->
 def test_who_leads_no_more_writes_no_usage_maps_but_does_when_it_leads_again(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usagemaps, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(picture, "SETTLE_SECONDS", 0.0)
     transport, cluster = server.transport(), Cluster()
     followers = Followers(transport, cluster)
     followers.start()
     try:
         eventually(lambda: cluster.listed, what="nodes and pods")
         leads = False
-        maps = usagemaps.UsageMaps(transport, cluster, lambda: leads)
+        maps = picture.UsageMaps(transport, cluster, lambda: leads)
         maps.write_due()
         assert server.count("PATCH", "/nodes/") == 0
         leads = True

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from dra_driver.kube.election import Times
-from dra_driver.placer.names import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION
-from dra_driver.placer.service import LEASE_NAME, Service
-from dra_driver.placer.values import Rules
+from dra_driver.ultraserver.placer.service import LEASE_NAME, Service
+from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION, Rules
 from dra_driver.util.worker import STOP_SECONDS
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.apistore import Object, Refused

@@ -16,20 +16,23 @@ from typing import Literal
 
 import pytest
 
-from dra_driver.groupstart import following, leading
-from dra_driver.groupstart.following import follow
-from dra_driver.groupstart.leading import lead, listen
-from dra_driver.groupstart.members import GroupError, Member, Table
-from dra_driver.groupstart.messages import (
+from dra_driver.ultraserver.rendezvous import leader as leader_side
+from dra_driver.ultraserver.rendezvous import worker as worker_side
+from dra_driver.ultraserver.rendezvous.leader import lead, listen
+from dra_driver.ultraserver.rendezvous.roster import (
     HELLO_LIMIT,
     Confirmed,
+    GroupError,
     Hello,
+    Member,
     Placed,
     Progress,
     Refused,
+    Table,
     from_leader,
     line_of,
 )
+from dra_driver.ultraserver.rendezvous.worker import follow
 from tests.plugin.eventually import eventually
 
 SERVERS = ("8b6a1c0e5d2f4936", "8b6a1c0e5d2f4937")
@@ -38,7 +41,7 @@ SOON = 20.0
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(worker_side, "RETRY_SECONDS", 0.05)
 
 
 class Group:
@@ -228,7 +231,7 @@ HOSTILE = [
 
 
 def test_strangers_do_not_keep_a_group_from_starting(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading, "HELLO_SECONDS", 0.5)
+    monkeypatch.setattr(leader_side, "HELLO_SECONDS", 0.5)
     group = make(2, 2)
     leader = group.lead()
     silent = [group.connect() for _ in range(20)]
@@ -246,8 +249,8 @@ def test_strangers_do_not_keep_a_group_from_starting(make: Make, monkeypatch: py
 def test_connections_are_bounded_and_free_again_when_they_say_nothing(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leading, "HELLO_SECONDS", 0.5)
-    monkeypatch.setattr(leading, "SPARE_CONNECTIONS", 4)
+    monkeypatch.setattr(leader_side, "HELLO_SECONDS", 0.5)
+    monkeypatch.setattr(leader_side, "SPARE_CONNECTIONS", 4)
     group = make(2, 2)
     leader = group.lead()
     crowd = [group.connect() for _ in range(40)]

@@ -9,19 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.groupstart.environment import env_file, hello, own_host, place_of, variables
-from dra_driver.groupstart.members import GroupError, Member, arrange
-from dra_driver.groupstart.messages import (
+from dra_driver.ultraserver.rendezvous.environment import env_file, hello, own_host, place_of, variables
+from dra_driver.ultraserver.rendezvous.roster import (
     Confirmed,
+    GroupError,
     Hello,
+    Member,
     Placed,
     Progress,
     Refused,
+    Roll,
+    arrange,
     from_leader,
     from_member,
     line_of,
+    progress,
 )
-from dra_driver.groupstart.roll import Roll, progress
 
 A, B, ZEROS = "8b6a1c0e5d2f4937", "8b6a1c0e5d2f4936", "0" * 16
 

@@ -9,14 +9,12 @@ import msgspec
 import pytest
 
 from dra_driver.legacy.annotations import Share, write
-from dra_driver.legacy.demand import Role, Want
 from dra_driver.legacy.extender import answers
-from dra_driver.legacy.extender.choices import Choice
-from dra_driver.legacy.extender.cluster import Cluster
-from dra_driver.legacy.extender.objects import NodeObject, PodObject
-from dra_driver.legacy.extender.verdicts import SHAPES, Verdicts
-from dra_driver.legacy.hardware import hardware
-from dra_driver.legacy.names import Resource
+from dra_driver.legacy.extender.answers import SHAPES, Verdicts
+from dra_driver.legacy.extender.cluster import Choice, Cluster
+from dra_driver.legacy.extender.wire import NodeObject, PodObject
+from dra_driver.legacy.resource_requests import Role, Want
+from dra_driver.legacy.rules import Resource, hardware
 
 TRN1 = hardware("trn1.32xlarge", 16, 32)
 WANTS = (Want("main", Role.MAIN, Resource.DEVICE, 4),)

@@ -12,18 +12,26 @@ from hypothesis import strategies as st
 
 from dra_driver.host.inventory import Finding, NeuronDevice, NodeInventory
 from dra_driver.kubeletplugin.podresources import PodDevices
-from dra_driver.legacy import names
-from dra_driver.legacy.annotations import PodAnnotations, Share, from_mapping, ranges, read, write
-from dra_driver.legacy.demand import Demand, Role, Want
-from dra_driver.legacy.deviceplugin.answer import AnswerSettings, answer, cdi_spec
-from dra_driver.legacy.deviceplugin.choosing import Refusal, choose, prefer
-from dra_driver.legacy.deviceplugin.matching import find
-from dra_driver.legacy.deviceplugin.offer import Offer, offer, plugin_devices
-from dra_driver.legacy.deviceplugin.pods import BoundPod
-from dra_driver.legacy.deviceplugin.recording import FAILED, records, unusable_annotations
-from dra_driver.legacy.deviceplugin.snapshot import Snapshot, share_of, taken_by, waits, withheld
-from dra_driver.legacy.names import Resource
-from dra_driver.legacy.rules import candidates, counts
+from dra_driver.legacy.annotations import (
+    ALLOCATED,
+    ALLOCATION,
+    CORES,
+    IDS,
+    RESOURCE_TYPE,
+    UNUSABLE,
+    PodAnnotations,
+    Share,
+    from_mapping,
+    ranges,
+    read,
+    write,
+)
+from dra_driver.legacy.device_plugin.choosing import Refusal, choose, find, prefer
+from dra_driver.legacy.device_plugin.devices import AnswerSettings, Offer, answer, cdi_spec, offer, plugin_devices
+from dra_driver.legacy.device_plugin.recording import FAILED, records, unusable_annotations
+from dra_driver.legacy.device_plugin.snapshot import BoundPod, Snapshot, share_of, taken_by, waits, withheld
+from dra_driver.legacy.resource_requests import Demand, Role, Want
+from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.topology.instance_types import INSTANCE_TYPES, resolve
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE
@@ -311,7 +319,7 @@ def test_what_kubelet_counts_is_taken_unless_it_is_known_what_was_handed_out() -
 
 def test_ids_without_names_of_containers_are_dealt_out_in_order() -> None:
     wants = (one(CORE, 4, "i", Role.INIT), one(CORE, 2, "a"), one(CORE, 3, "b"))
-    item = pod("p", wants, {names.IDS: "2,3,4,5,6", names.RESOURCE_TYPE: CORE.value})
+    item = pod("p", wants, {IDS: "2,3,4,5,6", RESOURCE_TYPE: CORE.value})
     said = read(item.annotations)
     assert said is not None
     dealt = {want.container: share.ids for want in wants if (share := share_of(item, said, want.container))}
@@ -351,10 +359,10 @@ def test_an_extenders_choice_is_handed_out_when_all_containers_have_theirs() -> 
         return [record.annotations for record in records(Snapshot(offered(), [item], None, handed), 2)]
 
     assert recorded() == recorded("a") == []
-    assert recorded("a", "b") == [{names.ALLOCATED: "true"}]
+    assert recorded("a", "b") == [{ALLOCATED: "true"}]
 
 
-@given(st.dictionaries(st.sampled_from([names.IDS, names.CORES, names.ALLOCATION, names.RESOURCE_TYPE]), st.text()))
+@given(st.dictionaries(st.sampled_from([IDS, CORES, ALLOCATION, RESOURCE_TYPE]), st.text()))
 def test_annotations_of_any_text_never_break_the_picture(annotations: dict[str, str]) -> None:
     item = pod("p", (one(DEVICE, 1),), running=True)
     odd = replace(item, annotations=from_mapping(annotations))
@@ -381,25 +389,25 @@ def test_the_spec_has_every_name_that_answers_give() -> None:
                 assert set(answer(found, share, settings).cdi_names) <= known
 
 
-IDS = st.sets(st.integers(0, 15)).map(lambda ids: tuple(sorted(ids)))
+CHIPS = st.sets(st.integers(0, 15)).map(lambda ids: tuple(sorted(ids)))
 
 
-@given(by_hand=IDS, broken=st.lists(IDS, min_size=1, max_size=4))
+@given(by_hand=CHIPS, broken=st.lists(CHIPS, min_size=1, max_size=4))
 def test_what_was_listed_by_hand_outlives_what_breaks_and_heals(
     by_hand: tuple[int, ...], broken: list[tuple[int, ...]]
 ) -> None:
-    annotations = {names.UNUSABLE: ranges(by_hand)} if by_hand else {}
+    annotations = {UNUSABLE: ranges(by_hand)} if by_hand else {}
     for unusable in [*broken, ()]:
         for key, value in unusable_annotations(annotations, unusable).items():
             annotations.pop(key, None)
             if value is not None:
                 annotations[key] = value
         assert unusable_annotations(annotations, unusable) == {}
-        listed_now = set(_ids(annotations.get(names.UNUSABLE)))
+        listed_now = set(_ids(annotations.get(UNUSABLE)))
         assert set(unusable) <= listed_now
         assert set(by_hand) - set().union(*broken) <= listed_now
     assert FAILED not in annotations
-    assert set(_ids(annotations.get(names.UNUSABLE))) <= set(by_hand)
+    assert set(_ids(annotations.get(UNUSABLE))) <= set(by_hand)
 
 
 def _ids(text: str | None) -> tuple[int, ...]:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli.main import main
 from dra_driver.legacy.migration import Nodes, migrate
-from dra_driver.legacy.names import Resource
-from dra_driver.legacy.rules import candidates, counts
+from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 
 TYPES = [name for name, row in INSTANCE_TYPES.items() if row.devices is not None]

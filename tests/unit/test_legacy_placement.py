@@ -10,11 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.legacy.demand import MOST_CONTAINERS, Container, Demand, Limits, Number, Resources, Role, Want, demand
-from dra_driver.legacy.hardware import Hardware, hardware
-from dra_driver.legacy.names import Resource
 from dra_driver.legacy.placement import Packing, Refusal, fits, list_counts, place, union
-from dra_driver.legacy.rules import candidates
+from dra_driver.legacy.resource_requests import (
+    MOST_CONTAINERS,
+    Container,
+    Demand,
+    Limits,
+    Number,
+    Resources,
+    Role,
+    Want,
+    demand,
+)
+from dra_driver.legacy.rules import Hardware, Resource, candidates, hardware
 from dra_driver.util.errors import DriverError
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.legacy.annotations import Allocation, Share
-from dra_driver.legacy.demand import Demand, Role, Want
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant, victims
-from dra_driver.legacy.hardware import Hardware, hardware
-from dra_driver.legacy.names import Resource
 from dra_driver.legacy.placement import fits
+from dra_driver.legacy.resource_requests import Demand, Role, Want
+from dra_driver.legacy.rules import Hardware, Resource, hardware
 from dra_driver.legacy.usage import Holding, usage
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE

@@ -6,9 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.legacy.hardware import Hardware, hardware
-from dra_driver.legacy.names import Resource
-from dra_driver.legacy.rules import BEST_SCORE, by_wholeness, candidates, counts, free_candidates, score, wholeness
+from dra_driver.legacy.rules import (
+    BEST_SCORE,
+    Hardware,
+    Resource,
+    by_wholeness,
+    candidates,
+    counts,
+    free_candidates,
+    hardware,
+    score,
+    wholeness,
+)
 from dra_driver.topology.fabric import is_run
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.legacy.annotations import (
+    ALLOCATION,
     POD_KEYS,
     Allocation,
     PodAnnotations,
@@ -20,9 +21,8 @@ from dra_driver.legacy.annotations import (
     usage_map,
     write,
 )
-from dra_driver.legacy.demand import Demand, Role, Want
-from dra_driver.legacy.hardware import hardware
-from dra_driver.legacy.names import ALLOCATION, Resource
+from dra_driver.legacy.resource_requests import Demand, Role, Want
+from dra_driver.legacy.rules import Resource, hardware
 from dra_driver.legacy.usage import Holding, held, holding, usage
 from dra_driver.util.errors import DriverError
 

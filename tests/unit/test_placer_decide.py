@@ -6,8 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.placer.names import GROUP_LABEL, LWS_TOPOLOGY, SERVER_2, SERVER_4
-from dra_driver.placer.values import Action, Explain, Node, Note, Place, Pod, Release, Rules, Taint, Toleration
+from dra_driver.ultraserver.placer.values import (
+    GROUP_LABEL,
+    LWS_TOPOLOGY,
+    SERVER_2,
+    SERVER_4,
+    Action,
+    Explain,
+    Node,
+    Note,
+    Place,
+    Pod,
+    Release,
+    Rules,
+    Taint,
+    Toleration,
+)
 from tests.placerworld import World, ultraservers
 
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dra_driver.placer.values import Rules
+from dra_driver.ultraserver.placer.values import Rules
 from tests.placerworld import World, ultraservers
 
 TIMEOUT = 60.0

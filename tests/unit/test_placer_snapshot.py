@@ -14,15 +14,14 @@ from dra_driver.kube.cluster import ClusterNode, Offer
 from dra_driver.kube.objects import ResourceClaim
 from dra_driver.kube.pods import Pod as ApiPod
 from dra_driver.kube.timestamps import seconds, timestamp
-from dra_driver.placer.names import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION
-from dra_driver.placer.snapshot import (
+from dra_driver.ultraserver.placer.snapshot import (
     MOST_RELEASED,
     pod_of,
     read_released,
     snapshot,
     write_released,
 )
-from dra_driver.placer.values import Released
+from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION, Released
 
 
 def node(**changes: Any) -> ClusterNode:

@@ -1,1 +1,1 @@
-"""The device plugin: offers a node's chips and cores to kubelet, and gives each container what was chosen for it."""
+"""One node's chips are offered by the DRA driver or by a device plugin, never by both."""

@@ -14,7 +14,7 @@ from dra_driver.kube.errors import ApiError
 from dra_driver.kube.objects import Node
 from dra_driver.kube.resources import ResourceApi
 from dra_driver.kubeletplugin.podresources import PodDevices
-from dra_driver.legacy.names import RETIRED_DEVICE, Resource
+from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 

@@ -24,13 +24,11 @@ from dra_driver.kube.collection import Collection
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import Transport
-from dra_driver.legacy import names
-from dra_driver.legacy.annotations import ranges, write
-from dra_driver.legacy.extender.choices import Choice, Chosen
-from dra_driver.legacy.extender.cluster import Cluster
-from dra_driver.legacy.extender.objects import PODS, Pod, PodObject, pod_of, wanted
-from dra_driver.legacy.names import Resource
+from dra_driver.legacy.annotations import ALLOC_TIME, ranges, write
+from dra_driver.legacy.extender.cluster import Choice, Chosen, Cluster
+from dra_driver.legacy.extender.wire import PODS, Pod, PodObject, pod_of, wanted
 from dra_driver.legacy.placement import Refusal
+from dra_driver.legacy.rules import Resource
 from dra_driver.util.errors import DriverError
 
 TRIES: Final = 4
@@ -219,7 +217,7 @@ class Binder:
     def _fence(self, order: Order) -> PodObject:
         """Make every Binding that was sent before too old."""
         self._require_leader()
-        metadata = {"uid": order.uid, "annotations": {names.ALLOC_TIME: str(self._clock())}}
+        metadata = {"uid": order.uid, "annotations": {ALLOC_TIME: str(self._clock())}}
         return self._pods.patch(order.namespace, order.name, {"metadata": metadata})
 
     def _done(self, order: Order) -> None:

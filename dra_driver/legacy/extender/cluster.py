@@ -1,29 +1,105 @@
-"""The extender's picture of the cluster: nodes, pods with Neuron limits, and what was chosen a moment ago.
-
-What is taken on a node follows from the pods bound to it, as the watch tells of them, and from ``Chosen``: what this
-process has chosen for a pod, from before the choice is written until the pod has ended. So nothing is given twice
-between a choice and the news of it, and what others write into annotations later frees nothing.
-
-Nothing here blocks or fails; all methods may be called from any thread.
-"""
+"""What this process has chosen for pods, from before it is written until the pod is gone."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from dra_driver.legacy.annotations import Allocation, Share, usage_map
-from dra_driver.legacy.demand import Demand
-from dra_driver.legacy.extender.choices import Choice, Choices, Chosen
-from dra_driver.legacy.extender.objects import Node, NodeObject, Pod, PodObject, node_of, pod_of
+from dra_driver.kube.collection import Collection
+from dra_driver.kube.election import REQUEST_SECONDS
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.resources import WatchEvent
+from dra_driver.kube.transport import Transport
+from dra_driver.kube.watch import Reflector
+from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, Allocation, Share, usage_map
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant
-from dra_driver.legacy.hardware import Hardware
-from dra_driver.legacy.names import Resource
+from dra_driver.legacy.extender.wire import NODES, PODS, RUNNING, Node, NodeObject, Pod, PodObject, node_of, pod_of
 from dra_driver.legacy.placement import Refusal, place, union
+from dra_driver.legacy.resource_requests import Demand
+from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.legacy.usage import Holding, Usage, held_if_there, usage
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was chosen for a pod.
+
+    Attributes:
+        key: ``namespace/name`` of the pod.
+        node: where.
+        allocation: what.
+        written: when the API server has confirmed it (monotonic clock); None before that.
+    """
+
+    key: str
+    node: str
+    allocation: Allocation
+    written: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice as it is reported.
+
+    Attributes:
+        hardware: of the node.
+        shares: by container.
+        before: cores that were taken.
+        after: cores that are taken with it.
+    """
+
+    hardware: Hardware
+    shares: tuple[Share, ...]
+    before: int
+    after: int
+
+
+class Choices:
+    """By UID of the pod, and by node. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[str, Chosen] = {}
+        self._on: dict[str, set[str]] = {}
+
+    def get(self, uid: str) -> Chosen | None:
+        """What was chosen for a pod."""
+        return self._chosen.get(uid)
+
+    def on(self, node: str) -> Iterable[str]:
+        """UIDs of the pods for which something was chosen on a node."""
+        return self._on.get(node, ())
+
+    def all(self) -> list[tuple[str, Chosen]]:
+        """Everything, by UID."""
+        return list(self._chosen.items())
+
+    def put(self, uid: str, chosen: Chosen) -> None:
+        """Remember; what was chosen for the pod before must be forgotten."""
+        self._chosen[uid] = chosen
+        self._on.setdefault(chosen.node, set()).add(uid)
+
+    def confirm(self, uid: str, now: float) -> None:
+        """The API server has written it."""
+        chosen = self._chosen.get(uid)
+        if chosen is not None:
+            self._chosen[uid] = replace(chosen, written=now)
+
+    def drop(self, uid: str) -> Chosen | None:
+        """Forget; what it was."""
+        chosen = self._chosen.pop(uid, None)
+        if chosen is not None:
+            there = self._on[chosen.node]
+            there.discard(uid)
+            if not there:
+                del self._on[chosen.node]
+        return chosen
+
 
 _UNKNOWN: Final = Refusal("The node is not known to the Neuron extender yet", lasting=False)
 
@@ -329,3 +405,130 @@ def _version(pod: Pod) -> int:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+class Followers:
+    """One thread for pods, one for nodes.
+
+    Args:
+        transport: the API server.
+        cluster: what to tell.
+    """
+
+    def __init__(self, transport: Transport, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._pods = Collection(transport, PODS, RUNNING, timeout=60.0)
+        self._nodes = Collection(transport, NODES, timeout=60.0)
+        self._started = 0.0
+        self._over = False
+        self._reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(
+                "pods",
+                self._list_pods,
+                self._pods.watch,
+                self._pods_listed,
+                self._pod_changed,
+                backoff=Backoff(cap=10.0),
+            ),
+            Reflector(
+                "nodes",
+                self._nodes.list_all,
+                self._nodes.watch,
+                self._nodes_listed,
+                self._node_changed,
+                backoff=Backoff(cap=10.0),
+            ),
+        )
+
+    def start(self) -> None:
+        """Begin to follow."""
+        for reflector in self._reflectors:
+            reflector.start()
+
+    def stop(self) -> None:
+        """End, without waiting: what a thread tells from now on is not heard."""
+        self._over = True
+        for reflector in self._reflectors:
+            reflector.stop(0)
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Its loops, for health reports."""
+        return [reflector.worker for reflector in self._reflectors]
+
+    def problems(self) -> list[str]:
+        """Why something is not followed now."""
+        return [reflector.last_error for reflector in self._reflectors if reflector.last_error]
+
+    def _list_pods(self) -> tuple[list[PodObject], str]:
+        # Called in the same thread as `_pods_listed`, before it.
+        self._started = time.monotonic()
+        return self._pods.list_all()
+
+    def _pods_listed(self, items: list[PodObject]) -> None:
+        if not self._over:
+            self._cluster.pods_listed(items, self._started)
+
+    def _pod_changed(self, event: WatchEvent[PodObject]) -> None:
+        if event.object is not None and not self._over:
+            self._cluster.pod_changed(event.object, gone=event.type == "DELETED")
+
+    def _nodes_listed(self, items: list[NodeObject]) -> None:
+        if not self._over:
+            self._cluster.nodes_listed(items)
+
+    def _node_changed(self, event: WatchEvent[NodeObject]) -> None:
+        if event.object is not None and not self._over:
+            self._cluster.node_changed(event.object, gone=event.type == "DELETED")
+
+
+SETTLE_SECONDS: Final = 1.0
+"""Nodes are written when nothing has changed on any of them for so long: a write for each pod of a burst, and the news
+of it for everybody who watches nodes, would take processor time from those who schedule."""
+LATEST_SECONDS: Final = 10.0
+"""A node waits no longer than this."""
+PAUSE_SECONDS: Final = 10.0
+"""No node is written for so long after one could not be."""
+
+log = logging.getLogger(__name__)
+
+
+class UsageMaps:
+    """Writes what is out of date, one node after the other.
+
+    Args:
+        transport: the API server.
+        cluster: what is taken.
+        may_act: asked before each write.
+    """
+
+    def __init__(self, transport: Transport, cluster: Cluster, may_act: Callable[[], bool]) -> None:
+        self._nodes = Collection(transport, NODES, timeout=REQUEST_SECONDS)
+        self._cluster = cluster
+        self._may_act = may_act
+        self._not_before = 0.0
+        self.last_error = ""
+
+    def write_due(self) -> None:
+        """Bring the annotations of all nodes up to date; what cannot be written now is left for later."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return
+        quiet = now - self._cluster.touched_at >= SETTLE_SECONDS
+        for node, maps in self._cluster.stale_maps(now - (SETTLE_SECONDS if quiet else LATEST_SECONDS)):
+            if not self._may_act():
+                self._cluster.maps_not_written(node.name)
+                return
+            annotations = dict(zip((DEVICE_USAGE, CORE_USAGE), maps, strict=True))
+            metadata = {"uid": node.uid, "annotations": annotations}
+            try:
+                self._nodes.patch("", node.name, {"metadata": metadata})
+                self.last_error = ""
+            except ApiError as error:
+                self._cluster.maps_not_written(node.name)
+                if error.object_missing or error.status == 409:
+                    continue
+                self.last_error = str(error)
+                self._not_before = now + max(PAUSE_SECONDS, error.retry_after or 0.0)
+                log.warning("the usage maps of node %s could not be written: %s", node.name, error)
+                return

@@ -11,11 +11,9 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.legacy.demand import Demand, at_once
-from dra_driver.legacy.hardware import Hardware
-from dra_driver.legacy.names import Resource
 from dra_driver.legacy.placement import Packing, cores_of
-from dra_driver.legacy.rules import free_candidates
+from dra_driver.legacy.resource_requests import Demand, at_once
+from dra_driver.legacy.rules import Hardware, Resource, free_candidates
 from dra_driver.legacy.usage import Holding, held_by, usage
 
 

@@ -19,12 +19,10 @@ from dra_driver.kube.collection import Collection
 from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
 from dra_driver.kube.records import LEASES
 from dra_driver.kube.transport import Transport
+from dra_driver.legacy.extender.answers import Verdicts
 from dra_driver.legacy.extender.binding import Binder
-from dra_driver.legacy.extender.cluster import Cluster
-from dra_driver.legacy.extender.follow import Followers
+from dra_driver.legacy.extender.cluster import Cluster, Followers, UsageMaps
 from dra_driver.legacy.extender.server import OPERATIONS, Server, State, Tls
-from dra_driver.legacy.extender.usagemaps import UsageMaps
-from dra_driver.legacy.extender.verdicts import Verdicts
 from dra_driver.metrics import Operations, Sample
 from dra_driver.util.worker import Worker, stop_in_turn
 

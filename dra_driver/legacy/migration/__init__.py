@@ -4,8 +4,7 @@
 Values in, values out: no files, no cluster.
 """
 
-from dra_driver.legacy.migration.extended import extended_classes
-from dra_driver.legacy.migration.files import Migration, migrate
-from dra_driver.legacy.migration.values import Nodes
+from dra_driver.legacy.migration.files import Migration, extended_classes, migrate
+from dra_driver.legacy.migration.limits import Nodes
 
 __all__ = ["Migration", "Nodes", "extended_classes", "migrate"]

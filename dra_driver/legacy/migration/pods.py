@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dra_driver.legacy.demand import Role
-from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.migration.claims import Template, template
-from dra_driver.legacy.migration.values import Nodes, Path, Warnings, not_possible
-from dra_driver.legacy.migration.wants import Place, chosen_type, places, without
-from dra_driver.legacy.names import Resource
+from dra_driver.legacy.migration.limits import Nodes, Path, Place, Warnings, chosen_type, not_possible, places, without
 from dra_driver.legacy.placement import fits, unsupported
-from dra_driver.legacy.rules import candidates
+from dra_driver.legacy.resource_requests import Role
+from dra_driver.legacy.rules import Hardware, Resource, candidates
 from dra_driver.simulator.manifests import Origin
 from dra_driver.topology.instance_types import InstanceType, lookup
 from dra_driver.util.errors import DriverError

@@ -1,0 +1,394 @@
+"""What an administrator sets for a node's device plugin; the command line documents each."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.watch import HostWatch
+from dra_driver.kube.collection import Collection
+from dra_driver.kube.collection import Resource as ApiResource
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.informer import Informer
+from dra_driver.kube.objects import Node
+from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.transport import Transport
+from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
+from dra_driver.kubeletplugin.health import HealthServer
+from dra_driver.kubeletplugin.podresources import PodDevices, list_pods
+from dra_driver.legacy.device_plugin.allocator import OPERATIONS, Allocator, ResourceAnswers
+from dra_driver.legacy.device_plugin.devices import (
+    CDI_KIND,
+    CDI_OWNER,
+    AnswerSettings,
+    Offer,
+    cdi_spec,
+    offer,
+    plugin_devices,
+)
+from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
+from dra_driver.legacy.device_plugin.snapshot import PODS, Snapshot, WirePod, withheld
+from dra_driver.legacy.deviceplugin.exclusion import Excluded, check_claims, check_slices
+from dra_driver.legacy.rules import Resource
+from dra_driver.metrics import Collector, Operations, Sample, serve
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
+from dra_driver.version import VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePluginSettings:
+    """One value for each option, checked."""
+
+    node_name: str
+    host_root: Path
+    kubelet_directory: Path
+    cdi_root: Path
+    health_port: int
+    health_address: str
+    metrics_port: int
+    metrics_address: str
+    rescan_seconds: float
+    answer: AnswerSettings
+    look_seconds: float = 1.0
+    """Between looks at kubelet's socket and the own ones."""
+    guard_seconds: float = 60.0
+    """Between looks whether the DRA driver has come to the node."""
+
+
+REQUEST_SECONDS: Final = 3.0
+"""kubelet waits meanwhile, and no other pod starts."""
+
+NODES: Final = ApiResource(Node, "Node", "nodes", ("v1",))
+
+
+class NodeSources:
+    """The edges of the allocator (``allocator.Sources``) and of the agent.
+
+    Args:
+        settings: of the plugin.
+        transport: the API server.
+        offered: what the node has now.
+        changed: called when a pod changes.
+    """
+
+    def __init__(
+        self,
+        settings: DevicePluginSettings,
+        transport: Transport,
+        offered: Callable[[], Offer | None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._offered = offered
+        query = (("fieldSelector", f"spec.nodeName={settings.node_name}"),)
+        self._pods = Collection(transport, PODS, query, REQUEST_SECONDS)
+        self._nodes = Collection(transport, NODES, (), REQUEST_SECONDS)
+        self._informer = Informer("pods of this node", Collection(transport, PODS, query), changed)
+        self._labels: Mapping[str, str] | None = None
+        self.api = ResourceApi(transport)
+
+    def start(self) -> None:
+        """Begin to follow the pods."""
+        self._informer.start()
+
+    def stop(self, timeout: float) -> None:
+        """End within ``timeout`` seconds."""
+        self._informer.stop(timeout)
+
+    @property
+    def worker(self) -> Worker:
+        """The loop that follows the pods, for health reports."""
+        return self._informer.worker
+
+    def problems(self) -> list[str]:
+        """Why the pods of the node are not known; [] when they are."""
+        if self._informer.current:
+            return []
+        return [f"the pods of the node are not followed: {self._informer.last_error or 'not read yet'}"]
+
+    @property
+    def followed(self) -> bool:
+        """Whether the pods are known and followed."""
+        return self._informer.current
+
+    def labels(self) -> Mapping[str, str]:
+        """Labels of the Node, read once: what is used of them never changes. ApiError while they are unknown."""
+        if self._labels is None:
+            self._labels = dict(self._nodes.get("", self._settings.node_name).metadata.labels or {})
+        return self._labels
+
+    def write_unusable(self, unusable: tuple[int, ...]) -> bool:
+        """Make the Node's annotations name these chips; whether that took a write. ApiError."""
+        node = self._nodes.get("", self._settings.node_name)
+        change = unusable_annotations(node.metadata.annotations or {}, unusable)
+        if change:
+            meta = {"uid": node.metadata.uid, "annotations": change}
+            self._nodes.patch("", self._settings.node_name, {"metadata": meta})
+        return bool(change)
+
+    # allocator.Sources
+
+    def pods(self) -> Sequence[WirePod]:
+        """Pods as the watch has told."""
+        return self._informer.objects()
+
+    def list_pods(self) -> Sequence[WirePod]:
+        """Pods as stored now."""
+        return self._pods.list_all()[0]
+
+    def get_pod(self, namespace: str, name: str) -> WirePod:
+        """One pod as stored now."""
+        return self._pods.get(namespace, name)
+
+    def listed(self) -> Sequence[PodDevices]:
+        """What kubelet tells."""
+        return list_pods(self._settings.kubelet_directory)
+
+    def offer(self) -> Offer | None:
+        """What the node has."""
+        return self._offered()
+
+    def record(self, record: Record) -> None:
+        """Write annotations of a pod, and no others; a pod of that name with another UID is left alone."""
+        change = {"metadata": {"uid": record.pod.uid, "annotations": dict(record.annotations)}}
+        try:
+            self._informer.wrote(self._pods.patch(record.pod.namespace, record.pod.name, change))
+        except ApiError as error:
+            if not (error.object_missing or error.status == 409):  # it has ended; nothing is to be recorded
+                raise
+
+
+KEEP_SECONDS: Final = 10.0
+"""Between looks without a reason: kubelet does not say when its count changes."""
+SETTLE_SECONDS: Final = 0.05
+"""Between a change and the look at it, so that several changes are one."""
+CALL_GRACE: Final = 5.0
+"""Seconds that running calls of kubelet get at the end, for each resource."""
+THREAD_GRACE: Final = 1.0
+"""Seconds that a thread gets which may be waiting for the API server or the host."""
+FORBIDDEN: Final = 403
+
+log = logging.getLogger(__name__)
+
+
+class DevicePluginAgent:
+    """One node's device plugin.
+
+    Args:
+        settings: what an administrator sets.
+        transport: access to the API server.
+        on_fatal: called when the plugin cannot go on and the process should end with an error.
+    """
+
+    def __init__(self, settings: DevicePluginSettings, transport: Transport, on_fatal: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self.fatal = ""
+        """Why it cannot go on, or ""."""
+        self._offer: Offer | None = None
+        self._taking = threading.Lock()
+        """Held while an inventory becomes the offer, and the CDI file."""
+        self._keeper = Worker("keeping kubelet's count", self._keep, settle=SETTLE_SECONDS)
+        self._cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
+        self._sources = NodeSources(settings, transport, lambda: self._offer, self._keeper.wake)
+        self._allocator = Allocator(self._sources, settings.answer, self._keeper.wake)
+        self._operations = Operations(OPERATIONS)
+        self._stop_metrics: Callable[[], None] | None = None
+        self._plugins = {
+            resource: DevicePlugin(
+                resource.value,
+                ResourceAnswers(self._allocator, resource, self._operations, self._renew),
+                kubelet_directory=settings.kubelet_directory,
+                name=f"neuron-dra-driver-{resource.value.partition('/')[2]}",
+                interval=settings.look_seconds,
+            )
+            for resource in Resource
+        }
+        self._host = HostWatch(settings.host_root, self._sources.labels, self._on_inventory, settings.rescan_seconds)
+        self._guarded_at: float | None = None
+        self._guard_error = "not tried yet"
+        self._pods_known = False
+        self._unusable: tuple[int, ...] | None = None
+        """What the Node's annotations were last made to say."""
+        self._trouble: dict[str, str] = {}
+        checks = {"": self.readiness, "liveness": self.liveness, "readiness": self.readiness}
+        self._health = HealthServer(settings.health_port, settings.health_address, checks)
+
+    def start(self) -> None:
+        """Begin. Excluded where the DRA driver has the chips; DriverError when a port or socket cannot be had."""
+        log.info("neuron-dra-driver %s, device plugin on node %s", VERSION, self._settings.node_name)
+        self._guard()
+        self._sources.start()
+        self._host.start()
+        if self._host.current.emulated:
+            kind = self._host.current.instance_type
+            log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", kind)
+        self._health.start()
+        if self._settings.metrics_port >= 0:
+            text = "Time to answer one request of kubelet."
+            collector = Collector(self._operations, self._samples, "device_plugin_request_seconds", text)
+            self._stop_metrics = serve(collector, self._settings.metrics_address, self._settings.metrics_port)
+        for plugin in self._plugins.values():
+            plugin.start()
+        self._keeper.start()
+
+    def stop(self) -> None:
+        """Finish what kubelet asked for and remove the own sockets; containers keep what they have."""
+        log.info("stopping; running containers keep their devices")
+        self._keeper.stop(0)
+        stop_in_turn(
+            *((plugin.stop, CALL_GRACE) for plugin in self._plugins.values()),
+            (self._keeper.stop, CALL_GRACE),
+            (self._sources.stop, THREAD_GRACE),
+            (self._host.stop, THREAD_GRACE),
+            (self._health.stop, THREAD_GRACE),
+        )
+        if self._stop_metrics is not None:
+            self._stop_metrics()
+
+    # What it tells
+
+    def liveness(self) -> list[str]:
+        """Problems that a restart may mend; [] when there are none."""
+        found = [self.fatal, *(worker.stuck(PATIENCE_SECONDS) for worker in self._workers)]
+        return [text for text in found if text]
+
+    def readiness(self) -> list[str]:
+        """All that keeps the plugin from its work right now; [] when there is nothing."""
+        found = [self.fatal, *self._sources.problems(), *(plugin.problem() for plugin in self._plugins.values())]
+        if self._guarded_at is None:
+            found.append(f"whether the DRA driver has this node is not known: {self._guard_error}")
+        if self._allocator.kubelet_trouble:
+            found.append(f"kubelet does not tell of its pods: {self._allocator.kubelet_trouble}")
+        found += [worker.problem() for worker in self._workers]
+        return [text for text in found if text]
+
+    @property
+    def _workers(self) -> tuple[Worker, ...]:
+        plugins = (plugin.worker for plugin in self._plugins.values())
+        return (self._keeper, self._host.worker, self._sources.worker, *plugins)
+
+    def _samples(self) -> Iterator[Sample]:
+        """What the metrics show beside the durations."""
+        for resource, plugin in self._plugins.items():
+            labels, devices = (("resource", resource.value),), plugin.devices
+            for name, text, value in (
+                ("devices", "Devices that kubelet counts.", len(devices)),
+                ("healthy_devices", "Those of them that can be given.", sum(device.healthy for device in devices)),
+                ("followed", "1 while kubelet follows the devices.", plugin.in_use),
+            ):
+                yield Sample(f"device_plugin_{name}", text, float(value), labels)
+            text = "How often kubelet has accepted the plugin."
+            yield Sample("device_plugin_registrations", text, float(plugin.registrations), labels, "counter")
+
+    # The host
+
+    def _renew(self) -> None:
+        # The CDI file has device numbers in it, and the kernel module may have been loaded anew since the last scan.
+        if self._settings.answer.injection == "cdi":
+            self._on_inventory(self._host.now())
+
+    def _on_inventory(self, inventory: NodeInventory) -> None:
+        with self._taking:
+            self._take(inventory)
+
+    def _take(self, inventory: NodeInventory) -> None:
+        found = offer(inventory, self._offer)
+        if found is None:
+            log.info("no Neuron device so far; the resources appear with the first one")
+            return
+        if self._settings.answer.injection == "cdi" and found.numbers:
+            self._cdi.write(CDI_OWNER, cdi_spec(found, self._settings.answer))
+        if found != self._offer:
+            log.info(
+                "%s: %d of %d devices can be used, %d cores each",
+                found.hardware.instance_type,
+                len(found.usable),
+                found.hardware.devices,
+                found.hardware.cores_per_device,
+            )
+        self._offer = found
+        self._keeper.wake()
+
+    # The keeper
+
+    def _keep(self) -> float:
+        try:
+            self._look()
+        except Excluded as error:
+            self._end(str(error))
+            return math.inf
+        return min(KEEP_SECONDS, self._settings.guard_seconds)
+
+    def _look(self) -> None:
+        self._guard_if_due()
+        world = self._allocator.world()
+        # Once known, a watch that is away for a while is no reason to keep from kubelet that a chip has failed.
+        self._pods_known = self._pods_known or self._sources.followed
+        if world is None or self._guarded_at is None or not self._pods_known:
+            return
+        check_claims(self._settings.node_name, (world.listed or {}).values())
+        for resource, plugin in self._plugins.items():
+            if plugin.update(plugin_devices(world.offer, resource, withheld(world, resource))):
+                healthy = sum(device.healthy for device in plugin.devices)
+                log.info("%d of %d %s can be given", healthy, len(plugin.devices), resource.value)
+        self._record(world)
+
+    def _record(self, world: Snapshot) -> None:
+        for record in records(world, time.time_ns()):
+            self._attempt(f"annotations of pod {record.pod}", partial(self._sources.record, record))
+        unusable = world.offer.unusable
+        if unusable != self._unusable:
+
+            def write() -> None:
+                self._sources.write_unusable(unusable)
+                self._unusable = unusable
+
+            self._attempt("annotations of the node", write)
+
+    def _guard_if_due(self) -> None:
+        at = self._guarded_at
+        if at is None or time.monotonic() - at >= self._settings.guard_seconds:
+            self._guard()
+
+    def _guard(self) -> None:
+        """Look whether the DRA driver has the node. Raises Excluded, or DriverError if that may not be asked."""
+        try:
+            check_slices(self._sources.api, self._settings.node_name)
+        except ApiError as error:
+            if error.status == FORBIDDEN:
+                raise Excluded(
+                    f"whether the DRA driver publishes the same chips cannot be found out: {error.message or error}",
+                    consequence="the device plugin does not run beside it, and ends",
+                    remedy="grant list of resourceslices.resource.k8s.io to its service account",
+                ) from error
+            self._guard_error = str(error)
+            log.warning("whether the DRA driver has this node is not known: %s; asked again", error)
+            return
+        self._guarded_at = time.monotonic()
+
+    def _end(self, text: str) -> None:
+        log.critical("%s", text)
+        self.fatal = text
+        self._on_fatal()
+
+    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+        """Do it; what fails is logged once for as long as it stays the same, and tried again at the next look."""
+        try:
+            action()
+        except DriverError as error:
+            if self._trouble.get(what) != str(error):
+                log.warning("%s cannot be written: %s", what, error)
+            self._trouble[what] = str(error)
+        else:
+            self._trouble.pop(what, None)

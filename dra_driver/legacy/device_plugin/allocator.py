@@ -1,0 +1,326 @@
+"""Answers kubelet for both resources: finds the container, decides, and remembers what was handed out.
+
+One request at a time, as kubelet asks. What pods say is read anew before it is acted upon: what a watch has told may be
+a moment old, and a pod of the same name may have taken the place of another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from dra_driver.kube.errors import ApiError
+from dra_driver.kubeletplugin.calls import CallError
+from dra_driver.kubeletplugin.deviceservice import ContainerDevices
+from dra_driver.kubeletplugin.podresources import PodDevices
+from dra_driver.legacy.annotations import Share, ranges
+from dra_driver.legacy.device_plugin.choosing import Choice, Match, Refusal, choose, find, prefer, unknown_pods
+from dra_driver.legacy.device_plugin.devices import AnswerSettings, Offer, answer
+from dra_driver.legacy.device_plugin.recording import Record, record_of
+from dra_driver.legacy.device_plugin.snapshot import Listed, Snapshot, WirePod, bound_pod, numbers, waits
+from dra_driver.legacy.resource_requests import ENDED
+from dra_driver.legacy.rules import Resource
+from dra_driver.metrics import Operations
+from dra_driver.util.errors import DriverError
+
+OPERATIONS: Final = ("prefer", "allocate")
+"""What kubelet asks for, as the metrics name it."""
+
+REMEMBER_SECONDS: Final = 5.0
+"""How long a pod is remembered that was read and that the watch has not told of."""
+
+WATCH_LAG_SECONDS: Final = 0.5
+"""How far behind a watch may be before the pods are listed instead."""
+
+REJECTION_SECONDS: Final = 1.0
+"""How long kubelet may take to tell the API server of a pod that it has rejected."""
+
+log = logging.getLogger(__name__)
+
+
+class Reading:
+    """Pods that were read, until the watch, which may be behind, tells of them."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._pods: dict[str, tuple[float, WirePod]] = {}
+        self._told: set[str] = set()
+
+    def add(self, pod: WirePod) -> None:
+        """A pod as it is stored now."""
+        self._pods[pod.metadata.uid] = (self._clock(), pod)
+
+    def joined(self, told: Iterable[WirePod]) -> dict[str, WirePod]:
+        """By UID the newest of each pod, of those that the watch tells of and those that were read."""
+        now = self._clock()
+        found = {pod.metadata.uid: pod for pod in told}
+        gone = self._told - set(found)
+        self._told = set(found)
+        for uid, (at, pod) in list(self._pods.items()):
+            known = found.get(uid)
+            if uid in gone or now - at > REMEMBER_SECONDS or (known is not None and _version(known) >= _version(pod)):
+                del self._pods[uid]
+            else:
+                found[uid] = pod
+        return found
+
+
+def _version(pod: WirePod) -> int:
+    text = pod.metadata.resource_version
+    return int(text) if text.isdecimal() else 0
+
+
+class Sources(Protocol):
+    """What is asked about the node."""
+
+    def pods(self) -> Sequence[WirePod]:
+        """Pods of the node as the watch has told."""
+        ...
+
+    def list_pods(self) -> Sequence[WirePod]:
+        """The same as stored now; ApiError."""
+        ...
+
+    def get_pod(self, namespace: str, name: str) -> WirePod:
+        """One pod as stored now; ApiError."""
+        ...
+
+    def listed(self) -> Sequence[PodDevices]:
+        """What kubelet tells; CallError."""
+        ...
+
+    def offer(self) -> Offer | None:
+        """What the node has."""
+        ...
+
+    def record(self, record: Record) -> None:
+        """Write annotations of a pod; ApiError."""
+        ...
+
+
+class Allocator:
+    """Decides for one node.
+
+    Args:
+        sources: what is asked.
+        settings: what containers are given.
+        changed: called after something was handed out.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        settings: AnswerSettings,
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sources = sources
+        self._settings = settings
+        self._changed = changed
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._handed: dict[str, dict[str, Share]] = {}
+        self._placed: set[str] = set()
+        """UIDs of pods that got what an extender had chosen."""
+        self._read = Reading(clock)
+        self._refused: dict[str, float] = {}
+        self.kubelet_trouble = ""
+        """Why kubelet does not tell which pods have what, or ""."""
+
+    def prefer(
+        self, resource: Resource, available: frozenset[str], must_include: frozenset[str], size: int
+    ) -> Sequence[str]:
+        """Ids for kubelet to count: those that the container will get. DriverError when it will get none."""
+        with self._lock:
+            world, match = self._find(resource, size)
+            ids = prefer(world, match, resource, numbers(available), numbers(must_include), size)
+        return [str(number) for number in ids]
+
+    def allocate(self, resource: Resource, ids: frozenset[str]) -> ContainerDevices:
+        """What the container gets that kubelet asks for. DriverError fails its pod."""
+        with self._lock:
+            world, match = self._find(resource, len(ids))
+            if match is None:
+                raise _nobody(world, resource, len(ids))
+            try:
+                choice = self._chosen(world, match, numbers(ids))
+            except DriverError:
+                self._refused[match.pod.uid] = self._clock()
+                raise
+            share = choice.share
+            self._handed.setdefault(match.pod.uid, {})[share.container] = share
+            if choice.annotated and not match.pod.by_plugin:
+                self._placed.add(match.pod.uid)
+        log.info(
+            "container %s of pod %s gets %s %s (%s%s)",
+            share.container,
+            match.pod,
+            resource.value,
+            ranges(share.ids),
+            "as its annotations say" if choice.annotated else "without an extender's choice",
+            "" if match.listed else "; found by age, because kubelet does not list the pod",
+        )
+        self._changed()
+        return answer(world.offer, share, self._settings)
+
+    def world(self) -> Snapshot | None:
+        """Everything known now; None while the node has no devices."""
+        with self._lock:
+            return self._world(self._sources.pods(), self._listed())[0]
+
+    def _chosen(self, world: Snapshot, match: Match, counted: frozenset[int]) -> Choice:
+        choice = choose(world, match, counted)
+        if not choice.annotated and frozenset(choice.share.ids) != counted:
+            # kubelet will count other ids than those handed out, so it could not tell them after a restart.
+            record = record_of(world, match.pod, choice.share, time.time_ns())
+            if record is not None:
+                self._sources.record(record)
+        return choice
+
+    def _find(self, resource: Resource, count: int) -> tuple[Snapshot, Match | None]:
+        """The world and the container that is meant; what the API server tells of its pod is not older than this call.
+
+        Without the API server the watch is all there is. Refusal when it stays unknown which of several is meant.
+        """
+        listed = self._listed()
+        world, known = self._world(self._sources.pods(), listed)
+        if world is None:
+            raise Refusal("this node has no Neuron device", remedy="look at the log of the device plugin on this node")
+        match = None if unknown_pods(world, known) else find(world, resource, count, self._refused)
+        if match is not None and not match.rivals and self._is_as_stored(match):
+            # What the watch has told since counts too: a choice may have been made for another pod a moment ago.
+            world = self._world(self._sources.pods(), listed)[0] or world
+            return world, match
+        end = self._clock() + REJECTION_SECONDS
+        while True:
+            world, match = self._find_stored(world, listed, resource, count)
+            if match is None or not match.rivals:
+                return world, match
+            if self._clock() >= end:
+                raise _several(match, resource, count)
+            time.sleep(REJECTION_SECONDS / 10)
+
+    def _find_stored(
+        self, world: Snapshot, listed: Listed | None, resource: Resource, count: int
+    ) -> tuple[Snapshot, Match | None]:
+        """The same, of all pods as the API server has them now. Without its answer what the watch has told must do."""
+        try:
+            pods = self._sources.list_pods()
+        except ApiError as error:
+            log.warning("the pods of this node cannot be read, so what the watch has told must do: %s", error)
+            return world, find(world, resource, count, self._refused)
+        for pod in pods:
+            self._read.add(pod)
+        world = self._world(pods, listed)[0] or world
+        match = find(world, resource, count, self._refused) or find(world, resource, count, self._refused, again=True)
+        return world, match
+
+    def _is_as_stored(self, match: Match) -> bool:
+        """Whether the pod is still what it was, and the watch has told all that happened before its last change."""
+        try:
+            stored = self._sources.get_pod(match.pod.namespace, match.pod.name)
+        except ApiError as error:
+            # Without an answer the watch is all there is; a pod that is gone is looked for anew.
+            return not error.object_missing
+        self._read.add(stored)
+        return bound_pod(stored) == match.pod and self._is_told(stored)
+
+    def _is_told(self, stored: WirePod) -> bool:
+        """Whether the watch has told of this version of a pod; waits for it a moment."""
+        end = self._clock() + WATCH_LAG_SECONDS
+        while not any(
+            pod.metadata.uid == stored.metadata.uid and _version(pod) >= _version(stored)
+            for pod in self._sources.pods()
+        ):
+            if self._clock() >= end:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def _listed(self) -> Listed | None:
+        try:
+            found = {(pod.namespace, pod.name): pod for pod in self._sources.listed()}
+        except CallError as error:
+            if self.kubelet_trouble == "":
+                log.warning("kubelet does not tell which pods have which devices: %s", error)
+            self.kubelet_trouble = str(error)
+            return None
+        self.kubelet_trouble = ""
+        return found
+
+    def _world(self, pods: Iterable[WirePod], listed: Listed | None) -> tuple[Snapshot | None, set[tuple[str, str]]]:
+        """The world, and the namespaces and names of all pods known."""
+        now = self._clock()
+        told = self._read.joined(pods)
+        for uid in [uid for uid in self._handed if uid not in told]:
+            del self._handed[uid]
+        self._placed &= self._handed.keys()
+        self._refused = {uid: at for uid, at in self._refused.items() if now - at < REMEMBER_SECONDS}
+        known = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values()}
+        offer = self._sources.offer()
+        if offer is None:
+            return None, known
+        bound = [found for pod in told.values() if (found := bound_pod(pod)) is not None]
+        handed = {uid: dict(shares) for uid, shares in self._handed.items()}
+        strangers = tuple(found for key, found in (listed or {}).items() if key not in known)
+        # kubelet may list a pod for a while that has ended; its devices are free.
+        over = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values() if pod.status.phase in ENDED}
+        ended = over - {pod.key for pod in bound}
+        living = None if listed is None else {key: found for key, found in listed.items() if key not in ended}
+        return Snapshot(offer, bound, living, handed, strangers, frozenset(self._placed)), known
+
+
+def _nobody(world: Snapshot, resource: Resource, count: int) -> Refusal:
+    """Why no container was found."""
+    unreadable = next((pod for pod in world.pods if pod.wants is None and waits(world, pod)), None)
+    if unreadable is not None:
+        return Refusal(f"pod {unreadable}: {unreadable.trouble}")
+    return Refusal(
+        f"no pod of this node is known that waits for {count} of {resource.value}",
+        consequence="nothing is given, for it is not known what was chosen for it",
+        remedy="if the API server could not be asked (see the device plugin's log), a new pod will do",
+    )
+
+
+def _several(match: Match, resource: Resource, count: int) -> Refusal:
+    """Why it is not known which container was found."""
+    pods = " and ".join(sorted(map(str, (match.pod, *match.rivals))))
+    return Refusal(
+        f"pods {pods} wait for {count} of {resource.value}, and kubelet lists them all",
+        consequence="nothing is given, for it is not known which of them kubelet means",
+        remedy="a new pod will do once the API server knows which of them kubelet has rejected",
+    )
+
+
+class ResourceAnswers:
+    """The allocator as the plugin of one resource (``kubeletplugin.deviceservice.ResourcePlugin``), timed.
+
+    Args:
+        allocator: decides.
+        resource: which one.
+        operations: the time that calls take.
+        renew: called before each allocation; DriverError fails the pod.
+    """
+
+    def __init__(
+        self, allocator: Allocator, resource: Resource, operations: Operations, renew: Callable[[], None]
+    ) -> None:
+        self._allocator = allocator
+        self._resource = resource
+        self._operations = operations
+        self._renew = renew
+
+    def prefer(self, available: frozenset[str], must_include: frozenset[str], size: int) -> Sequence[str]:
+        """See Allocator."""
+        with self._operations.measured("prefer"):
+            return self._allocator.prefer(self._resource, available, must_include, size)
+
+    def allocate(self, ids: frozenset[str]) -> ContainerDevices:
+        """See Allocator."""
+        with self._operations.measured("allocate"):
+            self._renew()
+            return self._allocator.allocate(self._resource, ids)

@@ -1,0 +1,263 @@
+"""Which container kubelet is asking for. It says the resource and ids, whose number is right, and nothing of the pod.
+
+kubelet admits one pod after the other and its containers in order (init containers first), so the next container of a
+pod is the first one that has nothing yet. PodResources lists the pod that is being admitted, and shows which containers
+have devices; the pods behind it are not listed yet. Kubelets before 1.34 list on what they have rejected: where several
+listed pods remain, which one is meant is not known. Where none of them is listed, the one whose devices were chosen
+first is taken for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dra_driver.legacy.annotations import ALLOCATION, Allocation, Share, ranges
+from dra_driver.legacy.device_plugin.snapshot import (
+    BoundPod,
+    Snapshot,
+    allocation_of,
+    counted_mask,
+    handed_mask,
+    share_of,
+    taken_by_others,
+)
+from dra_driver.legacy.placement import union
+from dra_driver.legacy.resource_requests import Role, Want
+from dra_driver.legacy.rules import Resource, by_wholeness, candidates
+from dra_driver.util.errors import DriverError
+
+_LAST: Final = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A container that waits for its devices."""
+
+    pod: BoundPod
+    want: Want
+    listed: bool
+    """Whether kubelet told of it; otherwise it is a guess by age."""
+    rivals: tuple[BoundPod, ...] = ()
+    """Other pods that kubelet may mean just as well, by all that it tells."""
+
+
+def find(
+    world: Snapshot, resource: Resource, count: int, refused: Collection[str] = (), *, again: bool = False
+) -> Match | None:
+    """The container that a request is for; None when there is no such container.
+
+    Args:
+        world: what is known.
+        resource: asked for.
+        count: how many of it.
+        refused: UIDs of pods whose last request was refused: kubelet has given them up.
+        again: containers that were served before count too: kubelet, restarted, may have lost the answer.
+    """
+    found = sorted(_candidates(world, resource, count, again=again), key=lambda match: _order(world, match, refused))
+    if not found:
+        return None
+    best, signs = found[0], _signs(world, found[0], refused)
+    rivals = (match.pod for match in found[1:] if best.listed and _signs(world, match, refused) == signs)
+    return replace(best, rivals=tuple(rivals))
+
+
+def unknown_pods(world: Snapshot, known: Collection[tuple[str, str]]) -> bool:
+    """Whether kubelet lists a pod without any device that the API server has not told of yet."""
+    return any(
+        key not in known and not any(any(ids.values()) for ids in found.containers.values())
+        for key, found in (world.listed or {}).items()
+    )
+
+
+def _candidates(world: Snapshot, resource: Resource, count: int, *, again: bool) -> Iterable[Match]:
+    """One match a pod at most."""
+    for pod in world.pods:
+        if pod.running:  # all its containers have their devices; should kubelet tell otherwise, it means a later pod
+            continue
+        waiting = [want for want in pod.wants or () if not _served(world, pod, want, again=again)]
+        fitting = [want for want in waiting if want.resource is resource and want.count == count]
+        if not fitting or (not again and waiting[0] is not fitting[0]):
+            continue
+        yield Match(pod, fitting[0], pod.key in (world.listed or {}))
+
+
+def _served(world: Snapshot, pod: BoundPod, want: Want, *, again: bool) -> bool:
+    counted = world.counted(pod, want.container, want.resource)
+    if counted is not None:
+        return bool(counted)
+    # Not a pod that kubelet lists, or an init container, of which it does not tell: that comes before all others.
+    later = any(world.counted(pod, other.container, other.resource) for other in pod.wants or ())
+    handed = want.container in world.handed.get(pod.uid, {}) or _said_to_be_handed_out(pod)
+    return later or (handed and not again)
+
+
+def _said_to_be_handed_out(pod: BoundPod) -> bool:
+    found = allocation_of(pod)
+    return isinstance(found, Allocation) and found.handed_out
+
+
+def _signs(world: Snapshot, match: Match, refused: Collection[str]) -> tuple[bool, bool, bool]:
+    """What tells that a pod is not meant; the likeliest is first in order."""
+    return (
+        not match.listed,
+        match.pod.uid in refused,
+        # Served, and kubelet counts nothing for it: most likely it failed for another reason.
+        match.want.container in world.handed.get(match.pod.uid, {}),
+    )
+
+
+def _order(
+    world: Snapshot, match: Match, refused: Collection[str]
+) -> tuple[tuple[bool, bool, bool], bool, int, str, str]:
+    found = allocation_of(match.pod)
+    chosen_at = found.chosen_at if isinstance(found, Allocation) else 0
+    return _signs(world, match, refused), found is None, chosen_at or _LAST, match.pod.created, match.pod.uid
+
+
+NEEDS_EXTENDER: Final = "The requested Neuron resources are invalid without the k8s-neuron-scheduler"
+"""The vendor's text for a pod that asks for several, and whose devices nobody has chosen."""
+
+
+class Refusal(DriverError):  # noqa: N818 # an answer, no failure of the plugin
+    """A container that gets nothing. kubelet puts the text into the pod's event and fails the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a container gets.
+
+    Attributes:
+        share: container, resource and ids.
+        annotated: whether somebody else has chosen it and written it down.
+    """
+
+    share: Share
+    annotated: bool
+
+
+def choose(world: Snapshot, match: Match, counted: frozenset[int]) -> Choice:
+    """What the container gets. ``counted`` are the ids that kubelet will count for it. Raises Refusal."""
+    said = allocation_of(match.pod)
+    if isinstance(said, DriverError):
+        raise Refusal(f"pod {match.pod}: {said}", remedy=_AGAIN) from said
+    share = share_of(match.pod, said, match.want.container) if said is not None else None
+    if said is None or share is None:
+        return Choice(_without_extender(world, match, counted), annotated=False)
+    _check(world, match, said, share)
+    return Choice(share, annotated=True)
+
+
+def prefer(
+    world: Snapshot,
+    match: Match | None,
+    resource: Resource,
+    available: frozenset[int],
+    needed: frozenset[int],
+    size: int,
+) -> Sequence[int]:
+    """Ids that kubelet shall count for a container: those that it will get, or a good set by topology; [] for none."""
+    if match is not None:
+        # kubelet adds what it needs beside them, such as what an init container leaves: of its own pod, mostly.
+        return [number for number in choose(world, match, frozenset()).share.ids if number in available]
+    machine = world.offer.hardware
+    free, must = counted_mask(machine, resource, available), counted_mask(machine, resource, needed)
+    masks = [mask for mask in candidates(machine, resource, size) if not mask & ~free and not must & ~mask]
+    best = by_wholeness(machine, ((1 << machine.cores) - 1) & ~free, masks)[:1]
+    return [number for mask in best for number in machine.ids(resource, mask)]
+
+
+_AGAIN: Final = "delete the pod, so that its controller makes a new one"
+
+
+def _check(world: Snapshot, match: Match, said: Allocation, share: Share) -> None:
+    """Raise Refusal unless the container can be given what was chosen for it."""
+    machine, want, pod = world.offer.hardware, match.want, match.pod
+    what = f"{share.resource.noun}s {ranges(share.ids)} were chosen for container {want.container!r} of pod {pod}"
+    if share.resource is not want.resource or len(share.ids) != want.count:
+        raise Refusal(
+            f"{what}, which asks for {want.count} of {want.resource.value}",
+            consequence="somebody has edited the annotations",
+            remedy=_AGAIN,
+        )
+    if share.resource is Resource.CORE and said.cores_per_device not in (0, machine.cores_per_device):
+        raise Refusal(
+            f"{what} when a device had {said.cores_per_device} cores, now it has {machine.cores_per_device}",
+            consequence="the node's logical core size has changed",
+            remedy=_AGAIN,
+        )
+    mask = counted_mask(machine, share.resource, frozenset(share.ids))
+    if mask not in candidates(machine, want.resource, want.count):
+        raise Refusal(
+            f"{what}, but {machine.instance_type} has no such connected set", remedy=f"check {ALLOCATION}; {_AGAIN}"
+        )
+    _check_usable(world, mask, what)
+    _check_free(world, match, mask, what)
+
+
+def _check_usable(world: Snapshot, mask: int, what: str) -> None:
+    machine = world.offer.hardware
+    lost = [chip for chip in machine.ids(Resource.DEVICE, mask) if chip not in world.offer.usable]
+    if lost:
+        raise Refusal(
+            f"{what}, but {', '.join(f'neuron{chip}' for chip in lost)} cannot be used now",
+            consequence="the pod fails",
+            remedy="look at the log of the device plugin on this node for the reason",
+        )
+
+
+def _check_free(world: Snapshot, match: Match, mask: int, what: str) -> None:
+    for other, taken in taken_by_others(world, match.pod):
+        # What was chosen for a pod that has nothing yet counts for those who choose. Here it is enough that the second
+        # of two is refused, or an edit of one pod would fail another one.
+        if taken.mask & mask and not taken.waits:
+            raise Refusal(f"{what}, but pod {other} has some of them", consequence="none is given", remedy=_AGAIN)
+    if match.want.role is not Role.INIT and _of_siblings(world, match) & mask:
+        raise Refusal(f"{what}, but another container of the pod has some of them", remedy=_AGAIN)
+
+
+def _of_siblings(world: Snapshot, match: Match) -> int:
+    """What containers of the same pod have that run at the same time."""
+    lasting = {want.container for want in match.pod.wants or () if want.role is not Role.INIT}
+    shares = world.handed.get(match.pod.uid, {}).items()
+    machine = world.offer.hardware
+    return union(
+        counted_mask(machine, share.resource, frozenset(share.ids))
+        for container, share in shares
+        if container in lasting and container != match.want.container
+    )
+
+
+def _without_extender(world: Snapshot, match: Match, counted: frozenset[int]) -> Share:
+    """One or all, of what nobody has."""
+    machine, want, pod = world.offer.hardware, match.want, match.pod
+    if want.count not in (1, machine.units(want.resource)):
+        raise Refusal(
+            f"{NEEDS_EXTENDER}: container {want.container!r} of pod {pod} asks for {want.count} of "
+            f"{want.resource.value}, and no annotation tells which",
+            consequence="without it only one or all can be had",
+            remedy="install the scheduler extension and set the pod's schedulerName, or ask for 1 or "
+            f"{machine.units(want.resource)}",
+        )
+    others = taken_by_others(world, pod)
+    for other, taken in others:
+        if taken.trouble:
+            raise Refusal(
+                f"which devices pod {other} has is not known: {taken.trouble}",
+                consequence=f"so none can be given to pod {pod} without an extender's choice",
+                remedy=f"delete pod {other}, or let an extender choose",
+            )
+    busy = union(taken.mask for _, taken in others) | world.offer.mask_of_unusable()
+    own = _of_siblings(world, match) if want.role is not Role.INIT else 0
+    free = [mask for mask in candidates(machine, want.resource, want.count) if not mask & (busy | own)]
+    if not free:
+        raise Refusal(
+            f"{want.count} of {want.resource.value} for container {want.container!r} of pod {pod} are not free",
+            consequence="the pod fails",
+            remedy=f"pods on this node that use {Resource.DEVICE.value} and {Resource.CORE.value} share its chips; "
+            "an extender keeps them apart",
+        )
+    wished = counted_mask(machine, want.resource, counted)
+    mask = wished if wished in free else by_wholeness(machine, busy | own, free, handed_mask(world, pod))[0]
+    return Share(want.container, want.resource, machine.ids(want.resource, mask))

@@ -1,0 +1,191 @@
+"""What a node offers to kubelet, from what it has: chips and logical cores with health and NUMA node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from dra_driver.cdi import spec
+from dra_driver.claims import logical_cores
+from dra_driver.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.kubeletplugin.deviceservice import ContainerDevices, DeviceNode, PluginDevice
+from dra_driver.legacy.annotations import Share
+from dra_driver.legacy.rules import MOST_CORES_PER_DEVICE, MOST_DEVICES, Hardware, Resource, hardware
+from dra_driver.topology.instance_types import lookup
+
+BROKEN: Final = frozenset({"device-invalid"})
+"""Findings about chips that the kernel driver refuses to open."""
+_CHIP: Final = re.compile(r"\bneuron([0-9]{1,3})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A node's devices as kubelet counts them.
+
+    Attributes:
+        hardware: how many there are, and how they are linked. A chip that is lost counts on: it is there and not
+            healthy, so that the numbers stay those of the instance type.
+        numbers: device numbers (major, minor) of each chip that a container can be given.
+        numa: NUMA node by chip, where known.
+        env: variables for every container: the node's logical core size, where there is a choice.
+    """
+
+    hardware: Hardware
+    numbers: Mapping[int, tuple[int, int]]
+    numa: Mapping[int, int] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def usable(self) -> frozenset[int]:
+        """Chips that a container can be given."""
+        return frozenset(self.numbers)
+
+    @property
+    def unusable(self) -> tuple[int, ...]:
+        """The other chips, ascending."""
+        return tuple(chip for chip in range(self.hardware.devices) if chip not in self.numbers)
+
+    def mask_of_unusable(self) -> int:
+        """The cores of those."""
+        return self.hardware.mask(Resource.DEVICE, self.unusable)
+
+
+def offer(inventory: NodeInventory, before: Offer | None) -> Offer | None:
+    """What an inventory offers; None until there was a chip for the first time.
+
+    Args:
+        inventory: of the node.
+        before: what was offered so far. It stays, without a usable chip, while the kernel driver is away.
+
+    Raises:
+        DriverError: the numbers of chips and cores cannot be.
+    """
+    if not inventory.devices:
+        return None if before is None else Offer(before.hardware, {}, before.numa, before.env)
+    kind = lookup(inventory.instance_type) if inventory.instance_type else None
+    env = logical_cores.environment(inventory, {"": None})
+    size = int(env.get(logical_cores.VARIABLES[0], 1))
+    highest = max(device.index for device in inventory.devices)
+    counts = {device.core_count for device in inventory.devices} - {None}
+    physical = kind.cores_per_device if kind else min((count for count in counts if count), default=1)
+    per_device = min(max(physical // size, 1), MOST_CORES_PER_DEVICE)
+    seen = before.hardware.devices if before is not None else 0
+    devices = (kind.devices if kind else None) or min(max(highest + 1, seen), MOST_DEVICES)
+    return Offer(
+        hardware(inventory.instance_type or "", devices, devices * per_device),
+        {chip.index: numbers for chip in inventory.devices if (numbers := _numbers(inventory, chip, devices))},
+        {
+            chip.index: chip.numa_node
+            for chip in inventory.devices
+            if chip.numa_node is not None and chip.numa_node >= 0
+        },
+        env,
+    )
+
+
+def _numbers(inventory: NodeInventory, chip: NeuronDevice, devices: int) -> tuple[int, int] | None:
+    """Device numbers of a chip that a container can be given, else None."""
+    if chip.major is None or chip.minor is None or chip.node_present is False or chip.index >= devices:
+        return None
+    broken = (finding.subject for finding in inventory.findings if finding.code in BROKEN)
+    if any(str(chip.index) in _CHIP.findall(subject) for subject in broken):
+        return None
+    return chip.major, chip.minor
+
+
+def plugin_devices(found: Offer, resource: Resource, withheld: Collection[int] = ()) -> tuple[PluginDevice, ...]:
+    """The devices of one resource, by id. ``withheld`` are ids that nobody can be given now, besides unusable ones."""
+    width = 1 if resource is Resource.DEVICE else found.hardware.cores_per_device
+    return tuple(
+        PluginDevice(
+            str(number),
+            healthy=number // width in found.numbers and number not in withheld,
+            numa_nodes=(found.numa[number // width],) if number // width in found.numa else (),
+        )
+        for number in range(found.hardware.units(resource))
+    )
+
+
+VISIBLE_CORES: Final = "NEURON_RT_VISIBLE_CORES"
+"""Read by the Neuron runtime: logical cores by number, as the container counts chips."""
+VISIBLE_DEVICES: Final = "AWS_NEURON_VISIBLE_DEVICES"
+"""Read by the vendor's OCI hook, which shows these chips by itself."""
+CDI_KIND: Final = "k8s.neuron.aws.com/chip"
+"""CDI devices that stay the same for the life of the node: one for each chip."""
+CDI_OWNER: Final = "node"
+
+_ANYBODY_READS_AND_WRITES: Final = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSettings:
+    """What an administrator sets.
+
+    Attributes:
+        injection: whether kubelet is told device nodes, or names of CDI devices.
+        numbering: ``host``: a chip keeps its number in containers; ``renumber``: containers count from 0.
+        visible: the variable that tells a container what it has. With VISIBLE_DEVICES, chips are named to the OCI
+            hook too; cores are told in VISIBLE_CORES in any case.
+        node_directory: where the host has its device nodes, as kubelet sees it.
+    """
+
+    injection: Literal["nodes", "cdi"] = "nodes"
+    numbering: Literal["host", "renumber"] = "host"
+    visible: str = VISIBLE_CORES
+    node_directory: str = "/dev"
+
+
+def answer(found: Offer, share: Share, settings: AnswerSettings) -> ContainerDevices:
+    """What the container of ``share`` is given."""
+    chips = found.hardware.ids(Resource.DEVICE, found.hardware.mask(share.resource, share.ids))
+    as_ = {chip: rank if settings.numbering == "renumber" else chip for rank, chip in enumerate(chips)}
+    env = dict(found.env)
+    if share.resource is Resource.CORE:
+        # Single numbers as in the vendor's figures, no ranges: programs split the text at its commas.
+        env[VISIBLE_CORES] = ",".join(str(_core(found.hardware, core, as_)) for core in share.ids)
+    if settings.visible == VISIBLE_DEVICES:
+        env[VISIBLE_DEVICES] = ",".join(map(str, chips))
+    if settings.injection == "cdi":
+        return ContainerDevices(env, (), tuple(f"{CDI_KIND}={cdi_name(chip, as_[chip])}" for chip in chips))
+    nodes = tuple(DeviceNode(f"/dev/neuron{as_[chip]}", f"{settings.node_directory}/neuron{chip}") for chip in chips)
+    return ContainerDevices(env, nodes)
+
+
+def _core(machine: Hardware, core: int, as_: Mapping[int, int]) -> int:
+    chip, within = divmod(core, machine.cores_per_device)
+    return as_[chip] * machine.cores_per_device + within
+
+
+def cdi_name(chip: int, number: int) -> str:
+    """Name of the CDI device that shows a chip as ``/dev/neuron<number>``."""
+    return f"neuron{chip}" if chip == number else f"neuron{chip}-as-{number}"
+
+
+def cdi_spec(found: Offer, settings: AnswerSettings) -> spec.Spec:
+    """The CDI spec of a node. A chip can be shown under any number that it may have in a container."""
+    pairs = [
+        (chip, number)
+        for chip in sorted(found.numbers)
+        for number in (range(chip + 1) if settings.numbering == "renumber" else (chip,))
+    ]
+    devices = tuple(spec.Device(cdi_name(chip, number), _edits(found, chip, number)) for chip, number in pairs)
+    made = spec.Spec(cdi_version="", kind=CDI_KIND, devices=devices)
+    return replace(made, cdi_version=spec.minimum_version(made))
+
+
+def _edits(found: Offer, chip: int, number: int) -> spec.ContainerEdits:
+    major, minor = found.numbers[chip]
+    node = spec.DeviceNode(
+        path=f"/dev/neuron{number}",
+        host_path=None if chip == number else f"/dev/neuron{chip}",
+        type="c",
+        major=major,
+        minor=minor,
+        file_mode=_ANYBODY_READS_AND_WRITES,
+        permissions="rw",
+    )
+    return spec.ContainerEdits(device_nodes=(node,))

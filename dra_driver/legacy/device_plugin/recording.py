@@ -1,0 +1,113 @@
+"""What the device plugin writes to the API server: that a pod has its devices, and which chips nobody is to get.
+
+The extender, and the plugin itself after a restart, know what is taken by the annotations alone. So a pod that got its
+devices without an extender gets the annotations that the extender would have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dra_driver.legacy.annotations import ALLOCATED, UNUSABLE, Allocation, Share, parse_ids, ranges, write
+from dra_driver.legacy.device_plugin.snapshot import (
+    CHOSEN_BY,
+    DEVICE_PLUGIN,
+    BoundPod,
+    Snapshot,
+    allocation_of,
+    share_of,
+)
+from dra_driver.legacy.resource_requests import Role, Want
+from dra_driver.util.errors import DriverError
+
+FAILED: Final = "neuron.aws.com/failed-devices"
+"""Node annotation: which of UNUSABLE this plugin has put there; the others were put there by hand, and stay."""
+
+_YES: Final = {ALLOCATED: "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Annotations to be written on a pod."""
+
+    pod: BoundPod
+    annotations: Mapping[str, str]
+
+
+def records(world: Snapshot, now: int) -> list[Record]:
+    """What the pods' annotations lack. ``now`` is in nanoseconds since the epoch."""
+    found = []
+    for pod in world.pods:
+        annotations = _lacking(world, pod, now)
+        if annotations:
+            found.append(Record(pod, annotations))
+    return found
+
+
+def record_of(world: Snapshot, pod: BoundPod, share: Share, now: int) -> Record | None:
+    """What a pod's annotations lack once it has this share too."""
+    handed = {**world.handed.get(pod.uid, {}), share.container: share}
+    later = replace(world, handed={**world.handed, pod.uid: handed})
+    annotations = _lacking(later, pod, now)
+    return Record(pod, annotations) if annotations else None
+
+
+def _lacking(world: Snapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
+    said = allocation_of(pod)
+    if isinstance(said, DriverError) or not pod.wants:
+        return {}
+    decisive = [want for want in pod.wants if _is_shown(want)] or pod.wants
+    if said is not None and all(share_of(pod, said, want.container) for want in decisive):
+        done = all(_share(world, pod, want) is not None for want in decisive)
+        return _YES if done and not said.handed_out else {}
+    shares = tuple(share for want in pod.wants if (share := _share(world, pod, want)) is not None)
+    if not shares or _same(said, shares):
+        return {}
+    # What somebody has taken away from an extender's choice is put back as it was.
+    who = {} if pod.uid in world.placed else {CHOSEN_BY: DEVICE_PLUGIN}
+    return write(world.offer.hardware, shares, now) | _YES | who
+
+
+def _same(said: Allocation | None, shares: tuple[Share, ...]) -> bool:
+    return said is not None and set(said.shares) == set(shares)
+
+
+def _is_shown(want: Want) -> bool:
+    """Whether kubelet tells what the container has."""
+    return want.role is not Role.INIT
+
+
+def _share(world: Snapshot, pod: BoundPod, want: Want) -> Share | None:
+    """What a container has, by this process's memory or by kubelet's count."""
+    handed = world.handed.get(pod.uid, {}).get(want.container)
+    if handed is not None:
+        return handed
+    counted = world.counted(pod, want.container, want.resource)
+    ids = tuple(sorted(number for number in counted or () if number < world.offer.hardware.units(want.resource)))
+    return Share(want.container, want.resource, ids) if len(ids) == want.count else None
+
+
+def unusable_annotations(annotations: Mapping[str, str], unusable: tuple[int, ...]) -> dict[str, str | None]:
+    """Changes of the node's annotations that make them say which chips are unusable; {} when they say so.
+
+    Args:
+        annotations: of the Node.
+        unusable: chips that no container can be given, ascending.
+    """
+    by_us, listed = _ids(annotations, FAILED), _ids(annotations, UNUSABLE)
+    wanted = {FAILED: ranges(unusable) or None, UNUSABLE: ranges(sorted((listed - by_us) | set(unusable))) or None}
+    return {
+        key: value
+        for key, value in wanted.items()
+        if annotations.get(key) != value
+        and not (value is not None and _ids(annotations, key) == set(parse_ids(key, value)))
+    }
+
+
+def _ids(annotations: Mapping[str, str], key: str) -> set[int]:
+    try:
+        return set(parse_ids(key, annotations[key])) if key in annotations else set()
+    except DriverError:
+        return set()

@@ -1,0 +1,279 @@
+"""The pods of this node as the device plugin sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dra_driver.kube.collection import ApiObject
+from dra_driver.kube.collection import Resource as ApiResource
+from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kubeletplugin.podresources import PodDevices
+from dra_driver.legacy.annotations import Allocation, PodAnnotations, Share, from_mapping, read
+from dra_driver.legacy.device_plugin.devices import Offer
+from dra_driver.legacy.placement import union
+from dra_driver.legacy.resource_requests import ENDED, Demand, PodSpec, PodStatus, Role, demand
+from dra_driver.legacy.rules import Hardware, Resource
+from dra_driver.legacy.usage import held_by, held_if_there, holding
+from dra_driver.util.errors import DriverError
+
+CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
+"""Pod annotation: who has chosen, where it was not an extender."""
+DEVICE_PLUGIN: Final = "device-plugin"
+
+
+class WirePod(ApiObject, frozen=True):
+    """A pod as the API server tells of it."""
+
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+PODS: Final = ApiResource(WirePod, "Pod", "pods", ("v1",))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPod:
+    """A pod of this node that has not ended.
+
+    Attributes:
+        namespace: of the pod.
+        name: of the pod.
+        uid: of the pod.
+        created: RFC 3339.
+        running: whether kubelet has started it, hence has allocated for all its containers.
+        wants: what it asks for; None when that cannot be read.
+        trouble: why it cannot be read, or "".
+        annotations: those in use.
+        by_plugin: whether this plugin has chosen what they tell.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    created: str
+    running: bool
+    wants: Demand | None
+    trouble: str
+    annotations: PodAnnotations
+    by_plugin: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def bound_pod(pod: WirePod) -> BoundPod | None:
+    """The pod, None when it has ended or asks for nothing of Neuron."""
+    if pod.status.phase in ENDED:
+        return None
+    wants: Demand | None
+    try:
+        wants, trouble = demand(pod.spec.init_containers, pod.spec.containers), ""
+    except DriverError as error:
+        wants, trouble = None, str(error)
+    if wants == ():
+        return None
+    meta = pod.metadata
+    return BoundPod(
+        meta.namespace,
+        meta.name,
+        meta.uid,
+        meta.creation_timestamp or "",
+        pod.status.phase == "Running",
+        wants,
+        trouble,
+        from_mapping(meta.annotations or {}),
+        (meta.annotations or {}).get(CHOSEN_BY) == DEVICE_PLUGIN,
+    )
+
+
+Listed = Mapping[tuple[str, str], PodDevices]
+"""Pods as kubelet lists them, by namespace and name."""
+Handed = Mapping[str, Mapping[str, Share]]
+"""What this process has handed out: by pod UID and container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One moment.
+
+    Attributes:
+        offer: what the node has.
+        pods: of the node, those that have not ended and ask for Neuron resources (or for something unreadable).
+        listed: None when kubelet cannot be asked.
+        handed: what this process has handed out.
+        strangers: pods that kubelet lists and the API server has not told of.
+        placed: UIDs of pods to which this process has handed out what an extender had chosen, whatever has become of
+            their annotations since.
+    """
+
+    offer: Offer
+    pods: Sequence[BoundPod]
+    listed: Listed | None
+    handed: Handed = field(default_factory=dict)
+    strangers: Sequence[PodDevices] = ()
+    placed: frozenset[str] = frozenset()
+
+    def counted(self, pod: BoundPod, container: str, resource: Resource) -> frozenset[int] | None:
+        """Ids that kubelet counts for a container; None when it does not tell of the pod or the container."""
+        found = (self.listed or {}).get(pod.key)
+        if found is None or container not in found.containers:
+            return None
+        return numbers(found.containers[container].get(resource.value, frozenset()))
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What somebody has.
+
+    Attributes:
+        mask: of cores.
+        trouble: why it may be more, or "".
+        waits: whether it is known to have nothing yet, so that the mask is what was chosen for it.
+    """
+
+    mask: int = 0
+    trouble: str = ""
+    waits: bool = False
+
+
+def numbers(ids: frozenset[str]) -> frozenset[int]:
+    """Device ids as numbers; what is none of ours is left out."""
+    return frozenset(int(text) for text in ids if text.isascii() and text.isdecimal() and len(text) <= 4)
+
+
+def taken_by_others(world: Snapshot, pod: BoundPod) -> list[tuple[str, Taken]]:
+    """What each other pod has, or is to have, with its name."""
+    found = [(str(other), taken_by(world, other)) for other in world.pods if other.uid != pod.uid]
+    machine = world.offer.hardware
+    for stranger in world.strangers:
+        mask = 0
+        for resource in Resource:
+            mask |= counted_mask(machine, resource, numbers(stranger.devices(resource.value)))
+        found.append((f"{stranger.namespace}/{stranger.name}", Taken(mask)))
+    return found
+
+
+def taken_by(world: Snapshot, pod: BoundPod) -> Taken:
+    """What one pod has."""
+    mask, idle = handed_mask(world, pod) | _unexplained(world, pod), waits(world, pod)
+    known = holding(str(pod), pod.annotations, pod.wants)
+    if known is None:
+        return Taken(mask, waits=idle)
+    said, trouble = held_by(world.offer.hardware, known)
+    # What nobody has written down is what kubelet counts, as far as kubelet tells.
+    told = idle or pod.key in (world.listed or {}) or _all_handed(world, pod)
+    return Taken(mask | said, "" if told else trouble, idle)
+
+
+def _unexplained(world: Snapshot, pod: BoundPod) -> int:
+    """Cores that kubelet counts for containers of which this process does not know what they were given."""
+    found, handed = (world.listed or {}).get(pod.key), world.handed.get(pod.uid, {})
+    return union(
+        counted_mask(world.offer.hardware, resource, numbers(ids.get(resource.value, frozenset())))
+        for container, ids in (found.containers if found is not None else {}).items()
+        if container not in handed
+        for resource in Resource
+    )
+
+
+def waits(world: Snapshot, pod: BoundPod) -> bool:
+    """Whether a pod is known to have nothing yet, whatever was chosen for it."""
+    if world.listed is None or pod.running or world.handed.get(pod.uid):
+        return False
+    found = world.listed.get(pod.key)
+    return found is None or not any(found.devices(resource.value) for resource in Resource)
+
+
+def handed_mask(world: Snapshot, pod: BoundPod, but: str = "") -> int:
+    """Cores that this process has handed to a pod's containers, but for one container's."""
+    mask = 0
+    for container, share in world.handed.get(pod.uid, {}).items():
+        if container != but:
+            mask |= counted_mask(world.offer.hardware, share.resource, frozenset(share.ids))
+    return mask
+
+
+def counted_mask(machine: Hardware, resource: Resource, ids: frozenset[int]) -> int:
+    """The cores behind ids, those that the node does not have left out."""
+    return machine.mask(resource, [number for number in ids if number < machine.units(resource)])
+
+
+def _all_handed(world: Snapshot, pod: BoundPod) -> bool:
+    shares = world.handed.get(pod.uid, {})
+    return bool(pod.wants) and all(want.container in shares for want in pod.wants or ())
+
+
+def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
+    """Ids of a resource that are in use by way of the other one, so that kubelet must not count them as free.
+
+    kubelet counts the two resources apart although they are the same hardware. Only pods that got theirs without an
+    extender count: an extender keeps its pods apart by itself, and takes over at once what another pod leaves, when
+    kubelet may not know yet that it is free; kubelet would fail its pod. Ids that kubelet counts as given are left
+    alone: it would take them for failed devices of running pods.
+    """
+    machine, mask = world.offer.hardware, 0
+    other = Resource.CORE if resource is Resource.DEVICE else Resource.DEVICE
+    kept_apart = {pod.key for pod in world.pods if pod.uid in world.placed or _chosen_by_extender(pod)}
+    counted: frozenset[int] = frozenset()
+    for key, found in (world.listed or {}).items():
+        counted |= numbers(found.devices(resource.value))
+        if key not in kept_apart:
+            mask |= counted_mask(machine, other, numbers(found.devices(other.value)))
+    for pod in world.pods:
+        if pod.key in kept_apart:
+            continue
+        known = holding(str(pod), pod.annotations, pod.wants)
+        allocations = known.allocations if known is not None else ()
+        shares = [Allocation((share,), said.cores_per_device) for said in allocations for share in said.shares]
+        shares += [Allocation((share,)) for share in world.handed.get(pod.uid, {}).values()]
+        for alone in shares:
+            if alone.shares[0].resource is other:
+                mask |= held_if_there(machine, alone)
+    return frozenset(machine.ids(resource, mask)) - counted
+
+
+def _chosen_by_extender(pod: BoundPod) -> bool:
+    if pod.by_plugin:
+        return False
+    try:
+        return read(pod.annotations, {want.resource for want in pod.wants or ()}) is not None
+    except DriverError:
+        return False
+
+
+def share_of(pod: BoundPod, allocation: Allocation, container: str) -> Share | None:
+    """What the annotations give one container, or None.
+
+    Annotations that do not name containers (the vendor's, and HAMi's) give ids to the pod as a whole: containers that
+    run together get them one after the other, init containers from the beginning.
+    """
+    named = allocation.of(container)
+    if named is not None:
+        return named
+    want = next((want for want in pod.wants or () if want.container == container), None)
+    whole = next((share for share in allocation.shares if not share.container), None)
+    if want is None or whole is None or whole.resource is not want.resource:
+        return None
+    start = 0
+    if want.role is not Role.INIT:
+        for other in pod.wants or ():
+            if other.container == container:
+                break
+            start += other.count if other.role is not Role.INIT and other.resource is want.resource else 0
+    return Share(container, want.resource, whole.ids[start : start + want.count])
+
+
+def allocation_of(pod: BoundPod) -> Allocation | DriverError | None:
+    """What the annotations say, why they cannot be read, or None when they say nothing."""
+    try:
+        return read(pod.annotations, {want.resource for want in pod.wants or ()})
+    except DriverError as error:
+        return error

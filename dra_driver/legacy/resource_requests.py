@@ -1,0 +1,153 @@
+"""What a pod asks for: its containers' limits of the two resources, read strictly.
+
+Numbers are Kubernetes quantities. The API server stores whole ones only, but an extender is asked by whoever reaches
+its port, so nothing is taken for granted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from dra_driver.kube.collection import ApiObject
+from dra_driver.legacy.rules import Resource
+from dra_driver.util.errors import DriverError
+from dra_driver.util.text import quoted
+
+Number = str | int | float | None
+MOST_CONTAINERS: Final = 64
+"""Containers of one pod that ask for Neuron resources."""
+
+_QUANTITY: Final = re.compile(r"([0-9]{1,18})(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?", re.ASCII)
+_SUFFIXES: Final[dict[str, int]] = dict(zip("kMGTPE", (1000**power for power in range(1, 7)), strict=True)) | {
+    f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)
+}
+
+
+class Limits(ApiObject, frozen=True):
+    """``resources.limits`` or ``resources.requests``, the entries in use."""
+
+    devices: Number = msgspec.field(name=Resource.DEVICE.value, default=None)
+    cores: Number = msgspec.field(name=Resource.CORE.value, default=None)
+
+
+class Resources(ApiObject, frozen=True):
+    """``resources``."""
+
+    limits: Limits | None = None
+    requests: Limits | None = None
+
+
+class Container(ApiObject, frozen=True):
+    """One of ``spec.containers`` or ``spec.initContainers``."""
+
+    name: str = ""
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class PodSpec(ApiObject, frozen=True):
+    """``spec`` of a pod, the parts in use."""
+
+    node_name: str = ""
+    priority: int | None = None
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+
+
+class PodStatus(ApiObject, frozen=True):
+    """``status`` of a pod, the part in use."""
+
+    phase: str = "Pending"
+
+
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+"""Phases in which a pod's devices are free again."""
+
+
+class Role(Enum):
+    """When a container runs."""
+
+    INIT = "before the others, alone"
+    SIDECAR = "from its place among the init containers to the end"
+    MAIN = "after the init containers"
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one container asks for."""
+
+    container: str
+    role: Role
+    resource: Resource
+    count: int
+
+
+Demand = tuple[Want, ...]
+"""In the order in which kubelet hands out: init containers, then the others. Empty: no Neuron resources."""
+
+
+def demand(init: tuple[Container, ...] | None, main: tuple[Container, ...] | None) -> Demand:
+    """What a pod asks for. DriverError names the container and the number that cannot be."""
+    found = []
+    for container in init or ():
+        role = Role.SIDECAR if container.restart_policy == "Always" else Role.INIT
+        found += _wants(container, role)
+    for container in main or ():
+        found += _wants(container, Role.MAIN)
+    if len(found) > MOST_CONTAINERS:
+        raise DriverError(
+            f"{len(found)} containers of the pod ask for Neuron resources",
+            remedy=f"let at most {MOST_CONTAINERS} of them do so",
+        )
+    return tuple(found)
+
+
+def at_once(wants: Iterable[Want]) -> int:
+    """The most of what is asked for that is in use at one time."""
+    counts = [(want.count, want.role) for want in wants]
+    later = sum(count for count, role in counts if role is not Role.INIT)
+    return max([later, *(count for count, _ in counts)])
+
+
+def _wants(container: Container, role: Role) -> list[Want]:
+    asked = container.resources or Resources()
+    limits, requests = asked.limits or Limits(), asked.requests or Limits()
+    given = {
+        Resource.DEVICE: requests.devices if limits.devices is None else limits.devices,
+        Resource.CORE: requests.cores if limits.cores is None else limits.cores,
+    }
+    counts = {name: _count(container.name, name, value) for name, value in given.items() if value is not None}
+    found = [Want(container.name, role, name, count) for name, count in counts.items() if count]
+    if len(found) > 1:
+        raise DriverError(
+            f"container {quoted(container.name)} asks for both {Resource.DEVICE.value} and {Resource.CORE.value}",
+            remedy="let it ask for one of them: a device comes with all its cores",
+        )
+    return found
+
+
+def _count(container: str, resource: Resource, value: str | float) -> int:
+    number = quantity(value)
+    if number is None:
+        raise DriverError(
+            f"container {quoted(container)} asks for {quoted(str(value))} of {resource.value}",
+            remedy="give a whole number from 1",
+        )
+    return number
+
+
+def quantity(value: str | float) -> int | None:
+    """A Kubernetes quantity that is a whole number from 0, or None."""
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        return None
+    number, suffix = int(match[1]), match[2] or ""
+    if suffix == "m":
+        return None if number % 1000 else number // 1000
+    return number * (_SUFFIXES[suffix] if suffix else 1)

@@ -1,0 +1,388 @@
+"""Which groups stay away from which servers: a ConfigMap, since the pods that would say it are deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from dra_driver.kube.cluster import CLAIMS, NODES, OFFERS
+from dra_driver.kube.collection import Collection
+from dra_driver.kube.election import REQUEST_SECONDS
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.informer import Informer
+from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.pods import PODS
+from dra_driver.kube.pods import Pod as ApiPod
+from dra_driver.kube.records import CONFIG_MAPS, EVENTS, ConfigMap, Event, EventSource, ObjectReference
+from dra_driver.kube.timestamps import timestamp
+from dra_driver.kube.transport import Transport
+from dra_driver.names import DRIVER_NAME
+from dra_driver.ultraserver.placer.decide import decide
+from dra_driver.ultraserver.placer.snapshot import read_released, snapshot, write_released
+from dra_driver.ultraserver.placer.values import (
+    GATE,
+    GROUP_LABEL,
+    LWS_GROUP_LABEL,
+    PLACED_ANNOTATION,
+    SINCE_ANNOTATION,
+    STUCK_ANNOTATION,
+    Action,
+    Explain,
+    Note,
+    Place,
+    Pod,
+    Release,
+    Released,
+    Rules,
+)
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import LONGEST_SECONDS, Worker
+
+NAME: Final = "neuron-dra-driver-placer"
+KEY: Final = "released"
+
+
+class Memory:
+    """Read once a term, written before a group is released. Calls raise ApiError."""
+
+    def __init__(self, transport: Transport, namespace: str) -> None:
+        self._maps = Collection(transport, CONFIG_MAPS, timeout=REQUEST_SECONDS)
+        self._namespace = namespace
+        self._known: tuple[Released, ...] | None = None
+        self._version = ""
+
+    def read(self) -> tuple[Released, ...]:
+        """What is remembered."""
+        if self._known is None:
+            try:
+                self._learn(self._maps.get(self._namespace, NAME))
+            except ApiError as error:
+                if not error.object_missing:
+                    raise
+                self._known, self._version = (), ""
+        return self._known or ()
+
+    def add(self, released: Released, now: float) -> None:
+        """Remember a group and its server until the time it says."""
+        same = (released.namespace, released.group, released.server)
+        others = [item for item in self.read() if (item.namespace, item.group, item.server) != same]
+        meta = ObjectMeta(name=NAME, namespace=self._namespace, resource_version=self._version)
+        document = ConfigMap(meta, {KEY: write_released([*others, released], now)})
+        try:
+            if self._version:
+                self._learn(self._maps.replace(self._namespace, NAME, document))
+            else:
+                self._learn(self._maps.create(self._namespace, document))
+        except ApiError:
+            self._known = None
+            raise
+
+    def _learn(self, stored: ConfigMap) -> None:
+        self._known = read_released((stored.data or {}).get(KEY, ""))
+        self._version = stored.metadata.resource_version
+
+
+COMPONENT: Final = "neuron-dra-driver-placer"
+PAUSE_SECONDS: Final = 30.0
+"""Between two different texts of one reason about one pod."""
+AGAIN_SECONDS: Final = 3600.0
+"""An event lives for an hour in the API server; what still holds then is said again."""
+LONGEST: Final = 1000
+"""Characters of a message; the API server takes 1024 bytes."""
+
+log = logging.getLogger(__name__)
+
+
+class Teller:
+    """Writes events. An event's name follows from pod and text, so a successor does not say the same again."""
+
+    def __init__(self, transport: Transport, clock: Callable[[], float] = time.monotonic) -> None:
+        self._events = Collection(transport, EVENTS, timeout=REQUEST_SECONDS)
+        self._clock = clock
+        self._said: dict[tuple[str, str], tuple[str, float]] = {}
+
+    def say(self, pod: Pod, reason: str, message: str, *, wrong: bool = False) -> None:
+        """Write an event unless that was said already, or something else of this kind a moment ago.
+
+        An event that cannot be written is no reason to stop: the log has it.
+        """
+        message = message.encode("ascii", "replace").decode()[:LONGEST]
+        last, when = self._said.get((pod.uid, reason), ("", float("-inf")))
+        passed = self._clock() - when
+        if passed < (AGAIN_SECONDS if last == message else PAUSE_SECONDS):
+            return
+        self._said[pod.uid, reason] = message, self._clock()
+        try:
+            self._events.create(pod.namespace, _event(pod, reason, message, wrong=wrong))
+        except ApiError as error:
+            if error.status != 409:
+                log.warning("no event could be written about pod %s/%s: %s", pod.namespace, pod.name, error)
+
+    def forget_all_but(self, uids: set[str]) -> None:
+        """Only pods with these UIDs are there still."""
+        self._said = {key: value for key, value in self._said.items() if key[0] in uids}
+
+
+def _event(pod: Pod, reason: str, message: str, *, wrong: bool) -> Event:
+    digest = hashlib.sha256(f"{pod.uid} {reason} {message}".encode()).hexdigest()[:16]
+    moment = timestamp(time.time())
+    return Event(
+        metadata=ObjectMeta(name=f"{pod.name[:200]}.{digest}", namespace=pod.namespace),
+        involved_object=ObjectReference("Pod", pod.namespace, pod.name, pod.uid),
+        reason=reason,
+        message=message,
+        type_="Warning" if wrong else "Normal",
+        source=EventSource(COMPONENT),
+        reporting_component=COMPONENT,
+        first_timestamp=moment,
+        last_timestamp=moment,
+        count=1,
+    )
+
+
+LOOK_SECONDS: Final = 5.0
+"""Longest time between two decisions: times pass without a change in the cluster. A fifth of shorter timeouts."""
+SETTLE_SECONDS: Final = 0.05
+"""Pods of a group, and their claims, come one after the other: they are looked at together."""
+REFUSED_SECONDS: Final = 60.0
+"""A pod that the server did not let us place is left alone for so long, so that it keeps no server from others."""
+
+_SELECTORS: Final = {
+    "pods of LeaderWorkerSets": (("labelSelector", LWS_GROUP_LABEL),),
+    "pods of other groups": (("labelSelector", f"{GROUP_LABEL},!{LWS_GROUP_LABEL}"),),
+    # Only to tell those with the gate what they lack.
+    "pods without node and group": (
+        ("fieldSelector", "spec.nodeName="),
+        ("labelSelector", f"!{GROUP_LABEL},!{LWS_GROUP_LABEL}"),
+    ),
+}
+
+_GROUP_LABELS: Final = {GROUP_LABEL, LWS_GROUP_LABEL}
+_NO_ANSWER: Final = frozenset({0, 401, 429})
+"""HTTP statuses, beside those from 500 on, that say nothing about the change that was asked for."""
+
+
+class Placer:
+    """One term of a leader: from its election until it leads no more.
+
+    Args:
+        transport: the API server.
+        namespace: of the placer's own objects.
+        rules: settings.
+        may_act: asked before each write; see ``Election.may_act``.
+        well: called after each decision with the seconds until the next one at the latest (see ``Worker.well``).
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        namespace: str,
+        rules: Rules,
+        may_act: Callable[[], bool],
+        well: Callable[[float], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._rules = rules
+        self._may_act = may_act
+        self._well = well
+        self._clock = clock
+        self._wake = threading.Event()
+        self._nodes = Informer("nodes", Collection(transport, NODES), self._wake.set)
+        drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
+        self._offers = Informer("slices", Collection(transport, OFFERS, drivers), self._wake.set)
+        self._claims = Informer("claims", Collection(transport, CLAIMS), self._wake.set)
+        self._members = {
+            name: Informer(name, Collection(transport, PODS, query), self._wake.set)
+            for name, query in _SELECTORS.items()
+        }
+        self._informers: tuple[Informer[Any], ...] = (
+            self._nodes,
+            self._offers,
+            self._claims,
+            *self._members.values(),
+        )
+        self._pods = Collection(transport, PODS, timeout=REQUEST_SECONDS)
+        self._memory = Memory(transport, namespace)
+        self._teller = Teller(transport)
+        self._unanswered: Place | Note | None = None
+        self._refused: dict[str, float] = {}
+        self._surprised = False
+        """A pod was not as it had been seen, so there is reason to look again soon."""
+        self._backoff = Backoff(cap=10.0)
+        self.last_error = ""
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Follow, decide and act until ``stopping`` or ``may_act`` say otherwise."""
+        for informer in self._informers:
+            informer.start()
+        try:
+            while not stopping() and self._may_act():
+                began = time.monotonic()
+                wait = self._round()
+                self._well(wait + LONGEST_SECONDS)
+                # In a large cluster a decision takes half a second; half of the time is for what comes in.
+                spent = time.monotonic() - began
+                if self._wake.wait(wait):
+                    time.sleep(max(SETTLE_SECONDS, min(spent, LOOK_SECONDS)))
+                    self._wake.clear()
+        finally:
+            for informer in self._informers:
+                informer.stop(0)  # what they see from now on concerns nobody
+
+    @property
+    def followers(self) -> list[Worker]:
+        """The loops of its informers, for health reports."""
+        return [informer.worker for informer in self._informers]
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether a write got no answer, so that it may be carried out yet."""
+        return self._unanswered is not None
+
+    def wake(self) -> None:
+        """Look at ``stopping`` and ``may_act`` now."""
+        self._wake.set()
+
+    def _round(self) -> float:
+        """One decision and its actions; seconds to wait for the next without a change."""
+        try:
+            self._look()
+        except DriverError as error:
+            self.last_error = str(error)
+            asked = error.retry_after if isinstance(error, ApiError) else None
+            wait = self._backoff.next(asked)
+            log.warning("not everything could be done: %s (next try in %.1f s)", error, wait)
+            return min(wait, LOOK_SECONDS) if asked is None else wait
+        self.last_error = ""
+        if self._surprised:
+            self._surprised = False
+            return self._backoff.next()
+        self._backoff.reset()
+        return min(LOOK_SECONDS, self._rules.timeout / 5)
+
+    def _look(self) -> None:
+        if not all(informer.current for informer in self._informers):
+            trouble = next((informer.last_error for informer in self._informers if informer.last_error), "")
+            if trouble:
+                raise DriverError(trouble, consequence="nothing is decided until the cluster can be followed again")
+            return
+        if self._unanswered is not None:
+            self._carry_out([self._unanswered])
+        now = self._clock()
+        seen = snapshot(
+            self._nodes.objects(),
+            self._offers.objects(),
+            self._claims.objects(),
+            self._candidates(now),
+            self._memory.read(),
+        )
+        actions = decide(seen, now, self._rules)
+        self._teller.forget_all_but({pod.uid for pod in seen.pods})
+        self._carry_out(actions)
+
+    def _candidates(self, now: float) -> list[ApiPod]:
+        """All pods of groups and those with the gate, but for those that cannot be placed at the moment."""
+        self._refused = {uid: until for uid, until in self._refused.items() if until > now}
+        found = {pod.metadata.uid: pod for informer in self._members.values() for pod in informer.objects()}
+        return [
+            pod
+            for uid, pod in found.items()
+            if (uid not in self._refused if _has_gate(pod) else pod.metadata.labels.keys() & _GROUP_LABELS)
+        ]
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if not self._may_act():
+                return
+            match action:
+                case Place() | Note():
+                    self._change(action)
+                case Release():
+                    self._release(action)
+                case Explain(pod, message, wrong):
+                    self._teller.say(pod, "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong)
+
+    def _change(self, action: Place | Note) -> None:
+        self._unanswered = action
+        pod = action.pod
+        try:
+            self._take(self._pods.patch(pod.namespace, pod.name, _patch(action)))
+        except ApiError as error:
+            if error.status in _NO_ANSWER or error.status >= 500:
+                raise
+            self._unanswered = None
+            self._refuse(pod, error)
+            return
+        self._unanswered = None
+        if isinstance(action, Place):
+            log.info("pod %s/%s goes to %s", pod.namespace, pod.name, action.server)
+            self._teller.say(pod, "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}")
+
+    def _refuse(self, pod: Pod, error: ApiError) -> None:
+        """The pod has changed or is gone (look at it), or the server does not allow the change (leave it alone)."""
+        if error.status not in (404, 409):
+            log.warning("pod %s/%s cannot be changed: %s", pod.namespace, pod.name, error)
+            self._refused[pod.uid] = self._clock() + REFUSED_SECONDS  # counts while it has the gate only
+            self._teller.say(pod, "NotPlaced", f"the API server refuses to place it: {error.message}", wrong=True)
+        self._renew(pod)
+
+    def _release(self, action: Release) -> None:
+        self._memory.add(action.released, self._clock())
+        for pod in action.pods:
+            if not self._may_act():
+                return
+            log.info("pod %s/%s is deleted, so that its group is made anew: %s", pod.namespace, pod.name, action.why)
+            avoid = f"it stays away from {action.released.server} until {timestamp(action.released.until)}"
+            self._teller.say(pod, "Released", f"{action.why}; the group is made anew, and {avoid}", wrong=True)
+            try:
+                self._pods.delete(pod.namespace, pod.name, pod.uid, foreground=True)
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+            self._renew(pod)
+
+    def _renew(self, pod: Pod) -> None:
+        """Read a pod, so that the next decision rests on what it is now."""
+        self._surprised = True
+        try:
+            found = self._pods.get(pod.namespace, pod.name)
+        except ApiError as error:
+            if not error.object_missing:
+                raise
+            found = None
+        if found is not None and found.metadata.uid == pod.uid:
+            self._take(found)
+        else:
+            for informer in self._members.values():
+                informer.gone(pod.namespace, pod.name, pod.uid)
+
+    def _take(self, pod: ApiPod) -> None:
+        for informer in self._members.values():
+            informer.wrote(pod)
+
+
+def _patch(action: Place | Note) -> dict[str, object]:
+    """The change as a JSON merge patch that holds for exactly this state of the pod."""
+    pod = action.pod
+    meta = {"uid": pod.uid, "resourceVersion": pod.version}
+    times = {SINCE_ANNOTATION: action.since, STUCK_ANNOTATION: action.stuck if isinstance(action, Note) else None}
+    notes = {name: None if moment is None else timestamp(moment, micro=True) for name, moment in times.items()}
+    if isinstance(action, Note):
+        return {"metadata": {**meta, "annotations": notes}}
+    return {
+        "metadata": {**meta, "annotations": {PLACED_ANNOTATION: action.server, **notes}},
+        "spec": {
+            "nodeSelector": {action.label: action.server},
+            "schedulingGates": [{"name": name} for name in pod.other_gates],
+        },
+    }
+
+
+def _has_gate(pod: ApiPod) -> bool:
+    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)

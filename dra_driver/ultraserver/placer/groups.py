@@ -1,0 +1,136 @@
+"""Pods as groups: who belongs together, how many nodes they need, and how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dra_driver.ultraserver.placer.values import (
+    GROUP_LABEL,
+    LWS_TOPOLOGY,
+    NODES_ANNOTATION,
+    NODES_OF,
+    SERVER_2,
+    SERVER_4,
+    Node,
+    Pod,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a group needs."""
+
+    size: int
+    """Pods, each on a node of its own."""
+    label: str
+    """Node label whose value the nodes share; a whole server or a half is given."""
+    led: bool
+    """Only the first pod has the gate; the others come, pinned to its server, when it has a node."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the group is given, which may be more than it has pods."""
+        return NODES_OF[self.label]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pods of one namespace with one group key, the leader first. Never empty."""
+
+    namespace: str
+    key: str
+    pods: tuple[Pod, ...]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.namespace}/{self.pods[0].name}"
+
+    @property
+    def gated(self) -> tuple[Pod, ...]:
+        """Pods that wait for a server."""
+        return tuple(pod for pod in self.pods if pod.gated and not pod.ending and not pod.finished)
+
+    @property
+    def placed(self) -> tuple[Pod, ...]:
+        """Pods that were sent to a server and are to stay there."""
+        return tuple(pod for pod in self.pods if pod.placed and not pod.ending and not pod.finished)
+
+    @property
+    def servers(self) -> frozenset[tuple[str, str]]:
+        """Label and value of each server that pods of the group were sent to and have not left."""
+        return frozenset(pod.placed for pod in self.pods if pod.placed and not pod.finished)
+
+    @property
+    def seated(self) -> int:
+        """How many of its pods got a node; those that have succeeded count."""
+        return sum(bool(pod.node) and pod.phase != "Failed" and not pod.ending for pod in self.pods)
+
+    @property
+    def remains(self) -> tuple[Pod, ...]:
+        """Pods without the gate that hold nodes or a server."""
+        return tuple(pod for pod in self.pods if not pod.gated and not pod.finished and (pod.node or pod.placed))
+
+    @property
+    def since(self) -> float | None:
+        """Since when the group lacks nodes, as written on its pods."""
+        return min((pod.since for pod in self.placed if pod.since is not None), default=None)
+
+    @property
+    def stuck(self) -> float | None:
+        """Since when the scheduler finds no node for one of its pods, as written on its pods."""
+        return min((pod.stuck for pod in self.placed if pod.stuck is not None), default=None)
+
+    @property
+    def unschedulable(self) -> Pod | None:
+        """The first of its pods for which the scheduler finds no node."""
+        return next((pod for pod in self.pods if pod.unschedulable and not pod.ending), None)
+
+    @property
+    def arrival(self) -> tuple[float, str, str]:
+        """Place in the line: time of creation of the first pod that waits, then names."""
+        return min(pod.created for pod in self.gated), self.namespace, self.key
+
+
+def groups_of(pods: Iterable[Pod]) -> list[Group]:
+    """All groups; pods without a group key belong to none."""
+    members: dict[tuple[str, str], list[Pod]] = {}
+    for pod in pods:
+        if pod.group:
+            members.setdefault((pod.namespace, pod.group), []).append(pod)
+    ordered = {
+        key: sorted(found, key=lambda pod: (not pod.leader, pod.name, pod.uid)) for key, found in members.items()
+    }
+    return [Group(namespace, key, tuple(found)) for (namespace, key), found in sorted(ordered.items())]
+
+
+_SIZES = {str(size): size for size in range(1, NODES_OF[SERVER_4] + 1)}
+
+
+def shape_of(group: Group) -> Shape | str:
+    """What the group needs, or in words why that cannot be told."""
+    first = (group.gated or group.pods)[0]
+    size = _SIZES.get(first.size)
+    if size is None:
+        return f"a group has 1 to 4 pods, and this one is said to have {first.size[:20]!r}" + _where(first)
+    if first.topology not in ("", *NODES_OF):
+        return (
+            f"its annotation {LWS_TOPOLOGY} is {first.topology[:80]!r}, which is no label of UltraServers; "
+            f"use {SERVER_4} or {SERVER_2}"
+        )
+    label = first.topology or (SERVER_2 if size <= NODES_OF[SERVER_2] else SERVER_4)
+    if size > NODES_OF[label]:
+        return f"its {size} pods do not fit into the {NODES_OF[label]} nodes that share {label}; use {SERVER_4}"
+    return Shape(size, label, led=bool(first.topology))
+
+
+def _where(pod: Pod) -> str:
+    return "" if pod.of_lws else f"; give it the label {GROUP_LABEL} and the annotation {NODES_ANNOTATION}: '4' or '2'"
+
+
+def admits(node: Node, pod: Pod) -> bool:
+    """Whether the pod's node selector and tolerations let it onto the node."""
+    if any(node.labels.get(key) != value for key, value in pod.selector.items()):
+        return False
+    return all(any(toleration.covers(taint) for toleration in pod.tolerations) for taint in node.taints)

@@ -1,0 +1,198 @@
+"""Nodes as servers and halves of servers, what of them is in use, and which one is kept for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.ultraserver.placer.groups import Group, Shape, admits
+from dra_driver.ultraserver.placer.values import NODES_OF, SERVER_4, Node, Snapshot
+
+SHOWN = 4
+"""Servers that an explanation names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Nodes that share a value of one of the server labels: a whole UltraServer or a half of one."""
+
+    label: str
+    id: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has as many nodes as its label says."""
+        return len(self.nodes) == NODES_OF[self.label]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it is complete, and no whole-node device is missing for a reason that may pass."""
+        return self.complete and not any(node.trouble for node in self.nodes)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of its nodes."""
+        return frozenset(node.name for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Who has a node."""
+
+    by: str
+    foreign: bool
+    """Not a group that was placed, so nobody knows when it ends."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Which nodes are in use. Grows while one decision is made, so that no node is given twice in it."""
+
+    uses: dict[str, Use]
+    strangers: Mapping[str, frozenset[tuple[str, str]]]
+    """By node: namespace and group of the LeaderWorkerSet pods on it, which keep other groups of the namespace off."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """By node: the group that it is kept for."""
+
+    def give(self, server: Server, group: Group) -> None:
+        """Count the server's nodes as used by the group."""
+        self.uses |= {node.name: Use(f"group {group.name}", foreign=False) for node in server.nodes}
+
+    def keep(self, server: Server, group: Group) -> None:
+        """Let no later group have the server's nodes."""
+        self.kept |= dict.fromkeys(server.names, group.name)
+
+    def obstacle(self, node: Node, group: Group) -> str:
+        """Why the group cannot have the node now, or ""."""
+        if node.trouble:
+            return node.trouble
+        if not all(admits(node, pod) for pod in group.gated):
+            return "is excluded by the pod's node selector or by a taint that it does not tolerate"
+        if node.name in self.uses:
+            return f"is used by {self.uses[node.name].by}"
+        if self._repelled(node, group):
+            return "runs a pod of another LeaderWorkerSet group of this namespace"
+        if node.name in self.kept:
+            return f"is kept for group {self.kept[node.name]}, which has waited longer for a whole server"
+        return ""
+
+    def _repelled(self, node: Node, group: Group) -> bool:
+        """LeaderWorkerSet's anti-affinity: whether a pod there would keep the scheduler from using the node."""
+        if not group.pods[0].of_lws:
+            return False
+        others = self.strangers.get(node.name, frozenset())
+        return any(namespace == group.namespace and key != group.key for namespace, key in others)
+
+
+def servers_of(nodes: Iterable[Node]) -> dict[str, tuple[Server, ...]]:
+    """All servers and halves by label, each tuple ordered by id."""
+    found: dict[str, dict[str, list[Node]]] = {label: {} for label in NODES_OF}
+    for node in sorted(nodes, key=lambda node: node.name):
+        for label, by_id in found.items():
+            if value := node.labels.get(label):
+                by_id.setdefault(value, []).append(node)
+    return {
+        label: tuple(Server(label, value, tuple(members)) for value, members in sorted(by_id.items()))
+        for label, by_id in found.items()
+    }
+
+
+def ledger_of(snapshot: Snapshot, groups: Iterable[Group]) -> Ledger:
+    """What is in use: by claims, by pods of groups, and by groups that were placed but whose pods lack nodes yet."""
+    uses = {node.name: Use(f"claim {node.claim}", foreign=True) for node in snapshot.nodes if node.claim}
+    strangers: dict[str, set[tuple[str, str]]] = {}
+    for group in groups:
+        seated = [pod for pod in group.pods if pod.node and not pod.finished]
+        here = {pod.node for pod in seated}
+        reserved = {
+            node.name for node in snapshot.nodes for label, value in group.servers if node.labels.get(label) == value
+        }
+        # A pod of LeaderWorkerSet without claims (a router) leaves the devices of its node to others.
+        mine = reserved | {pod.node for pod in seated if pod.claims or pod.placed}
+        uses |= {name: Use(f"group {group.name}", foreign=not group.servers) for name in mine}
+        for name in here if group.pods[0].of_lws else ():
+            strangers.setdefault(name, set()).add((group.namespace, group.key))
+    return Ledger(uses, {name: frozenset(found) for name, found in strangers.items()})
+
+
+def choose(
+    group: Group, shape: Shape, servers: Mapping[str, Sequence[Server]], ledger: Ledger, avoided: frozenset[str]
+) -> Server | None:
+    """The free server or half for the group; None if there is none.
+
+    Halves are taken where the other half is no longer free, so that whole servers stay whole as long as possible.
+    """
+    free = [
+        server
+        for server in servers[shape.label]
+        if server.complete
+        and server.id not in avoided
+        and not any(ledger.obstacle(node, group) for node in server.nodes)
+    ]
+    whole = {
+        name
+        for server in servers[SERVER_4]
+        if server.in_order and not server.names & ledger.uses.keys()
+        for name in server.names
+    }
+    return min(free, key=lambda server: (bool(server.names & whole), server.id), default=None)
+
+
+def possible(group: Group, servers: Sequence[Server], avoided: frozenset[str]) -> list[Server]:
+    """Servers that the group could have if nobody used them."""
+    return [
+        server
+        for server in servers
+        if server.in_order
+        and server.id not in avoided
+        and all(admits(node, pod) for node in server.nodes for pod in group.gated)
+    ]
+
+
+def to_keep(candidates: Sequence[Server], ledger: Ledger, waited: float, first_turn: float) -> Server | None:
+    """The server that is kept for the first group of four that waits, or None while nothing is.
+
+    Kept: no later group gets a node of it, so it empties. Which server empties soonest nobody knows (one of its pods
+    may run for years), so all get their turn: first the one with the fewest used nodes, then each by id, then none (so
+    that nobody starves behind a group that no server will ever have room for); then again with turns twice as long.
+    Sooner or later a turn is longer than whatever runs on a server that empties at all.
+
+    Args:
+        candidates: the servers that are possible for it, at least one, ordered by id.
+        ledger: what is used.
+        waited: seconds that it has waited.
+        first_turn: seconds of the first turns.
+    """
+
+    def burden(server: Server) -> tuple[int, int, str]:
+        uses = [ledger.uses[name] for name in server.names if name in ledger.uses]
+        return sum(use.foreign for use in uses), len(uses), server.id
+
+    turns: list[Server | None] = [min(candidates, key=burden), *candidates, None]
+    return turns[_turn(waited, len(turns), first_turn)]
+
+
+def _turn(waited: float, turns: int, first: float) -> int:
+    """Which of the turns it is; each round's turns are twice as long as those of the round before."""
+    length = max(first, 1e-3)
+    while waited >= turns * length:
+        waited -= turns * length
+        length *= 2
+    return max(0, int(waited / length))
+
+
+def obstacles(servers: Sequence[Server], avoided: frozenset[str], obstacle: Callable[[Node], str]) -> str:
+    """For people: why each of the servers cannot be had."""
+    texts = [f"{server.id}: {_obstacle(server, avoided, obstacle)}" for server in servers[:SHOWN]]
+    more = [f"and {len(servers) - SHOWN} more"] if len(servers) > SHOWN else []
+    return "; ".join([*texts, *more])
+
+
+def _obstacle(server: Server, avoided: frozenset[str], obstacle: Callable[[Node], str]) -> str:
+    if not server.complete:
+        return f"{len(server.nodes)} of {NODES_OF[server.label]} nodes are there"
+    for node in server.nodes:
+        if text := obstacle(node):
+            return f"{node.name} {text}"
+    return "the group failed on it a short time ago" if server.id in avoided else "free"

@@ -1,0 +1,177 @@
+"""From objects of the API to the values that decisions are made from. Whatever users wrote is taken as a claim only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from dra_driver.kube import cluster, pods
+from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.timestamps import seconds, timestamp
+from dra_driver.names import DRIVER_NAME, NODE_DEVICE
+from dra_driver.ultraserver.placer.values import (
+    GATE,
+    GROUP_LABEL,
+    LWS_GROUP_LABEL,
+    LWS_SIZE,
+    LWS_TOPOLOGY,
+    LWS_WORKER_INDEX,
+    NODES_ANNOTATION,
+    NODES_OF,
+    PLACED_ANNOTATION,
+    SINCE_ANNOTATION,
+    STUCK_ANNOTATION,
+    Node,
+    Pod,
+    Released,
+    Snapshot,
+    Taint,
+    Toleration,
+)
+
+MOST_RELEASED = 200
+"""Entries of the memory of released groups; the latest stay."""
+
+
+def snapshot(
+    nodes: Iterable[cluster.ClusterNode],
+    offers: Iterable[cluster.Offer],
+    claims: Iterable[ResourceClaim],
+    members: Iterable[pods.Pod],
+    released: Sequence[Released] = (),
+) -> Snapshot:
+    """The cluster as values."""
+    offering = _offering(offers)
+    holders = _holders(claims)
+    return Snapshot(
+        nodes=tuple(
+            _node(node, node.metadata.name in offering, holders.get(node.metadata.name, ""))
+            for node in nodes
+            if any(node.metadata.labels.get(label) for label in NODES_OF)
+        ),
+        pods=tuple(pod_of(pod) for pod in members),
+        released=tuple(released),
+    )
+
+
+def _offering(offers: Iterable[cluster.Offer]) -> set[str]:
+    """Nodes whose whole-node device is in the newest generation of their pool."""
+    newest: dict[str, int] = {}
+    found: dict[str, tuple[int, str]] = {}
+    for offer in offers:
+        spec = offer.spec
+        if spec.driver != DRIVER_NAME or not spec.node_name:
+            continue
+        generation = spec.pool.generation
+        newest[spec.pool.name] = max(generation, newest.get(spec.pool.name, generation))
+        if any(device.name == NODE_DEVICE for device in spec.devices):
+            found[spec.pool.name] = max((generation, spec.node_name), found.get(spec.pool.name, (generation, "")))
+    return {node for pool, (generation, node) in found.items() if generation == newest[pool]}
+
+
+def _holders(claims: Iterable[ResourceClaim]) -> dict[str, str]:
+    """By node: a claim that holds any of our devices there. Each node's pool has the node's name."""
+    found: dict[str, str] = {}
+    for claim in claims:
+        allocation = claim.status.allocation
+        for result in allocation.devices.results if allocation else ():
+            if result.driver == DRIVER_NAME and not result.admin_access:
+                found.setdefault(result.pool.partition("/")[0], f"{claim.metadata.namespace}/{claim.metadata.name}")
+    return found
+
+
+def _node(node: cluster.ClusterNode, offers: bool, claim: str) -> Node:
+    ready = any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
+    troubles = (
+        (node.metadata.deletion_timestamp is not None, "is being deleted"),
+        (not ready, "is not Ready"),
+        (node.spec.unschedulable, "is cordoned"),
+        (not offers, f"offers no device {NODE_DEVICE}"),
+    )
+    return Node(
+        name=node.metadata.name,
+        labels=node.metadata.labels,
+        trouble=next((text for is_so, text in troubles if is_so), ""),
+        taints=tuple(
+            Taint(taint.key, taint.value, taint.effect)
+            for taint in node.spec.taints
+            if taint.effect in ("NoSchedule", "NoExecute")
+        ),
+        claim=claim,
+    )
+
+
+def pod_of(pod: pods.Pod) -> Pod:
+    """A pod as a value; annotations that cannot be what the placer wrote count as absent."""
+    meta, spec = pod.metadata, pod.spec
+    of_lws = LWS_GROUP_LABEL in meta.labels
+    gates = tuple(gate.name for gate in spec.scheduling_gates)
+    gated = GATE in gates
+    selector = spec.node_selector or {}
+    server = meta.annotations.get(PLACED_ANNOTATION, "")
+    placed = next(((label, server) for label in NODES_OF if server and selector.get(label) == server), None)
+    return Pod(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        created=seconds(meta.creation_timestamp) or 0.0,
+        group=meta.labels.get(LWS_GROUP_LABEL if of_lws else GROUP_LABEL, ""),
+        size=meta.annotations.get(LWS_SIZE if of_lws else NODES_ANNOTATION, ""),
+        topology=meta.annotations.get(LWS_TOPOLOGY, "") if of_lws else "",
+        of_lws=of_lws,
+        leader=of_lws and meta.labels.get(LWS_WORKER_INDEX) == "0",
+        gated=gated,
+        other_gates=tuple(name for name in gates if name != GATE),
+        node=spec.node_name,
+        claims=bool(spec.resource_claims),
+        phase=pod.status.phase,
+        ending=meta.deletion_timestamp is not None,
+        placed=None if gated else placed,
+        since=seconds(meta.annotations.get(SINCE_ANNOTATION)),
+        stuck=seconds(meta.annotations.get(STUCK_ANNOTATION)),
+        unschedulable=_unschedulable(pod),
+        selector=selector,
+        tolerations=tuple(Toleration(item.key, item.operator, item.value, item.effect) for item in spec.tolerations),
+    )
+
+
+def _unschedulable(pod: pods.Pod) -> str:
+    """What the scheduler says of a pod that it finds no node for, or ""."""
+    if pod.spec.node_name or pod.status.nominated_node_name:
+        return ""
+    found = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
+    return next((item.message or item.reason for item in found if item.reason == "Unschedulable"), "")
+
+
+def read_released(text: str) -> tuple[Released, ...]:
+    """The memory of released groups; entries that cannot be read are left out."""
+    try:
+        entries = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return ()
+    found = []
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        namespace, group, server = (entry.get(name) for name in ("namespace", "group", "server"))
+        until = seconds(entry["until"]) if isinstance(entry.get("until"), str) else None
+        if isinstance(namespace, str) and isinstance(group, str) and isinstance(server, str) and until is not None:
+            found.append(Released(namespace, group, server, until))
+    return tuple(found)
+
+
+def write_released(released: Iterable[Released], now: float) -> str:
+    """The memory as text, without what is over."""
+    current = sorted((item for item in released if item.until > now), key=lambda item: item.until)
+    return json.dumps(
+        [
+            {
+                "namespace": item.namespace,
+                "group": item.group,
+                "server": item.server,
+                "until": timestamp(item.until, micro=True),
+            }
+            for item in current[-MOST_RELEASED:]
+        ]
+    )

@@ -1,0 +1,193 @@
+"""Names that the placer shares with pods, nodes and other controllers.
+
+Sources: Kubernetes 1.37 API; aws-neuron-sdk ``deploy/eks/ultraserver.rst`` (node labels); LeaderWorkerSet v0.10 (labels
+and annotations of its pods).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+GATE: Final = "neuron.aws.com/ultraserver"
+"""Scheduling gate of the pods that the placer handles."""
+
+SERVER_4: Final = "neuron.amazonaws.com/ultraserver-server-id-4"
+SERVER_2: Final = "neuron.amazonaws.com/ultraserver-server-id-2"
+NODES_OF: Final = {SERVER_4: 4, SERVER_2: 2}
+"""Node label to the number of nodes that share one value of it."""
+
+GROUP_LABEL: Final = "neuron.aws.com/ultraserver-group"
+"""Label of plain pods: those of a namespace with one value are a group."""
+NODES_ANNOTATION: Final = "neuron.aws.com/ultraserver-nodes"
+"""Annotation of plain pods: how many pods, each on a node of its own, the group has."""
+PLACED_ANNOTATION: Final = "neuron.aws.com/ultraserver-placed-on"
+"""Written with the gate's removal: the server's id, which is in the node selector too."""
+SINCE_ANNOTATION: Final = "neuron.aws.com/ultraserver-incomplete-since"
+"""Since when a placed group lacks nodes; absent while all its pods have theirs."""
+STUCK_ANNOTATION: Final = "neuron.aws.com/ultraserver-unschedulable-since"
+"""Since when the scheduler finds no node for a pod of a placed group, though all nodes of its server are in order."""
+
+LWS_GROUP_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-key"
+LWS_WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"
+LWS_TOPOLOGY: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A node's taint that keeps new pods away (effects NoSchedule and NoExecute)."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """``spec.tolerations[]``; empty key and effect mean any."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def covers(self, taint: Taint) -> bool:
+        """Whether a pod with this toleration may be put on a node with that taint."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (self.key == taint.key and self.value == taint.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that carries the label of an UltraServer."""
+
+    name: str
+    labels: Mapping[str, str]
+    trouble: str = ""
+    """Why no whole-node device can be had there now, such as "is not Ready"; "" if it can."""
+    taints: tuple[Taint, ...] = ()
+    claim: str = ""
+    """``namespace/name`` of a claim that holds a device of the node, or ""."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of a group, or one with the gate."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    """Resource version: what a change of the pod rests on."""
+    created: float = 0.0
+    """Seconds since the epoch, as all times here."""
+    group: str = ""
+    """Key of its group within the namespace; "" when it says none."""
+    size: str = ""
+    """Number of the group's pods, as the annotation says it."""
+    topology: str = ""
+    """Node label that LeaderWorkerSet keeps the group together by, or ""."""
+    of_lws: bool = False
+    leader: bool = False
+    gated: bool = False
+    other_gates: tuple[str, ...] = ()
+    node: str = ""
+    claims: bool = False
+    """Whether it uses ResourceClaims."""
+    phase: str = "Pending"
+    ending: bool = False
+    """Being deleted."""
+    placed: tuple[str, str] | None = None
+    """Node label and value that the placer chose."""
+    since: float | None = None
+    """Since when the group lacks nodes, as written on this pod."""
+    stuck: float | None = None
+    """Since when the scheduler finds no node for a pod of the group, as written on this pod."""
+    unschedulable: str = ""
+    """What the scheduler said when it last found no node for the pod; "" if it did not say so, or makes room for it."""
+    selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended for good and holds nothing."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A server that a group failed on; it stays away from there until that time."""
+
+    namespace: str
+    group: str
+    server: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster as seen: all nodes with UltraServer labels, all pods of groups and with the gate."""
+
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+    released: tuple[Released, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Settings in seconds."""
+
+    timeout: float = 300.0
+    """How long a placed group may lack nodes before it is released."""
+    unschedulable: float = 12.0
+    """How long the scheduler may find no node for a pod of a placed group. It looks again at a pod for which something
+    has changed after 10 s at the latest (``podMaxBackoffSeconds``)."""
+    avoid: float = 300.0
+    """How long a released group stays away from the server that it failed on."""
+    hold: float = 300.0
+    """First length of the turns in which one server is kept for the first waiting group of four."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Let a gated pod run on the nodes with ``label: server``."""
+
+    pod: Pod
+    label: str
+    server: str
+    since: float
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Write on a pod since when its group lacks nodes, and since when the scheduler finds none (None: it is not so)."""
+
+    pod: Pod
+    since: float | None
+    stuck: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Remember the server that the group failed on, then delete these pods so that the group is made anew."""
+
+    pods: tuple[Pod, ...]
+    released: Released
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Tell the pod's owner what it waits for."""
+
+    pod: Pod
+    message: str
+    wrong: bool = False
+    """It will wait for ever unless somebody corrects it."""
+
+
+Action = Place | Note | Release | Explain

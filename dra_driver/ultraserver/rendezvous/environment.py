@@ -1,0 +1,112 @@
+"""What a pod's environment says of its place, and the file that completes it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from dra_driver.topology.ultraserver import Mode
+from dra_driver.ultraserver.rendezvous.roster import LARGEST_GROUP, GroupError, Hello, Member, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the environment says.
+
+    Attributes:
+        index: of this pod in the group, 0 for the leader.
+        size: pods of the group.
+        leader: name or address of the leader.
+        nodes: nodes of one server that work together.
+        server: id of the server, "" for one node alone.
+        node: place of the node in the server, -1 for one node alone.
+    """
+
+    index: int
+    size: int
+    leader: str
+    nodes: Literal[1, 2, 4]
+    server: str
+    node: int
+
+
+def place_of(environment: Mapping[str, str]) -> Place:
+    """Read the variables of LeaderWorkerSet and of this driver.
+
+    Raises:
+        GroupError: one is missing or cannot be right.
+    """
+    size = _number(environment, "LWS_GROUP_SIZE", 1, LARGEST_GROUP)
+    index = _number(environment, "LWS_WORKER_INDEX", 0, size - 1)
+    mode = _number(environment, "NEURON_RT_ULTRASERVER_MODE", 1, 4)
+    nodes: Mapping[int, Literal[1, 2, 4]] = {1: 1, 2: 2, 4: 4}
+    wanted = nodes[Mode(mode).nodes]
+    alone = wanted == 1
+    return Place(
+        index=index,
+        size=size,
+        leader=_text(environment, "LWS_LEADER_ADDRESS"),
+        nodes=wanted,
+        server="" if alone else _text(environment, "NEURON_RT_ULTRASERVER_SERVER_ID"),
+        node=-1 if alone else _number(environment, "NEURON_RT_ULTRASERVER_NODE_ID", -1, LARGEST_GROUP - 1),
+    )
+
+
+def own_host(place: Place, hostname: str) -> str | None:
+    """The pod's name in the cluster's DNS; None where the leader is known by an address, so there is no name.
+
+    LeaderWorkerSet gives all pods of a group one subdomain: a worker has its host name where the leader's address has
+    the leader's.
+    """
+    if place.index == 0:
+        return place.leader
+    try:
+        ipaddress.ip_address(place.leader)
+    except ValueError:
+        _, _, domain = place.leader.partition(".")
+        return f"{hostname}.{domain}" if domain else hostname
+    return None
+
+
+def hello(place: Place, host: str) -> Hello:
+    """What a pod says of itself; GroupError when a value is not what it can be."""
+    member = {"index": place.index, "host": host, "server": place.server, "node": place.node}
+    try:
+        return Hello(msgspec.convert(member, Member), place.size, place.nodes)
+    except msgspec.ValidationError as error:
+        raise GroupError(f"this pod cannot be described ({error}): {member}") from error
+
+
+def variables(table: Table, index: int) -> dict[str, str]:
+    """What the member of that worker index adds to its environment."""
+    return {"NEURON_GLOBAL_TOPOID": str(table.place(index)), "NEURON_GLOBAL_TOPOID0_HOST": table.first_host}
+
+
+def env_file(values: Mapping[str, str]) -> bytes:
+    """Lines that a shell reads with ``set -a; . FILE``; the values are single words."""
+    return "".join(f"{name}={value}\n" for name, value in values.items()).encode()
+
+
+_REMEDIES = {
+    "LWS": "run it in an init container of a LeaderWorkerSet's pods",
+    "NEURON": "give the init container the claim of the main container; its claim needs an UltraServerConfig",
+}
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise GroupError(f"the variable {name} is not set", remedy=_REMEDIES[name.partition("_")[0]])
+    return value
+
+
+def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
+    text = _text(environment, name)
+    digits = text.removeprefix("-")
+    if len(digits) > 9 or not (digits.isascii() and digits.isdigit()) or not least <= int(text) <= most:
+        raise GroupError(f"{name} is {text[:60]!r}, not a number from {least} to {most}")
+    return int(text)

@@ -1,0 +1,212 @@
+"""The leader's end: gathers the members over TCP, and answers until each knows its place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Callable
+
+from dra_driver.ultraserver.rendezvous.roster import (
+    HELLO_LIMIT,
+    Confirmed,
+    FromLeader,
+    FromMember,
+    GroupError,
+    Hello,
+    Placed,
+    Progress,
+    Roll,
+    Table,
+    from_member,
+    line_of,
+    progress,
+    refused,
+    workers,
+)
+
+HELLO_SECONDS = 10.0
+"""Until a connection has said who it is."""
+PULSE_SECONDS = 10.0
+"""Between two signs of life to each member."""
+CLOSING_SECONDS = 2.0
+SPARE_CONNECTIONS = 64
+"""Beside one for each member: for those that break off and come again, and for strangers."""
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Open the leader's port; "" is every address of the pod, IPv6 ones too. Raises OSError."""
+    if not address and socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 may be compiled in and turned off
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family)
+
+
+async def lead(
+    own: Hello, listener: socket.socket, within: float, keep: Callable[[Table], None], say: Callable[[str], None]
+) -> None:
+    """Gather the group, keep the own place, and stay until every member has confirmed its own.
+
+    Args:
+        own: what the leader would say of itself.
+        listener: a listening socket; closed at the end.
+        within: seconds for all of it.
+        keep: called once with the complete group.
+        say: gets a line for people now and then.
+
+    Raises:
+        GroupError: the group cannot start; the members that are there get the same text.
+        OSError: raised by ``keep``.
+    """
+    leader = _Leader(own, say)
+    server = await asyncio.start_server(leader.connected, sock=listener, limit=HELLO_LIMIT)
+    pulse = asyncio.create_task(leader.pulse())
+    try:
+        async with asyncio.timeout(within):
+            keep(await leader.gathered())
+            await leader.confirmed()
+    except TimeoutError:
+        late = leader.late(within)
+        leader.tell(refused(late))
+        raise late from None
+    except (GroupError, OSError) as error:
+        leader.tell(refused(error))
+        raise
+    finally:
+        pulse.cancel()
+        server.close()
+        await leader.close()
+
+
+class _Leader:
+    """The connections of one group; all of it runs in one thread."""
+
+    def __init__(self, own: Hello, say: Callable[[str], None]) -> None:
+        self.roll = Roll(own)
+        self._changed = asyncio.Event()
+        self._size = own.size
+        self._say = say
+        self._numbers = itertools.count(1)
+        self._seated: dict[int, asyncio.StreamWriter] = {}  # by worker index
+        self._open: set[asyncio.StreamWriter] = set()
+        self._note()
+
+    async def gathered(self) -> Table:
+        """Wait until all members are there; GroupError when they are no group."""
+        while self.roll.missing:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.roll.arrange()
+
+    async def confirmed(self) -> None:
+        """Tell the members their places, and wait until each has confirmed."""
+        if self.roll.table is not None:
+            self.tell(Placed(list(self.roll.table.members)))
+        while self.roll.unconfirmed:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection from its beginning to its end."""
+        if len(self._open) >= self._size + SPARE_CONNECTIONS:
+            writer.close()
+            return
+        self._open.add(writer)
+        try:
+            await self._converse(reader, writer)
+        except (OSError, GroupError, ValueError) as error:
+            # Whoever it was: the group does without. A member comes again.
+            self._say(f"a connection from {_peer(writer)} was ended: {str(error)[:300] or type(error).__name__}")
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(HELLO_SECONDS):
+            hello = await _read(reader)
+        if hello is None:
+            return
+        if not isinstance(hello, Hello):
+            raise GroupError("it confirmed before it had said who it is")
+        number, index = next(self._numbers), hello.member.index
+        try:
+            self.roll.take(hello, number)
+        except GroupError as error:
+            writer.write(line_of(refused(error)))
+            await writer.drain()
+            raise
+        earlier = self._seated.get(index)
+        self._seated[index] = writer
+        if earlier is not None:
+            earlier.close()
+        self._note()
+        if self.roll.table is not None:
+            writer.write(line_of(Placed(list(self.roll.table.members))))
+        try:
+            # A member has nothing else to say, so the next thing is its confirmation or its end.
+            if isinstance(await _read(reader), Confirmed) and self.roll.table is not None:
+                self.roll.confirm(index)
+        finally:
+            if self._seated.get(index) is writer:
+                del self._seated[index]
+            self.roll.leave(index, number)
+            self._note()
+
+    def _note(self) -> None:
+        """Say where the group stands, and wake who waits for it."""
+        if self.roll.table is None:
+            self._say(progress(self._size, self.roll.missing))
+            self.tell(self._progress())
+        self._changed.set()
+
+    def _progress(self) -> Progress:
+        return Progress(self._size, self.roll.missing)
+
+    async def pulse(self) -> None:
+        """Let members know that the leader is alive."""
+        while True:
+            await asyncio.sleep(PULSE_SECONDS)
+            if self.roll.table is None:
+                self._say(progress(self._size, self.roll.missing))
+                self.tell(self._progress())
+
+    def tell(self, message: FromLeader) -> None:
+        """Say something to every member that is there."""
+        for writer in self._seated.values():
+            writer.write(line_of(message))
+
+    def late(self, within: float) -> GroupError:
+        """Why the time was not enough."""
+        if self.roll.table is None:
+            there = progress(self._size, self.roll.missing)
+            return GroupError(
+                f"{there}, but {within:g} s are over",
+                consequence="the group cannot start",
+                remedy="kubectl describe the missing pods: they may be Pending for want of a free node",
+            )
+        return GroupError(
+            f"{workers(self.roll.unconfirmed)} did not confirm within {within:g} s",
+            consequence="the group cannot start",
+            remedy="see the log of that pod's init container",
+        )
+
+    async def close(self) -> None:
+        """End all connections, so that what was said last still arrives."""
+        writers = list(self._open)
+        for writer in writers:
+            writer.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_SECONDS):
+                await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+
+
+async def _read(reader: asyncio.StreamReader) -> FromMember | None:
+    """A message; None at the end of the connection. ValueError: longer than a message can be."""
+    line = await reader.readline()
+    return from_member(line) if line else None
+
+
+def _peer(writer: asyncio.StreamWriter) -> str:
+    return str((writer.get_extra_info("peername") or ("somewhere",))[0])

@@ -1,0 +1,286 @@
+"""The members of a group, and their places in it.
+
+The checks and the order are those of AWS's own init script (aws-neuron-sdk, ``src/k8/k8s-ultraserver-init-script.sh``):
+each set has the wanted number of nodes, with one server id and different node ids; places are counted over the members
+sorted by server id, node id and host.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+
+from dra_driver.util.errors import DriverError
+from dra_driver.util.text import first_of
+
+LARGEST_GROUP = 1024
+"""Pods; far more than the nodes of an UltraServer."""
+LONGEST_LIST = 8
+"""Members named in a text."""
+
+Index = Annotated[int, msgspec.Meta(ge=0, lt=LARGEST_GROUP)]
+Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}\Z")]
+"""A host name or an IP address; nothing that a shell would take for more than a word."""
+ServerId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z")]
+NodeId = Annotated[int, msgspec.Meta(ge=-1, lt=LARGEST_GROUP)]
+
+
+class GroupError(DriverError):
+    """The group cannot start."""
+
+
+class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One pod of a group.
+
+    Attributes:
+        index: ``LWS_WORKER_INDEX``; 0 is the leader.
+        host: name or address under which the other members reach the pod.
+        server: id of the server, as the driver gives it for the mode asked for; "" for one node alone.
+        node: place of the node in the server, from 0; -1 for one node alone.
+    """
+
+    index: Index
+    host: Host
+    server: ServerId = ""
+    node: NodeId = -1
+
+    def __str__(self) -> str:
+        return f"worker {self.index} ({self.host})" if self.index else f"the leader ({self.host})"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The members of a complete group, by place."""
+
+    members: tuple[Member, ...]
+
+    def place(self, index: int) -> int:
+        """Place of the member with that worker index: ``NEURON_GLOBAL_TOPOID``."""
+        return next(place for place, member in enumerate(self.members) if member.index == index)
+
+    @property
+    def first_host(self) -> str:
+        """Host of the member in place 0: ``NEURON_GLOBAL_TOPOID0_HOST``."""
+        return self.members[0].host
+
+
+def arrange(members: Iterable[Member], size: int, nodes: int) -> Table:
+    """Check a group and give each member its place.
+
+    Args:
+        members: those that have come.
+        size: pods of the group.
+        nodes: nodes of one UltraServer that work together: 1, 2 or 4.
+
+    Raises:
+        GroupError: the group is not complete, or its nodes are not what they are taken for.
+    """
+    listed = sorted(members, key=lambda member: (member.server, member.node, member.host, member.index))
+    if size % nodes:
+        raise GroupError(
+            f"a group of {size} pods cannot be made of sets of {nodes} nodes",
+            consequence="the group cannot start",
+            remedy="make the LeaderWorkerSet's size a multiple of ultraserverMode",
+        )
+    indexes = sorted(member.index for member in listed)
+    if indexes != list(range(size)):
+        raise GroupError(
+            f"the group has the members {indexes}, not one for each of 0 to {size - 1}",
+            consequence="the group cannot start",
+        )
+    if nodes > 1:
+        _check_servers(listed, nodes)
+    return Table(tuple(listed))
+
+
+def _check_servers(members: list[Member], nodes: int) -> None:
+    servers: defaultdict[str, list[Member]] = defaultdict(list)
+    for member in members:
+        if not member.server.strip("0") or member.node < 0:
+            raise GroupError(
+                f"{member} is on a node that is part of no set of {nodes} nodes (server id {member.server or 'empty'},"
+                f" node id {member.node})",
+                consequence="the group cannot start",
+                remedy="see the labels neuron.amazonaws.com/ultraserver-* of its node and the driver's log there",
+            )
+        servers[member.server].append(member)
+    for server, found in servers.items():
+        names = ", ".join(map(str, found[:LONGEST_LIST]))
+        if len(found) != nodes:
+            raise GroupError(
+                f"server {server} has {len(found)} of the group's members, and {nodes} must be together: {names}",
+                consequence="the group cannot start",
+                remedy=f"give the LeaderWorkerSet the annotation leaderworkerset.sigs.k8s.io/exclusive-topology:"
+                f" neuron.amazonaws.com/ultraserver-server-id-{nodes}",
+            )
+        if len({member.node for member in found}) != nodes:
+            raise GroupError(
+                f"members on server {server} have the same node id: "
+                + ", ".join(f"{member} has {member.node}" for member in found[:LONGEST_LIST]),
+                consequence="the group cannot start",
+                remedy="two pods may share a node, or the server's election is stale: see the driver's log there",
+            )
+
+
+HELLO_LIMIT = 4096
+"""Bytes of a line from a member."""
+ANSWER_LIMIT = 1 << 20
+"""Bytes of a line from the leader; the longest possible table needs less than half."""
+
+Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_GROUP)]
+LONGEST_REASON = 4096
+"""Characters."""
+Text = Annotated[str, msgspec.Meta(max_length=LONGEST_REASON)]
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Base."""
+
+
+class Hello(_Message, frozen=True, tag="hello"):
+    """From a member: who it is, and what it takes the group for."""
+
+    member: Member
+    size: Size
+    nodes: Literal[1, 2, 4]
+    version: Literal[1] = 1
+
+
+class Progress(_Message, frozen=True, tag="progress"):
+    """From the leader: who is missing."""
+
+    size: Size
+    missing: Annotated[list[Index], msgspec.Meta(max_length=LARGEST_GROUP)]
+
+
+class Placed(_Message, frozen=True, tag="placed"):
+    """From the leader: the complete group, by place."""
+
+    members: Annotated[list[Member], msgspec.Meta(max_length=LARGEST_GROUP)]
+
+
+class Refused(_Message, frozen=True, tag="refused"):
+    """From the leader: why the group, or this member, cannot start."""
+
+    reason: Text
+
+
+class Confirmed(_Message, frozen=True, tag="confirmed"):
+    """From a member: it has kept its place and needs the leader no more."""
+
+
+FromMember = Hello | Confirmed
+FromLeader = Progress | Placed | Refused
+
+_FROM_MEMBER: msgspec.json.Decoder[FromMember] = msgspec.json.Decoder(FromMember)
+_FROM_LEADER: msgspec.json.Decoder[FromLeader] = msgspec.json.Decoder(FromLeader)
+
+
+def from_member(line: bytes) -> FromMember:
+    """Read a line from a member; GroupError says what is wrong with it."""
+    try:
+        return _FROM_MEMBER.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GroupError(f"not a message of a member: {error}") from error
+
+
+def from_leader(line: bytes) -> FromLeader:
+    """Read a line from the leader; GroupError says what is wrong with it."""
+    try:
+        return _FROM_LEADER.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GroupError(f"not an answer of the leader: {error}") from error
+
+
+def refused(error: Exception) -> Refused:
+    """The error as an answer."""
+    return Refused(str(error)[:LONGEST_REASON])
+
+
+def line_of(message: FromMember | FromLeader) -> bytes:
+    """The message as a line with its end."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+class Roll:
+    """Members by worker index. A member counts as long as its connection lasts, and for good once there is a table.
+
+    Args:
+        own: what the leader would say of itself.
+    """
+
+    def __init__(self, own: Hello) -> None:
+        self._own = own
+        self._seats: dict[int, tuple[Member, int]] = {own.member.index: (own.member, 0)}
+        self._unconfirmed = set(range(own.size)) - {own.member.index}
+        self.table: Table | None = None
+
+    def take(self, hello: Hello, connection: int) -> None:
+        """Seat a member that came over a connection (a number of its own, not 0).
+
+        A member of the same index and host takes its earlier seat: it was restarted.
+
+        Raises:
+            GroupError: it is none of this group, its seat is taken, or it is another than the one counted.
+        """
+        member = hello.member
+        if (hello.size, hello.nodes) != (self._own.size, self._own.nodes):
+            raise GroupError(
+                f"{member} belongs to a group of {hello.size} in sets of {hello.nodes} nodes, the leader to one of"
+                f" {self._own.size} in sets of {self._own.nodes}",
+                consequence="this member cannot take part",
+                remedy="give all pods of the group the same ultraserverMode",
+            )
+        if not 0 < member.index < self._own.size:
+            raise GroupError(f"{member} has no place in a group of {self._own.size}")
+        seated = self._seats.get(member.index)
+        if self.table is not None and seated and seated[0] != member:
+            raise GroupError(
+                f"the group has started with {seated[0]} on node {seated[0].node} of {seated[0].server}, not {member}",
+                consequence="this member cannot take part",
+                remedy="delete the leader pod, so that the whole group is made anew",
+            )
+        if seated and seated[0].host != member.host:
+            raise GroupError(f"{member} comes second: {seated[0]} is there", consequence="it cannot take part")
+        self._seats[member.index] = (member, connection)
+
+    def leave(self, index: int, connection: int) -> None:
+        """The connection of a member has ended."""
+        seated = self._seats.get(index)
+        if self.table is None and seated and seated[1] == connection:
+            del self._seats[index]
+
+    def confirm(self, index: int) -> None:
+        """The member has kept its place."""
+        self._unconfirmed.discard(index)
+
+    def arrange(self) -> Table:
+        """Fix the table; GroupError when the group cannot start."""
+        self.table = arrange((member for member, _ in self._seats.values()), self._own.size, self._own.nodes)
+        return self.table
+
+    @property
+    def missing(self) -> list[int]:
+        """Indexes of the members that have not come, ascending."""
+        return [index for index in range(self._own.size) if index not in self._seats]
+
+    @property
+    def unconfirmed(self) -> list[int]:
+        """Indexes of the members that have not confirmed, ascending."""
+        return sorted(self._unconfirmed)
+
+
+def progress(size: int, missing: Iterable[int]) -> str:
+    """Who is there, in a line: ``2 of 4 members: waiting for workers 2, 3``."""
+    absent = sorted(set(missing))
+    there = f"{size - len(absent)} of {size} members"
+    return f"{there}: waiting for {workers(absent)}" if absent else there
+
+
+def workers(indexes: list[int]) -> str:
+    """Several workers in words."""
+    return f"worker{'s' * (len(indexes) > 1)} {first_of(indexes, LONGEST_LIST)}"

@@ -1,0 +1,135 @@
+"""A worker's end: finds the leader, says who it is, and waits for its place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from dra_driver.ultraserver.rendezvous.roster import (
+    ANSWER_LIMIT,
+    Confirmed,
+    GroupError,
+    Hello,
+    Placed,
+    Progress,
+    Refused,
+    Table,
+    arrange,
+    from_leader,
+    line_of,
+    progress,
+)
+from dra_driver.util.text import printable
+
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS = 1.0
+SILENCE_SECONDS = 45.0
+"""Without a sign of life the leader's node may be lost; try again. Several times the leader's pulse."""
+CLOSING_SECONDS = 2.0
+
+
+class _RefusedError(GroupError):
+    """By the leader, so asking again is of no use."""
+
+
+async def follow(
+    own: Hello, leader: tuple[str, int], within: float, keep: Callable[[Table], None], say: Callable[[str], None]
+) -> None:
+    """Report to the leader and keep the place that comes back.
+
+    Args:
+        own: what this member says of itself.
+        leader: host and port.
+        within: seconds for all of it. The leader may come late, restart, or have no DNS name yet.
+        keep: called with the complete group before it is confirmed; called again if the confirmation was lost.
+        say: gets a line for people now and then.
+
+    Raises:
+        GroupError: the leader refused, or the time is over.
+        OSError: raised by ``keep``.
+    """
+    attempts = _Attempts(own, leader, keep, say)
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                if await attempts.once():
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
+    except TimeoutError:
+        raise GroupError(
+            f"{within:g} s are over without a place from the leader {leader[0]}:{leader[1]}: {attempts.last}",
+            consequence="the group cannot start",
+            remedy="see the log of the leader's init container",
+        ) from None
+
+
+class _Attempts:
+    def __init__(
+        self, own: Hello, leader: tuple[str, int], keep: Callable[[Table], None], say: Callable[[str], None]
+    ) -> None:
+        self._own = own
+        self._leader = leader
+        self._keep = keep
+        self._say = say
+        self.last = "it was never reached"
+
+    async def once(self) -> bool:
+        """Whether the place is kept; False when it is worth trying again."""
+        host, port = self._leader
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(host, port, limit=ANSWER_LIMIT)
+        except OSError as error:
+            self._tell(f"the leader {host}:{port} cannot be reached yet: {str(error) or 'no answer'}")
+            return False
+        try:
+            writer.write(line_of(self._own))
+            table = await self._answer(reader)
+        except _RefusedError:
+            raise
+        except (OSError, GroupError, ValueError) as error:
+            self._tell(f"the connection to the leader was lost: {str(error)[:300] or 'no sign of life'}")
+            return False
+        else:
+            self._keep(table)
+            await _confirm(reader, writer)
+            return True
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> Table:
+        while True:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                line = await reader.readline()
+            if not line:
+                raise GroupError("it closed the connection")
+            answer = from_leader(line)
+            if isinstance(answer, Refused):
+                raise _RefusedError(printable(answer.reason))
+            if isinstance(answer, Placed):
+                return self._checked(answer)
+            self._progress(answer)
+
+    def _progress(self, answer: Progress) -> None:
+        self._tell(progress(answer.size, answer.missing))
+
+    def _checked(self, answer: Placed) -> Table:
+        if self._own.member not in answer.members:
+            raise GroupError("its table lacks this member")
+        return arrange(answer.members, self._own.size, self._own.nodes)
+
+    def _tell(self, text: str) -> None:
+        if text != self.last:
+            self.last = text
+            self._say(text)
+
+
+async def _confirm(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The leader closes the connection when it has read it; a leader that is gone by then waits for nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        writer.write(line_of(Confirmed()))
+        await writer.drain()
+        async with asyncio.timeout(CLOSING_SECONDS):
+            while await reader.readline():
+                pass
