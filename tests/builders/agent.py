@@ -19,9 +19,10 @@ import grpc
 
 from dra_driver.kubeletplugin.api import health_v1_pb2
 from dra_driver.names import DRIVER_NAME
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet import Kubelet
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.kubelet import Kubelet
+from tests.eventually import eventually
+from tests.paths import ROOT
 
 NODE = "node-a"
 TOKEN = "do-not-log-me"
@@ -88,7 +89,7 @@ class Agent:
         self.world = world
         self._log = world.root / f"agent-{os.urandom(3).hex()}.log"
         # Nothing of this process's own environment: a KUBECONFIG there would be used.
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 

@@ -17,9 +17,9 @@ from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import Resource
 from dra_driver.topology.instance_types import resolve_emulation
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.devicemanager import Container, DeviceManager, KnownPod
-from tests.plugin.eventually import eventually
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.device_manager import Container, DeviceManager, KnownPod
+from tests.eventually import eventually
 
 NODE = "node-a"
 NEURON, CORE = Resource.DEVICE.value, Resource.CORE.value

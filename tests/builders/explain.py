@@ -20,7 +20,7 @@ from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import Layout
 from dra_driver.slices.pool import pool
 from dra_driver.topology.instance_types import lookup
-from tests.allocatorworld import offered
+from tests.builders.allocator import offered
 
 Json = dict[str, Any]
 

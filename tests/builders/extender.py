@@ -19,10 +19,10 @@ from dra_driver.kube.election import Times
 from dra_driver.legacy.extender.server import Tls
 from dra_driver.legacy.extender.service import Service, Settings
 from dra_driver.topology.instance_types import INSTANCE_TYPES
-from tests.plugin.agent import free_port
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.apistore import Object
-from tests.plugin.eventually import eventually
+from tests.builders.agent import free_port
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+from tests.eventually import eventually
 
 DEVICE, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 FAST = Times(lease=2, act=1.0, renew=0.1)

@@ -12,8 +12,8 @@ from dra_driver.kube.resources import ResourceApi
 from dra_driver.names import DRIVER_NAME, device_name
 from dra_driver.slices.instance import Instance
 from dra_driver.slices.publisher import Publisher
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 NODE = "node-a"
 

@@ -1,4 +1,4 @@
-"""Stands in for kubectl, and so for a cluster that can be made to fail: `python fake_kubectl.py DIRECTORY ARGUMENT...`.
+"""Stands in for kubectl, and so for a cluster that can be made to fail: `python kubectl.py DIRECTORY ARGUMENT...`.
 
 `DIRECTORY/rules.json` holds pairs of a text and replies; the first text that occurs in the arguments decides. Each
 further call gets the next reply, the last one for ever. What was asked is added to `DIRECTORY/calls.jsonl`.

@@ -14,8 +14,8 @@ import grpc
 
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
-from tests.plugin.kubelet import Claim, Kubelet
-from tests.plugin.kubelet_connection import OPTIONS, unary
+from tests.doubles.kubelet import Claim, Kubelet
+from tests.doubles.kubelet_connection import OPTIONS, unary
 
 DRIVER = "gpu.example.com"
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tests.simulatorworld import Object
+from tests.generators.simulator_cases import Object
 
 Path = tuple[str | int, ...]
 

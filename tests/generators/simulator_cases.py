@@ -18,7 +18,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.celexpressions import DOMAIN, KUBERNETES, expression
+from tests.generators.cel_expressions import DOMAIN, KUBERNETES, expression
 
 Object = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Cases of ``tests.simulatorworld`` asked of the simulator, and its answer beside the one of a real cluster.
+"""Random cases asked of the simulator, and its answer beside the one of a real cluster.
 
 The answer for a pod, as a cluster gave it, is plain JSON too: ``refused``, names of claims that the API server refused
 (then there is no pod); or ``node`` and ``allocations``, ``status.allocation`` of each claim; or ``node`` null with
@@ -27,7 +27,7 @@ from dra_driver.simulator.objects import (
     ResourceClaim,
     ResourceSlice,
 )
-from tests.simulatorworld import Object
+from tests.generators.simulator_cases import Object
 
 
 class _Watched:

@@ -13,9 +13,7 @@ from dra_driver.legacy.extender.binding import Binder, Order
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.follow import Followers
 from dra_driver.legacy.extender.service import LEASE_NAME
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import (
+from tests.builders.extender import (
     add_pod,
     cores_in_use,
     everything_is_accounted_for,
@@ -25,6 +23,8 @@ from tests.plugin.extenderworld import (
     pod_document,
     sample,
 )
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.usefixtures("torus")
 

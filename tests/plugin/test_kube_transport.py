@@ -21,7 +21,7 @@ from dra_driver.kube.objects import Device, DeviceAttribute, ResourceSlice
 from dra_driver.kube.resources import ResourceApi
 from dra_driver.kube.transport import CONNECT_TIMEOUT, Transport
 from dra_driver.slices.pool import pool
-from tests.plugin.apiserver import ApiServer
+from tests.doubles.apiserver.server import ApiServer
 
 DRIVER = "neuron.aws.com"
 

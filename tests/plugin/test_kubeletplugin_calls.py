@@ -19,8 +19,8 @@ from dra_driver.kubeletplugin.api import dra_v1_pb2, dra_v1beta1_pb2, health_v1_
 from dra_driver.kubeletplugin.logcontext import operation_id
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
-from tests.plugin.kubelet import Kubelet, KubeletError
-from tests.plugin.sampledriver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
+from tests.doubles.kubelet import Kubelet, KubeletError
+from tests.doubles.sample_driver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 

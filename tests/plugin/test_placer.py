@@ -14,9 +14,9 @@ from dra_driver.placer.names import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4,
 from dra_driver.placer.service import LEASE_NAME, Service
 from dra_driver.placer.values import Rules
 from dra_driver.worker import STOP_SECONDS
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.apistore import Object, Refused
-from tests.plugin.eventually import eventually
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object, Refused
+from tests.eventually import eventually
 
 SYSTEM = "neuron-dra-driver"
 FAST = Times(lease=2, act=1.0, renew=0.1)

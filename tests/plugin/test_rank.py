@@ -30,7 +30,7 @@ from dra_driver.groupstart.messages import (
     from_leader,
     line_of,
 )
-from tests.plugin.eventually import eventually
+from tests.eventually import eventually
 
 SERVERS = ("8b6a1c0e5d2f4936", "8b6a1c0e5d2f4937")
 SOON = 20.0

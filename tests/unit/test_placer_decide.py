@@ -8,7 +8,7 @@ import pytest
 
 from dra_driver.placer.names import GROUP_LABEL, LWS_TOPOLOGY, SERVER_2, SERVER_4
 from dra_driver.placer.values import Action, Explain, Node, Note, Place, Pod, Release, Rules, Taint, Toleration
-from tests.placerworld import World, ultraservers
+from tests.builders.placer import World, ultraservers
 
 
 def places(actions: list[Action]) -> dict[str, str]:

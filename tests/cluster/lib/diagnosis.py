@@ -8,11 +8,11 @@ from lab.cluster import Cluster
 from lab.errors import LabError
 from lab.node import Node
 
-from tests.cluster.installation import LABELS, NAMESPACE
-from tests.cluster.kube import Kube
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.release import Release
+from tests.cluster.lib.installation import LABELS, NAMESPACE
+from tests.cluster.lib.kube import Kube
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.release import Release
 
 _LONGEST = 20_000
 

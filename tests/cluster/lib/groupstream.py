@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import yaml
 
 from dra_driver.placer.names import GATE, LWS_SIZE, LWS_WORKER_INDEX, SERVER_4
-from tests.cluster.installation import ROOT
-from tests.cluster.kube import Kube, Object
-from tests.cluster.leaderworkerset import LeaderWorkerSets
-from tests.cluster.lifecycle import is_ready, own_namespace
-from tests.cluster.namespace import Namespace
-from tests.cluster.objects import request, template
+from tests.cluster.lib.kube import Kube, Object
+from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
+from tests.cluster.lib.lifecycle import is_ready, own_namespace
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import request, template
+from tests.paths import ROOT
 
 SELECTOR = "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"
 

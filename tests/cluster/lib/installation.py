@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import yaml
 
-from tests.cluster.kube import Kube, Object, eventually
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 INSTALLER = ROOT / "scripts/install-dra-driver.sh"
 NAMESPACE = "neuron-dra-driver"
 DAEMONSET = "neuron-dra-driver-kubelet-plugin"

@@ -30,8 +30,7 @@ import yaml
 from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import Transport
-from tests.cluster.kube import Kube, Object
-from tests.cluster.lwspods import (
+from tests.builders.leaderworkerset import (
     GROUP_INDEX,
     NAME,
     POD_IP,
@@ -43,6 +42,7 @@ from tests.cluster.lwspods import (
     leader_pod,
     worker_pod,
 )
+from tests.cluster.lib.kube import Kube, Object
 
 ROUND_SECONDS = 0.1
 

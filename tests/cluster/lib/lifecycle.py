@@ -20,10 +20,10 @@ from lab.cluster import Cluster
 
 from dra_driver.errors import DriverError
 from dra_driver.kube.transport import Transport
-from tests.cluster.installation import DAEMONSET, NAMESPACE, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
+from tests.cluster.lib.installation import DAEMONSET, NAMESPACE, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 SELECTOR = "spec.driver=neuron.aws.com"

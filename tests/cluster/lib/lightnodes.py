@@ -25,9 +25,9 @@ from dra_driver.errors import DriverError
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import JSON, Transport
 from dra_driver.names import DRIVER_NAME
-from tests.cluster.installation import ROOT
-from tests.cluster.kube import Kube, Object, eventually
-from tests.plugin.kubelet import Claim, Kubelet, KubeletError
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.doubles.kubelet import Claim, Kubelet, KubeletError
+from tests.paths import ROOT
 
 ROUND_SECONDS = 0.2
 LEASE_SECONDS = 40

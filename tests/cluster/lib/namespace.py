@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from tests.cluster.kube import Kube, Object, eventually
+from tests.cluster.lib.kube import Kube, Object, eventually
 
 RUNNING_SECONDS = 130.0
 """After 60 to 90 s kubelet comes back to a pod that it could not start, as when it has not yet seen the pod's claim."""

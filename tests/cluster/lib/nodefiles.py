@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.node import Node
 
-from tests.cluster.kube import Object
+from tests.cluster.lib.kube import Object
 
 _SPEC_PREFIX = "k8s.neuron.aws.com-claim_"
 

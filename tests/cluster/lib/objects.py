@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.cluster.kube import Object
+from tests.cluster.lib.kube import Object
 
 IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"
 """What all test pods run; the lab loads a small stand-in under this name."""

@@ -18,11 +18,12 @@ from lab.settings import Settings
 
 from dra_driver.kube.transport import Transport
 from dra_driver.legacy.names import INSTANCE_TYPE_LABEL, Resource
-from tests.cluster.installation import EMULATED, ROOT
-from tests.cluster.installation import NAMESPACE as DRIVER_NAMESPACE
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.objects import IMAGE, SLEEP
-from tests.cluster.serviceaddress import ServiceAddress
+from tests.cluster.lib.installation import EMULATED
+from tests.cluster.lib.installation import NAMESPACE as DRIVER_NAMESPACE
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.objects import IMAGE, SLEEP
+from tests.cluster.lib.serviceaddress import ServiceAddress
+from tests.paths import ROOT
 
 INF1, TRN1 = "inf1.6xlarge", "trn1.32xlarge"
 NEURON, CORE = Resource.DEVICE.value, Resource.CORE.value

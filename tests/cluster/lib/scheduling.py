@@ -1,4 +1,4 @@
-"""Cases of ``tests.simulatorworld`` in a control plane whose nodes are only objects: what its scheduler answers.
+"""Random cases in a control plane whose nodes are only objects: what its scheduler answers.
 
 Many cases are played at once, each with names of its own. The pods of a case come one after the other; the first word
 of the scheduler about a pod is its answer, since what is tried again is tried later and later.
@@ -19,8 +19,8 @@ from typing import TypeVar
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import Stream, Transport
 from dra_driver.simulator.cel.program import Kubernetes
-from tests.simulatorcases import Expected, Simulated, accepted, disagreement, unreadable
-from tests.simulatorworld import TOKEN, Object, renamed, token
+from tests.generators.simulator_cases import TOKEN, Object, renamed, token
+from tests.oracles.simulator_cases import Expected, Simulated, accepted, disagreement, unreadable
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import json
 import subprocess
 
 from dra_driver.kube.transport import Transport
-from tests.cluster.forwarding import Endpoint, Forwarder
-from tests.cluster.kube import Kube
+from tests.cluster.lib.forwarding import Endpoint, Forwarder
+from tests.cluster.lib.kube import Kube
 
 _LIFETIME = "3600"
 """Seconds after which the machine itself forgets the address, should nobody take it away."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.plugin.apistore import Object, Refused, Store, check_precondition
+from tests.doubles.apiserver.store import Object, Refused, Store, check_precondition
 
 MERGE_PATCH = "application/merge-patch+json"
 PLAIN_KINDS = {"pods": "Pod", "leases": "Lease", "events": "Event", "configmaps": "ConfigMap"}

@@ -14,14 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.plugin.apiselect import event_type, selected
-from tests.plugin.apistore import Object, Refused, Store
-from tests.plugin.nodeapply import apply_labels
-from tests.plugin.plainobjects import MERGE_PATCH, PLAIN_KINDS, bind_pod, patch_node, write_plain
-from tests.plugin.slicerules import validate_slice
+from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, patch_node, write_plain
+from tests.doubles.apiserver.node_labels import apply_labels
+from tests.doubles.apiserver.selectors import event_type, selected
+from tests.doubles.apiserver.slice_validation import validate_slice
+from tests.doubles.apiserver.store import Object, Refused, Store
 
 if TYPE_CHECKING:
-    from tests.plugin.apiserver import ApiServer
+    from tests.doubles.apiserver.server import ApiServer
 
 GROUP_PATH = re.compile(
     r"/apis/resource\.k8s\.io/(?P<version>[^/]+)/(namespaces/(?P<namespace>[^/]+)/)?(?P<kind>[a-z]+)(/(?P<name>[^/]+))?"

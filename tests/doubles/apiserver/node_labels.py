@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.plugin.apistore import Object, Refused, Store, check_precondition
+from tests.doubles.apiserver.store import Object, Refused, Store, check_precondition
 
 APPLY = "application/apply-patch+yaml"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.plugin.apistore import Event, Object
+from tests.doubles.apiserver.store import Event, Object
 
 
 def selected(item: Object, query: Mapping[str, str]) -> bool:

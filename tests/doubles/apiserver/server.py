@@ -20,8 +20,8 @@ import yaml
 from kubernetes.client import Configuration
 
 from dra_driver.kube.transport import Transport
-from tests.plugin.apihttp import Fault, HttpServer, Request
-from tests.plugin.apistore import Object, Store
+from tests.doubles.apiserver.http import Fault, HttpServer, Request
+from tests.doubles.apiserver.store import Object, Store
 
 
 @dataclass

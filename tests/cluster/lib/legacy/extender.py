@@ -25,11 +25,11 @@ from lab import pki
 from lab.cluster import Cluster
 from lab.layout import API_ADDRESS, API_PORT
 
-from tests.cluster.forwarding import Endpoint, Forwarder
-from tests.cluster.installation import ROOT
-from tests.cluster.kube import Kube, Object, eventually
+from tests.builders.agent import free_port
+from tests.cluster.lib.forwarding import Endpoint, Forwarder
+from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.manifests.chart import objects_of
-from tests.plugin.agent import free_port
+from tests.paths import ROOT
 
 SCHEDULER, EXTENDER, DEVICE_PLUGIN = "my-scheduler", "k8s-neuron-scheduler", "neuron-device-plugin"
 WHOLE_NODES = "whole-nodes"

@@ -10,10 +10,10 @@ import threading
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tests.cluster.kube import Object
-from tests.cluster.neuronnodes import Given, NeuronNode
-from tests.cluster.neuronpods import ended, ids, limits_of, notes
-from tests.cluster.neuronrules import CORE, DEVICE, KINDS, Kind
+from tests.cluster.lib.kube import Object
+from tests.cluster.lib.legacy.nodes import Given, NeuronNode
+from tests.cluster.lib.legacy.pods import ended, ids, limits_of, notes
+from tests.cluster.lib.legacy.rules import CORE, DEVICE, KINDS, Kind
 
 Shares = dict[str, tuple[str, list[int]]]
 """By container: resource and ids."""

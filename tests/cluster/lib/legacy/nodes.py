@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.kube.transport import Transport
-from tests.cluster.extenderlab import Program
-from tests.cluster.kube import Object, eventually
-from tests.cluster.neuronpods import Pods, limits_of, node
-from tests.cluster.neuronrules import CORE, DEVICE, KINDS, Kind
-from tests.plugin.devicemanager import Container, DeviceManager, KnownPod
-from tests.plugin.kubelet_connection import KubeletError
+from tests.cluster.lib.kube import Object, eventually
+from tests.cluster.lib.legacy.extender import Program
+from tests.cluster.lib.legacy.pods import Pods, limits_of, node
+from tests.cluster.lib.legacy.rules import CORE, DEVICE, KINDS, Kind
+from tests.doubles.device_manager import Container, DeviceManager, KnownPod
+from tests.doubles.kubelet_connection import KubeletError
 
 START_SECONDS = 120.0
 STATUS = "application/strategic-merge-patch+json"

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import JSON, Stream, Transport
-from tests.cluster.kube import Object
-from tests.cluster.neuronrules import CORE, DEVICE, Kind
+from tests.cluster.lib.kube import Object
+from tests.cluster.lib.legacy.rules import CORE, DEVICE, Kind
 
 PODS = "/api/v1/namespaces/default/pods"
 TYPE_LABEL = "node.kubernetes.io/instance-type"

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable
 from statistics import median
 
-from tests.cluster.extenderlab import ExtenderLab
-from tests.cluster.kube import Object
-from tests.cluster.neuronledger import Ledger
-from tests.cluster.neuronnodes import NeuronNodes
-from tests.cluster.neuronpods import Pods, container, ended, pod, refusal
-from tests.cluster.neuronrules import CORE, DEVICE
+from tests.cluster.lib.kube import Object
+from tests.cluster.lib.legacy.extender import ExtenderLab
+from tests.cluster.lib.legacy.ledger import Ledger
+from tests.cluster.lib.legacy.nodes import NeuronNodes
+from tests.cluster.lib.legacy.pods import Pods, container, ended, pod, refusal
+from tests.cluster.lib.legacy.rules import CORE, DEVICE
 
 COUNTS = {DEVICE: (1, 1, 1, 2, 3, 4, 4, 5, 8, 12, 16), CORE: (1, 1, 2, 2, 3, 4, 6, 8, 9, 13, 16, 32, 40)}
 WAITING = 25
