@@ -9,8 +9,8 @@ from typing import Any
 from celoutcomes.recorder import Recorder
 from celoutcomes.table import minor
 from dra_driver.simulator.cel.program import Kubernetes
-from tests.celexpressions import KUBERNETES, expression
-from tests.celoutcomes import devices_of, outcome, quantity_outcome, shape
+from tests.generators.cel_expressions import KUBERNETES, expression
+from tests.oracles.cel_outcomes import devices_of, outcome, quantity_outcome, shape
 
 _DEEPEST, _LONGEST = 5, 2000
 

@@ -32,13 +32,14 @@ from lab.settings import Settings
 from lab.spec import ClusterSpec, nodes_of_ultraservers
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from tests.cluster import diagnosis
-from tests.cluster.installation import EMULATED, EMULATED_ULTRASERVER, ROOT, ULTRASERVERS, Installation
-from tests.cluster.kube import ExternalCluster, Kube
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import IMAGE
-from tests.cluster.release import Release, helm_program
+from tests.cluster.lib import diagnosis
+from tests.cluster.lib.installation import EMULATED, EMULATED_ULTRASERVER, ULTRASERVERS, Installation
+from tests.cluster.lib.kube import ExternalCluster, Kube
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import IMAGE
+from tests.cluster.lib.release import Release, helm_program
+from tests.paths import ROOT
 
 NEWEST = "1.37"
 TYPE_LABEL = "node.kubernetes.io/instance-type"

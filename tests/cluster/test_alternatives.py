@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.cluster.installation import Installation
-from tests.cluster.kube import steadily
-from tests.cluster.namespace import Namespace
-from tests.cluster.objects import (
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import steadily
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import (
     config,
     connected,
     container,

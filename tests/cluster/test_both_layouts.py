@@ -11,10 +11,10 @@ import pytest
 
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.chips import chips_of
-from tests.cluster.installation import EMULATED_ULTRASERVER, Installation
-from tests.cluster.kube import Kube, Object, eventually, steadily
-from tests.cluster.namespace import Namespace
-from tests.cluster.objects import DRIVER, pod, request, template
+from tests.cluster.lib.installation import EMULATED_ULTRASERVER, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually, steadily
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import DRIVER, pod, request, template
 
 CHIPS = 16
 TYPE = f"device.attributes['{DRIVER}'].resourceType"

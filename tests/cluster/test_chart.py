@@ -12,9 +12,9 @@ import pytest
 
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import Transport
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.namespace import Namespace
-from tests.cluster.release import (
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.release import (
     CORE,
     EXTENDER,
     INF1,

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from tests.cluster.installation import EMULATED, ROOT, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.namespace import Namespace
-from tests.cluster.release import DRA, NAME, NEURON, Release, notes_of
+from tests.cluster.lib.installation import EMULATED, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.release import DRA, NAME, NEURON, Release, notes_of
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.kubernetes("1.37", "1.34")
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from lab.cluster import Cluster
 
-from tests.cluster.namespace import Namespace
-from tests.cluster.release import (
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.release import (
     CORE,
     DEFAULT_SCHEDULER,
     EXTENDER,

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.installation import Installation
-from tests.cluster.kube import Kube, eventually
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import claim, connected, container, pod, request, template
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import Kube, eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import claim, connected, container, pod, request, template
 
 LIST = ["sh", "-c", "ls /dev/neuron* 2>/dev/null; env | grep ^NEURON_ | sort"]
 ENVIRONMENT = {"NEURON_LOGICAL_NC_CONFIG": "2", "NEURON_RT_VIRTUAL_CORE_SIZE": "2"}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.cluster.installation import Installation
-from tests.cluster.kube import eventually
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import claim, container, pod, request, template
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import claim, container, pod, request, template
 
 FAST = ["sh", "-c", "ls /dev/neuron*"]
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep infinity & wait; wait"]

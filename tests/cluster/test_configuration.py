@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.installation import Installation
-from tests.cluster.kube import Object, eventually
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import DRIVER, config, neuron_config, pod, request, template
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import Object, eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import DRIVER, config, neuron_config, pod, request, template
 
 FAILED = "FailedPrepareDynamicResources"
 

@@ -20,10 +20,11 @@ from dra_driver.legacy.annotations import ALLOCATED, IDS, Share, write
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.topology.instance_types import resolve
-from tests.cluster.installation import ROOT, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.namespace import Namespace
-from tests.cluster.objects import IMAGE, SLEEP
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import IMAGE, SLEEP
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.kubernetes("1.37", "1.36", "1.34", "1.33")
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.installation import NAMESPACE, Installation
-from tests.cluster.kube import eventually
-from tests.cluster.lifecycle import Stopwatch, nudge, process_of, say, uid_of, wait_driver_ready, wait_gone
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import pod, request, template
+from tests.cluster.lib.installation import NAMESPACE, Installation
+from tests.cluster.lib.kube import eventually
+from tests.cluster.lib.lifecycle import Stopwatch, nudge, process_of, say, uid_of, wait_driver_ready, wait_gone
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import pod, request, template
 
 NODE = "node-1"
 BATCH = 3

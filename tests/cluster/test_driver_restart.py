@@ -8,9 +8,9 @@ import signal
 import pytest
 from lab.cluster import Cluster
 
-from tests.cluster.installation import Installation
-from tests.cluster.kube import Kube, eventually
-from tests.cluster.lifecycle import (
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import Kube, eventually
+from tests.cluster.lib.lifecycle import (
     SliceWatch,
     Stopwatch,
     kill_driver,
@@ -25,9 +25,9 @@ from tests.cluster.lifecycle import (
     wait_gone,
     wait_unprepared,
 )
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import pod, request, template
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import pod, request, template
 
 NODE = "node-1"
 

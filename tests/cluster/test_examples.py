@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from tests.cluster.installation import EMULATED, ROOT, Installation
-from tests.cluster.kube import Object, eventually
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
+from tests.cluster.lib.installation import EMULATED, Installation
+from tests.cluster.lib.kube import Object, eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.paths import ROOT
 
 SPECS = ROOT / "examples/specs"
 MAIN_VERSIONS = ("1.37", "1.36", "1.34")

@@ -12,12 +12,12 @@ from lab.cluster import Cluster
 
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import Transport
-from tests.cluster.extenderabuse import Abuse
-from tests.cluster.extenderlab import DEVICE_PLUGIN, WHOLE_NODES, ExtenderLab, extender_lab
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.neuronnodes import Given, neuron_nodes
-from tests.cluster.neuronpods import Pods, container, ids, node, notes, pod, refusal
-from tests.cluster.neuronrules import CORE, DEVICE, KINDS, NOUNS, Kind
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.legacy.abuse import Abuse
+from tests.cluster.lib.legacy.extender import DEVICE_PLUGIN, WHOLE_NODES, ExtenderLab, extender_lab
+from tests.cluster.lib.legacy.nodes import Given, neuron_nodes
+from tests.cluster.lib.legacy.pods import Pods, container, ids, node, notes, pod, refusal
+from tests.cluster.lib.legacy.rules import CORE, DEVICE, KINDS, NOUNS, Kind
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.36", "1.34")]
 

@@ -17,13 +17,13 @@ import pytest
 from lab.cluster import Cluster
 
 from dra_driver.kube.transport import Transport
-from tests.cluster.extenderlab import DEVICE_PLUGIN, ExtenderLab, extender_lab
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.neuronledger import Ledger
-from tests.cluster.neuronnodes import NeuronNode, NeuronNodes, neuron_nodes
-from tests.cluster.neuronpods import Pods, container, pod
-from tests.cluster.neuronrules import DEVICE
-from tests.cluster.neuronstream import Killer, Stream
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.legacy.extender import DEVICE_PLUGIN, ExtenderLab, extender_lab
+from tests.cluster.lib.legacy.ledger import Ledger
+from tests.cluster.lib.legacy.nodes import NeuronNode, NeuronNodes, neuron_nodes
+from tests.cluster.lib.legacy.pods import Pods, container, pod
+from tests.cluster.lib.legacy.rules import DEVICE
+from tests.cluster.lib.legacy.stream import Killer, Stream
 
 MINOR_PODS = 150
 """On other versions than the newest."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tests.cluster.installation import DAEMONSET, EMULATED, NAMESPACE, Installation
-from tests.cluster.kube import eventually, steadily
-from tests.cluster.namespace import Namespace
-from tests.cluster.objects import pod, request, template
+from tests.cluster.lib.installation import DAEMONSET, EMULATED, NAMESPACE, Installation
+from tests.cluster.lib.kube import eventually, steadily
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import pod, request, template
 
 POLICIES = ("neuron-dra-driver-own-slices", "neuron-dra-driver-own-node")
 CLUSTER_OBJECTS = {

@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 
-from tests.cluster.installation import Installation
-from tests.cluster.kube import eventually
-from tests.cluster.lifecycle import is_ready, renew_driver, restart_count, uid_of, unchanged, wait_unprepared
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import container, pod, request, template
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import eventually
+from tests.cluster.lib.lifecycle import is_ready, renew_driver, restart_count, uid_of, unchanged, wait_unprepared
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import container, pod, request, template
 
 NODE = "node-1"
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 from lab.cluster import Cluster
 
-from tests.cluster.installation import EMULATED, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.lifecycle import (
+from tests.cluster.lib.installation import EMULATED, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.lifecycle import (
     SliceEvent,
     SliceWatch,
     Stopwatch,
@@ -21,9 +21,9 @@ from tests.cluster.lifecycle import (
     wait_driver_ready,
     wait_gone,
 )
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import pod, request, template
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import pod, request, template
 
 pytestmark = [pytest.mark.kubernetes("1.37", "1.36", "1.34")]
 NODE, OTHER = "node-1", "node-2"

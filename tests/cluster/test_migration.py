@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 import yaml
 
-from tests.cluster.installation import EMULATED, ROOT, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import IMAGE, SLEEP
+from tests.cluster.lib.installation import EMULATED, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import IMAGE, SLEEP
+from tests.paths import ROOT
 
 NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 CHIPS = 16

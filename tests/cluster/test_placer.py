@@ -17,13 +17,13 @@ from functools import partial
 import pytest
 
 from dra_driver.ultraserver.placer.values import GATE, SERVER_2, SINCE_ANNOTATION
-from tests.cluster.groupstream import Stream, complete, lws, one_node, servers
-from tests.cluster.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.leaderworkerset import LeaderWorkerSets
-from tests.cluster.lifecycle import own_namespace, process_of
-from tests.cluster.namespace import Namespace
-from tests.cluster.objects import pod as plain_pod
+from tests.cluster.lib.groupstream import Stream, complete, lws, one_node, servers
+from tests.cluster.lib.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
+from tests.cluster.lib.lifecycle import own_namespace, process_of
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import pod as plain_pod
 
 pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.36")]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from lab.cluster import Cluster
 
-from tests.cluster.installation import Installation
-from tests.cluster.kube import Kube, eventually
-from tests.cluster.lifecycle import (
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import Kube, eventually
+from tests.cluster.lib.lifecycle import (
     Stopwatch,
     driver_log,
     emulated_root,
@@ -18,9 +18,9 @@ from tests.cluster.lifecycle import (
     wait_gone,
     wait_unprepared,
 )
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import claim, pod, request, template
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import claim, pod, request, template
 
 NODE = "node-1"
 

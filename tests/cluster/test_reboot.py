@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 from lab.cluster import Cluster
 
-from tests.cluster.installation import EMULATED, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.lifecycle import (
+from tests.cluster.lib.installation import EMULATED, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.lifecycle import (
     Stopwatch,
     is_ready,
     keep_emulated_host,
@@ -23,9 +23,9 @@ from tests.cluster.lifecycle import (
     uid_of,
     wait_driver_ready,
 )
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import pod, request, template
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import pod, request, template
 
 NODE = "node-1"
 FIRST_BOOT = "11111111-1111-4111-8111-111111111111"

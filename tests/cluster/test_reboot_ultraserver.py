@@ -6,9 +6,9 @@ from pathlib import Path
 
 from lab.cluster import Cluster
 
-from tests.cluster.installation import EMULATED_ULTRASERVER, ULTRASERVERS, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.lifecycle import (
+from tests.cluster.lib.installation import EMULATED_ULTRASERVER, ULTRASERVERS, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.lifecycle import (
     is_ready,
     keep_emulated_host,
     kept_host,
@@ -18,9 +18,9 @@ from tests.cluster.lifecycle import (
     uid_of,
     wait_driver_ready,
 )
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import DRIVER, config, pod, request, template
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import DRIVER, config, pod, request, template
 
 NODE = "node-1"
 NEXT_BOOT = "22222222-2222-4222-8222-222222222222"

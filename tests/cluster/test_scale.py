@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 
 from dra_driver.nodelabels.labels import KEYS
-from tests.cluster.groupstream import Stream, servers
-from tests.cluster.installation import DAEMONSET, EMULATED_ULTRASERVER, NAMESPACE, ROOT, Installation
-from tests.cluster.kube import Kube, eventually
-from tests.cluster.leaderworkerset import LeaderWorkerSets
-from tests.cluster.lifecycle import own_namespace
-from tests.cluster.lightnodes import LightNodes
+from tests.cluster.lib.groupstream import Stream, servers
+from tests.cluster.lib.installation import DAEMONSET, EMULATED_ULTRASERVER, NAMESPACE, Installation
+from tests.cluster.lib.kube import Kube, eventually
+from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
+from tests.cluster.lib.lifecycle import own_namespace
+from tests.cluster.lib.lightnodes import LightNodes
+from tests.paths import ROOT
 
 SERVERS = 8
 NAMES = [f"light-{number}" for number in range(1, 4 * SERVERS + 1)]

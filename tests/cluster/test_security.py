@@ -12,8 +12,8 @@ from lab.errors import LabError
 
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.transport import Transport
-from tests.cluster.installation import NAMESPACE, SERVICE_ACCOUNT, Installation
-from tests.cluster.kube import Kube, Object, eventually
+from tests.cluster.lib.installation import NAMESPACE, SERVICE_ACCOUNT, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
 
 MEGABYTE = 1 << 20
 MOST_MEMORY = 60

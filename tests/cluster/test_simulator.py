@@ -18,12 +18,12 @@ import pytest
 from lab.cluster import Cluster
 
 from dra_driver.kube.transport import Transport
-from tests.celexpressions import DOMAIN, KUBERNETES, expression
-from tests.cluster.scheduling import Bench, Played
-from tests.refusals import refused, taken
-from tests.simulatorcases import legal
-from tests.simulatorshrinking import shrunk
-from tests.simulatorworld import Object, random_case, random_selector, reaches_all_nodes
+from tests.builders.refused_objects import refused, taken
+from tests.cluster.lib.scheduling import Bench, Played
+from tests.generators.cel_expressions import DOMAIN, KUBERNETES, expression
+from tests.generators.shrinking import shrunk
+from tests.generators.simulator_cases import Object, random_case, random_selector, reaches_all_nodes
+from tests.oracles.simulator_cases import legal
 
 pytestmark = [
     pytest.mark.control_plane,

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.cluster.installation import Installation
-from tests.cluster.kube import Kube, Object, eventually, steadily
-from tests.cluster.lifecycle import SliceWatch, renew_driver, say
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import Kube, Object, eventually, steadily
+from tests.cluster.lib.lifecycle import SliceWatch, renew_driver, say
 
 NODE, OTHER = "node-1", "node-2"
 LAYER = "topology.k8s.aws/network-node-layer-1"

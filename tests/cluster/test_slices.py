@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.cluster.installation import Installation
-from tests.cluster.kube import steadily
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import steadily
 
 
 def test_each_node_publishes_one_slice_of_its_own_and_leaves_it_alone(

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from lab.cluster import Cluster
 
-from tests.cluster.installation import ROOT, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.lifecycle import Stopwatch, is_ready, nudge, uid_of, wait_driver_ready, wait_gone
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import pod, request, template
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.lifecycle import Stopwatch, is_ready, nudge, uid_of, wait_driver_ready, wait_gone
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import pod, request, template
+from tests.paths import ROOT
 
 NODE = "node-1"
 CLOCK = "clock.example.com"

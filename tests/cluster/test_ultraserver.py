@@ -15,12 +15,13 @@ import pytest
 import yaml
 from lab.cluster import Cluster
 
-from tests.cluster.installation import NAMESPACE, ROOT, SERVICE_ACCOUNT, Installation
-from tests.cluster.kube import Kube, Object, eventually
-from tests.cluster.leaderworkerset import LeaderWorkerSets
-from tests.cluster.lifecycle import is_ready, renew_driver, uid_of, unchanged, wait_driver_ready
-from tests.cluster.namespace import Allocated, Namespace
-from tests.cluster.nodefiles import NodeFiles
+from tests.cluster.lib.installation import NAMESPACE, SERVICE_ACCOUNT, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
+from tests.cluster.lib.lifecycle import is_ready, renew_driver, uid_of, unchanged, wait_driver_ready
+from tests.cluster.lib.namespace import Allocated, Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.36", "1.34")]
 

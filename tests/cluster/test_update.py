@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 
-from tests.cluster.installation import EMULATED, NAMESPACE, Installation
-from tests.cluster.kube import Kube, Object, eventually, steadily
-from tests.cluster.lifecycle import (
+from tests.cluster.lib.installation import EMULATED, NAMESPACE, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually, steadily
+from tests.cluster.lib.lifecycle import (
     SliceWatch,
     Stopwatch,
     nudge,
@@ -24,9 +24,9 @@ from tests.cluster.lifecycle import (
     wait_driver_ready,
     wait_unprepared,
 )
-from tests.cluster.namespace import Namespace
-from tests.cluster.nodefiles import NodeFiles
-from tests.cluster.objects import pod, request, template
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.lib.objects import pod, request, template
 
 NODE, OTHER = "node-1", "node-2"
 NODES = (NODE, OTHER)

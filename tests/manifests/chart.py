@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from tests.manifests.support import ROOT, Object, documents
+from tests.manifests.support import Object, documents
+from tests.paths import ROOT
 
 CHART = ROOT / "charts/neuron-helm-chart"
 FILES = CHART / "files"

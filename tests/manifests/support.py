@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
 MANIFESTS = sorted((ROOT / "scripts/manifests").glob("*.yaml"))
 EXAMPLES = sorted((ROOT / "examples/specs").glob("*.yaml"))
 OLD_EXAMPLES = sorted((ROOT / "examples/specs/v1beta1").glob("*.yaml"))

@@ -43,8 +43,9 @@ from tests.manifests.chart import (
     template,
     text_of,
 )
-from tests.manifests.support import ROOT, Object, of_kind, pod_spec, rendered
+from tests.manifests.support import Object, of_kind, pod_spec, rendered
 from tests.manifests.test_lint import assert_clean, run
+from tests.paths import ROOT
 
 OWN = {
     "device-plugin.yaml": "device-plugin.yaml",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests.support import ROOT
+from tests.paths import ROOT
 
 RECORD = '#!/usr/bin/env bash\necho "$(basename "$0") $*" >>"$CALLS"\n'
 SLICES = {

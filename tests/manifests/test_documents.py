@@ -8,7 +8,8 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from tests.manifests.support import ROOT, Object, documents, install, name_of
+from tests.manifests.support import Object, documents, install, name_of
+from tests.paths import ROOT
 
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("charts/*/*.md")]

@@ -8,8 +8,9 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from tests.cluster.lwspods import Group, decode, leader_pod, worker_pod
-from tests.manifests.support import EXAMPLES, OLD_EXAMPLES, ROOT, Object, documents, name_of, pod_spec
+from tests.builders.leaderworkerset import Group, decode, leader_pod, worker_pod
+from tests.manifests.support import EXAMPLES, OLD_EXAMPLES, Object, documents, name_of, pod_spec
+from tests.paths import ROOT
 
 ALL = EXAMPLES + OLD_EXAMPLES
 VENDOR_NAMES = {

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests.support import IMAGE, INSTALLER, ROOT, Object, documents, install, of_kind, pod_spec
+from tests.doubles import kubectl
+from tests.manifests.support import IMAGE, INSTALLER, Object, documents, install, of_kind, pod_spec
+from tests.paths import ROOT
 
 Reply = tuple[str, str, int]
 
@@ -32,7 +34,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.command = directory / "kubectl"
-        fake = Path(__file__).with_name("fake_kubectl.py")
+        fake = kubectl.__file__
         self.command.write_text(f'#!/bin/sh\nexec {sys.executable} -S {fake} {directory} "$@"\n')
         self.command.chmod(0o755)
         self.rules: dict[str, list[Reply]] = {}

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from tests.cluster.lwspods import POD_IP, Group, decode, headless_service, leader_pod, worker_pod
+from tests.builders.leaderworkerset import POD_IP, Group, decode, headless_service, leader_pod, worker_pod
 from tests.manifests.support import Object
 
 KEY = "3026934fa959105a39223221cf76941a46fb01bb"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests.support import EXAMPLES, MANIFESTS, OLD_EXAMPLES, ROOT, name_of
+from tests.manifests.support import EXAMPLES, MANIFESTS, OLD_EXAMPLES, name_of
+from tests.paths import ROOT
 
 TOOLS = str(Path(sys.executable).parent)
 

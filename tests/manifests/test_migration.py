@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from tests.manifests.support import ROOT, Object, documents
+from tests.manifests.support import Object, documents
 from tests.manifests.test_examples import validate
+from tests.paths import ROOT
 
 PAGE = (ROOT / "docs/migration.md").read_text()
 BEFORE, AFTER, CLASS = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)

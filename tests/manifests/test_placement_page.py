@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.simulator.workload import POLICIES, read_workload
-from tests.manifests.support import ROOT, name_of
+from tests.manifests.support import name_of
+from tests.paths import ROOT
 
 PAGE = (ROOT / "docs/placement.md").read_text()
 WORKLOADS = sorted((ROOT / "examples/workloads").glob("*.yaml"))

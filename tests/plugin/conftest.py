@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.extenderworld import add_node
+from tests.builders.extender import add_node
+from tests.doubles.apiserver.server import ApiServer
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from dra_driver.cdi.spec import encode
 from dra_driver.claims.edits import edits
 from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.objects import ResourceClaim
-from tests.claimworld import ApiServer, Node, claim, uid
+from tests.builders.claims import ApiServer, Node, claim, uid
 
 EFFECTS = ("open", "write", "ftruncate", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")
 """Everything in ``os`` that the driver changes files with. ``pathlib`` calls these too."""

@@ -15,9 +15,9 @@ from dra_driver.host.emulation_tree import DEVICES
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.instance_types import resolve_emulation
-from tests.plugin.agent import NODE, TOKEN, World, agent, free_port, health, node, scraped
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet import Claim, KubeletError
+from tests.builders.agent import NODE, TOKEN, World, agent, free_port, health, node, scraped
+from tests.doubles.kubelet import Claim, KubeletError
+from tests.eventually import eventually
 
 ROW = [("neurons", f"neuron-device-{index}") for index in (4, 5, 6, 7)]
 

@@ -16,10 +16,10 @@ import pytest
 
 from dra_driver.kube.transport import READ_TIMEOUT
 from dra_driver.names import DRIVER_NAME
-from tests.plugin import hangingagent
-from tests.plugin.agent import NODE, Agent, World, agent, free_port, health, node
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet import Claim, KubeletError
+from tests.builders.agent import NODE, Agent, World, agent, free_port, health, node
+from tests.doubles import hanging_host
+from tests.doubles.kubelet import Claim, KubeletError
+from tests.eventually import eventually
 
 GRACE_SECONDS = 30.0
 """``terminationGracePeriodSeconds`` of the DaemonSet: then the process is killed."""
@@ -36,7 +36,7 @@ def world() -> Iterator[World]:
 def agent_on_hanging_host(world: World, *options: str) -> Iterator[tuple[Agent, Path]]:
     """A started agent, and the file whose existence makes its host hang."""
     hanging = world.root / "hanging"
-    program = [sys.executable, "-m", hangingagent.__name__, str(hanging)]
+    program = [sys.executable, "-m", hanging_host.__name__, str(hanging)]
     with agent(world, *options, program=program) as running:
         yield running, hanging
 

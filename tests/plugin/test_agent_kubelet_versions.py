@@ -16,8 +16,8 @@ from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.kubeletplugin import server
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.instance_types import resolve_emulation
-from tests.plugin.agent import NODE, TOKEN, World, node
-from tests.plugin.eventually import eventually
+from tests.builders.agent import NODE, TOKEN, World, node
+from tests.eventually import eventually
 
 
 @pytest.fixture

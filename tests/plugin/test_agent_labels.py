@@ -15,8 +15,8 @@ from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.nodelabels.labels import KEYS
 from dra_driver.topology.instance_types import resolve_emulation
-from tests.plugin.agent import NODE, Agent, World, agent, free_port, node, scraped
-from tests.plugin.eventually import eventually
+from tests.builders.agent import NODE, Agent, World, agent, free_port, node, scraped
+from tests.eventually import eventually
 
 TRN2U = resolve_emulation("trn2u.48xlarge")
 THIRD = Servers.parse("2x4").options(TRN2U, 3)

@@ -16,9 +16,9 @@ import pytest
 
 from dra_driver.claims.lock import StateLock
 from dra_driver.names import DRIVER_NAME
-from tests.plugin.agent import NODE, World, agent, free_port, health, node, scraped
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet import Claim, KubeletError
+from tests.builders.agent import NODE, World, agent, free_port, health, node, scraped
+from tests.doubles.kubelet import Claim, KubeletError
+from tests.eventually import eventually
 
 
 @pytest.fixture

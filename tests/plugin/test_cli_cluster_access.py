@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from tests.plugin.apiserver import ApiServer
+from tests.doubles.apiserver.server import ApiServer
 
 COMMANDS = {"simulate": ["simulate"], "explain": ["explain"], "select": ["select", "true"]}
 

@@ -18,11 +18,11 @@ from dra_driver.legacy.deviceplugin.exclusion import Excluded
 from dra_driver.legacy.rules import Resource
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.worker import STOP_SECONDS
-from tests.plugin.devicemanager import Container, KnownPod, sockets
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet_connection import KubeletError
-from tests.plugin.pluginnode import CORE, NEURON, NODE, PluginNode, chips, plugin_node
-from tests.plugin.sampledriver import node_directory
+from tests.builders.device_plugin import CORE, NEURON, NODE, PluginNode, chips, plugin_node
+from tests.doubles.device_manager import Container, KnownPod, sockets
+from tests.doubles.kubelet_connection import KubeletError
+from tests.doubles.sample_driver import node_directory
+from tests.eventually import eventually
 
 MakeNode = Callable[..., PluginNode]
 
@@ -287,7 +287,7 @@ def test_many_pods_at_a_time_from_several_threads_never_share_a_device(make: Mak
     from concurrent.futures import ThreadPoolExecutor
 
     from dra_driver.kubeletplugin.api import deviceplugin_v1beta1_pb2 as api
-    from tests.plugin.devicemanager import plugin_call
+    from tests.doubles.device_manager import plugin_call
 
     node = make()
     with node.plugin():

@@ -10,11 +10,11 @@ import pytest
 
 from dra_driver.legacy.annotations import ALLOCATED, IDS, UNUSABLE
 from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Resource, candidates
-from tests.plugin.devicemanager import Container, KnownPod
-from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import CORE, DEVICE, Extender, cores_in_use, extender, limits, pod_document
-from tests.plugin.pluginnode import NODE, PluginNode, chips, cores, plugin_node
-from tests.plugin.sampledriver import node_directory
+from tests.builders.device_plugin import NODE, PluginNode, chips, cores, plugin_node
+from tests.builders.extender import CORE, DEVICE, Extender, cores_in_use, extender, limits, pod_document
+from tests.doubles.device_manager import Container, KnownPod
+from tests.doubles.sample_driver import node_directory
+from tests.eventually import eventually
 
 
 @pytest.fixture(params=["inf1.6xlarge", "trn1.32xlarge", "inf2.24xlarge"])

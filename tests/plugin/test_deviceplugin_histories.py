@@ -18,11 +18,11 @@ from dra_driver.legacy.placement import Refusal, place
 from dra_driver.legacy.resource_requests import Role, Want
 from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.legacy.usage import Usage, holding, usage
-from tests.plugin.devicemanager import Container, KnownPod
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet_connection import KubeletError
-from tests.plugin.pluginnode import CORE, NEURON, PluginNode, chips, cores, plugin_node
-from tests.plugin.sampledriver import node_directory
+from tests.builders.device_plugin import CORE, NEURON, PluginNode, chips, cores, plugin_node
+from tests.doubles.device_manager import Container, KnownPod
+from tests.doubles.kubelet_connection import KubeletError
+from tests.doubles.sample_driver import node_directory
+from tests.eventually import eventually
 
 STEPS = 80
 

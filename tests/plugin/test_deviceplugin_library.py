@@ -25,7 +25,7 @@ from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
 from dra_driver.kubeletplugin.deviceservice import ContainerDevices, DeviceNode, PluginDevice
 from dra_driver.kubeletplugin.podresources import list_pods
 from dra_driver.util.errors import DriverError
-from tests.plugin.devicemanager import (
+from tests.doubles.device_manager import (
     PLUGIN,
     Connection,
     Container,
@@ -34,9 +34,10 @@ from tests.plugin.devicemanager import (
     plugin_call,
     sockets,
 )
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet_connection import OPTIONS, KubeletError
-from tests.plugin.sampledriver import node_directory
+from tests.doubles.kubelet_connection import OPTIONS, KubeletError
+from tests.doubles.sample_driver import node_directory
+from tests.eventually import eventually
+from tests.paths import ROOT
 
 GPU = "example.com/gpu"
 DEVICES = tuple(PluginDevice(str(n), numa_nodes=(n // 2,)) for n in range(4))
@@ -232,7 +233,7 @@ def test_a_killed_process_leaves_a_socket_that_the_next_one_removes(kubelet: Dev
         "plugin = DevicePlugin(GPU, SamplePlugin(), kubelet_directory=Path(sys.argv[1]), name='gpu')\n"
         "plugin.start(); plugin.update(DEVICES); time.sleep(60)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", code, str(root)], env=environment)
     try:
         kubelet.wait_for(GPU, 4, seconds=30)

@@ -24,12 +24,12 @@ from dra_driver.legacy.annotations import (
 )
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
-from tests.cdischema import SCHEMA
-from tests.plugin.devicemanager import Container, KnownPod
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet_connection import KubeletError
-from tests.plugin.pluginnode import CORE, NEURON, NODE, PluginNode, chips, cores, plugin_node
-from tests.plugin.sampledriver import node_directory
+from tests.builders.device_plugin import CORE, NEURON, NODE, PluginNode, chips, cores, plugin_node
+from tests.doubles.device_manager import Container, KnownPod
+from tests.doubles.kubelet_connection import KubeletError
+from tests.doubles.sample_driver import node_directory
+from tests.eventually import eventually
+from tests.oracles.cdi_schema import SCHEMA
 
 OTHER_RESOURCE = json.dumps(
     {"coresPerDevice": 2, "containers": [{"name": "main", "resource": CORE, "ids": "0-3"}]}, separators=(",", ":")

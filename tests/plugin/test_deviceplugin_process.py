@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.agent import START_SECONDS, World, agent, free_port, health, node, scraped
-from tests.plugin.devicemanager import sockets
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet_connection import KubeletError
-from tests.plugin.pluginnode import CORE, NEURON, NODE, PluginNode, chips, plugin_node
-from tests.plugin.sampledriver import node_directory
+from tests.builders.agent import START_SECONDS, World, agent, free_port, health, node, scraped
+from tests.builders.device_plugin import CORE, NEURON, NODE, PluginNode, chips, plugin_node
+from tests.doubles.device_manager import sockets
+from tests.doubles.kubelet_connection import KubeletError
+from tests.doubles.sample_driver import node_directory
+from tests.eventually import eventually
+from tests.paths import ROOT
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def command(world: PluginNode, *options: str) -> list[str]:
 @contextmanager
 def plugin(world: PluginNode, *options: str, **environment: str) -> Iterator[Process]:
     """The process, killed in the end if it still runs."""
-    base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2]), "NODE_NAME": NODE}
+    base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "NODE_NAME": NODE}
     running = Process(world, options, base | environment)
     try:
         yield running
@@ -153,7 +154,7 @@ def test_bad_options_are_explained_with_exit_status_2(
         capture_output=True,
         text=True,
         timeout=30,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 2, done.stderr
     assert text in done.stderr

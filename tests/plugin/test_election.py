@@ -11,8 +11,8 @@ from dra_driver.kube.collection import Collection
 from dra_driver.kube.election import Election, Times
 from dra_driver.kube.records import LEASES
 from dra_driver.kube.transport import Transport
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 NAMESPACE, NAME = "default", "lease"
 QUICK = Times(lease=5, act=2.0, renew=0.2)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import main
-from tests.plugin.apihttp import KINDS
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.apistore import Object
+from tests.doubles.apiserver.http import KINDS
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+from tests.paths import SPECS
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "specs" / "1x4-connected-devices.yaml"
+EXAMPLE = SPECS / "1x4-connected-devices.yaml"
 CLASS: Object = {"metadata": {"name": "neuron.aws.com"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}}
 
 

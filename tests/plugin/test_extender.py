@@ -12,10 +12,7 @@ from random import Random
 import pytest
 
 from dra_driver.legacy.extender import cluster as picture
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.apistore import Object
-from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import (
+from tests.builders.extender import (
     CORE,
     DEVICE,
     MAPS,
@@ -35,6 +32,9 @@ from tests.plugin.extenderworld import (
     process,
     sample,
 )
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+from tests.eventually import eventually
 
 
 @pytest.fixture

@@ -9,10 +9,7 @@ import json
 
 import pytest
 
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.apistore import Object
-from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import (
+from tests.builders.extender import (
     MAPS,
     Extender,
     add_node,
@@ -27,6 +24,9 @@ from tests.plugin.extenderworld import (
     notes,
     pod_document,
 )
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+from tests.eventually import eventually
 
 
 def test_usage_maps_that_are_all_true_after_an_installation_keep_nothing_from_being_scheduled(

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import (
+from tests.builders.extender import (
     CORE,
     DEVICE,
     Client,
@@ -30,6 +28,8 @@ from tests.plugin.extenderworld import (
     pod_document,
     process,
 )
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.usefixtures("torus")
 

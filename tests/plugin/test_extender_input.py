@@ -16,10 +16,8 @@ import pytest
 from lab import pki
 
 from dra_driver.legacy.extender import server as module
-from tests.plugin.agent import free_port
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import (
+from tests.builders.agent import free_port
+from tests.builders.extender import (
     Extender,
     add_node,
     add_pod,
@@ -28,6 +26,8 @@ from tests.plugin.extenderworld import (
     pod_document,
     process,
 )
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.usefixtures("torus")
 

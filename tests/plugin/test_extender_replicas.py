@@ -12,9 +12,7 @@ from dra_driver.legacy.extender.binding import Binder, Order
 from dra_driver.legacy.extender.cluster import Cluster, Followers
 from dra_driver.legacy.extender.service import LEASE_NAME
 from dra_driver.util.errors import DriverError
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import (
+from tests.builders.extender import (
     add_pod,
     cores_in_use,
     everything_is_accounted_for,
@@ -24,6 +22,8 @@ from tests.plugin.extenderworld import (
     pod_document,
     sample,
 )
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.usefixtures("torus")
 

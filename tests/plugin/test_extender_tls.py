@@ -10,9 +10,9 @@ import pytest
 from lab import pki
 
 from dra_driver.legacy.extender.server import Tls
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import Extender, extender, sample
+from tests.builders.extender import Extender, extender, sample
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 QUESTION = b'{"Pod":{"metadata":{}},"NodeNames":[]}'
 

@@ -14,9 +14,7 @@ import pytest
 
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.legacy.extender import binding
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.extenderworld import (
+from tests.builders.extender import (
     Extender,
     add_node,
     add_pod,
@@ -33,6 +31,8 @@ from tests.plugin.extenderworld import (
     process,
     sample,
 )
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.usefixtures("torus")
 

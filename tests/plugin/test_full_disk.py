@@ -18,11 +18,11 @@ import pytest
 
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
-from tests.claimworld import ApiServer, Node, claim, uid
-from tests.plugin.agent import NODE, agent, free_port, health
-from tests.plugin.agent import node as world_at
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet import Claim, KubeletError
+from tests.builders.agent import NODE, agent, free_port, health
+from tests.builders.agent import node as world_at
+from tests.builders.claims import ApiServer, Node, claim, uid
+from tests.doubles.kubelet import Claim, KubeletError
+from tests.eventually import eventually
 
 Mount = Callable[[Path], None]
 

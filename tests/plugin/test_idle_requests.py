@@ -17,9 +17,9 @@ from dra_driver.kube import watch
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices import publisher
 from dra_driver.topology.instance_types import resolve_emulation
-from tests.plugin.agent import NODE, TOKEN, World, node
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet import Claim
+from tests.builders.agent import NODE, TOKEN, World, node
+from tests.doubles.kubelet import Claim
+from tests.eventually import eventually
 
 FASTER = 600
 HOUR = 3600 / FASTER

@@ -21,7 +21,7 @@ from dra_driver.kube.resources import ResourceApi
 from dra_driver.kube.transport import CONNECT_TIMEOUT, Transport
 from dra_driver.slices.pool import pool
 from dra_driver.util.errors import DriverError
-from tests.plugin.apiserver import ApiServer
+from tests.doubles.apiserver.server import ApiServer
 
 DRIVER = "neuron.aws.com"
 

@@ -15,8 +15,8 @@ from dra_driver.kube.objects import Node
 from dra_driver.kube.resources import ResourceApi, WatchEvent
 from dra_driver.kube.watch import Reflector
 from dra_driver.util.backoff import Backoff
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 
 class Follower:

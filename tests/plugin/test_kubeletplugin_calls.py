@@ -19,8 +19,8 @@ from dra_driver.kubeletplugin.logcontext import operation_id
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
 from dra_driver.util.errors import DriverError
-from tests.plugin.kubelet import Kubelet, KubeletError
-from tests.plugin.sampledriver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
+from tests.doubles.kubelet import Kubelet, KubeletError
+from tests.doubles.sample_driver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 

@@ -13,7 +13,7 @@ import pytest
 from dra_driver.kubeletplugin.api import dra_v1_pb2, health_v1_pb2, pluginregistration_v1_pb2
 from dra_driver.kubeletplugin.health import HealthServer
 from dra_driver.util.errors import DriverError
-from tests.plugin.sampledriver import rpc
+from tests.doubles.sample_driver import rpc
 
 SERVING = health_v1_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_v1_pb2.HealthCheckResponse.NOT_SERVING

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.plugin.kubelet import Kubelet
-from tests.plugin.sampledriver import claim, node_directory
+from tests.doubles.kubelet import Kubelet
+from tests.doubles.sample_driver import claim, node_directory
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 DRIVER = "clock.example.com"
 
 

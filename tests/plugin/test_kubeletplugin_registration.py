@@ -19,8 +19,8 @@ from dra_driver.kubeletplugin.registration import RegistrationState
 from dra_driver.kubeletplugin.server import KubeletPlugin
 from dra_driver.kubeletplugin.sockets import SocketServer
 from dra_driver.util.errors import DriverError
-from tests.plugin.kubelet import Kubelet, KubeletError
-from tests.plugin.sampledriver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
+from tests.doubles.kubelet import Kubelet, KubeletError
+from tests.doubles.sample_driver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
 
 UID_A = "11111111-2222-3333-4444-555555555555"
 UID_B = "66666666-7777-8888-9999-aaaaaaaaaaaa"

@@ -17,9 +17,9 @@ from dra_driver.nodelabels.labels import KEYS, MODE, SERVER_ID, labels
 from dra_driver.nodelabels.writer import LabelWriter
 from dra_driver.topology.ultraserver import Mode
 from dra_driver.util.backoff import Backoff
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.nodeapply import set_label
+from tests.doubles.apiserver.node_labels import set_label
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 NODE = "node-a"
 PAIR, FOUR = ServerSet(2, "0123456789abcdef", 1), ServerSet(4, "fedcba9876543210", 3)

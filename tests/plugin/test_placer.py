@@ -13,9 +13,9 @@ from dra_driver.kube.election import Times
 from dra_driver.ultraserver.placer.service import LEASE_NAME, Service
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION, Rules
 from dra_driver.util.worker import STOP_SECONDS
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.apistore import Object, Refused
-from tests.plugin.eventually import eventually
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object, Refused
+from tests.eventually import eventually
 
 SYSTEM = "neuron-dra-driver"
 FAST = Times(lease=2, act=1.0, renew=0.1)

@@ -13,8 +13,7 @@ import pytest
 from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kubeletplugin.plugin import PreparedDevice
 from dra_driver.util.errors import DriverError
-from tests.cdischema import SCHEMA
-from tests.claimworld import (
+from tests.builders.claims import (
     NODE,
     SETTINGS,
     ApiServer,
@@ -30,6 +29,7 @@ from tests.claimworld import (
     uid,
     without,
 )
+from tests.oracles.cdi_schema import SCHEMA
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.plugin.crashpoints import SCENARIOS
 
-ROOT = Path(__file__).parents[2]
 CHANGES_NOTHING = {"prepare-again"}
 
 

@@ -16,7 +16,7 @@ from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from dra_driver.util.errors import DriverError
-from tests.claimworld import ApiServer, Node, claim, result, uid
+from tests.builders.claims import ApiServer, Node, claim, result, uid
 from tests.plugin.crashpoints import effects
 
 CHIPS: list[list[int | DeviceRequestAllocationResult]] = [

@@ -14,8 +14,8 @@ from dra_driver.claims.standings import CHECK_AGAIN, CHECK_DOUBTFUL
 from dra_driver.kube.errors import DecodeError, Unreachable
 from dra_driver.kube.objects import ResourceClaim
 from dra_driver.util.errors import DriverError
-from tests.claimworld import ApiServer, Node, claim, host, result, uid, without
-from tests.plugin.eventually import eventually
+from tests.builders.claims import ApiServer, Node, claim, host, result, uid, without
+from tests.eventually import eventually
 
 
 @pytest.fixture

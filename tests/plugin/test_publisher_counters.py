@@ -14,10 +14,10 @@ from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.chips import chips_of
 from dra_driver.slices.devices import devices
 from dra_driver.slices.publisher import Publisher
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.apistore import Object
-from tests.plugin.eventually import eventually
-from tests.plugin.publishing import NODE, published, publishing
+from tests.builders.publisher import NODE, published, publishing
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+from tests.eventually import eventually
 
 HOST = NodeInventory(
     "trn2u.48xlarge",

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from dra_driver.kube.objects import DeviceCapacity
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.publishing import NODE, chips, published, publishing
+from tests.builders.publisher import NODE, chips, published, publishing
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])

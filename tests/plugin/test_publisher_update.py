@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.plugin.apiserver import ApiServer
-from tests.plugin.eventually import eventually
-from tests.plugin.publishing import NODE, chips, notes, published, publishing
+from tests.builders.publisher import NODE, chips, notes, published, publishing
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 
 
 @pytest.fixture

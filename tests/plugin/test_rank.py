@@ -33,7 +33,7 @@ from dra_driver.ultraserver.rendezvous.roster import (
     line_of,
 )
 from dra_driver.ultraserver.rendezvous.worker import follow
-from tests.plugin.eventually import eventually
+from tests.eventually import eventually
 
 SERVERS = ("8b6a1c0e5d2f4936", "8b6a1c0e5d2f4937")
 SOON = 20.0

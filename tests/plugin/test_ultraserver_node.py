@@ -15,9 +15,9 @@ from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.names import DRIVER_NAME, NODE_DEVICE
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.topology.ultraserver import Mode
-from tests.plugin.agent import NODE, Agent, World, agent, node
-from tests.plugin.eventually import eventually
-from tests.plugin.kubelet import Claim, Device, KubeletError
+from tests.builders.agent import NODE, Agent, World, agent, node
+from tests.doubles.kubelet import Claim, Device, KubeletError
+from tests.eventually import eventually
 
 TRN2U = resolve_emulation("trn2u.48xlarge")
 THIRD = Servers.parse("2x4").options(TRN2U, 3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.allocatorworld import (
+from tests.builders.allocator import (
     chips,
     claim,
     device,

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.util.errors import DriverError
-from tests.allocatorworld import claim, counters, device, devices, every, offered, refusal, request, world
+from tests.builders.allocator import claim, counters, device, devices, every, offered, refusal, request, world
 
 BOTH = pytest.mark.parametrize("kubernetes", ["1.36", "1.37"])
 

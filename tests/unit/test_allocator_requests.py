@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.allocatorworld import (
+from tests.builders.allocator import (
     NODE,
     chips,
     claim,

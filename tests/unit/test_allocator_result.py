@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.allocatorworld import claim, device, first_of, offered, refusal, request, results, subrequest, world
+from tests.builders.allocator import claim, device, first_of, offered, refusal, request, results, subrequest, world
 
 HERE = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]}
 

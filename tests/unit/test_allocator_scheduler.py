@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World, allocate
-from tests.allocatorworld import (
+from tests.builders.allocator import (
     chips,
     claim,
     claims_of,

@@ -10,8 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.simulator.allocator import Allocation, Refusal, World, allocate
-from tests.allocatorreference import first_solution
-from tests.allocatorworld import (
+from tests.builders.allocator import (
     NODE,
     chips,
     claim,
@@ -30,6 +29,7 @@ from tests.allocatorworld import (
     subrequest,
     world,
 )
+from tests.oracles.allocator import first_solution
 
 Json = dict[str, Any]
 EXISTS = [{"operator": "Exists"}]

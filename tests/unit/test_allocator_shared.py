@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dra_driver.simulator.allocator import World
-from tests.allocatorworld import (
+from tests.builders.allocator import (
     claim,
     counters,
     device,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.cdi.spec import ContainerEdits, Device, DeviceNode, Mount, Spec, decode, encode, minimum_version
-from tests.cdischema import SCHEMA
+from tests.oracles.cdi_schema import SCHEMA
 
 NODE = DeviceNode("/dev/null", type="c", major=1, minor=3)
 

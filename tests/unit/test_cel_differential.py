@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.simulator.cel import CelDevice, CelError, compile  # noqa: A004 # the usual word for it
-from tests.celexpressions import COMMON, expression
+from tests.generators.cel_expressions import COMMON, expression
 
 # Making an environment raises the recursion limit of the whole process; here it must stay what it is.
 LIMIT = sys.getrecursionlimit()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dra_driver.simulator.cel.program import Kubernetes
-from tests.celoutcomes import Outcome, devices_of, outcome, quantity_outcome, shape
+from tests.oracles.cel_outcomes import Outcome, devices_of, outcome, quantity_outcome, shape
+from tests.paths import DATA
 
-RECORDED: dict[str, Any] = json.loads((Path(__file__).parent.parent / "data" / "cel-outcomes.json").read_text())
+RECORDED: dict[str, Any] = json.loads((DATA / "cel-outcomes.json").read_text())
 SECTIONS = {"expression": "expressions", "quantity": "quantities"}
 RELEASES: tuple[Kubernetes, ...] = ("1.36", "1.37")
 

@@ -22,7 +22,7 @@ from dra_driver.claims.plan import Plan
 from dra_driver.claims.values import ChipNode, PlannedDevice
 from dra_driver.names import CDI_KIND
 from dra_driver.util.errors import DriverError
-from tests.claimworld import uid
+from tests.builders.claims import uid
 
 
 def made(number: int, *chips: int, admin: bool = False) -> Plan:

@@ -15,7 +15,7 @@ from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from dra_driver.slices.chips import chips_of, host_chips
-from tests.claimworld import SETTINGS, ApiServer, Node, changed, claim, host, result, uid, without
+from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, result, uid, without
 
 TRN2U = "trn2u.48xlarge"
 ALL = tuple(range(16))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -20,8 +19,7 @@ from dra_driver.config import ConfigError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import ObjectMeta, ResourceClaim, ResourceClaimStatus
 from dra_driver.util.errors import DriverError
-from tests.cdischema import SCHEMA
-from tests.claimworld import (
+from tests.builders.claims import (
     NODE,
     SETTINGS,
     changed,
@@ -33,6 +31,8 @@ from tests.claimworld import (
     uid,
     without,
 )
+from tests.oracles.cdi_schema import SCHEMA
+from tests.paths import DOCS
 
 
 def made(item: ResourceClaim, inventory: NodeInventory | None = None, *held: Plan, **settings: Any) -> Plan:
@@ -360,7 +360,7 @@ def test_the_document_has_a_row_for_each_device_node() -> None:
 
 
 def test_the_page_about_containers_shows_the_names_that_are_made() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "devices-in-containers.md").read_text()
+    page = (DOCS / "devices-in-containers.md").read_text()
     shown = "5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5"
     item = claim(1, [4, 5])
     spec = edits(made(ResourceClaim(replace_uid(item, shown), item.status)))

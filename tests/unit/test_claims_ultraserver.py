@@ -22,7 +22,7 @@ from dra_driver.kube.objects import DeviceAllocationConfiguration, ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from dra_driver.topology.ultraserver import PREFERENCE, Mode
 from dra_driver.util.errors import DriverError
-from tests.claimworld import (
+from tests.builders.claims import (
     SETTINGS,
     ApiServer,
     Node,

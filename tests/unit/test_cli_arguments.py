@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from dra_driver.cli.main import COMMANDS, main
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 PROGRAMS = [
     "lab.cli",
     "lab.cli up",

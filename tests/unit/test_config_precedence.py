@@ -5,7 +5,7 @@ import pytest
 from dra_driver.config import ConfigError, Effective, effective
 from dra_driver.kube.objects import DeviceAllocationConfiguration
 from dra_driver.names import DRIVER_NAME
-from tests.claimworld import config, neuron_config
+from tests.builders.claims import config, neuron_config
 
 ULTRA = {"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": 2}
 

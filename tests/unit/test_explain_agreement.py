@@ -18,7 +18,7 @@ from dra_driver.simulator.explain.core import Part, core, fits, only, refused, w
 from dra_driver.simulator.explain.values import Diagnosis, NodesAlike
 from dra_driver.simulator.objects import CelSelector, DeviceSelector, ResourceClaim
 from dra_driver.util.errors import DriverError
-from tests.allocatorworld import (
+from tests.builders.allocator import (
     ANY,
     claim,
     counters,
@@ -32,7 +32,7 @@ from tests.allocatorworld import (
     same,
     subrequest,
 )
-from tests.explainworld import question
+from tests.builders.explain import question
 
 Json = dict[str, Any]
 A = 'device.attributes["a.example"]'

@@ -12,8 +12,8 @@ from dra_driver.simulator.cel.program import Kubernetes
 from dra_driver.simulator.explain import Question, explain, plain, text
 from dra_driver.simulator.manifests import selectors
 from dra_driver.simulator.objects import DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
-from tests.simulatorcases import accepted
-from tests.simulatorworld import Object, cases
+from tests.generators.simulator_cases import Object, cases
+from tests.oracles.simulator_cases import accepted
 
 
 @settings(max_examples=40, deadline=None)

@@ -16,9 +16,9 @@ import yaml
 from dra_driver.cli.main import main
 from dra_driver.simulator.manifests import emulated, merge, read_manifests
 from dra_driver.simulator.placement import simulate
+from tests.paths import SPECS
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "specs"
-CONNECTED = str(EXAMPLES / "1x4-connected-devices.yaml")
+CONNECTED = str(SPECS / "1x4-connected-devices.yaml")
 ATTRIBUTES = "device.attributes['neuron.aws.com']"
 Json = dict[str, Any]
 Shell = Callable[..., tuple[int, str, str]]
@@ -117,7 +117,7 @@ def test_an_example_that_does_not_fit(shell: Shell) -> None:
     assert "device.attributes[\"neuron.aws.com\"].instanceType is 'trn1.32xlarge'" in out
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("example", sorted(SPECS.glob("*.yaml")), ids=lambda file: file.stem)
 @pytest.mark.parametrize("kind", ["trn2.48xlarge", "trn2u.48xlarge"])
 def test_it_agrees_with_simulate_on_every_example(example: Path, kind: str, shell: Shell, tmp_path: Path) -> None:
     sources = [(str(example), example.read_text())]

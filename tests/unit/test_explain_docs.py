@@ -12,8 +12,8 @@ import pytest
 from dra_driver.cli.main import main
 from dra_driver.simulator.explain.traps import TRAPS
 from dra_driver.simulator.explain.values import Step
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explain.md").read_text()
 RUNS = re.findall(r"```console\n\$ dra-driver explain ([^\n]*)\n((?!\$)[^`](?:.|\n)*?)```", PAGE)
 

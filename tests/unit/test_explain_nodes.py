@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.simulator.explain import text
-from tests.allocatorworld import counters, device, offered
-from tests.explainworld import (
+from tests.builders.allocator import counters, device, offered
+from tests.builders.explain import (
     ATTRIBUTES,
     BOTH,
     NEURON,

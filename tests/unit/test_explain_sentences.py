@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dra_driver.simulator.explain import text
-from tests.allocatorworld import device
-from tests.explainworld import (
+from tests.builders.allocator import device
+from tests.builders.explain import (
     ATTRIBUTES,
     BOTH,
     NODES,

@@ -9,8 +9,8 @@ import pytest
 
 from dra_driver.simulator.explain import Question, explain, text
 from dra_driver.simulator.explain.traps import TRAPS
-from tests.allocatorworld import counters, device, different, every, offered, request, same
-from tests.explainworld import ANY, ATTRIBUTES, ONE, claim, explained, group, holder, published, question, wanted
+from tests.builders.allocator import counters, device, different, every, offered, request, same
+from tests.builders.explain import ANY, ATTRIBUTES, ONE, claim, explained, group, holder, published, question, wanted
 
 Json = dict[str, Any]
 BOTH = published("node-0", "trn2u.48xlarge", "both")

@@ -20,7 +20,7 @@ from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import NOTHING_READ, HostWatch, publishable
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
-from tests.plugin.eventually import eventually
+from tests.eventually import eventually
 
 KIND = INSTANCE_TYPES["inf2.24xlarge"]
 CORE_COUNT = "sys/devices/virtual/neuron_device/neuron2/core_count"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +26,8 @@ from dra_driver.simulator.manifests import (
 from dra_driver.simulator.manifests.documents import documents
 from dra_driver.simulator.manifests.fields import UNREAD
 from dra_driver.simulator.workloads import Node
+from tests.paths import SPECS
 
-SPECS = Path(__file__).parents[2] / "examples" / "specs"
 CLAIM = """\
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim

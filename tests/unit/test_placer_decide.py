@@ -22,7 +22,7 @@ from dra_driver.ultraserver.placer.values import (
     Taint,
     Toleration,
 )
-from tests.placerworld import World, ultraservers
+from tests.builders.placer import World, ultraservers
 
 
 def places(actions: list[Action]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dra_driver.ultraserver.placer.values import Rules
-from tests.placerworld import World, ultraservers
+from tests.builders.placer import World, ultraservers
 
 TIMEOUT = 60.0
 picks = st.integers(0, 10**6)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from dra_driver.simulator.manifests import ManifestError, read_manifests
-from tests.refusals import Object, refused, taken
+from tests.builders.refused_objects import Object, refused, taken
 
 REFUSED, TAKEN = list(refused()), list(taken())
 

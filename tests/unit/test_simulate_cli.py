@@ -17,8 +17,8 @@ import yaml
 
 from dra_driver.cli.main import main
 from dra_driver.cli.progress import Progress
+from tests.paths import SPECS
 
-SPECS = Path(__file__).parents[2] / "examples" / "specs"
 FILES = sorted(SPECS.glob("*.yaml")) + sorted(SPECS.glob("v1beta1/*.yaml"))
 ON_ULTRASERVERS = ("2-node-inference-us", "4-node-inference-us", "4-node-inference-us-efa", "us-and-lnc-config")
 GROUP = "821d14afaf11327d"

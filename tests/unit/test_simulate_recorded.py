@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +14,11 @@ import pytest
 from dra_driver.cli.simulateoutput import document
 from dra_driver.simulator.manifests import ManifestError, read_manifests
 from dra_driver.simulator.placement import simulate
-from tests.simulatorcases import normal
-from tests.simulatorworld import Object
+from tests.generators.simulator_cases import Object
+from tests.oracles.simulator_cases import normal
+from tests.paths import DATA
 
-FILES = sorted((Path(__file__).parent.parent / "data" / "simulator-cases").glob("*.json"))
+FILES = sorted((DATA / "simulator-cases").glob("*.json"))
 ROWS = [(file.stem, number) for file in FILES for number in range(len(json.loads(file.read_text())))]
 DRA = "resource.k8s.io/v1"
 

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given, settings
 
 from dra_driver.simulator.cel.program import Kubernetes
-from tests.simulatorcases import Expected, Simulated, accepted, disagreement, normal, replayed, unreadable
-from tests.simulatorshrinking import shrunk, size
-from tests.simulatorworld import TOKEN, Object, cases, renamed
+from tests.generators.shrinking import shrunk, size
+from tests.generators.simulator_cases import TOKEN, Object, cases, renamed
+from tests.oracles.simulator_cases import Expected, Simulated, accepted, disagreement, normal, replayed, unreadable
+from tests.paths import DATA
 
-FILES = sorted((Path(__file__).parent.parent / "data" / "simulator-cases").glob("*.json"))
+FILES = sorted((DATA / "simulator-cases").glob("*.json"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

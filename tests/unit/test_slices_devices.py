@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -23,7 +22,8 @@ from dra_driver.slices.pool import LONGEST_PREFIX, name_prefix, pool
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.topology.ultraserver import Mode
 from dra_driver.version import VERSION
-from tests.plugin.slicerules import validate_slice
+from tests.doubles.apiserver.slice_validation import validate_slice
+from tests.paths import DOCS
 
 PAIR, FOUR = ServerSet(2, "0123456789abcdef", 1), ServerSet(4, "fedcba9876543210", 3)
 MEMBERSHIP = Membership((Mode.X4, Mode.X2V, Mode.X1), (PAIR, FOUR), elected=True)
@@ -229,7 +229,7 @@ def test_a_device_is_the_chip_that_its_name_says(index: int) -> None:
 
 
 def test_the_page_of_attributes_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs" / "attributes.md"
+    page = DOCS / "attributes.md"
     assert page.read_text() == markdown(), (
         "docs/attributes.md differs from the table; write it with: "
         "python -m dra_driver.slices.attributes > docs/attributes.md"

@@ -14,7 +14,7 @@ import pytest
 from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Worker, stop_in_turn
-from tests.plugin.eventually import eventually
+from tests.eventually import eventually
 
 PATIENCE = 20.0
 """Seconds until a test gives up on another thread."""

@@ -10,7 +10,8 @@ import yaml
 from dra_driver.cli.main import main
 from dra_driver.cli.workload import POLICY_NAMES
 from dra_driver.simulator.workload import POLICIES
-from tests.workloadworld import TEXT
+from tests.builders.workload import TEXT
+from tests.paths import EXAMPLES
 
 SHORT = TEXT.replace("length: 10d", "length: 3d")
 
@@ -162,7 +163,7 @@ def test_a_wrong_file_is_one_message_with_its_place_and_exit_status_2(
 
 
 def test_the_examples_can_be_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    folder = Path(__file__).resolve().parents[2] / "examples/workloads"
+    folder = EXAMPLES / "workloads"
     files = sorted(folder.glob("*.yaml"))
     assert files
     for path in files:

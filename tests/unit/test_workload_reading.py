@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dra_driver.simulator.manifests import ManifestError
 from dra_driver.simulator.workload import read_workload
 from dra_driver.simulator.workload.values import Duration, Exponential, Fixed, Lognormal, Uniform
-from tests.workloadworld import TEXT, workload
+from tests.builders.workload import TEXT, workload
 
 
 def test_a_workload_file_says_everything_about_the_stream() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dra_driver.simulator.workload import POLICIES, simulate
 from dra_driver.simulator.workload.drawing import svg
 from dra_driver.simulator.workload.report import Report, document, text
-from tests.workloadworld import cluster, workload
+from tests.builders.workload import cluster, workload
 
 SVG = "{http://www.w3.org/2000/svg}"
 BOTH = ("lowest-id", "lowest-id-spread")

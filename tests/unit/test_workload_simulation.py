@@ -17,7 +17,7 @@ from dra_driver.simulator.workload.simulation import claims_of
 from dra_driver.simulator.workload.values import Exponential, Fixed, Kind, Workload
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
-from tests.workloadworld import cluster, workload
+from tests.builders.workload import cluster, workload
 
 WORLD, PAIR = cluster(("trn2.48xlarge", 2))
 ONE = PAIR[:1]

@@ -1,0 +1,171 @@
+"""The whole agent in a process of its own, between a test kubelet and a test API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dra_driver.kubeletplugin.api import health_v1_pb2
+from dra_driver.names import DRIVER_NAME
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.kubelet import Kubelet
+from tests.eventually import eventually
+from tests.paths import ROOT
+
+NODE = "node-a"
+TOKEN = "do-not-log-me"
+START_SECONDS = 20.0
+"""A start takes half a second; test machines are shared."""
+
+
+@dataclass
+class World:
+    """A node without its driver: kubelet, API server, directories."""
+
+    root: Path
+    kubelet: Kubelet
+    server: ApiServer
+
+    @property
+    def cdi(self) -> Path:
+        return self.root / "cdi"
+
+    @property
+    def host(self) -> Path:
+        """The emulated host's root."""
+        return self.root / "host"
+
+    def command(self, *options: str, program: Sequence[str] = (sys.executable, "-m", "dra_driver")) -> list[str]:
+        """How the agent is started on this node; later options win."""
+        values = {
+            "--node-name": NODE,
+            "--kubeconfig": str(self.kubeconfig()),
+            "--cdi-root": str(self.cdi),
+            "--registrar-dir": str(self.kubelet.registry_dir),
+            "--plugins-dir": str(self.kubelet.plugins_dir),
+            "--emulate": "trn2.48xlarge",
+            "--emulation-root": str(self.host),
+            "--healthcheck-port": "-1",
+            "--rescan-seconds": "0.2",
+        }
+        given = [word for pair in values.items() for word in pair]
+        return [*program, "kubelet-plugin", *given, *options]
+
+    def kubeconfig(self) -> Path:
+        return self.server.kubeconfig(self.root / "kubeconfig")
+
+    def specs(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text()) for path in sorted(self.cdi.glob("*.json"))]
+
+    def attributes(self, name: str) -> set[str]:
+        """Values of a string attribute over all published devices."""
+        return {
+            device["attributes"][name]["string"]
+            for item in self.server.slices()
+            for device in item["spec"].get("devices") or ()
+            if name in device["attributes"]
+        }
+
+    def offered(self) -> list[str]:
+        return [device["name"] for item in self.server.slices() for device in item["spec"].get("devices") or ()]
+
+
+class Agent:
+    """A running agent."""
+
+    def __init__(self, world: World, command: list[str]) -> None:
+        self.world = world
+        self._log = world.root / f"agent-{os.urandom(3).hex()}.log"
+        # Nothing of this process's own environment: a KUBECONFIG there would be used.
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def ready(self, published: bool = True) -> None:
+        """Wait until kubelet has registered it and (``published``) its slices are stored."""
+
+        def done() -> bool:
+            assert self.process.poll() is None, self.log
+            registered = bool(self.world.kubelet.instances.get(DRIVER_NAME))
+            return registered and (not published or bool(self.world.server.slices()))
+
+        eventually(done, START_SECONDS, "registration and publication")
+
+    def terminate(self, within: float = START_SECONDS) -> int:
+        """SIGTERM, as kubelet ends a container; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=within)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def node(root: Path, **server: Any) -> Iterator[World]:
+    """A node with its Node object, and no driver yet."""
+    with ApiServer(token=TOKEN, **server) as api, Kubelet(root / "kubelet") as kubelet:
+        api.add_node(NODE)
+        yield World(root, kubelet, api)
+
+
+@contextmanager
+def agent(world: World, *options: str, **command: Any) -> Iterator[Agent]:
+    """A started agent, killed in the end if it still runs; ``command`` as for ``World.command``."""
+    running = Agent(world, world.command(*options, **command))
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def health(port: int, service: str) -> str:
+    """What a gRPC probe of the service says: SERVING, NOT_SERVING, or the name of an error."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            health_v1_pb2.HealthCheckRequest.SerializeToString,
+            health_v1_pb2.HealthCheckResponse.FromString,
+        )
+        try:
+            answer = check(health_v1_pb2.HealthCheckRequest(service=service), timeout=5)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        return str(health_v1_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+def scraped(port: int) -> str:
+    """What Prometheus would read, as soon as somebody listens."""
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    eventually(listens, what="the metrics port")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text: str = answer.read().decode()
+        return text

@@ -1,0 +1,181 @@
+"""A node with a device plugin: a test kubelet's device manager, a test API server, an emulated host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dra_driver.host.emulator import EmulationOptions, write_host
+from dra_driver.legacy.annotations import Share, write
+from dra_driver.legacy.device_plugin.agent import DevicePluginAgent, DevicePluginSettings
+from dra_driver.legacy.device_plugin.devices import AnswerSettings
+from dra_driver.legacy.rules import Hardware, Resource
+from dra_driver.topology.instance_types import resolve_emulation
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.device_manager import Container, DeviceManager, KnownPod
+from tests.eventually import eventually
+
+NODE = "node-a"
+NEURON, CORE = Resource.DEVICE.value, Resource.CORE.value
+Object = dict[str, Any]
+
+
+@dataclass
+class PluginNode:
+    """A node without its plugin."""
+
+    root: Path
+    kind: str
+    manager: DeviceManager
+    server: ApiServer
+    fatal: list[str] = field(default_factory=list)
+
+    @property
+    def host(self) -> Path:
+        return self.root / "host"
+
+    @property
+    def cdi(self) -> Path:
+        return self.root / "cdi"
+
+    @property
+    def hardware(self) -> Hardware:
+        row = resolve_emulation(self.kind)
+        return Hardware(row.name, row.fabric, row.cores_per_device // row.default_lnc)
+
+    def emulate(self, **options: Any) -> None:
+        """Write the host anew."""
+        write_host(self.host, resolve_emulation(self.kind), EmulationOptions(**options))
+
+    def settings(self, *, rescan_seconds: float = 0.1, **answer: Any) -> DevicePluginSettings:
+        return DevicePluginSettings(
+            node_name=NODE,
+            host_root=self.host,
+            kubelet_directory=self.root,
+            cdi_root=self.cdi,
+            health_port=-1,
+            health_address="127.0.0.1",
+            metrics_port=-1,
+            metrics_address="127.0.0.1",
+            rescan_seconds=rescan_seconds,
+            answer=AnswerSettings(**answer),
+            look_seconds=0.05,
+            guard_seconds=0.2,
+        )
+
+    @contextmanager
+    def plugin(self, *, ready: bool = True, **answer: Any) -> Iterator[DevicePluginAgent]:
+        """The plugin, started; ``ready``: wait until kubelet can give all devices."""
+        agent = DevicePluginAgent(self.settings(**answer), self.server.transport(), lambda: self.fatal.append("ended"))
+        try:
+            agent.start()
+            if ready:
+                self.wait_registered()
+            yield agent
+        finally:
+            agent.stop()
+
+    def wait_registered(self) -> None:
+        eventually(lambda: self.manager.capacity(NEURON) and self.manager.capacity(CORE), 10, "registration")
+
+    # -- pods
+
+    def pod(
+        self,
+        name: str,
+        *containers: Container,
+        shares: Sequence[Share] = (),
+        annotations: Mapping[str, str] | None = None,
+        at: int = 0,
+        stored: bool = True,
+    ) -> KnownPod:
+        """A pod that the scheduler has bound to the node, with annotations for ``shares`` as the extender's."""
+        uid = f"uid-{name}-{time.monotonic_ns()}"
+        told = write(self.hardware, tuple(shares), at or time.time_ns()) if shares else {}
+        if stored:
+            self.store(name, uid, containers, {**told, **(annotations or {})})
+        return KnownPod("default", name, uid, containers)
+
+    def store(self, name: str, uid: str, containers: Sequence[Container], annotations: Mapping[str, str]) -> None:
+        specs = [
+            ({"name": c.name, "resources": {"limits": {r: str(n) for r, n in c.limits.items()}}}, c) for c in containers
+        ]
+        self.server.store.create(
+            "pods",
+            {
+                "metadata": {"namespace": "default", "name": name, "uid": uid, "annotations": dict(annotations)},
+                "spec": {
+                    "nodeName": NODE,
+                    "containers": [spec for spec, c in specs if not c.init],
+                    "initContainers": [spec for spec, c in specs if c.init],
+                },
+                "status": {"phase": "Pending"},
+            },
+        )
+
+    def chosen(self, name: str, resource: str, ids: Sequence[int], at: int = 0) -> KnownPod:
+        """A pod with one container and ids that an extender has chosen for it."""
+        share = Share("main", Resource(resource), tuple(ids))
+        return self.pod(name, Container("main", {resource: len(ids)}), shares=(share,), at=at)
+
+    def plain(self, name: str, resource: str, count: int) -> KnownPod:
+        """A pod with one container that no extender has seen."""
+        return self.pod(name, Container("main", {resource: count}))
+
+    def annotations(self, name: str) -> Object:
+        found: Object = self.server.store.get("pods", f"default/{name}")["metadata"].get("annotations") or {}
+        return found
+
+    def node_annotations(self) -> Object:
+        found: Object = self.server.store.get("nodes", NODE)["metadata"].get("annotations") or {}
+        return found
+
+    def annotate(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """What others write; None removes."""
+        key = f"default/{name}"
+        with self.server.store.changed:
+            pod = self.server.store.get("pods", key)
+            now = {**(pod["metadata"].get("annotations") or {}), **changes}
+            pod["metadata"]["annotations"] = {name: text for name, text in now.items() if text is not None}
+            self.server.store.update("pods", key, pod)
+
+    def set_phase(self, name: str, phase: str) -> None:
+        key = f"default/{name}"
+        with self.server.store.changed:
+            pod = self.server.store.get("pods", key)
+            self.server.store.update("pods", key, {**pod, "status": {"phase": phase}})
+
+    def end(self, pod: KnownPod, phase: str = "Succeeded") -> None:
+        """The pod has ended: kubelet has forgotten it, and says so."""
+        self.manager.remove(pod.uid)
+        self.set_phase(pod.name, phase)
+
+    def delete(self, pod: KnownPod) -> None:
+        """The pod is gone."""
+        self.manager.remove(pod.uid)
+        self.server.store.delete("pods", f"default/{pod.name}")
+
+
+@contextmanager
+def plugin_node(root: Path, kind: str, *, emulated: bool = True, **manager: Any) -> Iterator[PluginNode]:
+    """A node of an instance type, with its kubelet."""
+    with ApiServer() as server, DeviceManager(root, **manager) as kubelet:
+        server.add_node(NODE)
+        node = PluginNode(root, kind, kubelet, server)
+        if emulated:
+            node.emulate()
+        yield node
+
+
+def chips(answer: Any) -> list[int]:
+    """Host numbers of the chips in an answer with device nodes."""
+    return sorted(int(device.host_path.rpartition("neuron")[2]) for device in answer.devices)
+
+
+def cores(answer: Any) -> list[int]:
+    """Cores in an answer."""
+    return [int(text) for text in answer.envs["NEURON_RT_VISIBLE_CORES"].split(",")]

@@ -1,0 +1,56 @@
+"""A publisher under test, and shorthands for what it should reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dra_driver.kube.objects import Device, DeviceAttribute
+from dra_driver.kube.resources import ResourceApi
+from dra_driver.names import DRIVER_NAME, device_name
+from dra_driver.slices.instance import Instance
+from dra_driver.slices.publisher import Publisher
+from dra_driver.util.backoff import Backoff
+from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
+
+NODE = "node-a"
+
+
+def chips(count: int, note: str = "x") -> tuple[Device, ...]:
+    return tuple(Device(device_name(i), {"note": DeviceAttribute(string=note)}) for i in range(count))
+
+
+@contextmanager
+def publishing(
+    server: ApiServer, devices: Sequence[Device] | None = None, *, started: int = 1000, **options: Any
+) -> Iterator[Publisher]:
+    """A running publisher; with ``devices`` it has published them."""
+    options.setdefault("backoff", Backoff(first=0.02, cap=0.2, free=1))
+    instance = Instance("boot", started, str(started))
+    publisher = Publisher(ResourceApi(server.transport()), DRIVER_NAME, NODE, instance=instance, **options)
+    publisher.start()
+    try:
+        if devices is not None:
+            publisher.set_desired(devices)
+            assert publisher.wait_published(5.0), publisher.status.last_error
+            eventually(lambda: open_watches(server) >= 1, what="a watch")
+        yield publisher
+    finally:
+        publisher.stop()
+
+
+def open_watches(server: ApiServer) -> int:
+    return server.count("GET", "resourceslices", watch=True)
+
+
+def published(server: ApiServer) -> list[str]:
+    """Device names in the order of the slices."""
+    return [device["name"] for item in server.slices() for device in item["spec"].get("devices") or []]
+
+
+def notes(server: ApiServer) -> set[str]:
+    return {
+        device["attributes"]["note"]["string"] for item in server.slices() for device in item["spec"].get("devices", [])
+    }

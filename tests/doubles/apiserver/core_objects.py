@@ -1,0 +1,102 @@
+"""Pods, leases, events and ConfigMaps in the test API server: the writes and rules that the placer relies on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.doubles.apiserver.store import Object, Refused, Store, check_precondition
+
+MERGE_PATCH = "application/merge-patch+json"
+PLAIN_KINDS = {"pods": "Pod", "leases": "Lease", "events": "Event", "configmaps": "ConfigMap"}
+
+
+def write_plain(
+    store: Store, method: str, kind: str, namespace: str, name: str, body: Object | None
+) -> tuple[int, Object]:
+    """Carry out POST, PUT, PATCH (JSON merge patch) or DELETE; status and answer."""
+    key, document = f"{namespace}/{name}", body or {}
+    if method == "POST":
+        document = {**document, "metadata": {**document["metadata"], "namespace": namespace}}
+        return 201, store.create(kind, document)
+    if method == "PUT":
+        return 200, store.update(kind, key, document)
+    if method == "PATCH":
+        with store.changed:
+            old = store.get(kind, key)
+            check_precondition(old, document.get("metadata", {}))
+            new = merged(old, document)
+            if kind == "pods":
+                check_pod(old, new)
+            return 200, store.update(kind, key, new)
+    if kind == "pods":
+        return 200, _end_pod(store, key, document)
+    return 200, store.delete(kind, key, document.get("preconditions"))
+
+
+def bind_pod(store: Store, key: str, binding: Object | None) -> Object:
+    """POST of ``pods/NAME/binding``: sets the node and merges annotations at once, or refuses with 409."""
+    document = binding or {}
+    meta = document.get("metadata") or {}
+    name = key.rpartition("/")[2]
+    if meta.get("name") != name or not (document.get("target") or {}).get("name"):
+        raise Refused(400, "BadRequest", "name in URL does not match name in Binding object", name)
+    with store.changed:
+        pod = store.get("pods", key)
+        check_precondition(pod, meta)
+        spec = pod["spec"]
+        if pod["metadata"].get("deletionTimestamp"):
+            raise Refused(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host", name)
+        if spec.get("nodeName"):
+            raise Refused(409, "Conflict", f'pod {name} is already assigned to node "{spec["nodeName"]}"', name)
+        if spec.get("schedulingGates"):
+            raise Refused(409, "Conflict", f"pod {name} has non-empty .spec.schedulingGates", name)
+        spec["nodeName"] = document["target"]["name"]
+        pod["metadata"]["annotations"] = (pod["metadata"].get("annotations") or {}) | (meta.get("annotations") or {})
+        store.update("pods", key, pod)
+    return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
+
+
+def patch_node(store: Store, name: str, body: Object | None) -> Object:
+    """A JSON merge patch of annotations."""
+    document = body or {}
+    if set(document) - {"metadata"} or set(document.get("metadata", {})) - {"uid", "annotations"}:
+        raise Refused(403, "Forbidden", "nothing but annotations was expected", name)
+    with store.changed:
+        old = store.get("nodes", name)
+        check_precondition(old, document["metadata"])
+        return store.update("nodes", name, merged(old, document))
+
+
+def merged(old: Any, change: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(change, dict):
+        return change
+    base = dict(old) if isinstance(old, dict) else {}
+    for name, value in change.items():
+        if value is None:
+            base.pop(name, None)
+        else:
+            base[name] = merged(base.get(name), value)
+    return base
+
+
+def check_pod(old: Object, new: Object) -> None:
+    """Kubernetes' rules for pods with gates: gates only go, and only then the node selector only grows."""
+    gates = [{gate["name"] for gate in pod["spec"].get("schedulingGates") or ()} for pod in (old, new)]
+    selectors = [pod["spec"].get("nodeSelector") or {} for pod in (old, new)]
+    name = old["metadata"]["name"]
+    if gates[1] - gates[0]:
+        raise Refused(422, "Invalid", "spec.schedulingGates: only deletion is allowed", name)
+    if selectors[0] != selectors[1] and (not gates[0] or selectors[0].items() - selectors[1].items()):
+        raise Refused(422, "Invalid", "spec.nodeSelector: only additions are allowed, while there are gates", name)
+
+
+def _end_pod(store: Store, key: str, options: Object) -> Object:
+    """The pod is ending; a test says when it is gone."""
+    with store.changed:
+        pod = store.get("pods", key)
+        check_precondition(pod, options.get("preconditions", {}))
+        pod["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:30Z")
+        if options.get("propagationPolicy") == "Foreground":
+            pod["metadata"]["finalizers"] = ["foregroundDeletion"]
+        return store.update("pods", key, pod)

@@ -1,0 +1,316 @@
+"""HTTP of the test API server: paths, versions, watches, and what goes wrong on purpose."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, patch_node, write_plain
+from tests.doubles.apiserver.node_labels import apply_labels
+from tests.doubles.apiserver.selectors import event_type, selected
+from tests.doubles.apiserver.slice_validation import validate_slice
+from tests.doubles.apiserver.store import Object, Refused, Store
+
+if TYPE_CHECKING:
+    from tests.doubles.apiserver.server import ApiServer
+
+GROUP_PATH = re.compile(
+    r"/apis/resource\.k8s\.io/(?P<version>[^/]+)/(namespaces/(?P<namespace>[^/]+)/)?(?P<kind>[a-z]+)(/(?P<name>[^/]+))?"
+)
+CORE_PATH = re.compile(
+    r"/(api|apis/coordination\.k8s\.io)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
+    r"(?P<kind>nodes|pods|leases|events|configmaps)(/(?P<name>[^/]+))?(?P<binding>(?<=[^/])/binding)?"
+)
+KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodes": "Node"} | PLAIN_KINDS
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as seen by the server. ``status`` is 0 while it is answered and when it was dropped."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    authorization: str
+    body: Any
+    at: float
+    content_type: str = ""
+    status: int = 0
+
+    @property
+    def watch(self) -> bool:
+        return "watch" in self.query
+
+
+@dataclass(slots=True)
+class Fault:
+    """What happens to the next ``times`` requests that match; ``path`` is searched as a regular expression."""
+
+    times: int
+    method: str = ""
+    path: str = ""
+    watch: bool | None = None
+    delay: float = 0.0
+    drop: bool = False
+    after: bool = False
+    """Drop the connection only when the request has been carried out."""
+    status: int = 0
+    reason: str = ""
+    message: str = ""
+    retry_after: int | None = None
+    torn: bool = False
+    """The connection breaks off in the middle of the body that goes with ``status``."""
+
+    def matches(self, request: Request) -> bool:
+        return (
+            self.times > 0
+            and self.method in ("", request.method)
+            and re.search(self.path, request.path) is not None
+            and self.watch in (None, request.watch)
+        )
+
+
+class HttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
+        self.api = api
+        self._connections: set[socket.socket] = set()
+        self.accepted = 0
+        super().__init__(address, _Handler)
+        if api.tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*api.tls)
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        self.accepted += 1
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away are part of the tests."""
+
+    def cut(self) -> None:
+        for connection in list(self._connections):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # the client was faster
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    server: HttpServer
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 # the base class's name
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        self._handle()
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 # names that http.server calls
+
+    def _handle(self) -> None:
+        api = self.server.api
+        url = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        request = Request(
+            self.command,
+            url.path,
+            dict(parse_qsl(url.query)),
+            self.headers.get("Authorization", ""),
+            json.loads(body) if body else None,
+            time.monotonic(),
+            self.headers.get("Content-Type", ""),
+        )
+        api.requests.append(request)
+        fault = api.take_fault(request)
+        if fault and fault.delay:
+            time.sleep(fault.delay)
+        if fault and fault.drop:
+            self.close_connection = True
+            if not fault.after:
+                return
+            self.wfile = io.BytesIO()
+        try:
+            if fault and fault.status:
+                raise Refused(fault.status, fault.reason, fault.message or "failed on purpose")
+            self._answer(api, request)
+        except Refused as refused:
+            request.status = refused.status
+            details = {"name": refused.name} if refused.name else {}
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refused.status}
+            status |= {"reason": refused.reason, "message": refused.message, "details": details}
+            self.close_connection = fault is not None and fault.torn
+            lacking = 100 if self.close_connection else 0
+            self._send(refused.status, status, fault.retry_after if fault else None, lacking)
+
+    def _send(self, status: int, document: Any, retry_after: int | None = None, lacking: int = 0) -> None:
+        """Answer; ``lacking`` bytes are announced and never come."""
+        plain = isinstance(document, str)
+        payload = document.encode() if plain else json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain" if plain else "application/json")
+        self.send_header("Content-Length", str(len(payload) + lacking))
+        if retry_after is not None:
+            self.send_header("Retry-After", str(retry_after))
+        self.end_headers()
+        self.wfile.write(payload)
+
+    def _answer(self, api: ApiServer, request: Request) -> None:
+        if api.token is not None and request.authorization.lower() != f"bearer {api.token}".lower():
+            raise Refused(401, "Unauthorized", "Unauthorized")
+        match = GROUP_PATH.fullmatch(request.path) or CORE_PATH.fullmatch(request.path)
+        in_core = match is not None and match.re is CORE_PATH
+        served = match and match["kind"] in KINDS and (in_core or match["version"] in api.versions)
+        if request.path == "/version":
+            request.status = 200
+            self._send(200, {"gitVersion": api.git_version})
+        elif match is None or not served:
+            request.status = 404
+            self._send(404, "404 page not found\n")
+        elif request.watch:
+            self._watch(api, request, match)
+        else:
+            request.status, document = _rest(api, request, match)
+            self._send(request.status, document)
+
+    def _watch(self, api: ApiServer, request: Request, match: re.Match[str]) -> None:
+        """Stream events as chunks until the time is over, the server ends it, or the client is gone."""
+        store, era = api.store, api.watch_era
+        version = int(request.query.get("resourceVersion") or 0)
+        if version < store.oldest:
+            raise Refused(410, "Expired", f"too old resource version: {version} ({store.oldest})")
+        request.status = 200
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        asked = float(request.query.get("timeoutSeconds", 1800))
+        end = time.monotonic() + (asked if api.watch_seconds is None else api.watch_seconds)
+        bookmark = time.monotonic() + api.bookmark_seconds
+        while True:
+            with store.changed:
+                lines = []
+                for event in store.since(version):
+                    version = event.version
+                    type_ = event_type(event, request.query) if event.kind == match["kind"] else ""
+                    if type_:
+                        lines.append({"type": type_, "object": _export(event.object, match)})
+                if not lines:
+                    now = time.monotonic()
+                    if now >= end or api.watch_era != era:
+                        break
+                    if version < store.oldest:
+                        gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "compacted"}
+                        lines.append({"type": "ERROR", "object": gone})
+                        end = 0.0
+                    elif now >= bookmark:
+                        meta = {"resourceVersion": str(store.version), "creationTimestamp": None}
+                        lines.append({"type": "BOOKMARK", "object": {"metadata": meta, "spec": {}}})
+                        bookmark = now + api.bookmark_seconds
+                    else:
+                        store.changed.wait(min(end, bookmark) - now)
+            for line in lines:
+                self._chunk(json.dumps(line).encode() + b"\n")
+        self._chunk(b"")
+
+    def _chunk(self, payload: bytes) -> None:
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(payload), payload))
+        self.wfile.flush()
+
+
+def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, Any]:
+    store, kind, name = api.store, match["kind"], match["name"]
+    namespace = match.groupdict().get("namespace")
+    key = f"{namespace}/{name}" if namespace else name
+    if request.method == "GET" and name:
+        return 200, _export(store.get(kind, key), match)
+    if request.method == "GET":
+        return 200, _page(api, request, match)
+    if match.groupdict().get("binding"):
+        return 201, bind_pod(store, key, request.body)
+    if kind in PLAIN_KINDS and request.method != "GET":
+        return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
+    if kind == "nodes" and request.method == "PATCH":
+        return 200, _export(_patch_node(store, key, request), match)
+    if request.method == "DELETE":
+        return 200, store.delete(kind, key, (request.body or {}).get("preconditions"))
+    if kind != "resourceslices":
+        raise Refused(405, "MethodNotAllowed", "only slices are written through this server")
+    item = _import(request.body, match["version"])
+    item["spec"] |= api.added_spec
+    for path in api.dropped_fields:
+        _drop(item, path.split("."))
+    if request.method == "POST":
+        validate_slice(item, None)
+        return 201, _export(store.create(kind, item), match)
+    validate_slice(item, store.get(kind, key))
+    return 200, _export(store.update(kind, key, item), match)
+
+
+def _patch_node(store: Store, key: str, request: Request) -> Object:
+    if request.content_type == MERGE_PATCH:
+        return patch_node(store, key, request.body)
+    return apply_labels(store, key, request.body, request.query, request.content_type)
+
+
+def _page(api: ApiServer, request: Request, match: re.Match[str]) -> Object:
+    items, version = api.store.list(match["kind"], lambda item: selected(item, request.query))
+    start, limit = int(request.query.get("continue", 0)), int(request.query.get("limit", 0)) or len(items)
+    meta: Object = {"resourceVersion": str(version)}
+    if start + limit < len(items):
+        meta["continue"] = str(start + limit)
+    return {"metadata": meta, "items": [_export(item, match) for item in items[start : start + limit]]}
+
+
+def _export(item: Object, match: re.Match[str]) -> Object:
+    version, kind = match["version"], match["kind"]
+    item = copy.deepcopy(item)
+    if version == "v1beta1" and kind == "resourceslices":
+        item["spec"]["devices"] = [
+            {"name": device.pop("name"), "basic": device} for device in item["spec"].get("devices") or []
+        ]
+    group = "v1" if match.re is CORE_PATH else f"resource.k8s.io/{version}"
+    return {"apiVersion": group, "kind": KINDS[kind], **item}
+
+
+def _import(document: Object, version: str) -> Object:
+    item = copy.deepcopy({key: value for key, value in document.items() if key not in ("apiVersion", "kind")})
+    if document.get("apiVersion") != f"resource.k8s.io/{version}":
+        raise Refused(400, "BadRequest", f"the body is {document.get('apiVersion')}, the path says {version}")
+    if version == "v1beta1":
+        item["spec"]["devices"] = [
+            {"name": device["name"], **device["basic"]} for device in item["spec"].get("devices") or []
+        ]
+    return item
+
+
+def _drop(value: Any, path: list[str]) -> None:
+    name, rest = path[0], path[1:]
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, dict):
+            continue
+        if rest:
+            _drop(item.get(name.removesuffix("[]")), rest)
+        else:
+            item.pop(name, None)

@@ -1,0 +1,77 @@
+"""Labels of Nodes in the test API server: server-side apply, and changes by others, with account of who wrote what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.doubles.apiserver.store import Object, Refused, Store, check_precondition
+
+APPLY = "application/apply-patch+yaml"
+
+
+def apply_labels(store: Store, name: str, body: Object, query: Mapping[str, str], content_type: str) -> Object:
+    """Carry out an apply: what the manager applied before and does not any more is removed; conflicts need force."""
+    if content_type != APPLY:
+        raise Refused(415, "UnsupportedMediaType", f"nodes are only applied here, not {content_type}", name)
+    manager, force = query.get("fieldManager", ""), query.get("force") == "true"
+    if not manager or set(body["metadata"]) - {"name", "uid", "labels"}:
+        raise Refused(422, "Invalid", "a field manager and nothing but labels were expected", name)
+    wanted: dict[str, str] = body["metadata"].get("labels") or {}
+    with store.changed:
+        node = store.get("nodes", name)
+        check_precondition(node, body["metadata"])
+        labels = node["metadata"].get("labels") or {}
+        owners = _owners(node)
+        for key, value in wanted.items():
+            others = {who for who, keys in owners.items() if key in keys and who != (manager, "Apply")}
+            if others and labels.get(key) != value:
+                if not force:
+                    raise Refused(409, "Conflict", f"Apply failed with 1 conflict: conflict with {others}: {key}", name)
+                for other in others:
+                    owners[other].discard(key)
+        mine = owners.setdefault((manager, "Apply"), set())
+        for key in mine - set(wanted):
+            if not any(key in keys for who, keys in owners.items() if who != (manager, "Apply")):
+                labels.pop(key, None)
+        owners[manager, "Apply"] = set(wanted)
+        return _store(store, node, labels | wanted, owners)
+
+
+def set_label(store: Store, name: str, key: str, value: str | None, manager: str = "kubectl-label") -> None:
+    """What ``kubectl label`` does: who had written the key before does not own it any more."""
+    with store.changed:
+        node = store.get("nodes", name)
+        labels, owners = node["metadata"].get("labels") or {}, _owners(node)
+        for keys in owners.values():
+            keys.discard(key)
+        labels.pop(key, None)
+        if value is not None:
+            labels[key] = value
+            owners.setdefault((manager, "Update"), set()).add(key)
+        _store(store, node, labels, owners)
+
+
+def _owners(node: Object) -> dict[tuple[str, str], set[str]]:
+    return {
+        (entry["manager"], entry["operation"]): {
+            key.removeprefix("f:") for key in entry["fieldsV1"]["f:metadata"]["f:labels"]
+        }
+        for entry in node["metadata"].get("managedFields", [])
+    }
+
+
+def _store(store: Store, node: Object, labels: dict[str, str], owners: Mapping[tuple[str, str], set[str]]) -> Object:
+    fields: list[dict[str, Any]] = [
+        {
+            "manager": manager,
+            "operation": operation,
+            "fieldsV1": {"f:metadata": {"f:labels": {f"f:{key}": {} for key in sorted(keys)}}},
+        }
+        for (manager, operation), keys in owners.items()
+        if keys
+    ]
+    name = node["metadata"]["name"]
+    return store.update(
+        "nodes", name, {**node, "metadata": {**node["metadata"], "labels": labels, "managedFields": fields}}
+    )
