@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.collection import ApiObject
+from dra_driver.kube.types import ApiObject
 from dra_driver.legacy import names
 from dra_driver.legacy.demand import MOST_CONTAINERS
 from dra_driver.legacy.hardware import MOST_CORES_PER_DEVICE, MOST_DEVICES, Hardware

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.collection import ApiObject
+from dra_driver.kube.types import ApiObject
 from dra_driver.legacy.names import Resource
 
 Number = str | int | float | None

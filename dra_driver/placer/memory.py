@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import ObjectMeta
-from dra_driver.kube.records import CONFIG_MAPS, ConfigMap
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import CONFIG_MAPS, ConfigMap, ObjectMeta
 from dra_driver.placer.snapshot import read_released, write_released
 from dra_driver.placer.values import Released
 

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from dra_driver.kube.collection import Collection as ApiCollection
+from dra_driver.kube.api import Collection as ApiCollection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import ObjectMeta
-from dra_driver.kube.records import EVENTS, Event, EventSource, ObjectReference
-from dra_driver.kube.timestamps import timestamp
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import EVENTS, Event, EventSource, ObjectMeta, ObjectReference, timestamp
 from dra_driver.placer.values import Pod
 
 COMPONENT: Final = "neuron-dra-driver-placer"

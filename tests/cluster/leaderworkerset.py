@@ -28,8 +28,8 @@ from typing import Literal, Self
 import yaml
 
 from dra_driver.errors import DriverError
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from tests.cluster.kube import Kube, Object
 from tests.cluster.lwspods import (
     GROUP_INDEX,

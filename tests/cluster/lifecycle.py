@@ -19,7 +19,7 @@ from typing import Self
 from lab.cluster import Cluster
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.client import Transport
 from tests.cluster.installation import DAEMONSET, NAMESPACE, Installation
 from tests.cluster.kube import Kube, Object, eventually
 from tests.cluster.namespace import Namespace

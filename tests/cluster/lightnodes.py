@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Self
 
 from dra_driver.errors import DriverError
+from dra_driver.kube.client import JSON, Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import JSON, Transport
 from dra_driver.names import DRIVER_NAME
 from tests.cluster.installation import ROOT
 from tests.cluster.kube import Kube, Object, eventually

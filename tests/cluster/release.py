@@ -16,7 +16,7 @@ from lab.cluster import Cluster
 from lab.progress import Progress
 from lab.settings import Settings
 
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.client import Transport
 from dra_driver.legacy.names import INSTANCE_TYPE_LABEL, Resource
 from tests.cluster.installation import EMULATED, ROOT
 from tests.cluster.installation import NAMESPACE as DRIVER_NAMESPACE

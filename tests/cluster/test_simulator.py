@@ -17,7 +17,7 @@ from random import Random
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.client import Transport
 from tests.celexpressions import DOMAIN, KUBERNETES, expression
 from tests.cluster.scheduling import Bench, Played
 from tests.refusals import refused, taken

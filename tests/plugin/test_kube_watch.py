@@ -11,9 +11,9 @@ import pytest
 
 from dra_driver.backoff import Backoff
 from dra_driver.kube import watch
+from dra_driver.kube.api import ResourceApi, WatchEvent
 from dra_driver.kube.errors import Unreachable
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi, WatchEvent
+from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.eventually import eventually

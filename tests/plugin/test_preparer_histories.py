@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dra_driver.errors import DriverError
 from dra_driver.kube.errors import Unreachable
-from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from tests.claimworld import ApiServer, Node, claim, result, uid
 from tests.plugin.crashpoints import effects

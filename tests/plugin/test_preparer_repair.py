@@ -13,7 +13,7 @@ from dra_driver.claims.held import Held
 from dra_driver.claims.standings import CHECK_AGAIN, CHECK_DOUBTFUL
 from dra_driver.errors import DriverError
 from dra_driver.kube.errors import DecodeError, Unreachable
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from tests.claimworld import ApiServer, Node, claim, host, result, uid, without
 from tests.plugin.eventually import eventually
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dra_driver.kube.objects import DeviceCapacity
+from dra_driver.kube.types import DeviceCapacity
 from tests.plugin.apiserver import ApiServer
 from tests.plugin.eventually import eventually
 from tests.plugin.publishing import NODE, chips, published, publishing

@@ -19,7 +19,7 @@ from dra_driver.claims.values import Entry
 from dra_driver.config import ConfigError
 from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import ObjectMeta, ResourceClaim, ResourceClaimStatus
+from dra_driver.kube.types import ObjectMeta, ResourceClaim, ResourceClaimStatus
 from tests.cdischema import SCHEMA
 from tests.claimworld import (
     NODE,

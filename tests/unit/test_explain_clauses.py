@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.objects import Device, DeviceAttribute
+from dra_driver.kube.types import Device, DeviceAttribute
 from dra_driver.simulator.cel import CelDevice, compile  # noqa: A004 # the usual word for it
 from dra_driver.simulator.explain.clauses import clauses, references
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.objects import Device, DeviceAttribute, ResourceSlice
+from dra_driver.kube.types import Device, DeviceAttribute, ResourceSlice
 from dra_driver.slices.pool import pool
 from dra_driver.slices.reconcile import Accepted, Actions, decide
 

@@ -18,8 +18,8 @@ from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.errors import DriverError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
 from dra_driver.kubeletplugin.health import HealthServer
 from dra_driver.legacy.deviceplugin.allocator import OPERATIONS, Allocator, ResourceAnswers

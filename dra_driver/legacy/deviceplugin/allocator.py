@@ -23,7 +23,7 @@ from dra_driver.legacy.deviceplugin.answer import AnswerSettings, answer
 from dra_driver.legacy.deviceplugin.choosing import Choice, Refusal, choose, prefer
 from dra_driver.legacy.deviceplugin.matching import Match, find, unknown_pods
 from dra_driver.legacy.deviceplugin.offer import Offer
-from dra_driver.legacy.deviceplugin.pods import WirePod, bound_pod
+from dra_driver.legacy.deviceplugin.pods import PartialPod, bound_pod
 from dra_driver.legacy.deviceplugin.recording import Record, record_of
 from dra_driver.legacy.deviceplugin.snapshot import Listed, Snapshot, numbers, waits
 from dra_driver.legacy.names import Resource
@@ -49,14 +49,14 @@ class Reading:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._pods: dict[str, tuple[float, WirePod]] = {}
+        self._pods: dict[str, tuple[float, PartialPod]] = {}
         self._told: set[str] = set()
 
-    def add(self, pod: WirePod) -> None:
+    def add(self, pod: PartialPod) -> None:
         """A pod as it is stored now."""
         self._pods[pod.metadata.uid] = (self._clock(), pod)
 
-    def joined(self, told: Iterable[WirePod]) -> dict[str, WirePod]:
+    def joined(self, told: Iterable[PartialPod]) -> dict[str, PartialPod]:
         """By UID the newest of each pod, of those that the watch tells of and those that were read."""
         now = self._clock()
         found = {pod.metadata.uid: pod for pod in told}
@@ -71,7 +71,7 @@ class Reading:
         return found
 
 
-def _version(pod: WirePod) -> int:
+def _version(pod: PartialPod) -> int:
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0
 
@@ -79,15 +79,15 @@ def _version(pod: WirePod) -> int:
 class Sources(Protocol):
     """What is asked about the node."""
 
-    def pods(self) -> Sequence[WirePod]:
+    def pods(self) -> Sequence[PartialPod]:
         """Pods of the node as the watch has told."""
         ...
 
-    def list_pods(self) -> Sequence[WirePod]:
+    def list_pods(self) -> Sequence[PartialPod]:
         """The same as stored now; ApiError."""
         ...
 
-    def get_pod(self, namespace: str, name: str) -> WirePod:
+    def get_pod(self, namespace: str, name: str) -> PartialPod:
         """One pod as stored now; ApiError."""
         ...
 
@@ -232,7 +232,7 @@ class Allocator:
         self._read.add(stored)
         return bound_pod(stored) == match.pod and self._is_told(stored)
 
-    def _is_told(self, stored: WirePod) -> bool:
+    def _is_told(self, stored: PartialPod) -> bool:
         """Whether the watch has told of this version of a pod; waits for it a moment."""
         end = self._clock() + WATCH_LAG_SECONDS
         while not any(
@@ -255,7 +255,7 @@ class Allocator:
         self.kubelet_trouble = ""
         return found
 
-    def _world(self, pods: Iterable[WirePod], listed: Listed | None) -> tuple[Snapshot | None, set[tuple[str, str]]]:
+    def _world(self, pods: Iterable[PartialPod], listed: Listed | None) -> tuple[Snapshot | None, set[tuple[str, str]]]:
         """The world, and the namespaces and names of all pods known."""
         now = self._clock()
         told = self._read.joined(pods)

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from dra_driver.kube.collection import Collection, Resource
+from dra_driver.kube.api import Collection, ResourceApi
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.informer import Informer
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import NODES
+from dra_driver.kube.watch import Informer
 from dra_driver.kubeletplugin.podresources import PodDevices, list_pods
 from dra_driver.legacy.deviceplugin.offer import Offer
-from dra_driver.legacy.deviceplugin.pods import PODS, WirePod
+from dra_driver.legacy.deviceplugin.pods import PODS, PartialPod
 from dra_driver.legacy.deviceplugin.recording import Record, unusable_annotations
 from dra_driver.legacy.deviceplugin.settings import DevicePluginSettings
 from dra_driver.worker import Worker
 
 REQUEST_SECONDS: Final = 3.0
 """kubelet waits meanwhile, and no other pod starts."""
-
-NODES: Final = Resource(Node, "Node", "nodes", ("v1",))
 
 
 class NodeSources:
@@ -91,15 +88,15 @@ class NodeSources:
 
     # allocator.Sources
 
-    def pods(self) -> Sequence[WirePod]:
+    def pods(self) -> Sequence[PartialPod]:
         """Pods as the watch has told."""
         return self._informer.objects()
 
-    def list_pods(self) -> Sequence[WirePod]:
+    def list_pods(self) -> Sequence[PartialPod]:
         """Pods as stored now."""
         return self._pods.list_all()[0]
 
-    def get_pod(self, namespace: str, name: str) -> WirePod:
+    def get_pod(self, namespace: str, name: str) -> PartialPod:
         """One pod as stored now."""
         return self._pods.get(namespace, name)
 

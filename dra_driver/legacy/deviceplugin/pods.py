@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.collection import ApiObject, Resource
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ApiObject, ObjectMeta, Resource
 from dra_driver.legacy.annotations import PodAnnotations, from_mapping
 from dra_driver.legacy.demand import ENDED, Demand, PodSpec, PodStatus, demand
 
@@ -16,7 +15,7 @@ CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
 DEVICE_PLUGIN: Final = "device-plugin"
 
 
-class WirePod(ApiObject, frozen=True):
+class PartialPod(ApiObject, frozen=True):
     """A pod as the API server tells of it."""
 
     metadata: ObjectMeta
@@ -24,7 +23,7 @@ class WirePod(ApiObject, frozen=True):
     status: PodStatus = PodStatus()
 
 
-PODS: Final = Resource(WirePod, "Pod", "pods", ("v1",))
+PODS: Final = Resource(PartialPod, "Pod", "pods", ("v1",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class BoundPod:
         return f"{self.namespace}/{self.name}"
 
 
-def bound_pod(pod: WirePod) -> BoundPod | None:
+def bound_pod(pod: PartialPod) -> BoundPod | None:
     """The pod, None when it has ended or asks for nothing of Neuron."""
     if pod.status.phase in ENDED:
         return None

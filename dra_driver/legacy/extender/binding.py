@@ -21,15 +21,15 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from dra_driver.legacy import names
 from dra_driver.legacy.annotations import ranges, write
 from dra_driver.legacy.extender.choices import Choice, Chosen
 from dra_driver.legacy.extender.cluster import Cluster
-from dra_driver.legacy.extender.objects import PODS, Pod, PodObject, pod_of, wanted
+from dra_driver.legacy.extender.objects import PODS, PartialPod, Pod, pod_of, wanted
 from dra_driver.legacy.names import Resource
 from dra_driver.legacy.placement import Refusal
 
@@ -216,7 +216,7 @@ class Binder:
         self._cluster.found_bound(item)
         return pod
 
-    def _fence(self, order: Order) -> PodObject:
+    def _fence(self, order: Order) -> PartialPod:
         """Make every Binding that was sent before too old."""
         self._require_leader()
         metadata = {"uid": order.uid, "annotations": {names.ALLOC_TIME: str(self._clock())}}

@@ -18,7 +18,7 @@ from typing import Final
 from dra_driver.legacy.annotations import Allocation, Share, usage_map
 from dra_driver.legacy.demand import Demand
 from dra_driver.legacy.extender.choices import Choice, Choices, Chosen
-from dra_driver.legacy.extender.objects import Node, NodeObject, Pod, PodObject, node_of, pod_of
+from dra_driver.legacy.extender.objects import Node, PartialNode, PartialPod, Pod, node_of, pod_of
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant
 from dra_driver.legacy.hardware import Hardware
 from dra_driver.legacy.names import Resource
@@ -54,7 +54,7 @@ class Cluster:
 
     # Fed by the watches
 
-    def nodes_listed(self, items: Iterable[NodeObject]) -> None:
+    def nodes_listed(self, items: Iterable[PartialNode]) -> None:
         """All nodes there are."""
         found = {item.metadata.name: node_of(item) for item in items}
         with self.lock:
@@ -64,13 +64,13 @@ class Cluster:
                 self._set_node(name, node)
             self._listed.add("nodes")
 
-    def node_changed(self, item: NodeObject, *, gone: bool = False) -> None:
+    def node_changed(self, item: PartialNode, *, gone: bool = False) -> None:
         """A node was added, has changed, or is gone."""
         node = None if gone else node_of(item)
         with self.lock:
             self._set_node(item.metadata.name, node)
 
-    def pods_listed(self, items: Iterable[PodObject], started: float) -> None:
+    def pods_listed(self, items: Iterable[PartialPod], started: float) -> None:
         """All pods that have not ended, as stored at some time after ``started`` (monotonic clock)."""
         found = {pod.key: pod for pod in map(pod_of, items) if pod.counts}
         uids = {pod.uid for pod in found.values()}
@@ -85,7 +85,7 @@ class Cluster:
                     self._forget(uid)
             self._listed.add("pods")
 
-    def pod_changed(self, item: PodObject, *, gone: bool = False) -> None:
+    def pod_changed(self, item: PartialPod, *, gone: bool = False) -> None:
         """A pod was added, has changed, has ended, or is gone."""
         pod = pod_of(item)
         with self.lock:
@@ -172,7 +172,7 @@ class Cluster:
         with self.lock:
             self._forget(uid)
 
-    def found_bound(self, item: PodObject) -> None:
+    def found_bound(self, item: PartialPod) -> None:
         """A pod was read from the API server and is bound: known from now on, whenever the watch tells of it."""
         pod = pod_of(item)
         if not pod.counts or not pod.node:

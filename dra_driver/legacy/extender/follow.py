@@ -6,12 +6,11 @@ import time
 from typing import Any
 
 from dra_driver.backoff import Backoff
-from dra_driver.kube.collection import Collection
-from dra_driver.kube.resources import WatchEvent
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.api import Collection, WatchEvent
+from dra_driver.kube.client import Transport
 from dra_driver.kube.watch import Reflector
 from dra_driver.legacy.extender.cluster import Cluster
-from dra_driver.legacy.extender.objects import NODES, PODS, RUNNING, NodeObject, PodObject
+from dra_driver.legacy.extender.objects import NODES, PODS, RUNNING, PartialNode, PartialPod
 from dra_driver.worker import Worker
 
 
@@ -68,23 +67,23 @@ class Followers:
         """Why something is not followed now."""
         return [reflector.last_error for reflector in self._reflectors if reflector.last_error]
 
-    def _list_pods(self) -> tuple[list[PodObject], str]:
+    def _list_pods(self) -> tuple[list[PartialPod], str]:
         # Called in the same thread as `_pods_listed`, before it.
         self._started = time.monotonic()
         return self._pods.list_all()
 
-    def _pods_listed(self, items: list[PodObject]) -> None:
+    def _pods_listed(self, items: list[PartialPod]) -> None:
         if not self._over:
             self._cluster.pods_listed(items, self._started)
 
-    def _pod_changed(self, event: WatchEvent[PodObject]) -> None:
+    def _pod_changed(self, event: WatchEvent[PartialPod]) -> None:
         if event.object is not None and not self._over:
             self._cluster.pod_changed(event.object, gone=event.type == "DELETED")
 
-    def _nodes_listed(self, items: list[NodeObject]) -> None:
+    def _nodes_listed(self, items: list[PartialNode]) -> None:
         if not self._over:
             self._cluster.nodes_listed(items)
 
-    def _node_changed(self, event: WatchEvent[NodeObject]) -> None:
+    def _node_changed(self, event: WatchEvent[PartialNode]) -> None:
         if event.object is not None and not self._over:
             self._cluster.node_changed(event.object, gone=event.type == "DELETED")

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.collection import ApiObject, Resource
+from dra_driver.kube.types import ApiObject, Resource
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, present
 from dra_driver.legacy.demand import (
     ENDED,
@@ -40,7 +40,7 @@ class PodMeta(ApiObject, frozen=True):
     annotations: PodAnnotations | None = None
 
 
-class PodObject(ApiObject, frozen=True):
+class PartialPod(ApiObject, frozen=True):
     """A pod; bound by a Binding, changed by patches of annotations only."""
 
     metadata: PodMeta
@@ -70,15 +70,15 @@ class NodeStatus(ApiObject, frozen=True):
     capacity: Limits | None = None
 
 
-class NodeObject(ApiObject, frozen=True):
+class PartialNode(ApiObject, frozen=True):
     """A node."""
 
     metadata: NodeMeta
     status: NodeStatus = NodeStatus()
 
 
-PODS: Final = Resource(PodObject, "Pod", "pods", ("v1",))
-NODES: Final = Resource(NodeObject, "Node", "nodes", ("v1",))
+PODS: Final = Resource(PartialPod, "Pod", "pods", ("v1",))
+NODES: Final = Resource(PartialNode, "Node", "nodes", ("v1",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Node:
 _NO_ANNOTATIONS: Final = PodAnnotations()
 
 
-def pod_of(item: PodObject) -> Pod:
+def pod_of(item: PartialPod) -> Pod:
     """What is of interest of a pod."""
     wants: Demand | None
     try:
@@ -158,7 +158,7 @@ def pod_of(item: PodObject) -> Pod:
     )
 
 
-def wanted(item: PodObject) -> Demand:
+def wanted(item: PartialPod) -> Demand:
     """What a pod asks for; DriverError when that cannot be read."""
     return _demand(item.spec.init_containers or (), item.spec.containers or ())
 
@@ -169,7 +169,7 @@ def _demand(init: tuple[Container, ...], main: tuple[Container, ...]) -> Demand:
     return demand(init, main)
 
 
-def node_of(item: NodeObject) -> Node:
+def node_of(item: PartialNode) -> Node:
     """What to remember of a node, also of one without Neuron devices: a pod's event tells why it is none for it."""
     meta = item.metadata
     annotations = meta.annotations or NodeAnnotations()

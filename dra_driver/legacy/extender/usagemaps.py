@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.objects import NODES
 from dra_driver.legacy.names import CORE_USAGE, DEVICE_USAGE

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dra_driver.errors import DriverError
-from dra_driver.legacy.extender.objects import PodObject
+from dra_driver.legacy.extender.objects import PartialPod
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class NodeList(msgspec.Struct):
 class Args(msgspec.Struct, rename="pascal"):
     """``ExtenderArgs``: what ``filter`` and ``prioritize`` are asked with."""
 
-    pod: PodObject
+    pod: PartialPod
     nodes: NodeList | None = None
     node_names: list[str] | None = None
 
@@ -86,7 +86,7 @@ class Victims(msgspec.Struct):
 class PreemptionArgs(msgspec.Struct, rename="pascal"):
     """``ExtenderPreemptionArgs``: by node what the scheduler would evict."""
 
-    pod: PodObject
+    pod: PartialPod
     node_name_to_victims: dict[str, Victims] | None = None
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.errors import DriverError
-from dra_driver.kube.objects import DeviceAttribute
+from dra_driver.kube.types import DeviceAttribute
 from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.objects import (
