@@ -21,10 +21,10 @@ from dra_driver.claims.values import PlanSettings
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.node import boot_id
 from dra_driver.host.watch import HostWatch
+from dra_driver.kube.api import ResourceApi, WatchEvent
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi, WatchEvent
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
 from dra_driver.kubeletplugin.health import HealthServer
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice

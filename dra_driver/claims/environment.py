@@ -10,7 +10,7 @@ import msgspec
 from dra_driver.claims import logical_cores, ultraserver
 from dra_driver.claims.values import Plan
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 
 _COMPARED = (logical_cores.VARIABLES[0], ultraserver.MODE)

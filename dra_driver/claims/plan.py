@@ -16,7 +16,7 @@ from dra_driver.claims.held import Held
 from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, meeting, numbers
 from dra_driver.claims.values import UID, ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.chips import chips_of, host_chips
 from dra_driver.util.text import shorten

@@ -33,7 +33,7 @@ from dra_driver.claims.plan import ConsumersUnknown, own_results, plan, refreshe
 from dra_driver.claims.values import Consumers, Plan, PlanSettings, Refusal
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.errors import ApiError, Unreachable
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.util.errors import DriverError
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class ClaimSource(Protocol):
-    """Where claims are read: ``kube.resources.ResourceApi``, the parts in use. Calls raise ApiError."""
+    """Where claims are read: ``kube.api.ResourceApi``, the parts in use. Calls raise ApiError."""
 
     def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ResourceClaim:
         """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""

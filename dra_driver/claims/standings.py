@@ -20,7 +20,7 @@ from dra_driver.claims.preparer import ClaimSource
 from dra_driver.claims.repair import Standing
 from dra_driver.claims.values import Plan
 from dra_driver.kube.errors import ApiError, DecodeError
-from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.chips import chips_of
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from dra_driver.claims.values import Plan, Refusal
 from dra_driver.host.inventory import Membership, NodeInventory
-from dra_driver.kube.objects import DeviceRequestAllocationResult
+from dra_driver.kube.types import DeviceRequestAllocationResult
 from dra_driver.names import NODE_DEVICE
 from dra_driver.topology.ultraserver import Mode, mode_for
 

@@ -10,7 +10,7 @@ from dra_driver.cli.errors import UsageError
 from dra_driver.cli.slices import add_host_arguments, print_object, read_host
 
 if TYPE_CHECKING:
-    from dra_driver.kube.objects import ResourceClaim
+    from dra_driver.kube.types import ResourceClaim
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,7 +77,7 @@ def read_claim(filename: str) -> ResourceClaim:
     import msgspec
 
     from dra_driver.cli.objectfile import read_text
-    from dra_driver.kube.objects import ResourceClaim
+    from dra_driver.kube.types import ResourceClaim
     from dra_driver.simulator.manifests import ManifestError
     from dra_driver.simulator.manifests.documents import documents, items_of
     from dra_driver.simulator.manifests.kinds import DRA, KINDS

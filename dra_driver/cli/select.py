@@ -15,7 +15,7 @@ from dra_driver.simulator.releases import RELEASES, nearest
 from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
-    from dra_driver.kube import objects as published
+    from dra_driver.kube import types as published
     from dra_driver.simulator import objects
     from dra_driver.simulator.cel import CelError, Program
 
@@ -176,7 +176,7 @@ def _source(args: argparse.Namespace) -> Source:
 
 def _of_cluster(kubeconfig: str) -> Source:
     from dra_driver.cli.clusterobjects import asking, read_classes, released
-    from dra_driver.kube.resources import ResourceApi
+    from dra_driver.kube.api import ResourceApi
 
     with asking(kubeconfig) as transport:
         api = ResourceApi(transport)

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.kube.collection import ApiObject
+from dra_driver.kube.types import ApiObject
 from dra_driver.legacy.resource_requests import MOST_CONTAINERS
 from dra_driver.legacy.rules import MOST_CORES_PER_DEVICE, MOST_DEVICES, RETIRED_DEVICE, Hardware, Resource
 from dra_driver.util.errors import DriverError

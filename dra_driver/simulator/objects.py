@@ -1,6 +1,6 @@
 """The Kubernetes objects that decide an allocation, as far as kube-scheduler looks at them.
 
-Richer than ``kube.objects``, which has only what the driver itself reads and writes. A quantity is its text here;
+Richer than ``kube.types``, which has only what the driver itself reads and writes. A quantity is its text here;
 ``simulator.quantity`` reads it. Fields that are not named are ignored on reading.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.kube.objects import DeviceAttribute, ObjectMeta, ResourceClaimConsumerReference
+from dra_driver.kube.types import DeviceAttribute, ObjectMeta, ResourceClaimConsumerReference
 
 
 class _Object(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

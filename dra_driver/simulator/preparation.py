@@ -15,7 +15,7 @@ from dra_driver.claims.plan import ConsumersUnknown, Plan, PlanSettings, plan, u
 from dra_driver.claims.values import Entry
 from dra_driver.host.emulated_files import emulated_inventory
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
-from dra_driver.kube import objects as published
+from dra_driver.kube import types as published
 from dra_driver.names import DRIVER_NAME
 from dra_driver.simulator.manifests import Manifests, with_uid
 from dra_driver.simulator.manifests.names import uid

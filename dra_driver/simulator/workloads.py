@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ObjectMeta
 from dra_driver.simulator.objects import NodeSelector, NodeSelectorTerm, Quantity, ResourceClaimSpec
 
 

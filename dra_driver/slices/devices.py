@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import Device, DeviceAttribute, DeviceCapacity
+from dra_driver.kube.types import Device, DeviceAttribute, DeviceCapacity
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.attributes import ATTRIBUTES, Attribute
 from dra_driver.slices.counters import MOST_COUNTERS, consuming

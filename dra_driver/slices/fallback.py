@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import Device, ServerVersion
-from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.types import Device, ServerVersion
 from dra_driver.slices.counters import SharedCounters, counters_problem
 from dra_driver.slices.inbox import Desired
 

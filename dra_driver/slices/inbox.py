@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.kube.objects import Device, ResourceSlice
-from dra_driver.kube.resources import WatchEvent
+from dra_driver.kube.api import WatchEvent
+from dra_driver.kube.types import Device, ResourceSlice
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import Device, Node, ResourceSlice
-from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.types import Device, Node, ResourceSlice
 from dra_driver.kube.watch import WATCH_SECONDS, Reflector
 from dra_driver.slices.counters import SharedCounters
 from dra_driver.slices.fallback import Chooser

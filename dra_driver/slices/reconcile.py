@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dra_driver.kube.objects import ResourceSlice, ResourceSliceSpec
+from dra_driver.kube.types import ResourceSlice, ResourceSliceSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from dra_driver.kube.api import ResourceApi, Stored
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import ResourceSlice
-from dra_driver.kube.resources import ResourceApi, Stored
+from dra_driver.kube.types import ResourceSlice
 from dra_driver.slices.counters import dropped_counters
 from dra_driver.slices.reconcile import Accepted, Actions
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from lab.errors import LabError
 
 from bench import machine
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ObjectMeta
 from dra_driver.names import DRIVER_NAME, device_name
 from dra_driver.simulator import objects
 from dra_driver.simulator.allocator import Allocation, Refusal, Scheduler

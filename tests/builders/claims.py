@@ -16,7 +16,7 @@ from dra_driver.claims.preparer import Preparer
 from dra_driver.claims.repairer import Repairer
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import (
+from dra_driver.kube.types import (
     AllocationResult,
     DeviceAllocationConfiguration,
     DeviceAllocationResult,

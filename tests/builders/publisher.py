@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dra_driver.kube.objects import Device, DeviceAttribute
-from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.api import ResourceApi
+from dra_driver.kube.types import Device, DeviceAttribute
 from dra_driver.names import DRIVER_NAME, device_name
 from dra_driver.slices.instance import Instance
 from dra_driver.slices.publisher import Publisher

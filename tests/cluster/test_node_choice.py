@@ -18,8 +18,8 @@ import pytest
 from lab.cluster import Cluster
 
 from dra_driver.cli.main import main
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from tests.cluster.lib.kube import Object
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.36"), pytest.mark.timeout(600)]

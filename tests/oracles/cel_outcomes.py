@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.kube.objects import Device
+from dra_driver.kube.types import Device
 from dra_driver.simulator.cel import CelDevice, CelError, Environment, UnsupportedError, compile  # noqa: A004 # the usual word for it
 from dra_driver.simulator.cel import Quantity as CelQuantity
 from dra_driver.simulator.cel.program import Kubernetes

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from dra_driver.cdi.spec import encode
 from dra_driver.claims.edits import edits
 from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from tests.builders.claims import ApiServer, Node, claim, uid
 
 EFFECTS = ("open", "write", "ftruncate", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")

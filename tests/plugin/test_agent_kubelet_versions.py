@@ -46,7 +46,7 @@ def agent_of(world: World) -> NodeAgent:
         "healthcheck_port": "-1",
     }
     settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
-    return NodeAgent(settings, world.server.transport(api_key={"BearerToken": f"Bearer {TOKEN}"}), lambda: None)
+    return NodeAgent(settings, world.server.transport(authorization=lambda: f"Bearer {TOKEN}"), lambda: None)
 
 
 def kubelet_is(world: World, version: str) -> None:

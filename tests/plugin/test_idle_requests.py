@@ -59,7 +59,7 @@ def started(world: World) -> NodeAgent:
     }
     settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
     settings = replace(settings, rescan_seconds=settings.rescan_seconds / FASTER)
-    transport = world.server.transport(api_key={"BearerToken": f"Bearer {TOKEN}"})
+    transport = world.server.transport(authorization=lambda: f"Bearer {TOKEN}")
     agent = NodeAgent(settings, transport, lambda: None)
     agent.start()
     return agent

@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
-from kubernetes.client import Configuration
 
+from dra_driver.kube.api import ResourceApi
+from dra_driver.kube.client import CONNECT_TIMEOUT, RestConfig, Transport
 from dra_driver.kube.errors import ApiError, Unreachable
-from dra_driver.kube.objects import Device, DeviceAttribute, ResourceSlice
-from dra_driver.kube.resources import ResourceApi
-from dra_driver.kube.transport import CONNECT_TIMEOUT, Transport
+from dra_driver.kube.types import Device, DeviceAttribute, ResourceSlice
 from dra_driver.slices.pool import pool
 from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
@@ -188,11 +188,10 @@ def test_a_connection_may_take_no_longer_than_the_answer() -> None:
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(address)
-        configuration = Configuration()
-        configuration.host = f"http://127.0.0.1:{address[1]}"
+        config = RestConfig(server=f"http://127.0.0.1:{address[1]}")
         started = time.monotonic()
         with pytest.raises(Unreachable, match="no connection in time"):
-            Transport(configuration).request("PUT", "/api/v1/x", body={}, timeout=0.5)
+            Transport(config).request("PUT", "/api/v1/x", body={}, timeout=0.5)
         assert 0.4 < time.monotonic() - started < 2.0
 
 
@@ -209,7 +208,7 @@ def test_connecting_takes_no_longer_than_the_request_may() -> None:
             waiting = sockets.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
-        transport = Transport(Configuration(host=f"http://127.0.0.1:{full.getsockname()[1]}"))
+        transport = Transport(RestConfig(server=f"http://127.0.0.1:{full.getsockname()[1]}"))
         began = time.monotonic()
         with pytest.raises(Unreachable, match="no connection in time"):
             transport.request("GET", "/version", timeout=0.3)
@@ -356,7 +355,7 @@ def test_tokens_appear_in_no_log_and_no_error(
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         for token in ("se-cret", "se-cret\nX: y"):
-            transport = Transport(Configuration(host=server.url, api_key={"BearerToken": f"Bearer {token}"}))
+            transport = Transport(RestConfig(server=server.url, authorization=partial(str, f"Bearer {token}")))
             server.token = "another"
             with pytest.raises(ApiError) as caught:
                 transport.request("GET", "/version")
@@ -389,7 +388,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[ApiServer, str]]:
 
 def test_tls_connections_are_kept(secure: tuple[ApiServer, str]) -> None:
     server, certificate = secure
-    api = ResourceApi(server.transport(ssl_ca_cert=certificate))
+    api = ResourceApi(server.transport(ca_file=certificate))
     for _ in range(20):
         api.get_node("node-a")
     assert server.connections == 1
@@ -405,7 +404,7 @@ def test_an_untrusted_server_is_not_talked_to(secure: tuple[ApiServer, str]) -> 
 
 def test_a_stream_over_tls_ends_at_once_when_aborted(secure: tuple[ApiServer, str]) -> None:
     server, certificate = secure
-    check_abort(server.transport(ssl_ca_cert=certificate))
+    check_abort(server.transport(ca_file=certificate))
 
 
 # Streams

@@ -12,7 +12,7 @@ from dra_driver.claims import repairer
 from dra_driver.claims.held import Held
 from dra_driver.claims.standings import CHECK_AGAIN, CHECK_DOUBTFUL
 from dra_driver.kube.errors import DecodeError, Unreachable
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, host, result, uid, without
 from tests.eventually import eventually

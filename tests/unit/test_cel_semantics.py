@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.objects import Device, DeviceAttribute, DeviceCapacity
+from dra_driver.kube.types import Device, DeviceAttribute, DeviceCapacity
 from dra_driver.simulator.cel import (
     CelDevice,
     CelError,

@@ -12,7 +12,7 @@ from dra_driver.claims.plan import Plan, Refusal, plan
 from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS
 from dra_driver.claims.values import Entry
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from dra_driver.slices.chips import chips_of, host_chips
 from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, result, uid, without

@@ -11,7 +11,7 @@ from dra_driver.claims.held import Held, Quarantined
 from dra_driver.claims.numbering import ConsumersUnknown, clashing
 from dra_driver.claims.plan import Plan, PlanSettings, plan, users
 from dra_driver.claims.values import Consumers, Entry
-from dra_driver.kube.objects import ResourceClaim, ResourceClaimConsumerReference
+from dra_driver.kube.types import ResourceClaim, ResourceClaimConsumerReference
 from tests.builders.claims import SETTINGS, claim, config, host, neuron_config, result, uid
 
 HOST = replace(SETTINGS, device_numbering="host")

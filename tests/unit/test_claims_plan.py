@@ -17,7 +17,7 @@ from dra_driver.claims.plan import Plan, Refusal, plan, refreshed
 from dra_driver.claims.values import Entry
 from dra_driver.config import ConfigError
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import ObjectMeta, ResourceClaim, ResourceClaimStatus
+from dra_driver.kube.types import ObjectMeta, ResourceClaim, ResourceClaimStatus
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     NODE,

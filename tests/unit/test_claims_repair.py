@@ -9,7 +9,7 @@ from dra_driver.claims.plan import Plan, plan
 from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS, Repair, Standing, clashes, repairs
 from dra_driver.claims.values import Entry
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from tests.builders.claims import SETTINGS, claim, host, uid, without
 
 HERE = Standing(here=True, since=0.0, checked=0.0)

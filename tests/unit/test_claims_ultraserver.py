@@ -18,7 +18,7 @@ from dra_driver.claims.plan import Plan, plan
 from dra_driver.claims.values import Entry
 from dra_driver.config import API_VERSIONS, ConfigError
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
-from dra_driver.kube.objects import DeviceAllocationConfiguration, ResourceClaim
+from dra_driver.kube.types import DeviceAllocationConfiguration, ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from dra_driver.topology.ultraserver import PREFERENCE, Mode
 from dra_driver.util.errors import DriverError

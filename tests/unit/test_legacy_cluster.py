@@ -12,7 +12,7 @@ from dra_driver.legacy.annotations import Share, write
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import SHAPES, Verdicts
 from dra_driver.legacy.extender.cluster import Choice, Cluster
-from dra_driver.legacy.extender.wire import NodeObject, PodObject
+from dra_driver.legacy.extender.wire import PartialNode, PartialPod
 from dra_driver.legacy.resource_requests import Role, Want
 from dra_driver.legacy.rules import Resource, hardware
 
@@ -20,14 +20,16 @@ TRN1 = hardware("trn1.32xlarge", 16, 32)
 WANTS = (Want("main", Role.MAIN, Resource.DEVICE, 4),)
 
 
-def node(name: str = "n", **metadata: Any) -> NodeObject:
+def node(name: str = "n", **metadata: Any) -> PartialNode:
     labels = {"node.kubernetes.io/instance-type": "trn1.32xlarge"}
     capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "32"}
     document = {"metadata": {"name": name, "uid": name, "labels": labels} | metadata, "status": {"capacity": capacity}}
-    return msgspec.convert(document, NodeObject)
+    return msgspec.convert(document, PartialNode)
 
 
-def pod(name: str, version: int = 1, bound: str = "", row: int = 0, uid: str = "", phase: str = "Running") -> PodObject:
+def pod(
+    name: str, version: int = 1, bound: str = "", row: int = 0, uid: str = "", phase: str = "Running"
+) -> PartialPod:
     ids = tuple(range(4 * row, 4 * row + 4))
     meta = {"namespace": "a", "name": name, "uid": uid or name, "resourceVersion": str(version)}
     annotations = write(TRN1, (Share("main", Resource.DEVICE, ids),), 1) if bound else {}
@@ -37,7 +39,7 @@ def pod(name: str, version: int = 1, bound: str = "", row: int = 0, uid: str = "
         "spec": {"nodeName": bound, "containers": containers},
         "status": {"phase": phase if bound else "Pending"},
     }
-    return msgspec.convert(document, PodObject)
+    return msgspec.convert(document, PartialPod)
 
 
 @pytest.fixture
@@ -144,11 +146,11 @@ def test_pods_on_a_node_that_is_not_known_yet_count_when_it_is() -> None:
 
 
 def test_a_choice_made_under_another_logical_core_size_takes_its_devices() -> None:
-    def trn2(cores: int) -> NodeObject:
+    def trn2(cores: int) -> PartialNode:
         labels = {"node.kubernetes.io/instance-type": "trn2.48xlarge"}
         capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": str(cores)}
         document = {"metadata": {"name": "n", "labels": labels}, "status": {"capacity": capacity}}
-        return msgspec.convert(document, NodeObject)
+        return msgspec.convert(document, PartialNode)
 
     cluster = Cluster()
     cluster.nodes_listed([trn2(64)])

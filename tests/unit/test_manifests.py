@@ -11,7 +11,7 @@ import pytest
 import yaml
 from kubernetes.client import models
 
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ObjectMeta
 from dra_driver.simulator import objects, workloads
 from dra_driver.simulator.manifests import (
     ManifestError,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.objects import Device, DeviceAttribute, ResourceSlice
+from dra_driver.kube.types import Device, DeviceAttribute, ResourceSlice
 from dra_driver.slices.pool import pool
 from dra_driver.slices.reconcile import Accepted, Actions, decide
 from dra_driver.util.errors import DriverError

@@ -15,13 +15,12 @@ from typing import Final
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
-from dra_driver.kube.collection import Collection
-from dra_driver.kube.collection import Resource as ApiResource
+from dra_driver.kube.api import Collection, ResourceApi
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.informer import Informer
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import Node
+from dra_driver.kube.types import Resource as ApiResource
+from dra_driver.kube.watch import Informer
 from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
 from dra_driver.kubeletplugin.health import HealthServer
 from dra_driver.kubeletplugin.podresources import PodDevices, list_pods
@@ -36,7 +35,7 @@ from dra_driver.legacy.device_plugin.devices import (
     plugin_devices,
 )
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
-from dra_driver.legacy.device_plugin.snapshot import PODS, Snapshot, WirePod, withheld
+from dra_driver.legacy.device_plugin.snapshot import PODS, PartialPod, Snapshot, withheld
 from dra_driver.legacy.deviceplugin.exclusion import Excluded, check_claims, check_slices
 from dra_driver.legacy.rules import Resource
 from dra_driver.metrics import Collector, Operations, Sample, serve
@@ -138,15 +137,15 @@ class NodeSources:
 
     # allocator.Sources
 
-    def pods(self) -> Sequence[WirePod]:
+    def pods(self) -> Sequence[PartialPod]:
         """Pods as the watch has told."""
         return self._informer.objects()
 
-    def list_pods(self) -> Sequence[WirePod]:
+    def list_pods(self) -> Sequence[PartialPod]:
         """Pods as stored now."""
         return self._pods.list_all()[0]
 
-    def get_pod(self, namespace: str, name: str) -> WirePod:
+    def get_pod(self, namespace: str, name: str) -> PartialPod:
         """One pod as stored now."""
         return self._pods.get(namespace, name)
 

@@ -20,7 +20,7 @@ from dra_driver.legacy.annotations import Share, ranges
 from dra_driver.legacy.device_plugin.choosing import Choice, Match, Refusal, choose, find, prefer, unknown_pods
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, Offer, answer
 from dra_driver.legacy.device_plugin.recording import Record, record_of
-from dra_driver.legacy.device_plugin.snapshot import Listed, Snapshot, WirePod, bound_pod, numbers, waits
+from dra_driver.legacy.device_plugin.snapshot import Listed, PartialPod, Snapshot, bound_pod, numbers, waits
 from dra_driver.legacy.resource_requests import ENDED
 from dra_driver.legacy.rules import Resource
 from dra_driver.metrics import Operations
@@ -46,14 +46,14 @@ class Reading:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._pods: dict[str, tuple[float, WirePod]] = {}
+        self._pods: dict[str, tuple[float, PartialPod]] = {}
         self._told: set[str] = set()
 
-    def add(self, pod: WirePod) -> None:
+    def add(self, pod: PartialPod) -> None:
         """A pod as it is stored now."""
         self._pods[pod.metadata.uid] = (self._clock(), pod)
 
-    def joined(self, told: Iterable[WirePod]) -> dict[str, WirePod]:
+    def joined(self, told: Iterable[PartialPod]) -> dict[str, PartialPod]:
         """By UID the newest of each pod, of those that the watch tells of and those that were read."""
         now = self._clock()
         found = {pod.metadata.uid: pod for pod in told}
@@ -68,7 +68,7 @@ class Reading:
         return found
 
 
-def _version(pod: WirePod) -> int:
+def _version(pod: PartialPod) -> int:
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0
 
@@ -76,15 +76,15 @@ def _version(pod: WirePod) -> int:
 class Sources(Protocol):
     """What is asked about the node."""
 
-    def pods(self) -> Sequence[WirePod]:
+    def pods(self) -> Sequence[PartialPod]:
         """Pods of the node as the watch has told."""
         ...
 
-    def list_pods(self) -> Sequence[WirePod]:
+    def list_pods(self) -> Sequence[PartialPod]:
         """The same as stored now; ApiError."""
         ...
 
-    def get_pod(self, namespace: str, name: str) -> WirePod:
+    def get_pod(self, namespace: str, name: str) -> PartialPod:
         """One pod as stored now; ApiError."""
         ...
 
@@ -229,7 +229,7 @@ class Allocator:
         self._read.add(stored)
         return bound_pod(stored) == match.pod and self._is_told(stored)
 
-    def _is_told(self, stored: WirePod) -> bool:
+    def _is_told(self, stored: PartialPod) -> bool:
         """Whether the watch has told of this version of a pod; waits for it a moment."""
         end = self._clock() + WATCH_LAG_SECONDS
         while not any(
@@ -252,7 +252,7 @@ class Allocator:
         self.kubelet_trouble = ""
         return found
 
-    def _world(self, pods: Iterable[WirePod], listed: Listed | None) -> tuple[Snapshot | None, set[tuple[str, str]]]:
+    def _world(self, pods: Iterable[PartialPod], listed: Listed | None) -> tuple[Snapshot | None, set[tuple[str, str]]]:
         """The world, and the namespaces and names of all pods known."""
         now = self._clock()
         told = self._read.joined(pods)

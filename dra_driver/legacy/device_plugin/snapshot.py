@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dra_driver.kube.collection import ApiObject
-from dra_driver.kube.collection import Resource as ApiResource
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ApiObject, ObjectMeta
+from dra_driver.kube.types import Resource as ApiResource
 from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy.annotations import Allocation, PodAnnotations, Share, from_mapping, read
 from dra_driver.legacy.device_plugin.devices import Offer
@@ -23,7 +22,7 @@ CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
 DEVICE_PLUGIN: Final = "device-plugin"
 
 
-class WirePod(ApiObject, frozen=True):
+class PartialPod(ApiObject, frozen=True):
     """A pod as the API server tells of it."""
 
     metadata: ObjectMeta
@@ -31,7 +30,7 @@ class WirePod(ApiObject, frozen=True):
     status: PodStatus = PodStatus()
 
 
-PODS: Final = ApiResource(WirePod, "Pod", "pods", ("v1",))
+PODS: Final = ApiResource(PartialPod, "Pod", "pods", ("v1",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class BoundPod:
         return f"{self.namespace}/{self.name}"
 
 
-def bound_pod(pod: WirePod) -> BoundPod | None:
+def bound_pod(pod: PartialPod) -> BoundPod | None:
     """The pod, None when it has ended or asks for nothing of Neuron."""
     if pod.status.phase in ENDED:
         return None

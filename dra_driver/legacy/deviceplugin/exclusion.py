@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.types import Node
 from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
 from dra_driver.names import DRIVER_NAME

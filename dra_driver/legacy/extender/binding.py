@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from dra_driver.legacy.annotations import ALLOC_TIME, ranges, write
 from dra_driver.legacy.extender.cluster import Choice, Chosen, Cluster
-from dra_driver.legacy.extender.wire import PODS, Pod, PodObject, pod_of, wanted
+from dra_driver.legacy.extender.wire import PODS, PartialPod, Pod, pod_of, wanted
 from dra_driver.legacy.placement import Refusal
 from dra_driver.legacy.rules import Resource
 from dra_driver.util.errors import DriverError
@@ -214,7 +214,7 @@ class Binder:
         self._cluster.found_bound(item)
         return pod
 
-    def _fence(self, order: Order) -> PodObject:
+    def _fence(self, order: Order) -> PartialPod:
         """Make every Binding that was sent before too old."""
         self._require_leader()
         metadata = {"uid": order.uid, "annotations": {ALLOC_TIME: str(self._clock())}}

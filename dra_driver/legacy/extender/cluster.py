@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection, WatchEvent
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.resources import WatchEvent
-from dra_driver.kube.transport import Transport
 from dra_driver.kube.watch import Reflector
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, Allocation, Share, usage_map
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant
-from dra_driver.legacy.extender.wire import NODES, PODS, RUNNING, Node, NodeObject, Pod, PodObject, node_of, pod_of
+from dra_driver.legacy.extender.wire import NODES, PODS, RUNNING, Node, PartialNode, PartialPod, Pod, node_of, pod_of
 from dra_driver.legacy.placement import Refusal, place, union
 from dra_driver.legacy.resource_requests import Demand
 from dra_driver.legacy.rules import Hardware, Resource
@@ -130,7 +129,7 @@ class Cluster:
 
     # Fed by the watches
 
-    def nodes_listed(self, items: Iterable[NodeObject]) -> None:
+    def nodes_listed(self, items: Iterable[PartialNode]) -> None:
         """All nodes there are."""
         found = {item.metadata.name: node_of(item) for item in items}
         with self.lock:
@@ -140,13 +139,13 @@ class Cluster:
                 self._set_node(name, node)
             self._listed.add("nodes")
 
-    def node_changed(self, item: NodeObject, *, gone: bool = False) -> None:
+    def node_changed(self, item: PartialNode, *, gone: bool = False) -> None:
         """A node was added, has changed, or is gone."""
         node = None if gone else node_of(item)
         with self.lock:
             self._set_node(item.metadata.name, node)
 
-    def pods_listed(self, items: Iterable[PodObject], started: float) -> None:
+    def pods_listed(self, items: Iterable[PartialPod], started: float) -> None:
         """All pods that have not ended, as stored at some time after ``started`` (monotonic clock)."""
         found = {pod.key: pod for pod in map(pod_of, items) if pod.counts}
         uids = {pod.uid for pod in found.values()}
@@ -161,7 +160,7 @@ class Cluster:
                     self._forget(uid)
             self._listed.add("pods")
 
-    def pod_changed(self, item: PodObject, *, gone: bool = False) -> None:
+    def pod_changed(self, item: PartialPod, *, gone: bool = False) -> None:
         """A pod was added, has changed, has ended, or is gone."""
         pod = pod_of(item)
         with self.lock:
@@ -248,7 +247,7 @@ class Cluster:
         with self.lock:
             self._forget(uid)
 
-    def found_bound(self, item: PodObject) -> None:
+    def found_bound(self, item: PartialPod) -> None:
         """A pod was read from the API server and is bound: known from now on, whenever the watch tells of it."""
         pod = pod_of(item)
         if not pod.counts or not pod.node:
@@ -460,24 +459,24 @@ class Followers:
         """Why something is not followed now."""
         return [reflector.last_error for reflector in self._reflectors if reflector.last_error]
 
-    def _list_pods(self) -> tuple[list[PodObject], str]:
+    def _list_pods(self) -> tuple[list[PartialPod], str]:
         # Called in the same thread as `_pods_listed`, before it.
         self._started = time.monotonic()
         return self._pods.list_all()
 
-    def _pods_listed(self, items: list[PodObject]) -> None:
+    def _pods_listed(self, items: list[PartialPod]) -> None:
         if not self._over:
             self._cluster.pods_listed(items, self._started)
 
-    def _pod_changed(self, event: WatchEvent[PodObject]) -> None:
+    def _pod_changed(self, event: WatchEvent[PartialPod]) -> None:
         if event.object is not None and not self._over:
             self._cluster.pod_changed(event.object, gone=event.type == "DELETED")
 
-    def _nodes_listed(self, items: list[NodeObject]) -> None:
+    def _nodes_listed(self, items: list[PartialNode]) -> None:
         if not self._over:
             self._cluster.nodes_listed(items)
 
-    def _node_changed(self, event: WatchEvent[NodeObject]) -> None:
+    def _node_changed(self, event: WatchEvent[PartialNode]) -> None:
         if event.object is not None and not self._over:
             self._cluster.node_changed(event.object, gone=event.type == "DELETED")
 

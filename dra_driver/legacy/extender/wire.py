@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dra_driver.kube.collection import ApiObject
-from dra_driver.kube.collection import Resource as ApiResource
+from dra_driver.kube.types import ApiObject
+from dra_driver.kube.types import Resource as ApiResource
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, present
 from dra_driver.legacy.resource_requests import (
     ENDED,
@@ -39,7 +39,7 @@ class PodMeta(ApiObject, frozen=True):
     annotations: PodAnnotations | None = None
 
 
-class PodObject(ApiObject, frozen=True):
+class PartialPod(ApiObject, frozen=True):
     """A pod; bound by a Binding, changed by patches of annotations only."""
 
     metadata: PodMeta
@@ -69,15 +69,15 @@ class NodeStatus(ApiObject, frozen=True):
     capacity: Limits | None = None
 
 
-class NodeObject(ApiObject, frozen=True):
+class PartialNode(ApiObject, frozen=True):
     """A node."""
 
     metadata: NodeMeta
     status: NodeStatus = NodeStatus()
 
 
-PODS: Final = ApiResource(PodObject, "Pod", "pods", ("v1",))
-NODES: Final = ApiResource(NodeObject, "Node", "nodes", ("v1",))
+PODS: Final = ApiResource(PartialPod, "Pod", "pods", ("v1",))
+NODES: Final = ApiResource(PartialNode, "Node", "nodes", ("v1",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Node:
 _NO_ANNOTATIONS: Final = PodAnnotations()
 
 
-def pod_of(item: PodObject) -> Pod:
+def pod_of(item: PartialPod) -> Pod:
     """What is of interest of a pod."""
     wants: Demand | None
     try:
@@ -157,7 +157,7 @@ def pod_of(item: PodObject) -> Pod:
     )
 
 
-def wanted(item: PodObject) -> Demand:
+def wanted(item: PartialPod) -> Demand:
     """What a pod asks for; DriverError when that cannot be read."""
     return _demand(item.spec.init_containers or (), item.spec.containers or ())
 
@@ -168,7 +168,7 @@ def _demand(init: tuple[Container, ...], main: tuple[Container, ...]) -> Demand:
     return demand(init, main)
 
 
-def node_of(item: NodeObject) -> Node:
+def node_of(item: PartialNode) -> Node:
     """What to remember of a node, also of one without Neuron devices: a pod's event tells why it is none for it."""
     meta = item.metadata
     annotations = meta.annotations or NodeAnnotations()
@@ -220,7 +220,7 @@ class NodeList(msgspec.Struct):
 class Args(msgspec.Struct, rename="pascal"):
     """``ExtenderArgs``: what ``filter`` and ``prioritize`` are asked with."""
 
-    pod: PodObject
+    pod: PartialPod
     nodes: NodeList | None = None
     node_names: list[str] | None = None
 
@@ -270,7 +270,7 @@ class Victims(msgspec.Struct):
 class PreemptionArgs(msgspec.Struct, rename="pascal"):
     """``ExtenderPreemptionArgs``: by node what the scheduler would evict."""
 
-    pod: PodObject
+    pod: PartialPod
     node_name_to_victims: dict[str, Victims] | None = None
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
-from dra_driver.kube.objects import DeviceAttribute
+from dra_driver.kube.types import DeviceAttribute
 from dra_driver.simulator.allocator.offers import Offer
 from dra_driver.simulator.allocator.release import Release
 from dra_driver.simulator.objects import DeviceConstraint

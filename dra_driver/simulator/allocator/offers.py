@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dra_driver.kube.objects import DeviceAttribute
+from dra_driver.kube.types import DeviceAttribute
 from dra_driver.simulator.objects import Device, ResourceSliceSpec
 from dra_driver.simulator.quantity import nanos
 from dra_driver.util.errors import DriverError

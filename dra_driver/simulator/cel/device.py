@@ -16,7 +16,7 @@ Value = bool | int | str | Semver
 
 
 class PublishedAttribute(Protocol):
-    """An attribute in a slice, such as ``kube.objects.DeviceAttribute``; lists are not values that selectors know."""
+    """An attribute in a slice, such as ``kube.types.DeviceAttribute``; lists are not values that selectors know."""
 
     @property
     def int_(self) -> int | None:
@@ -44,7 +44,7 @@ class PublishedCapacity(Protocol):
 
 
 class PublishedDevice(Protocol):
-    """A device in a slice, such as ``kube.objects.Device``, with or without ``allow_multiple_allocations``."""
+    """A device in a slice, such as ``kube.types.Device``, with or without ``allow_multiple_allocations``."""
 
     @property
     def attributes(self) -> Mapping[str, PublishedAttribute]:

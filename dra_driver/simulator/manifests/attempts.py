@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dra_driver.kube.objects import ObjectMeta, OwnerReference
+from dra_driver.kube.types import ObjectMeta, OwnerReference
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.errors import ManifestError
 from dra_driver.simulator.manifests.extended import NEURON_RESOURCES, offering

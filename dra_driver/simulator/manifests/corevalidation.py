@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ObjectMeta
 from dra_driver.simulator.manifests import formats
 from dra_driver.simulator.manifests.documents import Origin
 from dra_driver.simulator.manifests.validation import Path, Problem, amount, below, raise_first, twice, wrong

@@ -11,8 +11,8 @@ from dra_driver.host.emulated_files import emulated_inventory
 from dra_driver.host.emulated_servers import Servers
 from dra_driver.host.emulation_options import EmulationOptions
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import Device as PublishedDevice
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import Device as PublishedDevice
+from dra_driver.kube.types import ObjectMeta
 from dra_driver.names import DRIVER_NAME
 from dra_driver.nodelabels.labels import labels as ultraserver_labels
 from dra_driver.simulator import objects

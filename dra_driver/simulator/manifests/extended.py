@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from dra_driver.kube.objects import ObjectMeta, OwnerReference
+from dra_driver.kube.types import ObjectMeta, OwnerReference
 from dra_driver.simulator.manifests.names import generated, uid
 from dra_driver.simulator.manifests.requested import IMPLICIT, of_container
 from dra_driver.simulator.manifests.values import PodWithClaims

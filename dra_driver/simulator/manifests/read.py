@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ObjectMeta
 from dra_driver.simulator import objects, workloads
 from dra_driver.simulator.manifests import controllers
 from dra_driver.simulator.manifests.controllers import MOST_PODS

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from dra_driver.kube.objects import DeviceAttribute
+from dra_driver.kube.types import DeviceAttribute
 from dra_driver.simulator.manifests import formats
 from dra_driver.simulator.manifests.corevalidation import node_selector
 from dra_driver.simulator.manifests.documents import Origin

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.kube.objects import DeviceAttribute
+from dra_driver.kube.types import DeviceAttribute
 from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.objects import (

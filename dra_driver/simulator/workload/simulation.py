@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ObjectMeta
 from dra_driver.simulator.allocator import Allocation, Refusal, Scheduler, Usage, World, allocate
 from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim, ResourceClaimSpec, ResourceSlice
 from dra_driver.simulator.workload.arrivals import arrivals

@@ -9,17 +9,26 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from dra_driver.kube.cluster import CLAIMS, NODES, OFFERS
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.informer import Informer
-from dra_driver.kube.objects import ObjectMeta
-from dra_driver.kube.pods import PODS
-from dra_driver.kube.pods import Pod as ApiPod
-from dra_driver.kube.records import CONFIG_MAPS, EVENTS, ConfigMap, Event, EventSource, ObjectReference
-from dra_driver.kube.timestamps import timestamp
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import (
+    CONFIG_MAPS,
+    EVENTS,
+    PARTIAL_NODES,
+    PARTIAL_RESOURCE_SLICES,
+    PODS,
+    RESOURCE_CLAIMS,
+    ConfigMap,
+    Event,
+    EventSource,
+    ObjectMeta,
+    ObjectReference,
+    timestamp,
+)
+from dra_driver.kube.types import Pod as ApiPod
+from dra_driver.kube.watch import Informer
 from dra_driver.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.snapshot import read_released, snapshot, write_released
@@ -193,10 +202,10 @@ class Placer:
         self._well = well
         self._clock = clock
         self._wake = threading.Event()
-        self._nodes = Informer("nodes", Collection(transport, NODES), self._wake.set)
+        self._nodes = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
         drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
-        self._offers = Informer("slices", Collection(transport, OFFERS, drivers), self._wake.set)
-        self._claims = Informer("claims", Collection(transport, CLAIMS), self._wake.set)
+        self._offers = Informer("slices", Collection(transport, PARTIAL_RESOURCE_SLICES, drivers), self._wake.set)
+        self._claims = Informer("claims", Collection(transport, RESOURCE_CLAIMS), self._wake.set)
         self._members = {
             name: Informer(name, Collection(transport, PODS, query), self._wake.set)
             for name, query in _SELECTORS.items()

@@ -6,10 +6,10 @@ import logging
 import time
 from typing import Final
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
-from dra_driver.kube.records import LEASES
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import LEASES
 from dra_driver.ultraserver.placer.controller import Placer
 from dra_driver.ultraserver.placer.values import Rules
 from dra_driver.util.backoff import Backoff

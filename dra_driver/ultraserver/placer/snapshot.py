@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from dra_driver.kube import cluster, pods
-from dra_driver.kube.objects import ResourceClaim
-from dra_driver.kube.timestamps import seconds, timestamp
+from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
+from dra_driver.kube.types import Pod as ApiPod
 from dra_driver.names import DRIVER_NAME, NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -34,10 +33,10 @@ MOST_RELEASED = 200
 
 
 def snapshot(
-    nodes: Iterable[cluster.ClusterNode],
-    offers: Iterable[cluster.Offer],
+    nodes: Iterable[PartialNode],
+    offers: Iterable[PartialResourceSlice],
     claims: Iterable[ResourceClaim],
-    members: Iterable[pods.Pod],
+    members: Iterable[ApiPod],
     released: Sequence[Released] = (),
 ) -> Snapshot:
     """The cluster as values."""
@@ -54,7 +53,7 @@ def snapshot(
     )
 
 
-def _offering(offers: Iterable[cluster.Offer]) -> set[str]:
+def _offering(offers: Iterable[PartialResourceSlice]) -> set[str]:
     """Nodes whose whole-node device is in the newest generation of their pool."""
     newest: dict[str, int] = {}
     found: dict[str, tuple[int, str]] = {}
@@ -80,7 +79,7 @@ def _holders(claims: Iterable[ResourceClaim]) -> dict[str, str]:
     return found
 
 
-def _node(node: cluster.ClusterNode, offers: bool, claim: str) -> Node:
+def _node(node: PartialNode, offers: bool, claim: str) -> Node:
     ready = any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
     troubles = (
         (node.metadata.deletion_timestamp is not None, "is being deleted"),
@@ -101,7 +100,7 @@ def _node(node: cluster.ClusterNode, offers: bool, claim: str) -> Node:
     )
 
 
-def pod_of(pod: pods.Pod) -> Pod:
+def pod_of(pod: ApiPod) -> Pod:
     """A pod as a value; annotations that cannot be what the placer wrote count as absent."""
     meta, spec = pod.metadata, pod.spec
     of_lws = LWS_GROUP_LABEL in meta.labels
@@ -136,7 +135,7 @@ def pod_of(pod: pods.Pod) -> Pod:
     )
 
 
-def _unschedulable(pod: pods.Pod) -> str:
+def _unschedulable(pod: ApiPod) -> str:
     """What the scheduler says of a pod that it finds no node for, or ""."""
     if pod.spec.node_name or pod.status.nominated_node_name:
         return ""

@@ -27,8 +27,8 @@ from typing import Literal, Self
 
 import yaml
 
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from dra_driver.util.errors import DriverError
 from tests.builders.leaderworkerset import (
     GROUP_INDEX,

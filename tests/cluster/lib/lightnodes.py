@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dra_driver.kube.client import JSON, Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import JSON, Transport
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.cluster.lib.kube import Kube, Object, eventually
