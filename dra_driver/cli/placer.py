@@ -30,7 +30,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
 )
 
 CHOICES = {"log_format": ("text", "json")}
-LEAST_TIMEOUT, MOST_TIMEOUT = 1.0, 86400.0
+MIN_TIMEOUT, MAX_TIMEOUT = 1.0, 86400.0
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
     values = daemon.read_options(OPTIONS, CHOICES, vars(args), os.environ)
     configure(values["log_format"], args.v)
-    timeout = daemon.number("--group-timeout", values["group_timeout"], LEAST_TIMEOUT, MOST_TIMEOUT)
+    timeout = daemon.number("--group-timeout", values["group_timeout"], MIN_TIMEOUT, MAX_TIMEOUT)
     port = int(daemon.number("--healthcheck-port", values["healthcheck_port"], -65535, 65535))
     identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
     rules = Rules(timeout=timeout, avoid=timeout)

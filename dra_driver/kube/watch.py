@@ -22,7 +22,7 @@ from dra_driver.kube.api import Collection, Watch, WatchEvent
 from dra_driver.kube.errors import ApiError, DecodeError
 from dra_driver.kube.types import ObjectMeta
 from dra_driver.util.backoff import Backoff
-from dra_driver.util.worker import LONGEST_SECONDS, Worker
+from dra_driver.util.worker import MAX_ROUND_SECONDS, Worker
 
 T = TypeVar("T")
 
@@ -129,13 +129,13 @@ class Reflector(Generic[T]):
                     self._open = watch
                 self._opened_at = time.monotonic()
                 self._trouble = ""
-                self.worker.well(seconds + LONGEST_SECONDS)
+                self.worker.well(seconds + MAX_ROUND_SECONDS)
                 for event in watch:
                     resource_version = event.resource_version or resource_version
                     if event.object is not None:
                         self.worker.beat()
                         self._on_event(event)
-                    self.worker.beat(seconds + LONGEST_SECONDS)
+                    self.worker.beat(seconds + MAX_ROUND_SECONDS)
         except ApiError as error:
             # 404: the version of the API is no longer served, and a list finds the one that is. An event that cannot be
             # read would come again and again from the same place.

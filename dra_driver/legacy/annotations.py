@@ -20,8 +20,8 @@ from typing import Final
 import msgspec
 
 from dra_driver.kube.types import ApiObject
-from dra_driver.legacy.resource_requests import MOST_CONTAINERS
-from dra_driver.legacy.rules import MOST_CORES_PER_DEVICE, MOST_DEVICES, RETIRED_DEVICE, Hardware, Resource
+from dra_driver.legacy.resource_requests import MAX_CONTAINERS
+from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, RETIRED_DEVICE, Hardware, Resource
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
@@ -44,9 +44,9 @@ CORE_USAGE: Final = "NEURON_CORE_USAGE_MAP"
 UNUSABLE: Final = "neuron.aws.com/unusable-devices"
 """Node annotation: ids of devices such as ``3,7`` that nobody is to get, written by the device plugin or by hand."""
 
-LONGEST: Final = 16384
+MAX_LENGTH: Final = 16384
 """Characters of one annotation that are looked at."""
-_MOST_IDS: Final = MOST_DEVICES * MOST_CORES_PER_DEVICE
+_MAX_IDS: Final = MAX_DEVICES * MAX_CORES_PER_DEVICE
 _NANOSECONDS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _PART: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 
@@ -210,13 +210,13 @@ def said(found: PodAnnotations, asked: Iterable[Resource] = ()) -> tuple[tuple[A
 def _read_own(text: str, handed_out: bool, chosen_at: int) -> Allocation:
     key = ALLOCATION
     try:
-        wire = _DECODER.decode(text if len(text) <= LONGEST else "")
+        wire = _DECODER.decode(text if len(text) <= MAX_LENGTH else "")
         shares = tuple(
             Share(share.name, Resource(share.resource), parse_ids(key, share.ids)) for share in wire.containers
         )
     except (msgspec.MsgspecError, ValueError) as error:
         raise _unreadable(key, text) from error
-    if not 1 <= len(shares) <= MOST_CONTAINERS or not 1 <= wire.cores_per_device <= MOST_CORES_PER_DEVICE:
+    if not 1 <= len(shares) <= MAX_CONTAINERS or not 1 <= wire.cores_per_device <= MAX_CORES_PER_DEVICE:
         raise _unreadable(key, text)
     return Allocation(shares, wire.cores_per_device, handed_out, chosen_at)
 
@@ -236,11 +236,11 @@ def _kind(found: PodAnnotations, asked: Iterable[Resource]) -> Resource:
 def parse_ids(key: str, text: str) -> tuple[int, ...]:
     """Ids such as ``0,1,2`` or ``0-8,12`` ascending; DriverError naming ``key`` for anything else, and for none."""
     found: set[int] = set()
-    for part in text.split(",") if len(text) <= LONGEST else ("",):
+    for part in text.split(",") if len(text) <= MAX_LENGTH else ("",):
         match = _PART.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         ids = range(first, last + 1)
-        if not ids or last >= _MOST_IDS or found.intersection(ids):
+        if not ids or last >= _MAX_IDS or found.intersection(ids):
             raise _unreadable(key, text)
         found.update(ids)
     return tuple(sorted(found))

@@ -12,24 +12,24 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final
 
-from dra_driver.legacy.resource_requests import Demand, Role, Want
+from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import (
     Hardware,
     Resource,
     bits,
-    by_wholeness,
     candidates,
     counts,
     free_candidates,
     free_runs,
+    least_breaking_first,
 )
 
-MOST_STEPS: Final = 500
+MAX_STEPS: Final = 500
 """Ways to pack one pod on one node that are tried before its containers count as not fitting together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class DoesNotFit:
     """Why a pod cannot be here.
 
     Attributes:
@@ -42,20 +42,20 @@ class Refusal:
     lasting: bool
 
 
-def place(hardware: Hardware, taken: int, wants: Demand) -> tuple[int, ...] | Refusal:
-    """A mask of cores for each of ``wants``, in their order.
+def place(hardware: Hardware, taken: int, requests: PodRequest) -> tuple[int, ...] | DoesNotFit:
+    """A mask of cores for each of ``requests``, in their order.
 
     Args:
         hardware: the node.
         taken: cores that others have.
-        wants: of one pod.
+        requests: of one pod.
     """
-    return Packing(hardware, wants).place(taken)
+    return Packing(hardware, requests).place(taken)
 
 
-def fits(hardware: Hardware, taken: int, wants: Demand) -> Refusal | None:
+def fits(hardware: Hardware, taken: int, requests: PodRequest) -> DoesNotFit | None:
     """Why ``place`` would refuse, or None: much faster."""
-    return Packing(hardware, wants).fits(taken)
+    return Packing(hardware, requests).fits(taken)
 
 
 class Packing:
@@ -65,22 +65,22 @@ class Packing:
     The best sets are then those after which the rest still fits; so both answers always agree.
     """
 
-    def __init__(self, hardware: Hardware, wants: Demand) -> None:
+    def __init__(self, hardware: Hardware, requests: PodRequest) -> None:
         self.hardware = hardware
-        self._wants = wants
+        self._requests = requests
         # The largest first: small sets find room in what larger ones leave, and inside sets that are theirs to share.
-        self._order = sorted(range(len(wants)), key=lambda item: (-cores_of(hardware, wants[item]), item))
-        self._together = _together(wants)
-        self._sizes = tuple({(want.resource, want.count): want for want in wants}.values())
+        self._order = sorted(range(len(requests)), key=lambda item: (-cores_of(hardware, requests[item]), item))
+        self._together = _together(requests)
+        self._sizes = tuple({(request.resource, request.count): request for request in requests}.values())
         """One container of each size."""
-        self._inits = [item for item in self._order if wants[item].role is Role.INIT]
+        self._inits = [item for item in self._order if requests[item].role is Role.INIT]
         self._groups = self._grouped()
 
-    def fits(self, taken: int) -> Refusal | None:
+    def fits(self, taken: int) -> DoesNotFit | None:
         """Why ``place`` would refuse, or None."""
         return self._refusal(taken) if self._pack(taken, {}) is None else None
 
-    def place(self, taken: int) -> tuple[int, ...] | Refusal:
+    def place(self, taken: int) -> tuple[int, ...] | DoesNotFit:
         """A mask of cores for each container, in their order.
 
         Args:
@@ -101,14 +101,14 @@ class Packing:
 
     def _options(self, taken: int, item: int, chosen: Mapping[int, int]) -> list[int]:
         """The free sets for a container, the best first."""
-        want, own = self._wants[item], union(chosen.values())
-        free = free_candidates(self.hardware, self._busy(taken, item, chosen), want.resource, want.count)
-        return by_wholeness(self.hardware, taken | own, free, own)
+        request, own = self._requests[item], union(chosen.values())
+        free = free_candidates(self.hardware, self._busy(taken, item, chosen), request.resource, request.count)
+        return least_breaking_first(self.hardware, taken | own, free, own)
 
     def _pack(self, taken: int, chosen: Mapping[int, int]) -> Mapping[int, int] | None:
         """A set for each container, by its place, beside those that are chosen; None when none is found."""
         groups = self._beside(chosen) if chosen else self._groups
-        busy = taken | union(mask for item, mask in chosen.items() if self._wants[item].role is not Role.INIT)
+        busy = taken | union(mask for item, mask in chosen.items() if self._requests[item].role is not Role.INIT)
         if sum(group.cores * len(group.items) for group in groups) > self.hardware.cores - busy.bit_count():
             return None
         inits = [item for item in self._inits if item not in chosen]
@@ -116,7 +116,7 @@ class Packing:
             return None
         if not _hopeful(busy, groups):
             return None
-        for packed in _packings(busy, groups, iter(range(MOST_STEPS))):
+        for packed in _packings(busy, groups, iter(range(MAX_STEPS))):
             found = {**chosen, **packed}
             rooms = {item: self._room(taken, item, found) for item in inits}
             if all(rooms.values()):
@@ -125,8 +125,8 @@ class Packing:
 
     def _room(self, taken: int, item: int, chosen: Mapping[int, int]) -> int:
         """The first set that is free for a container; 0 for none."""
-        want, busy = self._wants[item], self._busy(taken, item, chosen)
-        masks = candidates(self.hardware, want.resource, want.count)
+        request, busy = self._requests[item], self._busy(taken, item, chosen)
+        masks = candidates(self.hardware, request.resource, request.count)
         return next((mask for mask in masks if not mask & busy), 0)
 
     def _busy(self, taken: int, item: int, chosen: Mapping[int, int]) -> int:
@@ -137,10 +137,10 @@ class Packing:
         """The containers that run side by side; equal ones, which may change places, are one group."""
         found: dict[tuple[Resource, int, frozenset[int]], list[int]] = {}
         for item in self._order:
-            want = self._wants[item]
-            if want.role is not Role.INIT:
+            request = self._requests[item]
+            if request.role is not Role.INIT:
                 meets = self._together[item].intersection(self._inits)
-                found.setdefault((want.resource, want.count, meets), []).append(item)
+                found.setdefault((request.resource, request.count, meets), []).append(item)
         return [
             _Group(tuple(items), meets, candidates(self.hardware, resource, count))
             for (resource, count, meets), items in found.items()
@@ -157,16 +157,16 @@ class Packing:
                 found.append(replace(group, items=items, masks=masks))
         return found
 
-    def _refusal(self, taken: int) -> Refusal:
+    def _refusal(self, taken: int) -> DoesNotFit:
         hardware = self.hardware
-        for want in self._sizes:
-            if not candidates(hardware, want.resource, want.count):
-                return Refusal(f"{unsupported(hardware, want)} {_fits(hardware, want, taken)}", lasting=True)
-        for want in self._sizes:
-            if not any(not mask & taken for mask in candidates(hardware, want.resource, want.count)):
+        for request in self._sizes:
+            if not candidates(hardware, request.resource, request.count):
+                return DoesNotFit(f"{unsupported(hardware, request)} {_fits(hardware, request, taken)}", lasting=True)
+        for request in self._sizes:
+            if not any(not mask & taken for mask in candidates(hardware, request.resource, request.count)):
                 # Not for ever: on an empty node there is always room for one container.
-                return Refusal(f"{_busy(want)} {_fits(hardware, want, taken)}", lasting=False)
-        return Refusal(f"{self._not_all} {_free(hardware, self._wants[0], taken)}", self._never)
+                return DoesNotFit(f"{_busy(request)} {_fits(hardware, request, taken)}", lasting=False)
+        return DoesNotFit(f"{self._not_all} {_free(hardware, self._requests[0], taken)}", self._never)
 
     @cached_property
     def _never(self) -> bool:
@@ -174,7 +174,7 @@ class Packing:
 
     @cached_property
     def _not_all(self) -> str:
-        asked = " and ".join(dict.fromkeys(_amount(want) for want in self._wants))
+        asked = " and ".join(dict.fromkeys(_amount(request) for request in self._requests))
         return f"No free Neuron sets for all containers of the pod together, which ask for {asked}."
 
 
@@ -246,11 +246,11 @@ def _disjoint(busy: int, masks: Sequence[int], number: int, steps: Iterator[int]
         start += 1
 
 
-def unsupported(hardware: Hardware, want: Want) -> str:
+def unsupported(hardware: Hardware, request: ContainerRequest) -> str:
     """The vendor's sentence for a count that no node of this type can give."""
     return (
-        f"Instance type {hardware.instance_type} does not support requests for {want.resource.noun}: {want.count}. "
-        f"Please request a different number of {want.resource.noun}s."
+        f"Instance type {hardware.instance_type} does not support requests for {request.resource.noun}: "
+        f"{request.count}. Please request a different number of {request.resource.noun}s."
     )
 
 
@@ -262,37 +262,39 @@ def union(masks: Iterable[int]) -> int:
     return found
 
 
-def _together(wants: Demand) -> tuple[frozenset[int], ...]:
+def _together(requests: PodRequest) -> tuple[frozenset[int], ...]:
     """For each container the others that may run at the same time."""
 
     def meet(first: int, second: int) -> bool:
-        roles = wants[first].role, wants[second].role
+        roles = requests[first].role, requests[second].role
         if Role.INIT not in roles:
             return True
         init, other = (first, second) if roles[0] is Role.INIT else (second, first)
-        return wants[other].role is Role.SIDECAR and other < init
+        return requests[other].role is Role.SIDECAR and other < init
 
-    items = range(len(wants))
+    items = range(len(requests))
     return tuple(frozenset(other for other in items if other != item and meet(item, other)) for item in items)
 
 
-def cores_of(hardware: Hardware, want: Want) -> int:
+def cores_of(hardware: Hardware, request: ContainerRequest) -> int:
     """How many cores a container gets."""
-    return want.count * (hardware.cores_per_device if want.resource is Resource.DEVICE else 1)
+    return request.count * (hardware.cores_per_device if request.resource is Resource.DEVICE else 1)
 
 
-def _busy(want: Want) -> str:
-    connected = "" if want.count == 1 else "connected "
-    return f"No {_amount(want, connected)} are free." if want.count > 1 else f"No {want.resource.noun} is free."
+def _busy(request: ContainerRequest) -> str:
+    connected = "" if request.count == 1 else "connected "
+    return (
+        f"No {_amount(request, connected)} are free." if request.count > 1 else f"No {request.resource.noun} is free."
+    )
 
 
-def _amount(want: Want, adjective: str = "") -> str:
-    return f"{want.count} {adjective}{want.resource.noun}{'' if want.count == 1 else 's'}"
+def _amount(request: ContainerRequest, adjective: str = "") -> str:
+    return f"{request.count} {adjective}{request.resource.noun}{'' if request.count == 1 else 's'}"
 
 
-def _fits(hardware: Hardware, want: Want, taken: int) -> str:
+def _fits(hardware: Hardware, request: ContainerRequest, taken: int) -> str:
     """What is asked, what fits, what is free."""
-    return f"Possible here: {_possible(hardware, want.resource)}. {_free(hardware, want, taken)}"
+    return f"Possible here: {_possible(hardware, request.resource)}. {_free(hardware, request, taken)}"
 
 
 @lru_cache(maxsize=1024)
@@ -300,15 +302,15 @@ def _possible(hardware: Hardware, resource: Resource) -> str:
     return list_counts(counts(hardware, resource))
 
 
-def _free(hardware: Hardware, want: Want, taken: int) -> str:
-    units = hardware.units(want.resource)
-    number = units - hardware.busy(want.resource, taken)
+def _free(hardware: Hardware, request: ContainerRequest, taken: int) -> str:
+    units = hardware.units(request.resource)
+    number = units - hardware.busy(request.resource, taken)
     # No set is longer than the longest free run.
     longest = max(free_runs(hardware, taken), default=0) // (hardware.cores // units)
-    for count in reversed(counts(hardware, want.resource)):
-        if count <= longest and any(not mask & taken for mask in candidates(hardware, want.resource, count)):
-            return f"Free: {number} of {units} {want.resource.noun}s, at most {count} together"
-    return f"Free: {number} of {units} {want.resource.noun}s"
+    for count in reversed(counts(hardware, request.resource)):
+        if count <= longest and any(not mask & taken for mask in candidates(hardware, request.resource, count)):
+            return f"Free: {number} of {units} {request.resource.noun}s, at most {count} together"
+    return f"Free: {number} of {units} {request.resource.noun}s"
 
 
 def list_counts(numbers: tuple[int, ...]) -> str:

@@ -20,7 +20,7 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
 Number = str | int | float | None
-MOST_CONTAINERS: Final = 64
+MAX_CONTAINERS: Final = 64
 """Containers of one pod that ask for Neuron resources."""
 
 _QUANTITY: Final = re.compile(r"([0-9]{1,18})(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?", re.ASCII)
@@ -79,7 +79,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class ContainerRequest:
     """What one container asks for."""
 
     container: str
@@ -88,34 +88,34 @@ class Want:
     count: int
 
 
-Demand = tuple[Want, ...]
+PodRequest = tuple[ContainerRequest, ...]
 """In the order in which kubelet hands out: init containers, then the others. Empty: no Neuron resources."""
 
 
-def demand(init: tuple[Container, ...] | None, main: tuple[Container, ...] | None) -> Demand:
+def pod_request(init: tuple[Container, ...] | None, main: tuple[Container, ...] | None) -> PodRequest:
     """What a pod asks for. DriverError names the container and the number that cannot be."""
     found = []
     for container in init or ():
         role = Role.SIDECAR if container.restart_policy == "Always" else Role.INIT
-        found += _wants(container, role)
+        found += _requests_of(container, role)
     for container in main or ():
-        found += _wants(container, Role.MAIN)
-    if len(found) > MOST_CONTAINERS:
+        found += _requests_of(container, Role.MAIN)
+    if len(found) > MAX_CONTAINERS:
         raise DriverError(
             f"{len(found)} containers of the pod ask for Neuron resources",
-            remedy=f"let at most {MOST_CONTAINERS} of them do so",
+            remedy=f"let at most {MAX_CONTAINERS} of them do so",
         )
     return tuple(found)
 
 
-def at_once(wants: Iterable[Want]) -> int:
+def at_once(requests: Iterable[ContainerRequest]) -> int:
     """The most of what is asked for that is in use at one time."""
-    counts = [(want.count, want.role) for want in wants]
+    counts = [(request.count, request.role) for request in requests]
     later = sum(count for count, role in counts if role is not Role.INIT)
     return max([later, *(count for count, _ in counts)])
 
 
-def _wants(container: Container, role: Role) -> list[Want]:
+def _requests_of(container: Container, role: Role) -> list[ContainerRequest]:
     asked = container.resources or Resources()
     limits, requests = asked.limits or Limits(), asked.requests or Limits()
     given = {
@@ -123,7 +123,7 @@ def _wants(container: Container, role: Role) -> list[Want]:
         Resource.CORE: requests.cores if limits.cores is None else limits.cores,
     }
     counts = {name: _count(container.name, name, value) for name, value in given.items() if value is not None}
-    found = [Want(container.name, role, name, count) for name, count in counts.items() if count]
+    found = [ContainerRequest(container.name, role, name, count) for name, count in counts.items() if count]
     if len(found) > 1:
         raise DriverError(
             f"container {quoted(container.name)} asks for both {Resource.DEVICE.value} and {Resource.CORE.value}",

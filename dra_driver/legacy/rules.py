@@ -36,7 +36,7 @@ INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 """Node label; SageMaker HyperPod puts ``ml.`` before the EC2 type."""
 
 
-MOST_DEVICES, MOST_CORES_PER_DEVICE = 64, 8
+MAX_DEVICES, MAX_CORES_PER_DEVICE = 64, 8
 """Limits of the kernel driver."""
 
 
@@ -110,7 +110,7 @@ def hardware(instance_type: str, devices: int, cores: int) -> Hardware:
         raise DriverError(
             "the node offers no Neuron devices", remedy="look at the log of the device plugin on that node"
         )
-    if not 1 <= count <= MOST_DEVICES or known not in (None, count):
+    if not 1 <= count <= MAX_DEVICES or known not in (None, count):
         raise DriverError(
             f"the node reports {devices} devices, but {_kind(name, known)}",
             consequence="so which devices these are is not known",
@@ -118,7 +118,7 @@ def hardware(instance_type: str, devices: int, cores: int) -> Hardware:
         )
     default = row.cores_per_device // row.default_lnc if row else 1
     per_device, rest = divmod(cores, count) if cores else (default, 0)
-    legal = {row.cores_per_device // size for size in row.lnc_values} if row else range(1, MOST_CORES_PER_DEVICE + 1)
+    legal = {row.cores_per_device // size for size in row.lnc_values} if row else range(1, MAX_CORES_PER_DEVICE + 1)
     if rest or per_device not in legal:
         raise DriverError(
             f"the node reports {cores} cores on {count} devices, which {_kind(name, known)} cannot have",
@@ -131,10 +131,10 @@ def hardware(instance_type: str, devices: int, cores: int) -> Hardware:
 
 def _kind(name: str, devices: int | None) -> str:
     shown = name[:64] or "a node without the label of its type"
-    return f"{shown} has {devices}" if devices else f"{shown} has 1 to {MOST_DEVICES}"
+    return f"{shown} has {devices}" if devices else f"{shown} has 1 to {MAX_DEVICES}"
 
 
-Wholeness = tuple[tuple[int, ...], tuple[int, ...]]
+UnbrokenSets = tuple[tuple[int, ...], tuple[int, ...]]
 """Free sets of devices by size, largest first; lengths of free runs of cores, longest first. More is better."""
 
 BEST_SCORE = 10
@@ -178,16 +178,16 @@ def free_candidates(hardware: Hardware, taken: int, resource: Resource, count: i
     return [mask for mask in candidates(hardware, resource, count) if not mask & taken]
 
 
-def by_wholeness(hardware: Hardware, taken: int, masks: list[int], shared: int = 0) -> list[int]:
+def least_breaking_first(hardware: Hardware, taken: int, masks: list[int], shared: int = 0) -> list[int]:
     """Sets, the best first: those with the most of ``shared`` (what the pod has already), then those that keep most."""
 
-    def rank(mask: int) -> tuple[int, Wholeness, int]:
-        return -(mask & ~shared).bit_count(), wholeness(hardware, taken | mask), -mask
+    def rank(mask: int) -> tuple[int, UnbrokenSets, int]:
+        return -(mask & ~shared).bit_count(), unbroken_sets(hardware, taken | mask), -mask
 
     return sorted(masks, key=rank, reverse=True)
 
 
-def wholeness(hardware: Hardware, taken: int) -> Wholeness:
+def unbroken_sets(hardware: Hardware, taken: int) -> UnbrokenSets:
     """How much of a node is whole."""
     return _free_sets(hardware, hardware.first_cores(taken)), tuple(free_runs(hardware, taken))
 
@@ -227,7 +227,10 @@ def score(hardware: Hardware, before: int, after: int) -> int:
 
 def _largest_broken(hardware: Hardware, before: int, after: int) -> int:
     """Cores of the largest free set that was free before and is not any more."""
-    (sets_before, runs_before), (sets_after, runs_after) = wholeness(hardware, before), wholeness(hardware, after)
+    (sets_before, runs_before), (sets_after, runs_after) = (
+        unbroken_sets(hardware, before),
+        unbroken_sets(hardware, after),
+    )
     for (size, _), was, is_ in zip(_set_masks(hardware), sets_before, sets_after, strict=True):
         if is_ < was:
             return size * hardware.cores_per_device

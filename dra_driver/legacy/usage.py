@@ -16,7 +16,7 @@ import msgspec
 
 from dra_driver.legacy.annotations import UNUSABLE, Allocation, PodAnnotations, parse_ids, said
 from dra_driver.legacy.placement import union
-from dra_driver.legacy.resource_requests import Demand, at_once
+from dra_driver.legacy.resource_requests import PodRequest, at_once
 from dra_driver.legacy.rules import Hardware, Resource, free_candidates
 from dra_driver.util.errors import DriverError
 
@@ -31,13 +31,13 @@ class Holding:
     Attributes:
         pod: ``namespace/name``.
         allocations: what its annotations say, each key by itself.
-        wants: what it asks for; None when that cannot be read.
+        requests: what it asks for; None when that cannot be read.
         trouble: why the allocations may not be all that it has, or "".
     """
 
     pod: str
     allocations: tuple[Allocation, ...]
-    wants: Demand | None
+    requests: PodRequest | None
     trouble: str = ""
 
 
@@ -54,30 +54,30 @@ class Usage:
     trouble: str = ""
 
 
-def holding(pod: str, annotations: PodAnnotations, wants: Demand | None) -> Holding | None:
+def holding(pod: str, annotations: PodAnnotations, requests: PodRequest | None) -> Holding | None:
     """What a bound pod that has not ended has; None when it has nothing.
 
     Args:
         pod: ``namespace/name``.
         annotations: of the pod.
-        wants: what it asks for; None when that cannot be read.
+        requests: what it asks for; None when that cannot be read.
     """
-    if wants is not None and not wants:
+    if requests is not None and not requests:
         # Annotations on a pod that asks for nothing are no claim to anything: kubelet gives it nothing.
         return None
     # Neither of these changes what is held.
     bare = msgspec.structs.replace(annotations, allocated=None, alloc_time=None)
-    asked = frozenset(want.resource for want in wants or ())
+    asked = frozenset(request.resource for request in requests or ())
     size = sum(len(text) for text in msgspec.structs.astuple(bare) if text)
     found, unreadable = _said(bare, asked) if size <= _USUAL else said(bare, asked)
     most = max(map(_ids, found), default=0)
     # Fewer ids than are in use at one time cannot be all that it has.
-    if wants is not None and most >= at_once(wants):
+    if requests is not None and most >= at_once(requests):
         # A key that cannot be read takes nothing away from what the others say.
-        return Holding(pod, found, wants)
-    fewer = "its annotations tell of fewer devices than it asks for" if wants else "what it asks for cannot be read"
+        return Holding(pod, found, requests)
+    fewer = "its annotations tell of fewer devices than it asks for" if requests else "what it asks for cannot be read"
     missing = fewer if found else "no annotation tells which of its devices it has"
-    return Holding(pod, found, wants, unreadable or missing)
+    return Holding(pod, found, requests, unreadable or missing)
 
 
 @lru_cache(maxsize=4096)
@@ -97,12 +97,12 @@ def usage(hardware: Hardware, holdings: Iterable[Holding], unusable: str | None 
     for item in holdings:
         mask, text = held_by(hardware, item)
         if text:
-            doubtful.append((mask, item.wants))
+            doubtful.append((mask, item.requests))
             trouble = trouble or f"What it may have is kept for pod {item.pod}: {text}"
         else:
             taken |= mask
     # Devices that failed under a pod are its devices still, and what a doubtful pod says tells nothing of another one.
-    possible = union(mask | _may_have(hardware, taken, wants) for mask, wants in doubtful)
+    possible = union(mask | _may_have(hardware, taken, requests) for mask, requests in doubtful)
     return Usage(failed | taken | possible, trouble)
 
 
@@ -117,15 +117,15 @@ def held_by(hardware: Hardware, holding: Holding) -> tuple[int, str]:
     return mask, trouble
 
 
-def _may_have(hardware: Hardware, taken: int, wants: Demand | None) -> int:
+def _may_have(hardware: Hardware, taken: int, requests: PodRequest | None) -> int:
     """All that a pod may have been given, of what others (``taken``) do not have."""
     found = 0
-    for want in wants or ():
-        masks = free_candidates(hardware, taken, want.resource, want.count)
+    for request in requests or ():
+        masks = free_candidates(hardware, taken, request.resource, request.count)
         if not masks:
             return _everything(hardware)  # something that is known is wrong
         found |= union(masks)
-    return found if wants else _everything(hardware)
+    return found if requests else _everything(hardware)
 
 
 def _everything(hardware: Hardware) -> int:

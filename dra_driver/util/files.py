@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 
-READ_LIMIT = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 """Bytes; no file of this driver comes near it."""
 
 
@@ -70,16 +70,16 @@ def read_file(path: Path) -> bytes | None:
     """Content of a regular file, None when there is none under that name.
 
     Raises:
-        OSError: unreadable, a symbolic link, not a regular file, or larger than ``READ_LIMIT``.
+        OSError: unreadable, a symbolic link, not a regular file, or larger than ``MAX_FILE_BYTES``.
     """
     try:
         descriptor = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - opened above without following links
-        data = file.read(READ_LIMIT + 1)
-    if data is None or len(data) > READ_LIMIT:
-        raise OSError(f"{path} is larger than {READ_LIMIT} bytes, so it is none of ours")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if data is None or len(data) > MAX_FILE_BYTES:
+        raise OSError(f"{path} is larger than {MAX_FILE_BYTES} bytes, so it is none of ours")
     return data
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
 
-LONGEST_SECONDS: Final = 120.0
+MAX_ROUND_SECONDS: Final = 120.0
 """Longer than any request to the API server with its retries."""
 PATIENCE_SECONDS: Final = 600.0
 """On a node, for liveness: a restart there keeps kubelet waiting, and mends neither an API server nor a host."""
@@ -49,7 +49,7 @@ class Worker:
         name: str,
         work: Callable[[], float],
         *,
-        longest: float = LONGEST_SECONDS,
+        longest: float = MAX_ROUND_SECONDS,
         settle: float = 0.0,
         backoff: Backoff | None = None,
     ) -> None:

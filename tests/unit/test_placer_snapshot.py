@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
 from dra_driver.kube.types import Pod as ApiPod
 from dra_driver.ultraserver.placer.snapshot import (
-    MOST_RELEASED,
+    MAX_RELEASED,
     pod_of,
     read_released,
     snapshot,
@@ -162,7 +162,7 @@ def test_a_memory_that_cannot_be_read_is_empty(text: str) -> None:
 
 
 def test_the_memory_keeps_what_is_not_over_and_is_bounded() -> None:
-    many = [Released("a", f"g{number}", "s", 1000.0 + number) for number in range(2 * MOST_RELEASED)]
+    many = [Released("a", f"g{number}", "s", 1000.0 + number) for number in range(2 * MAX_RELEASED)]
     kept = read_released(write_released(many, now=1010.0))
-    assert kept == tuple(many[-MOST_RELEASED:])
+    assert kept == tuple(many[-MAX_RELEASED:])
     assert read_released(write_released(many[:20], now=1010.0)) == tuple(many[11:20])

@@ -17,7 +17,15 @@ from dra_driver.kubeletplugin.calls import CallError
 from dra_driver.kubeletplugin.deviceservice import ContainerDevices
 from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy.annotations import Share, ranges
-from dra_driver.legacy.device_plugin.choosing import Choice, Match, Refusal, choose, find, prefer, unknown_pods
+from dra_driver.legacy.device_plugin.choosing import (
+    AllocateError,
+    Choice,
+    Match,
+    awaits_unknown_pod,
+    choose,
+    find,
+    prefer,
+)
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, Offer, answer
 from dra_driver.legacy.device_plugin.recording import Record, record_of
 from dra_driver.legacy.device_plugin.snapshot import Listed, PartialPod, Snapshot, bound_pod, numbers, waits
@@ -184,13 +192,15 @@ class Allocator:
     def _find(self, resource: Resource, count: int) -> tuple[Snapshot, Match | None]:
         """The world and the container that is meant; what the API server tells of its pod is not older than this call.
 
-        Without the API server the watch is all there is. Refusal when it stays unknown which of several is meant.
+        Without the API server the watch is all there is. AllocateError when it stays unknown which of several is meant.
         """
         listed = self._listed()
         world, known = self._world(self._sources.pods(), listed)
         if world is None:
-            raise Refusal("this node has no Neuron device", remedy="look at the log of the device plugin on this node")
-        match = None if unknown_pods(world, known) else find(world, resource, count, self._refused)
+            raise AllocateError(
+                "this node has no Neuron device", remedy="look at the log of the device plugin on this node"
+            )
+        match = None if awaits_unknown_pod(world, known) else find(world, resource, count, self._refused)
         if match is not None and not match.rivals and self._is_as_stored(match):
             # What the watch has told since counts too: a choice may have been made for another pod a moment ago.
             world = self._world(self._sources.pods(), listed)[0] or world
@@ -266,30 +276,30 @@ class Allocator:
             return None, known
         bound = [found for pod in told.values() if (found := bound_pod(pod)) is not None]
         handed = {uid: dict(shares) for uid, shares in self._handed.items()}
-        strangers = tuple(found for key, found in (listed or {}).items() if key not in known)
+        unknown_pods = tuple(found for key, found in (listed or {}).items() if key not in known)
         # kubelet may list a pod for a while that has ended; its devices are free.
         over = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values() if pod.status.phase in ENDED}
         ended = over - {pod.key for pod in bound}
         living = None if listed is None else {key: found for key, found in listed.items() if key not in ended}
-        return Snapshot(offer, bound, living, handed, strangers, frozenset(self._placed)), known
+        return Snapshot(offer, bound, living, handed, unknown_pods, frozenset(self._placed)), known
 
 
-def _nobody(world: Snapshot, resource: Resource, count: int) -> Refusal:
+def _nobody(world: Snapshot, resource: Resource, count: int) -> AllocateError:
     """Why no container was found."""
-    unreadable = next((pod for pod in world.pods if pod.wants is None and waits(world, pod)), None)
+    unreadable = next((pod for pod in world.pods if pod.requests is None and waits(world, pod)), None)
     if unreadable is not None:
-        return Refusal(f"pod {unreadable}: {unreadable.trouble}")
-    return Refusal(
+        return AllocateError(f"pod {unreadable}: {unreadable.trouble}")
+    return AllocateError(
         f"no pod of this node is known that waits for {count} of {resource.value}",
         consequence="nothing is given, for it is not known what was chosen for it",
         remedy="if the API server could not be asked (see the device plugin's log), a new pod will do",
     )
 
 
-def _several(match: Match, resource: Resource, count: int) -> Refusal:
+def _several(match: Match, resource: Resource, count: int) -> AllocateError:
     """Why it is not known which container was found."""
     pods = " and ".join(sorted(map(str, (match.pod, *match.rivals))))
-    return Refusal(
+    return AllocateError(
         f"pods {pods} wait for {count} of {resource.value}, and kubelet lists them all",
         consequence="nothing is given, for it is not known which of them kubelet means",
         remedy="a new pod will do once the API server knows which of them kubelet has rejected",

@@ -24,8 +24,8 @@ from dra_driver.legacy.device_plugin.snapshot import (
     taken_by_others,
 )
 from dra_driver.legacy.placement import union
-from dra_driver.legacy.resource_requests import Role, Want
-from dra_driver.legacy.rules import Resource, by_wholeness, candidates
+from dra_driver.legacy.resource_requests import ContainerRequest, Role
+from dra_driver.legacy.rules import Resource, candidates, least_breaking_first
 from dra_driver.util.errors import DriverError
 
 _LAST: Final = 1 << 64
@@ -36,7 +36,7 @@ class Match:
     """A container that waits for its devices."""
 
     pod: BoundPod
-    want: Want
+    request: ContainerRequest
     listed: bool
     """Whether kubelet told of it; otherwise it is a guess by age."""
     rivals: tuple[BoundPod, ...] = ()
@@ -63,7 +63,7 @@ def find(
     return replace(best, rivals=tuple(rivals))
 
 
-def unknown_pods(world: Snapshot, known: Collection[tuple[str, str]]) -> bool:
+def awaits_unknown_pod(world: Snapshot, known: Collection[tuple[str, str]]) -> bool:
     """Whether kubelet lists a pod without any device that the API server has not told of yet."""
     return any(
         key not in known and not any(any(ids.values()) for ids in found.containers.values())
@@ -76,20 +76,20 @@ def _candidates(world: Snapshot, resource: Resource, count: int, *, again: bool)
     for pod in world.pods:
         if pod.running:  # all its containers have their devices; should kubelet tell otherwise, it means a later pod
             continue
-        waiting = [want for want in pod.wants or () if not _served(world, pod, want, again=again)]
-        fitting = [want for want in waiting if want.resource is resource and want.count == count]
+        waiting = [request for request in pod.requests or () if not _served(world, pod, request, again=again)]
+        fitting = [request for request in waiting if request.resource is resource and request.count == count]
         if not fitting or (not again and waiting[0] is not fitting[0]):
             continue
         yield Match(pod, fitting[0], pod.key in (world.listed or {}))
 
 
-def _served(world: Snapshot, pod: BoundPod, want: Want, *, again: bool) -> bool:
-    counted = world.counted(pod, want.container, want.resource)
+def _served(world: Snapshot, pod: BoundPod, request: ContainerRequest, *, again: bool) -> bool:
+    counted = world.counted(pod, request.container, request.resource)
     if counted is not None:
         return bool(counted)
     # Not a pod that kubelet lists, or an init container, of which it does not tell: that comes before all others.
-    later = any(world.counted(pod, other.container, other.resource) for other in pod.wants or ())
-    handed = want.container in world.handed.get(pod.uid, {}) or _said_to_be_handed_out(pod)
+    later = any(world.counted(pod, other.container, other.resource) for other in pod.requests or ())
+    handed = request.container in world.handed.get(pod.uid, {}) or _said_to_be_handed_out(pod)
     return later or (handed and not again)
 
 
@@ -104,7 +104,7 @@ def _signs(world: Snapshot, match: Match, refused: Collection[str]) -> tuple[boo
         not match.listed,
         match.pod.uid in refused,
         # Served, and kubelet counts nothing for it: most likely it failed for another reason.
-        match.want.container in world.handed.get(match.pod.uid, {}),
+        match.request.container in world.handed.get(match.pod.uid, {}),
     )
 
 
@@ -120,7 +120,7 @@ NEEDS_EXTENDER: Final = "The requested Neuron resources are invalid without the 
 """The vendor's text for a pod that asks for several, and whose devices nobody has chosen."""
 
 
-class Refusal(DriverError):  # noqa: N818 # an answer, no failure of the plugin
+class AllocateError(DriverError):
     """A container that gets nothing. kubelet puts the text into the pod's event and fails the pod."""
 
 
@@ -138,11 +138,11 @@ class Choice:
 
 
 def choose(world: Snapshot, match: Match, counted: frozenset[int]) -> Choice:
-    """What the container gets. ``counted`` are the ids that kubelet will count for it. Raises Refusal."""
+    """What the container gets. ``counted`` are the ids that kubelet will count for it. Raises AllocateError."""
     said = allocation_of(match.pod)
     if isinstance(said, DriverError):
-        raise Refusal(f"pod {match.pod}: {said}", remedy=_AGAIN) from said
-    share = share_of(match.pod, said, match.want.container) if said is not None else None
+        raise AllocateError(f"pod {match.pod}: {said}", remedy=_AGAIN) from said
+    share = share_of(match.pod, said, match.request.container) if said is not None else None
     if said is None or share is None:
         return Choice(_without_extender(world, match, counted), annotated=False)
     _check(world, match, said, share)
@@ -164,7 +164,7 @@ def prefer(
     machine = world.offer.hardware
     free, must = counted_mask(machine, resource, available), counted_mask(machine, resource, needed)
     masks = [mask for mask in candidates(machine, resource, size) if not mask & ~free and not must & ~mask]
-    best = by_wholeness(machine, ((1 << machine.cores) - 1) & ~free, masks)[:1]
+    best = least_breaking_first(machine, ((1 << machine.cores) - 1) & ~free, masks)[:1]
     return [number for mask in best for number in machine.ids(resource, mask)]
 
 
@@ -172,24 +172,24 @@ _AGAIN: Final = "delete the pod, so that its controller makes a new one"
 
 
 def _check(world: Snapshot, match: Match, said: Allocation, share: Share) -> None:
-    """Raise Refusal unless the container can be given what was chosen for it."""
-    machine, want, pod = world.offer.hardware, match.want, match.pod
-    what = f"{share.resource.noun}s {ranges(share.ids)} were chosen for container {want.container!r} of pod {pod}"
-    if share.resource is not want.resource or len(share.ids) != want.count:
-        raise Refusal(
-            f"{what}, which asks for {want.count} of {want.resource.value}",
+    """Raise AllocateError unless the container can be given what was chosen for it."""
+    machine, request, pod = world.offer.hardware, match.request, match.pod
+    what = f"{share.resource.noun}s {ranges(share.ids)} were chosen for container {request.container!r} of pod {pod}"
+    if share.resource is not request.resource or len(share.ids) != request.count:
+        raise AllocateError(
+            f"{what}, which asks for {request.count} of {request.resource.value}",
             consequence="somebody has edited the annotations",
             remedy=_AGAIN,
         )
     if share.resource is Resource.CORE and said.cores_per_device not in (0, machine.cores_per_device):
-        raise Refusal(
+        raise AllocateError(
             f"{what} when a device had {said.cores_per_device} cores, now it has {machine.cores_per_device}",
             consequence="the node's logical core size has changed",
             remedy=_AGAIN,
         )
     mask = counted_mask(machine, share.resource, frozenset(share.ids))
-    if mask not in candidates(machine, want.resource, want.count):
-        raise Refusal(
+    if mask not in candidates(machine, request.resource, request.count):
+        raise AllocateError(
             f"{what}, but {machine.instance_type} has no such connected set", remedy=f"check {ALLOCATION}; {_AGAIN}"
         )
     _check_usable(world, mask, what)
@@ -200,7 +200,7 @@ def _check_usable(world: Snapshot, mask: int, what: str) -> None:
     machine = world.offer.hardware
     lost = [chip for chip in machine.ids(Resource.DEVICE, mask) if chip not in world.offer.usable]
     if lost:
-        raise Refusal(
+        raise AllocateError(
             f"{what}, but {', '.join(f'neuron{chip}' for chip in lost)} cannot be used now",
             consequence="the pod fails",
             remedy="look at the log of the device plugin on this node for the reason",
@@ -212,52 +212,53 @@ def _check_free(world: Snapshot, match: Match, mask: int, what: str) -> None:
         # What was chosen for a pod that has nothing yet counts for those who choose. Here it is enough that the second
         # of two is refused, or an edit of one pod would fail another one.
         if taken.mask & mask and not taken.waits:
-            raise Refusal(f"{what}, but pod {other} has some of them", consequence="none is given", remedy=_AGAIN)
-    if match.want.role is not Role.INIT and _of_siblings(world, match) & mask:
-        raise Refusal(f"{what}, but another container of the pod has some of them", remedy=_AGAIN)
+            raise AllocateError(f"{what}, but pod {other} has some of them", consequence="none is given", remedy=_AGAIN)
+    if match.request.role is not Role.INIT and _of_siblings(world, match) & mask:
+        raise AllocateError(f"{what}, but another container of the pod has some of them", remedy=_AGAIN)
 
 
 def _of_siblings(world: Snapshot, match: Match) -> int:
     """What containers of the same pod have that run at the same time."""
-    lasting = {want.container for want in match.pod.wants or () if want.role is not Role.INIT}
+    lasting = {request.container for request in match.pod.requests or () if request.role is not Role.INIT}
     shares = world.handed.get(match.pod.uid, {}).items()
     machine = world.offer.hardware
     return union(
         counted_mask(machine, share.resource, frozenset(share.ids))
         for container, share in shares
-        if container in lasting and container != match.want.container
+        if container in lasting and container != match.request.container
     )
 
 
 def _without_extender(world: Snapshot, match: Match, counted: frozenset[int]) -> Share:
     """One or all, of what nobody has."""
-    machine, want, pod = world.offer.hardware, match.want, match.pod
-    if want.count not in (1, machine.units(want.resource)):
-        raise Refusal(
-            f"{NEEDS_EXTENDER}: container {want.container!r} of pod {pod} asks for {want.count} of "
-            f"{want.resource.value}, and no annotation tells which",
+    machine, request, pod = world.offer.hardware, match.request, match.pod
+    if request.count not in (1, machine.units(request.resource)):
+        raise AllocateError(
+            f"{NEEDS_EXTENDER}: container {request.container!r} of pod {pod} asks for {request.count} of "
+            f"{request.resource.value}, and no annotation tells which",
             consequence="without it only one or all can be had",
             remedy="install the scheduler extension and set the pod's schedulerName, or ask for 1 or "
-            f"{machine.units(want.resource)}",
+            f"{machine.units(request.resource)}",
         )
     others = taken_by_others(world, pod)
     for other, taken in others:
         if taken.trouble:
-            raise Refusal(
+            raise AllocateError(
                 f"which devices pod {other} has is not known: {taken.trouble}",
                 consequence=f"so none can be given to pod {pod} without an extender's choice",
                 remedy=f"delete pod {other}, or let an extender choose",
             )
     busy = union(taken.mask for _, taken in others) | world.offer.mask_of_unusable()
-    own = _of_siblings(world, match) if want.role is not Role.INIT else 0
-    free = [mask for mask in candidates(machine, want.resource, want.count) if not mask & (busy | own)]
+    own = _of_siblings(world, match) if request.role is not Role.INIT else 0
+    free = [mask for mask in candidates(machine, request.resource, request.count) if not mask & (busy | own)]
     if not free:
-        raise Refusal(
-            f"{want.count} of {want.resource.value} for container {want.container!r} of pod {pod} are not free",
+        raise AllocateError(
+            f"{request.count} of {request.resource.value} for container {request.container!r} of pod {pod} are not "
+            "free",
             consequence="the pod fails",
             remedy=f"pods on this node that use {Resource.DEVICE.value} and {Resource.CORE.value} share its chips; "
             "an extender keeps them apart",
         )
-    wished = counted_mask(machine, want.resource, counted)
-    mask = wished if wished in free else by_wholeness(machine, busy | own, free, handed_mask(world, pod))[0]
-    return Share(want.container, want.resource, machine.ids(want.resource, mask))
+    wished = counted_mask(machine, request.resource, counted)
+    mask = wished if wished in free else least_breaking_first(machine, busy | own, free, handed_mask(world, pod))[0]
+    return Share(request.container, request.resource, machine.ids(request.resource, mask))

@@ -14,7 +14,7 @@ from dra_driver.claims import logical_cores
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kubeletplugin.deviceservice import ContainerDevices, DeviceNode, PluginDevice
 from dra_driver.legacy.annotations import Share
-from dra_driver.legacy.rules import MOST_CORES_PER_DEVICE, MOST_DEVICES, Hardware, Resource, hardware
+from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, Hardware, Resource, hardware
 from dra_driver.topology.instance_types import lookup
 
 BROKEN: Final = frozenset({"device-invalid"})
@@ -72,9 +72,9 @@ def offer(inventory: NodeInventory, before: Offer | None) -> Offer | None:
     highest = max(device.index for device in inventory.devices)
     counts = {device.core_count for device in inventory.devices} - {None}
     physical = kind.cores_per_device if kind else min((count for count in counts if count), default=1)
-    per_device = min(max(physical // size, 1), MOST_CORES_PER_DEVICE)
+    per_device = min(max(physical // size, 1), MAX_CORES_PER_DEVICE)
     seen = before.hardware.devices if before is not None else 0
-    devices = (kind.devices if kind else None) or min(max(highest + 1, seen), MOST_DEVICES)
+    devices = (kind.devices if kind else None) or min(max(highest + 1, seen), MAX_DEVICES)
     return Offer(
         hardware(inventory.instance_type or "", devices, devices * per_device),
         {chip.index: numbers for chip in inventory.devices if (numbers := _numbers(inventory, chip, devices))},

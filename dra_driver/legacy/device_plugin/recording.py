@@ -19,7 +19,7 @@ from dra_driver.legacy.device_plugin.snapshot import (
     allocation_of,
     share_of,
 )
-from dra_driver.legacy.resource_requests import Role, Want
+from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.util.errors import DriverError
 
 FAILED: Final = "neuron.aws.com/failed-devices"
@@ -56,13 +56,13 @@ def record_of(world: Snapshot, pod: BoundPod, share: Share, now: int) -> Record 
 
 def _lacking(world: Snapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
     said = allocation_of(pod)
-    if isinstance(said, DriverError) or not pod.wants:
+    if isinstance(said, DriverError) or not pod.requests:
         return {}
-    decisive = [want for want in pod.wants if _is_shown(want)] or pod.wants
-    if said is not None and all(share_of(pod, said, want.container) for want in decisive):
-        done = all(_share(world, pod, want) is not None for want in decisive)
+    decisive = [request for request in pod.requests if _is_shown(request)] or pod.requests
+    if said is not None and all(share_of(pod, said, request.container) for request in decisive):
+        done = all(_share(world, pod, request) is not None for request in decisive)
         return _YES if done and not said.handed_out else {}
-    shares = tuple(share for want in pod.wants if (share := _share(world, pod, want)) is not None)
+    shares = tuple(share for request in pod.requests if (share := _share(world, pod, request)) is not None)
     if not shares or _same(said, shares):
         return {}
     # What somebody has taken away from an extender's choice is put back as it was.
@@ -74,19 +74,19 @@ def _same(said: Allocation | None, shares: tuple[Share, ...]) -> bool:
     return said is not None and set(said.shares) == set(shares)
 
 
-def _is_shown(want: Want) -> bool:
+def _is_shown(request: ContainerRequest) -> bool:
     """Whether kubelet tells what the container has."""
-    return want.role is not Role.INIT
+    return request.role is not Role.INIT
 
 
-def _share(world: Snapshot, pod: BoundPod, want: Want) -> Share | None:
+def _share(world: Snapshot, pod: BoundPod, request: ContainerRequest) -> Share | None:
     """What a container has, by this process's memory or by kubelet's count."""
-    handed = world.handed.get(pod.uid, {}).get(want.container)
+    handed = world.handed.get(pod.uid, {}).get(request.container)
     if handed is not None:
         return handed
-    counted = world.counted(pod, want.container, want.resource)
-    ids = tuple(sorted(number for number in counted or () if number < world.offer.hardware.units(want.resource)))
-    return Share(want.container, want.resource, ids) if len(ids) == want.count else None
+    counted = world.counted(pod, request.container, request.resource)
+    ids = tuple(sorted(number for number in counted or () if number < world.offer.hardware.units(request.resource)))
+    return Share(request.container, request.resource, ids) if len(ids) == request.count else None
 
 
 def unusable_annotations(annotations: Mapping[str, str], unusable: tuple[int, ...]) -> dict[str, str | None]:

@@ -12,7 +12,7 @@ from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy.annotations import Allocation, PodAnnotations, Share, from_mapping, read
 from dra_driver.legacy.device_plugin.devices import Offer
 from dra_driver.legacy.placement import union
-from dra_driver.legacy.resource_requests import ENDED, Demand, PodSpec, PodStatus, Role, demand
+from dra_driver.legacy.resource_requests import ENDED, PodRequest, PodSpec, PodStatus, Role, pod_request
 from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.legacy.usage import held_by, held_if_there, holding
 from dra_driver.util.errors import DriverError
@@ -43,7 +43,7 @@ class BoundPod:
         uid: of the pod.
         created: RFC 3339.
         running: whether kubelet has started it, hence has allocated for all its containers.
-        wants: what it asks for; None when that cannot be read.
+        requests: what it asks for; None when that cannot be read.
         trouble: why it cannot be read, or "".
         annotations: those in use.
         by_plugin: whether this plugin has chosen what they tell.
@@ -54,7 +54,7 @@ class BoundPod:
     uid: str
     created: str
     running: bool
-    wants: Demand | None
+    requests: PodRequest | None
     trouble: str
     annotations: PodAnnotations
     by_plugin: bool = False
@@ -72,12 +72,12 @@ def bound_pod(pod: PartialPod) -> BoundPod | None:
     """The pod, None when it has ended or asks for nothing of Neuron."""
     if pod.status.phase in ENDED:
         return None
-    wants: Demand | None
+    requests: PodRequest | None
     try:
-        wants, trouble = demand(pod.spec.init_containers, pod.spec.containers), ""
+        requests, trouble = pod_request(pod.spec.init_containers, pod.spec.containers), ""
     except DriverError as error:
-        wants, trouble = None, str(error)
-    if wants == ():
+        requests, trouble = None, str(error)
+    if requests == ():
         return None
     meta = pod.metadata
     return BoundPod(
@@ -86,7 +86,7 @@ def bound_pod(pod: PartialPod) -> BoundPod | None:
         meta.uid,
         meta.creation_timestamp or "",
         pod.status.phase == "Running",
-        wants,
+        requests,
         trouble,
         from_mapping(meta.annotations or {}),
         (meta.annotations or {}).get(CHOSEN_BY) == DEVICE_PLUGIN,
@@ -108,7 +108,7 @@ class Snapshot:
         pods: of the node, those that have not ended and ask for Neuron resources (or for something unreadable).
         listed: None when kubelet cannot be asked.
         handed: what this process has handed out.
-        strangers: pods that kubelet lists and the API server has not told of.
+        unknown_pods: pods that kubelet lists and the API server has not told of.
         placed: UIDs of pods to which this process has handed out what an extender had chosen, whatever has become of
             their annotations since.
     """
@@ -117,7 +117,7 @@ class Snapshot:
     pods: Sequence[BoundPod]
     listed: Listed | None
     handed: Handed = field(default_factory=dict)
-    strangers: Sequence[PodDevices] = ()
+    unknown_pods: Sequence[PodDevices] = ()
     placed: frozenset[str] = frozenset()
 
     def counted(self, pod: BoundPod, container: str, resource: Resource) -> frozenset[int] | None:
@@ -152,18 +152,18 @@ def taken_by_others(world: Snapshot, pod: BoundPod) -> list[tuple[str, Taken]]:
     """What each other pod has, or is to have, with its name."""
     found = [(str(other), taken_by(world, other)) for other in world.pods if other.uid != pod.uid]
     machine = world.offer.hardware
-    for stranger in world.strangers:
+    for unknown in world.unknown_pods:
         mask = 0
         for resource in Resource:
-            mask |= counted_mask(machine, resource, numbers(stranger.devices(resource.value)))
-        found.append((f"{stranger.namespace}/{stranger.name}", Taken(mask)))
+            mask |= counted_mask(machine, resource, numbers(unknown.devices(resource.value)))
+        found.append((f"{unknown.namespace}/{unknown.name}", Taken(mask)))
     return found
 
 
 def taken_by(world: Snapshot, pod: BoundPod) -> Taken:
     """What one pod has."""
     mask, idle = handed_mask(world, pod) | _unexplained(world, pod), waits(world, pod)
-    known = holding(str(pod), pod.annotations, pod.wants)
+    known = holding(str(pod), pod.annotations, pod.requests)
     if known is None:
         return Taken(mask, waits=idle)
     said, trouble = held_by(world.offer.hardware, known)
@@ -207,7 +207,7 @@ def counted_mask(machine: Hardware, resource: Resource, ids: frozenset[int]) -> 
 
 def _all_handed(world: Snapshot, pod: BoundPod) -> bool:
     shares = world.handed.get(pod.uid, {})
-    return bool(pod.wants) and all(want.container in shares for want in pod.wants or ())
+    return bool(pod.requests) and all(request.container in shares for request in pod.requests or ())
 
 
 def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
@@ -229,7 +229,7 @@ def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
     for pod in world.pods:
         if pod.key in kept_apart:
             continue
-        known = holding(str(pod), pod.annotations, pod.wants)
+        known = holding(str(pod), pod.annotations, pod.requests)
         allocations = known.allocations if known is not None else ()
         shares = [Allocation((share,), said.cores_per_device) for said in allocations for share in said.shares]
         shares += [Allocation((share,)) for share in world.handed.get(pod.uid, {}).values()]
@@ -243,7 +243,7 @@ def _chosen_by_extender(pod: BoundPod) -> bool:
     if pod.by_plugin:
         return False
     try:
-        return read(pod.annotations, {want.resource for want in pod.wants or ()}) is not None
+        return read(pod.annotations, {request.resource for request in pod.requests or ()}) is not None
     except DriverError:
         return False
 
@@ -257,22 +257,22 @@ def share_of(pod: BoundPod, allocation: Allocation, container: str) -> Share | N
     named = allocation.of(container)
     if named is not None:
         return named
-    want = next((want for want in pod.wants or () if want.container == container), None)
+    request = next((request for request in pod.requests or () if request.container == container), None)
     whole = next((share for share in allocation.shares if not share.container), None)
-    if want is None or whole is None or whole.resource is not want.resource:
+    if request is None or whole is None or whole.resource is not request.resource:
         return None
     start = 0
-    if want.role is not Role.INIT:
-        for other in pod.wants or ():
+    if request.role is not Role.INIT:
+        for other in pod.requests or ():
             if other.container == container:
                 break
-            start += other.count if other.role is not Role.INIT and other.resource is want.resource else 0
-    return Share(container, want.resource, whole.ids[start : start + want.count])
+            start += other.count if other.role is not Role.INIT and other.resource is request.resource else 0
+    return Share(container, request.resource, whole.ids[start : start + request.count])
 
 
 def allocation_of(pod: BoundPod) -> Allocation | DriverError | None:
     """What the annotations say, why they cannot be read, or None when they say nothing."""
     try:
-        return read(pod.annotations, {want.resource for want in pod.wants or ()})
+        return read(pod.annotations, {request.resource for request in pod.requests or ()})
     except DriverError as error:
         return error

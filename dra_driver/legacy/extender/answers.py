@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from dra_driver.legacy.extender.binding import Binder, Order
+from dra_driver.legacy.extender.binding import Binder, BindRequest
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.preemption import victims
 from dra_driver.legacy.extender.wire import (
@@ -27,10 +27,10 @@ from dra_driver.legacy.extender.wire import (
     encode,
     named_nodes,
     proposed_victims,
-    wanted,
+    requests_of,
 )
-from dra_driver.legacy.placement import Packing, Refusal, union
-from dra_driver.legacy.resource_requests import Demand
+from dra_driver.legacy.placement import DoesNotFit, Packing, union
+from dra_driver.legacy.resource_requests import PodRequest
 from dra_driver.legacy.rules import Hardware, score
 from dra_driver.util.errors import DriverError
 
@@ -64,15 +64,15 @@ class Filtered:
     unjudged: list[str]
 
 
-class _Table:
+class _CachedFits:
     """What is remembered about one request: by kind of node, and by node."""
 
     __slots__ = ("_packings", "_shape", "refusals", "scores")
 
-    def __init__(self, shape: Demand) -> None:
+    def __init__(self, shape: PodRequest) -> None:
         self._shape = shape
         self._packings: dict[Hardware, Packing] = {}
-        self.refusals: dict[str, Refusal | None] = {}
+        self.refusals: dict[str, DoesNotFit | None] = {}
         self.scores: dict[str, int] = {}
 
     def packing(self, hardware: Hardware) -> Packing:
@@ -83,7 +83,7 @@ class _Table:
         return found
 
 
-class Verdicts:
+class FitCache:
     """About the nodes of ``cluster``; may be asked from any thread.
 
     Args:
@@ -94,21 +94,21 @@ class Verdicts:
     def __init__(self, cluster: Cluster, seconds: float = JUDGE_SECONDS) -> None:
         self._cluster = cluster
         self._seconds = seconds
-        self._tables: OrderedDict[Demand, _Table] = OrderedDict()
+        self._cached: OrderedDict[PodRequest, _CachedFits] = OrderedDict()
         cluster.touched = self._forget
 
     @property
     def remembered(self) -> list[int]:
         """For how many nodes the verdict on each remembered request is known."""
         with self._cluster.lock:
-            return [len(table.refusals) for table in self._tables.values()]
+            return [len(cached.refusals) for cached in self._cached.values()]
 
-    def filter(self, names: Iterable[str], wants: Demand) -> Filtered:
+    def filter(self, names: Iterable[str], requests: PodRequest) -> Filtered:
         """Where a pod fits."""
         found = Filtered([], {}, {}, [])
         with self._cluster.lock:
-            table, until = self._table(wants), time.monotonic() + self._seconds
-            refusals = table.refusals
+            cached, until = self._cached_for(requests), time.monotonic() + self._seconds
+            refusals = cached.refusals
             for name in names:
                 try:
                     refusal = refusals[name]
@@ -116,7 +116,7 @@ class Verdicts:
                     if time.monotonic() > until:
                         found.unjudged.append(name)
                         continue
-                    refusal = self._verdict(name, table)
+                    refusal = self._fit(name, cached)
                 if refusal is None:
                     found.fitting.append(name)
                 elif refusal.lasting:
@@ -125,24 +125,26 @@ class Verdicts:
                     found.failed[name] = refusal.text
         return found
 
-    def scores(self, names: Iterable[str], wants: Demand) -> list[tuple[str, int]]:
+    def scores(self, names: Iterable[str], requests: PodRequest) -> list[tuple[str, int]]:
         """0 to 10 for each node: how well it packs; 0 also where there was no time to find out."""
         found: list[tuple[str, int]] = []
         with self._cluster.lock:
-            table, until = self._table(wants), time.monotonic() + self._seconds
+            cached, until = self._cached_for(requests), time.monotonic() + self._seconds
             for name in names:
-                score_ = table.scores.get(name)
+                score_ = cached.scores.get(name)
                 if score_ is None:
-                    score_ = 0 if time.monotonic() > until else self._judge(name, table)
+                    score_ = 0 if time.monotonic() > until else self._judge(name, cached)
                 found.append((name, score_))
         return found
 
-    def victims(self, proposed: Mapping[str, Sequence[str]], wants: Demand, priority: int) -> dict[str, list[str]]:
+    def victims(
+        self, proposed: Mapping[str, Sequence[str]], requests: PodRequest, priority: int
+    ) -> dict[str, list[str]]:
         """By node the UIDs of the pods to evict for a pod, for as many nodes as are done in time.
 
         Args:
             proposed: what kube-scheduler would evict, by node.
-            wants: what the pod asks for.
+            requests: what the pod asks for.
             priority: of the pod.
         """
         end = time.monotonic() + PREEMPTION_SECONDS
@@ -151,53 +153,53 @@ class Verdicts:
             tenancy = self._cluster.tenancy(name)
             if time.monotonic() >= end:
                 break
-            chosen = tenancy and victims(tenancy, wants, priority, uids, lambda: time.monotonic() < end)
+            chosen = tenancy and victims(tenancy, requests, priority, uids, lambda: time.monotonic() < end)
             if chosen:
                 found[name] = chosen
         return found
 
-    def _table(self, wants: Demand) -> _Table:
-        shape = _shape(wants)
-        found = self._tables.get(shape)
+    def _cached_for(self, requests: PodRequest) -> _CachedFits:
+        shape = _shape(requests)
+        found = self._cached.get(shape)
         if found is None:
-            found = self._tables[shape] = _Table(shape)
-        self._tables.move_to_end(shape)
-        if len(self._tables) > SHAPES:
-            self._tables.popitem(last=False)
+            found = self._cached[shape] = _CachedFits(shape)
+        self._cached.move_to_end(shape)
+        if len(self._cached) > SHAPES:
+            self._cached.popitem(last=False)
         return found
 
-    def _verdict(self, name: str, table: _Table) -> Refusal | None:
+    def _fit(self, name: str, cached: _CachedFits) -> DoesNotFit | None:
         seen = self._cluster.look(name)
-        refusal = seen if isinstance(seen, Refusal) else _fits(table.packing(seen[0]), seen[1])
+        refusal = seen if isinstance(seen, DoesNotFit) else _fits(cached.packing(seen[0]), seen[1])
         if refusal is not None:
             refusal = self._cluster.explained(name, refusal)
         # Names come from outside: those that are no nodes must not fill the memory.
         if self._cluster.knows(name):
-            table.refusals[name] = refusal
+            cached.refusals[name] = refusal
         return refusal
 
-    def _judge(self, name: str, table: _Table) -> int:
+    def _judge(self, name: str, cached: _CachedFits) -> int:
         seen = self._cluster.look(name)
-        found = 0 if isinstance(seen, Refusal) else _score(table.packing(seen[0]), seen[1])
+        found = 0 if isinstance(seen, DoesNotFit) else _score(cached.packing(seen[0]), seen[1])
         if self._cluster.knows(name):
-            table.scores[name] = found
+            cached.scores[name] = found
         return found
 
     def _forget(self, name: str) -> None:
-        for table in self._tables.values():
-            table.refusals.pop(name, None)
-            table.scores.pop(name, None)
+        for cached in self._cached.values():
+            cached.refusals.pop(name, None)
+            cached.scores.pop(name, None)
 
 
 @lru_cache(maxsize=16384)
 def _score(packing: Packing, taken: int) -> int:
     found = packing.place(taken)
-    return 0 if isinstance(found, Refusal) else score(packing.hardware, taken, taken | union(found))
+    return 0 if isinstance(found, DoesNotFit) else score(packing.hardware, taken, taken | union(found))
 
 
-def _shape(wants: Demand) -> Demand:
+def _shape(requests: PodRequest) -> PodRequest:
     """What is asked for, without names: equal for all pods that can go to the same nodes."""
-    return tuple(replace(want, container="") for want in wants)
+    return tuple(replace(request, container="") for request in requests)
 
 
 _SHOWN: Final = 5
@@ -206,18 +208,18 @@ _SHOWN: Final = 5
 log = logging.getLogger(__name__)
 
 
-def filter_(verdicts: Verdicts, body: bytes) -> bytes:
+def filter_(fit_cache: FitCache, body: bytes) -> bytes:
     """Which of the candidates have room for the pod."""
     args = decode_args(body)
     nodes = named_nodes(args)
     try:
-        wants = wanted(args.pod)
+        requests = requests_of(args.pod)
     except DriverError as error:
         # As a reason on every node: the pod's event shows it, and the scheduler waits for a change of the pod.
-        found, wants = Filtered([], {}, dict.fromkeys(nodes, _sentence(error)), []), ()
+        found, requests = Filtered([], {}, dict.fromkeys(nodes, _sentence(error)), []), ()
     else:
-        found = verdicts.filter(nodes, wants) if wants else Filtered(list(nodes), {}, {}, [])
-    _report(args, wants, found, len(nodes))
+        found = fit_cache.filter(nodes, requests) if requests else Filtered(list(nodes), {}, {}, [])
+    _report(args, requests, found, len(nodes))
     if found.unjudged and not found.fitting:
         # An error, not a verdict: the scheduler tries a pod again within seconds then, and else after minutes.
         return encode(FilterResult(error=_unfinished(len(found.unjudged), len(nodes))))
@@ -231,30 +233,30 @@ def filter_(verdicts: Verdicts, body: bytes) -> bytes:
     return encode(result)
 
 
-def prioritize(verdicts: Verdicts, body: bytes) -> bytes:
+def prioritize(fit_cache: FitCache, body: bytes) -> bytes:
     """How well each of the candidates packs, 0 to 10."""
     args = decode_args(body)
     nodes = named_nodes(args)
     try:
-        wants = wanted(args.pod)
+        requests = requests_of(args.pod)
     except DriverError:
-        wants = ()
-    scores = verdicts.scores(nodes, wants) if wants else [(name, 0) for name in nodes]
+        requests = ()
+    scores = fit_cache.scores(nodes, requests) if requests else [(name, 0) for name in nodes]
     return encode([HostPriority(name, score) for name, score in scores])
 
 
-def preempt(verdicts: Verdicts, body: bytes) -> bytes:
+def preempt(fit_cache: FitCache, body: bytes) -> bytes:
     """Which pods to evict for the pod, by node; nodes where that does not help are left out."""
     args = decode_preemption(body)
     proposed = proposed_victims(args)
     try:
-        wants = wanted(args.pod)
+        requests = requests_of(args.pod)
     except DriverError:
         return encode(PreemptionResult({}))
-    if not wants:
+    if not requests:
         return encode(PreemptionResult(proposed))
     by_count = {name: [pod.uid for pod in item.pods or ()] for name, item in proposed.items()}
-    found = verdicts.victims(by_count, wants, args.pod.spec.priority or 0)
+    found = fit_cache.victims(by_count, requests, args.pod.spec.priority or 0)
     meta = args.pod.metadata
     log.info(
         "POD %s/%s may evict others in %d of %d nodes%s",
@@ -268,21 +270,21 @@ def preempt(verdicts: Verdicts, body: bytes) -> bytes:
 def bind(binder: Binder, body: bytes) -> tuple[bytes, bool]:
     """Bind the pod and choose its devices: the answer, and whether it was done. Waits for the API server."""
     args = decode_binding(body)
-    order = Order(args.pod_namespace, args.pod_name, args.pod_uid, args.node)
+    request = BindRequest(args.pod_namespace, args.pod_name, args.pod_uid, args.node)
     try:
-        binder.bind(order)
+        binder.bind(request)
     except DriverError as error:
-        log.warning("POD %s was not bound to Node:%s: %s", order.key, order.node, error)
+        log.warning("POD %s was not bound to Node:%s: %s", request.key, request.node, error)
         return encode(BindingResult(str(error))), False
     return encode(BindingResult()), True
 
 
-def _report(args: Args, wants: Demand, found: Filtered, candidates: int) -> None:
+def _report(args: Args, requests: PodRequest, found: Filtered, candidates: int) -> None:
     """The facts of the vendor's log lines, in one line."""
     if not log.isEnabledFor(logging.INFO):
         return
     meta = args.pod.metadata
-    asked = ", ".join(f"{want.count} of {want.resource.value}" for want in wants[:_SHOWN])
+    asked = ", ".join(f"{request.count} of {request.resource.value}" for request in requests[:_SHOWN])
     failed = found.failed | found.lasting
     reasons = {name: failed[name] for name in list(failed)[:_SHOWN]}
     log.info(

@@ -17,8 +17,8 @@ from dra_driver.kube.watch import Reflector
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, Allocation, Share, usage_map
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant
 from dra_driver.legacy.extender.wire import NODES, PODS, RUNNING, Node, PartialNode, PartialPod, Pod, node_of, pod_of
-from dra_driver.legacy.placement import Refusal, place, union
-from dra_driver.legacy.resource_requests import Demand
+from dra_driver.legacy.placement import DoesNotFit, place, union
+from dra_driver.legacy.resource_requests import PodRequest
 from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.legacy.usage import Holding, Usage, held_if_there, usage
 from dra_driver.util.backoff import Backoff
@@ -100,7 +100,7 @@ class Choices:
         return chosen
 
 
-_UNKNOWN: Final = Refusal("The node is not known to the Neuron extender yet", lasting=False)
+_UNKNOWN: Final = DoesNotFit("The node is not known to the Neuron extender yet", lasting=False)
 
 
 class Cluster:
@@ -188,17 +188,17 @@ class Cluster:
         """Whether there is a node of that name."""
         return name in self._nodes
 
-    def look(self, name: str) -> tuple[Hardware, int] | Refusal:
+    def look(self, name: str) -> tuple[Hardware, int] | DoesNotFit:
         """What a node is and which of its cores are taken, or why it can give nothing at all."""
         with self.lock:
             node, used = self._nodes.get(name), self._used(name)
         if node is None:
             return _UNKNOWN
         if node.hardware is None or used is None:
-            return Refusal(_sentence(node.trouble), lasting=False)
+            return DoesNotFit(_sentence(node.trouble), lasting=False)
         return node.hardware, used.taken
 
-    def explained(self, name: str, refusal: Refusal) -> Refusal:
+    def explained(self, name: str, refusal: DoesNotFit) -> DoesNotFit:
         """Why a node has no room, with the reason why it keeps devices that nobody may have."""
         with self.lock:
             used = self._used(name)
@@ -219,20 +219,20 @@ class Cluster:
 
     # Choosing
 
-    def choose(self, uid: str, key: str, node: str, wants: Demand) -> Choice | Refusal:
+    def choose(self, uid: str, key: str, node: str, requests: PodRequest) -> Choice | DoesNotFit:
         """Choose sets for a pod on a node, and keep them for it; an earlier choice for it is given up."""
         with self.lock:
             self._forget(uid)
             seen = self.look(node)
-            if isinstance(seen, Refusal):
+            if isinstance(seen, DoesNotFit):
                 return seen
             hardware, taken = seen
-            found = place(hardware, taken, wants)
-            if isinstance(found, Refusal):
+            found = place(hardware, taken, requests)
+            if isinstance(found, DoesNotFit):
                 return self.explained(node, found)
             shares = tuple(
-                Share(want.container, want.resource, hardware.ids(want.resource, mask))
-                for want, mask in zip(wants, found, strict=True)
+                Share(request.container, request.resource, hardware.ids(request.resource, mask))
+                for request, mask in zip(requests, found, strict=True)
             )
             self._choose(uid, Chosen(key, node, Allocation(shares, hardware.cores_per_device)))
             return Choice(hardware, shares, taken, taken | union(found))
@@ -389,7 +389,7 @@ class Cluster:
                 # Whatever others write into its annotations, it has what was chosen for it.
                 more = [part for part in (said.allocations if said else ()) if held_if_there(hardware, part)]
                 pod = self._pod(uid, chosen.key)
-                found[uid] = Holding(chosen.key, (chosen.allocation, *more), pod.wants if pod else None)
+                found[uid] = Holding(chosen.key, (chosen.allocation, *more), pod.requests if pod else None)
         return found
 
     def _pod(self, uid: str, key: str) -> Pod | None:

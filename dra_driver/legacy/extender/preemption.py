@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.legacy.placement import Packing, cores_of
-from dra_driver.legacy.resource_requests import Demand, at_once
+from dra_driver.legacy.resource_requests import PodRequest, at_once
 from dra_driver.legacy.rules import Hardware, Resource, free_candidates
 from dra_driver.legacy.usage import Holding, held_by, usage
 
@@ -36,26 +36,26 @@ class Tenancy:
 
 
 def victims(
-    node: Tenancy, wants: Demand, priority: int, proposed: Sequence[str], in_time: Callable[[], bool]
+    node: Tenancy, requests: PodRequest, priority: int, proposed: Sequence[str], in_time: Callable[[], bool]
 ) -> list[str] | None:
     """UIDs of the pods to evict, of falling priority; None where that makes no room, or when it takes too long.
 
     Args:
         node: where.
-        wants: what the pod asks for.
+        requests: what the pod asks for.
         priority: of the pod.
         proposed: UIDs that kube-scheduler would evict, of falling priority. Those that are no tenants stay among them:
             they have something else that the pod needs.
         in_time: asked now and then.
     """
-    asked, packing = frozenset(proposed), Packing(node.hardware, wants)
+    asked, packing = frozenset(proposed), Packing(node.hardware, requests)
     if _is_enough(node, packing, asked, asked):
         return list(proposed)
     lower = {item.uid: item for item in node.tenants if item.uid in asked or _priority(item, priority) < priority}
     found = frozenset(lower)
     if not _is_enough(node, packing, asked, found):
         return None
-    crowd = _crowd(node, wants, lower.values())
+    crowd = _crowd(node, requests, lower.values())
     for item in sorted(lower.values(), key=lambda item: (-_priority(item, 0), -crowd[item.uid], item.uid in asked)):
         if not in_time():
             return None
@@ -79,19 +79,22 @@ def _taken(node: Tenancy, staying: Iterable[Tenant]) -> int:
 
 def _counts(node: Tenancy, uids: frozenset[str]) -> list[int]:
     """What kube-scheduler counts as used by some pods, for each resource."""
-    asked = [item.holding.wants or () for item in node.tenants if item.uid in uids]
-    return [sum(at_once(want for want in wants if want.resource is kind) for wants in asked) for kind in Resource]
+    asked = [item.holding.requests or () for item in node.tenants if item.uid in uids]
+    return [
+        sum(at_once(request for request in requests if request.resource is kind) for requests in asked)
+        for kind in Resource
+    ]
 
 
-def _crowd(node: Tenancy, wants: Demand, lower: Collection[Tenant]) -> dict[str, int]:
+def _crowd(node: Tenancy, requests: PodRequest, lower: Collection[Tenant]) -> dict[str, int]:
     """By UID the least number of pods that must go for a set in which the pod has something."""
     machine, uids = node.hardware, {item.uid for item in lower}
     masks = {item.uid: held_by(machine, item.holding)[0] for item in lower}
-    want = max(wants, key=lambda want: cores_of(machine, want))
+    request = max(requests, key=lambda request: cores_of(machine, request))
     staying = _taken(node, (item for item in node.tenants if item.uid not in uids))
     sets = [
         (candidate, sum(bool(mask & candidate) for mask in masks.values()))
-        for candidate in free_candidates(machine, staying, want.resource, want.count)
+        for candidate in free_candidates(machine, staying, request.resource, request.count)
     ]
     return {
         uid: min((number for candidate, number in sets if mask & candidate), default=len(masks))

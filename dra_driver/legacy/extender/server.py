@@ -24,12 +24,12 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from dra_driver.legacy.extender import answers
-from dra_driver.legacy.extender.answers import Verdicts
+from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.metrics import Operations
 from dra_driver.util.errors import DriverError
 
-MOST_CONNECTIONS: Final = 256
+MAX_CONNECTIONS: Final = 256
 """Far more than schedulers and probes have open, far fewer than a process may have files."""
 HANDSHAKE_SECONDS: Final = 10.0
 PAUSE_SECONDS: Final = 0.5
@@ -148,7 +148,7 @@ class Listener:
     def _has_room(self) -> bool:
         """Whether one more can be had, after the oldest that is being answered nothing has been closed for it."""
         self._connections = [item for item in self._connections if not item.over]
-        if len(self._connections) < MOST_CONNECTIONS:
+        if len(self._connections) < MAX_CONNECTIONS:
             return True
         idle = next((item for item in self._connections if not item.answers), None)
         if idle is None:
@@ -184,7 +184,7 @@ def _close_given_up(accepted: socket.socket, opening: asyncio.Task[None]) -> Non
         accepted.close()
 
 
-MOST_BYTES: Final = 64 * 1024 * 1024
+MAX_BYTES: Final = 64 * 1024 * 1024
 """Of one request: 15,000 whole Node objects. Names only (``nodeCacheCapable: true``) take a hundredth of it."""
 LARGE_BYTES: Final = 1024 * 1024
 """Larger requests are read one after the other, so that they cannot fill the memory together."""
@@ -280,7 +280,7 @@ class Server:
     """Answers until ``stop``.
 
     Args:
-        verdicts: where pods fit.
+        fit_cache: where pods fit.
         binder: binds them.
         state: asked for each request.
         operations: durations for the metrics.
@@ -291,7 +291,7 @@ class Server:
 
     def __init__(
         self,
-        verdicts: Verdicts,
+        fit_cache: FitCache,
         binder: Binder,
         state: Callable[[], State],
         operations: Operations,
@@ -299,7 +299,7 @@ class Server:
         unready: Callable[[], list[str]],
         tls: Tls | None,
     ) -> None:
-        self._verdicts = verdicts
+        self._fit_cache = fit_cache
         self._binder = binder
         self._state = state
         self._operations = operations
@@ -309,7 +309,7 @@ class Server:
         self._judge = ThreadPoolExecutor(1, "judge")
         self._large = asyncio.Lock()
         self._client: aiohttp.ClientSession | None = None
-        app = web.Application(client_max_size=MOST_BYTES)
+        app = web.Application(client_max_size=MAX_BYTES)
         app.add_routes(
             [
                 web.post("/filter", self._asked("filter", self._filter)),
@@ -387,8 +387,8 @@ class Server:
 
     async def _read(self, request: web.Request) -> bytes:
         length = request.content_length
-        if length is not None and length > MOST_BYTES:
-            raise web.HTTPRequestEntityTooLarge(MOST_BYTES, length)
+        if length is not None and length > MAX_BYTES:
+            raise web.HTTPRequestEntityTooLarge(MAX_BYTES, length)
         try:
             async with asyncio.timeout(READ_SECONDS):
                 if length is not None and length <= LARGE_BYTES:
@@ -403,15 +403,15 @@ class Server:
 
     async def _filter(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._judge, answers.filter_, self._verdicts, body), True
+        return await loop.run_in_executor(self._judge, answers.filter_, self._fit_cache, body), True
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._judge, answers.prioritize, self._verdicts, body), True
+        return await loop.run_in_executor(self._judge, answers.prioritize, self._fit_cache, body), True
 
     async def _preempt(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, answers.preempt, self._verdicts, body), True
+        return await loop.run_in_executor(self._threads, answers.preempt, self._fit_cache, body), True
 
     async def _bind(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()

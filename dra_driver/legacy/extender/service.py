@@ -19,7 +19,7 @@ from dra_driver.kube.api import Collection
 from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
 from dra_driver.kube.types import LEASES
-from dra_driver.legacy.extender.answers import Verdicts
+from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.legacy.extender.cluster import Cluster, Followers, UsageMaps
 from dra_driver.legacy.extender.server import OPERATIONS, Server, State, Tls
@@ -74,9 +74,9 @@ class Service:
         self._binder = Binder(transport, self.cluster, self._may_act)
         self._maps = UsageMaps(transport, self.cluster, self._may_act)
         self._operations = Operations(OPERATIONS)
-        self._verdicts = Verdicts(self.cluster)
+        self._fit_cache = FitCache(self.cluster)
         self._server = Server(
-            self._verdicts,
+            self._fit_cache,
             self._binder,
             self._state,
             self._operations,
@@ -90,7 +90,7 @@ class Service:
         """Whether what was listed in this term is out of the garbage collector's way."""
         self._loops = (
             Worker("following the cluster", self._look),
-            self._upkeep("finding out about requests without an answer", self._binder.tend),
+            self._upkeep("finding out about requests without an answer", self._binder.reconcile),
             self._upkeep("writing usage maps", self._maps.write_due),
         )
 
@@ -102,7 +102,7 @@ class Service:
     @property
     def remembered(self) -> list[int]:
         """How many nodes are remembered with the verdict on a request, for each request."""
-        return self._verdicts.remembered
+        return self._fit_cache.remembered
 
     @property
     def operations(self) -> Operations:

@@ -14,11 +14,11 @@ from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, prese
 from dra_driver.legacy.resource_requests import (
     ENDED,
     Container,
-    Demand,
     Limits,
+    PodRequest,
     PodSpec,
     PodStatus,
-    demand,
+    pod_request,
     quantity,
 )
 from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Hardware, Resource, hardware
@@ -88,7 +88,7 @@ class Pod:
         key: ``namespace/name``.
         version: resource version.
         node: where it is bound, or "".
-        wants: what it asks for; None when that cannot be read.
+        requests: what it asks for; None when that cannot be read.
         holding: what it has, once it is bound.
         priority: pods of higher priority may have it evicted.
         stale: keys of ours that were there before it was bound.
@@ -99,7 +99,7 @@ class Pod:
     uid: str
     version: str
     node: str
-    wants: Demand | None
+    requests: PodRequest | None
     holding: Holding | None
     priority: int = 0
     stale: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Pod:
     @property
     def counts(self) -> bool:
         """Whether it asks for Neuron resources, or may do so, and has not ended."""
-        return not self.ended and self.wants != ()
+        return not self.ended and self.requests != ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,11 @@ _NO_ANNOTATIONS: Final = PodAnnotations()
 
 def pod_of(item: PartialPod) -> Pod:
     """What is of interest of a pod."""
-    wants: Demand | None
+    requests: PodRequest | None
     try:
-        wants = wanted(item)
+        requests = requests_of(item)
     except DriverError:
-        wants = None
+        requests = None
     meta = item.metadata
     key = f"{meta.namespace}/{meta.name}"
     annotations = meta.annotations or _NO_ANNOTATIONS
@@ -149,23 +149,23 @@ def pod_of(item: PartialPod) -> Pod:
         uid=meta.uid,
         version=meta.resource_version,
         node=bound,
-        wants=wants,
-        holding=holding(key, annotations, wants) if bound else None,
+        requests=requests,
+        holding=holding(key, annotations, requests) if bound else None,
         priority=item.spec.priority or 0,
         stale=() if bound else present(annotations),
         ended=item.status.phase in ENDED,
     )
 
 
-def wanted(item: PartialPod) -> Demand:
+def requests_of(item: PartialPod) -> PodRequest:
     """What a pod asks for; DriverError when that cannot be read."""
-    return _demand(item.spec.init_containers or (), item.spec.containers or ())
+    return _pod_request(item.spec.init_containers or (), item.spec.containers or ())
 
 
 @lru_cache(maxsize=4096)
-def _demand(init: tuple[Container, ...], main: tuple[Container, ...]) -> Demand:
+def _pod_request(init: tuple[Container, ...], main: tuple[Container, ...]) -> PodRequest:
     """Pods of one template share what they ask for."""
-    return demand(init, main)
+    return pod_request(init, main)
 
 
 def node_of(item: PartialNode) -> Node:

@@ -15,7 +15,7 @@ from dra_driver.topology.fabric import GROUP_SIZES, Chain, IndexSet, Ring, Torus
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 
 REQUEST: Final = "neurons"
-MOST_ALTERNATIVES: Final = 8
+MAX_ALTERNATIVES: Final = 8
 """Of one request (Kubernetes API, ``firstAvailable``)."""
 _ATTRIBUTE: Final = f"device.attributes['{DRIVER_NAME}']"
 
@@ -59,7 +59,7 @@ def template(count: int, row: InstanceType | None) -> Template | None:
         return None if row is None else _alternatives(name, count, row)
     if row is not None and whole and row.ultraserver is not None:
         return Template(name, {"requests": [_whole_server(count, row)]}, ())
-    devices: dict[str, Any] = {"requests": [{"name": REQUEST, "exactly": wanted(count, selector(row))}]}
+    devices: dict[str, Any] = {"requests": [{"name": REQUEST, "exactly": exactly(count, selector(row))}]}
     if attribute is not None:
         devices["constraints"] = [{"requests": [REQUEST], "matchAttribute": attribute}]
     return Template(name, devices, (*_narrower(count, attribute, row), *_layout(row)))
@@ -73,7 +73,7 @@ def selector(row: InstanceType | None) -> str:
     return " && ".join(parts)
 
 
-def wanted(count: int, *expressions: str) -> dict[str, Any]:
+def exactly(count: int, *expressions: str) -> dict[str, Any]:
     """What a request asks for; Kubernetes evaluates an expression only where those before it are true."""
     return {
         "deviceClassName": DRIVER_NAME,
@@ -101,12 +101,12 @@ def _attribute(count: int, row: InstanceType | None) -> str | None:
 def _alternatives(name: str, count: int, row: InstanceType) -> Template:
     """Runs without an attribute: aligned ones first, since they leave the most whole."""
     runs = sorted(row.fabric.usable_sets(count), key=lambda run: (run[0] % count != 0, run[0]))
-    tried = runs[:MOST_ALTERNATIVES]
-    entries = [{"name": f"from-{run[0]}", **wanted(count, selector(row), _within(run))} for run in tried]
+    tried = runs[:MAX_ALTERNATIVES]
+    entries = [{"name": f"from-{run[0]}", **exactly(count, selector(row), _within(run))} for run in tried]
     left_out = len(runs) - len(tried)
     difference = (
         f"of the {len(runs)} runs of {count} devices on {row.name} the claim tries those that begin at "
-        f"{', '.join(str(run[0]) for run in tried)}: Kubernetes allows {MOST_ALTERNATIVES} alternatives"
+        f"{', '.join(str(run[0]) for run in tried)}: Kubernetes allows {MAX_ALTERNATIVES} alternatives"
     )
     return Template(name, {"requests": [{"name": REQUEST, "firstAvailable": entries}]}, (difference,) * bool(left_out))
 
@@ -118,7 +118,7 @@ def _within(run: IndexSet) -> str:
 def _whole_server(count: int, row: InstanceType) -> dict[str, Any]:
     """All chips of an UltraServer's node, which the driver offers as one device, as chips, or as both."""
     node = f"{_ATTRIBUTE}.resourceType == 'neuron_node' && {_ATTRIBUTE}.instanceType == '{row.name}'"
-    entries = [{"name": "node", **wanted(1, node)}, {"name": "chips", **wanted(count, selector(row))}]
+    entries = [{"name": "node", **exactly(1, node)}, {"name": "chips", **exactly(count, selector(row))}]
     return {"name": REQUEST, "firstAvailable": entries}
 
 

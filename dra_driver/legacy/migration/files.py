@@ -259,7 +259,7 @@ def extended_classes(sources: Sequence[tuple[str, str]], nodes: Nodes) -> tuple[
 
 def _check(place: Place, spec: Any, origin: Origin, path: Path, nodes: Nodes, warnings: Warnings) -> None:
     where = (*path, *place.path)
-    if place.want.resource is Resource.CORE:
+    if place.request.resource is Resource.CORE:
         raise not_possible(
             origin,
             where,
@@ -267,9 +267,9 @@ def _check(place: Place, spec: Any, origin: Origin, path: Path, nodes: Nodes, wa
             remedy="migrate this pod without --extended-resource",
         )
     row = lookup(chosen_type(spec) or "") or nodes.instance_type
-    if place.want.count > 1 and (row is None or row.devices != place.want.count):
+    if place.request.count > 1 and (row is None or row.devices != place.request.count):
         text = (
-            f"the {place.want.count} devices need not be connected: only a claim can ask for that (migrate without "
+            f"the {place.request.count} devices need not be connected: only a claim can ask for that (migrate without "
             "--extended-resource)"
         )
         warnings.add(origin, where, text)

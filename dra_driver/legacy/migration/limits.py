@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dra_driver.legacy.resource_requests import MOST_CONTAINERS, Role, Want, quantity
+from dra_driver.legacy.resource_requests import MAX_CONTAINERS, ContainerRequest, Role, quantity
 from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, RETIRED_DEVICE, Hardware, Resource, hardware
 from dra_driver.simulator.manifests import Origin
 from dra_driver.topology.instance_types import InstanceType
@@ -66,7 +66,7 @@ class Warnings:
         )
 
 
-MOST: Final = 1 << 16
+MAX_COUNT: Final = 1 << 16
 """Of one resource in one container: more than any node has."""
 _LISTS: Final = ("initContainers", "containers")
 _TYPE_LABELS: Final = (INSTANCE_TYPE_LABEL, "beta.kubernetes.io/instance-type")
@@ -82,7 +82,7 @@ class Place:
     index: int
     name: str
     """Of the resource, as the limits call it."""
-    want: Want
+    request: ContainerRequest
 
     @property
     def path(self) -> Path:
@@ -102,8 +102,8 @@ def places(spec: Mapping[str, Any], origin: Origin, path: Path) -> tuple[Place, 
         ManifestError: an amount that Kubernetes would refuse, or two resources in one container.
     """
     found = [place for name in _LISTS for place in _of_list(spec, name, origin, path)]
-    if len(found) > MOST_CONTAINERS:
-        raise origin.error(path, f"{len(found)} containers ask for Neuron resources; at most {MOST_CONTAINERS} can")
+    if len(found) > MAX_CONTAINERS:
+        raise origin.error(path, f"{len(found)} containers ask for Neuron resources; at most {MAX_CONTAINERS} can")
     return tuple(found)
 
 
@@ -115,8 +115,8 @@ def _of_list(spec: Mapping[str, Any], name: str, origin: Origin, path: Path) -> 
         counts = {}
         for resource in RESOURCES:
             limit = _count(limits.get(resource), origin, (*above, "limits", resource))
-            request = _count(requests.get(resource), origin, (*above, "requests", resource))
-            if request is not None and request != limit:
+            requested = _count(requests.get(resource), origin, (*above, "requests", resource))
+            if requested is not None and requested != limit:
                 what = f"must be equal to the limit, which is {'missing' if limit is None else limit}"
                 raise origin.error((*above, "requests", resource), what)
             if limit:
@@ -125,8 +125,8 @@ def _of_list(spec: Mapping[str, Any], name: str, origin: Origin, path: Path) -> 
             what = f"container {container['name']} asks for {' and '.join(counts)}"
             raise origin.error((*above, "limits"), what, remedy="let it ask for one: a device comes with all its cores")
         for resource, count in counts.items():
-            want = Want(container["name"], _role(name, container), RESOURCES[resource], count)
-            yield Place(name, index, resource, want)
+            request = ContainerRequest(container["name"], _role(name, container), RESOURCES[resource], count)
+            yield Place(name, index, resource, request)
 
 
 def _role(list_name: str, container: Mapping[str, Any]) -> Role:
@@ -141,7 +141,7 @@ def _count(value: Any, origin: Origin, path: Path) -> int | None:
     number = quantity(value if isinstance(value, str | int | float) else "")
     if number is None:
         raise origin.error(path, f"{str(value)[:60]!r} is no amount of devices", remedy="give a whole number from 0")
-    if number > MOST:
+    if number > MAX_COUNT:
         raise origin.error(path, f"{number} is more than any node has")
     return number
 

@@ -87,24 +87,24 @@ def _node(row: InstanceType | None, nodes: Nodes, origin: Origin, path: Path) ->
 
 def _chips(pod: _Pod, place: Place) -> int:
     """How many chips hold what a container asks for, by the rules of its node's type."""
-    want, node = place.want, pod.node
+    request, node = place.request, pod.node
     where = (*pod.path, *place.path)
     if node is None:
-        if want.resource is Resource.CORE:
-            what = f"how many devices hold {want.count} cores depends on the instance type"
+        if request.resource is Resource.CORE:
+            what = f"how many devices hold {request.count} cores depends on the instance type"
             raise pod.origin.error(where, what, remedy=_GIVE_TYPE)
-        return want.count
-    sets = candidates(node, want.resource, want.count)
+        return request.count
+    sets = candidates(node, request.resource, request.count)
     if not sets:
-        raise not_possible(pod.origin, where, unsupported(node, want))
+        raise not_possible(pod.origin, where, unsupported(node, request))
     chips = min(len(node.ids(Resource.DEVICE, mask)) for mask in sets)
-    if want.resource is Resource.CORE:
+    if request.resource is Resource.CORE:
         _warn_of_cores(pod, place, chips, node)
     return chips
 
 
 def _warn_of_cores(pod: _Pod, place: Place, chips: int, node: Hardware) -> None:
-    asked, held = place.want.count, chips * node.cores_per_device
+    asked, held = place.request.count, chips * node.cores_per_device
     if asked == held:
         return
     devices = f"{chips} whole device{'s' if chips > 1 else ''}"
@@ -116,7 +116,7 @@ def _warn_of_cores(pod: _Pod, place: Place, chips: int, node: Hardware) -> None:
 
 
 def _check_together(pod: _Pod, found: Sequence[Place]) -> None:
-    refusal = fits(pod.node, 0, tuple(place.want for place in found)) if pod.node is not None else None
+    refusal = fits(pod.node, 0, tuple(place.request for place in found)) if pod.node is not None else None
     if refusal is not None:
         raise not_possible(pod.origin, pod.path, f"no node could run this pod: {refusal.text}")
 
@@ -132,11 +132,11 @@ def _shared(pod: _Pod, found: Sequence[Place], chips: Sequence[int]) -> tuple[li
     later_users: list[int] = []
     """For each claim, the last place among the containers that has it."""
     for at, place in enumerate(found):
-        if place.want.role is not Role.INIT:
+        if place.request.role is not Role.INIT:
             of_place[at] = len(numbers)
             numbers.append(chips[at])
             later_users.append(at)
-    init = [at for at, place in enumerate(found) if place.want.role is Role.INIT]
+    init = [at for at, place in enumerate(found) if place.request.role is Role.INIT]
     for at in sorted(init, key=lambda one: (-chips[one], one)):
         usable = [claim for claim, number in enumerate(numbers) if number >= chips[at] and later_users[claim] > at]
         if usable:

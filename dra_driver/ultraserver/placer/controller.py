@@ -40,23 +40,23 @@ from dra_driver.ultraserver.placer.values import (
     SINCE_ANNOTATION,
     STUCK_ANNOTATION,
     Action,
-    Explain,
-    Note,
-    Place,
+    Annotate,
+    Assign,
+    EmitEvent,
+    Evict,
     Pod,
-    Release,
     Released,
     Rules,
 )
 from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import LONGEST_SECONDS, Worker
+from dra_driver.util.worker import MAX_ROUND_SECONDS, Worker
 
 NAME: Final = "neuron-dra-driver-placer"
 KEY: Final = "released"
 
 
-class Memory:
+class ReleasedGroups:
     """Read once a term, written before a group is released. Calls raise ApiError."""
 
     def __init__(self, transport: Transport, namespace: str) -> None:
@@ -101,31 +101,31 @@ PAUSE_SECONDS: Final = 30.0
 """Between two different texts of one reason about one pod."""
 AGAIN_SECONDS: Final = 3600.0
 """An event lives for an hour in the API server; what still holds then is said again."""
-LONGEST: Final = 1000
+MAX_MESSAGE_LENGTH: Final = 1000
 """Characters of a message; the API server takes 1024 bytes."""
 
 log = logging.getLogger(__name__)
 
 
-class Teller:
+class EventRecorder:
     """Writes events. An event's name follows from pod and text, so a successor does not say the same again."""
 
     def __init__(self, transport: Transport, clock: Callable[[], float] = time.monotonic) -> None:
         self._events = Collection(transport, EVENTS, timeout=REQUEST_SECONDS)
         self._clock = clock
-        self._said: dict[tuple[str, str], tuple[str, float]] = {}
+        self._recorded: dict[tuple[str, str], tuple[str, float]] = {}
 
-    def say(self, pod: Pod, reason: str, message: str, *, wrong: bool = False) -> None:
+    def record(self, pod: Pod, reason: str, message: str, *, wrong: bool = False) -> None:
         """Write an event unless that was said already, or something else of this kind a moment ago.
 
         An event that cannot be written is no reason to stop: the log has it.
         """
-        message = message.encode("ascii", "replace").decode()[:LONGEST]
-        last, when = self._said.get((pod.uid, reason), ("", float("-inf")))
+        message = message.encode("ascii", "replace").decode()[:MAX_MESSAGE_LENGTH]
+        last, when = self._recorded.get((pod.uid, reason), ("", float("-inf")))
         passed = self._clock() - when
         if passed < (AGAIN_SECONDS if last == message else PAUSE_SECONDS):
             return
-        self._said[pod.uid, reason] = message, self._clock()
+        self._recorded[pod.uid, reason] = message, self._clock()
         try:
             self._events.create(pod.namespace, _event(pod, reason, message, wrong=wrong))
         except ApiError as error:
@@ -134,7 +134,7 @@ class Teller:
 
     def forget_all_but(self, uids: set[str]) -> None:
         """Only pods with these UIDs are there still."""
-        self._said = {key: value for key, value in self._said.items() if key[0] in uids}
+        self._recorded = {key: value for key, value in self._recorded.items() if key[0] in uids}
 
 
 def _event(pod: Pod, reason: str, message: str, *, wrong: bool) -> Event:
@@ -217,9 +217,9 @@ class Placer:
             *self._members.values(),
         )
         self._pods = Collection(transport, PODS, timeout=REQUEST_SECONDS)
-        self._memory = Memory(transport, namespace)
-        self._teller = Teller(transport)
-        self._unanswered: Place | Note | None = None
+        self._released_groups = ReleasedGroups(transport, namespace)
+        self._recorder = EventRecorder(transport)
+        self._unanswered: Assign | Annotate | None = None
         self._refused: dict[str, float] = {}
         self._surprised = False
         """A pod was not as it had been seen, so there is reason to look again soon."""
@@ -234,7 +234,7 @@ class Placer:
             while not stopping() and self._may_act():
                 began = time.monotonic()
                 wait = self._round()
-                self._well(wait + LONGEST_SECONDS)
+                self._well(wait + MAX_ROUND_SECONDS)
                 # In a large cluster a decision takes half a second; half of the time is for what comes in.
                 spent = time.monotonic() - began
                 if self._wake.wait(wait):
@@ -289,10 +289,10 @@ class Placer:
             self._offers.objects(),
             self._claims.objects(),
             self._candidates(now),
-            self._memory.read(),
+            self._released_groups.read(),
         )
         actions = decide(seen, now, self._rules)
-        self._teller.forget_all_but({pod.uid for pod in seen.pods})
+        self._recorder.forget_all_but({pod.uid for pod in seen.pods})
         self._carry_out(actions)
 
     def _candidates(self, now: float) -> list[ApiPod]:
@@ -310,14 +310,16 @@ class Placer:
             if not self._may_act():
                 return
             match action:
-                case Place() | Note():
+                case Assign() | Annotate():
                     self._change(action)
-                case Release():
+                case Evict():
                     self._release(action)
-                case Explain(pod, message, wrong):
-                    self._teller.say(pod, "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong)
+                case EmitEvent(pod, message, wrong):
+                    self._recorder.record(
+                        pod, "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong
+                    )
 
-    def _change(self, action: Place | Note) -> None:
+    def _change(self, action: Assign | Annotate) -> None:
         self._unanswered = action
         pod = action.pod
         try:
@@ -329,26 +331,28 @@ class Placer:
             self._refuse(pod, error)
             return
         self._unanswered = None
-        if isinstance(action, Place):
+        if isinstance(action, Assign):
             log.info("pod %s/%s goes to %s", pod.namespace, pod.name, action.server)
-            self._teller.say(pod, "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}")
+            self._recorder.record(
+                pod, "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
+            )
 
     def _refuse(self, pod: Pod, error: ApiError) -> None:
         """The pod has changed or is gone (look at it), or the server does not allow the change (leave it alone)."""
         if error.status not in (404, 409):
             log.warning("pod %s/%s cannot be changed: %s", pod.namespace, pod.name, error)
             self._refused[pod.uid] = self._clock() + REFUSED_SECONDS  # counts while it has the gate only
-            self._teller.say(pod, "NotPlaced", f"the API server refuses to place it: {error.message}", wrong=True)
+            self._recorder.record(pod, "NotPlaced", f"the API server refuses to place it: {error.message}", wrong=True)
         self._renew(pod)
 
-    def _release(self, action: Release) -> None:
-        self._memory.add(action.released, self._clock())
+    def _release(self, action: Evict) -> None:
+        self._released_groups.add(action.released, self._clock())
         for pod in action.pods:
             if not self._may_act():
                 return
             log.info("pod %s/%s is deleted, so that its group is made anew: %s", pod.namespace, pod.name, action.why)
             avoid = f"it stays away from {action.released.server} until {timestamp(action.released.until)}"
-            self._teller.say(pod, "Released", f"{action.why}; the group is made anew, and {avoid}", wrong=True)
+            self._recorder.record(pod, "Released", f"{action.why}; the group is made anew, and {avoid}", wrong=True)
             try:
                 self._pods.delete(pod.namespace, pod.name, pod.uid, foreground=True)
             except ApiError as error:
@@ -376,13 +380,13 @@ class Placer:
             informer.wrote(pod)
 
 
-def _patch(action: Place | Note) -> dict[str, object]:
+def _patch(action: Assign | Annotate) -> dict[str, object]:
     """The change as a JSON merge patch that holds for exactly this state of the pod."""
     pod = action.pod
     meta = {"uid": pod.uid, "resourceVersion": pod.version}
-    times = {SINCE_ANNOTATION: action.since, STUCK_ANNOTATION: action.stuck if isinstance(action, Note) else None}
+    times = {SINCE_ANNOTATION: action.since, STUCK_ANNOTATION: action.stuck if isinstance(action, Annotate) else None}
     notes = {name: None if moment is None else timestamp(moment, micro=True) for name, moment in times.items()}
-    if isinstance(action, Note):
+    if isinstance(action, Annotate):
         return {"metadata": {**meta, "annotations": notes}}
     return {
         "metadata": {**meta, "annotations": {PLACED_ANNOTATION: action.server, **notes}},

@@ -32,11 +32,11 @@ from dra_driver.ultraserver.placer.values import (
     NODES_OF,
     SERVER_4,
     Action,
-    Explain,
-    Note,
-    Place,
+    Annotate,
+    Assign,
+    EmitEvent,
+    Evict,
     Pod,
-    Release,
     Released,
     Rules,
     Snapshot,
@@ -68,7 +68,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     for group in waiting:
         actions += line.serve(group)
     actions += [
-        Explain(pod, f"it has the gate {GATE}, but no group: it needs the label {GROUP_LABEL}", wrong=True)
+        EmitEvent(pod, f"it has the gate {GATE}, but no group: it needs the label {GROUP_LABEL}", wrong=True)
         for pod in snapshot.pods
         if pod.gated and not pod.group and not pod.ending and not pod.finished
     ]
@@ -87,22 +87,22 @@ def _watch_over(
     # What the scheduler says while a node is away tells nothing of the time when it is back.
     refused = group.unschedulable if server.in_order else None
     if group.seated >= size:
-        yield from (Note(pod, None) for pod in placed if pod.since is not None)
+        yield from (Annotate(pod, None) for pod in placed if pod.since is not None)
     elif group.since is None or group.since > now + SKEW_SECONDS:
-        yield Note(placed[0], now)
+        yield Annotate(placed[0], now)
     elif why := clash or _given_up(group, size, server_id, refused, now, rules):
         released = Released(group.namespace, group.key, server_id, now + rules.avoid)
-        yield Release(placed, released, why)
+        yield Evict(placed, released, why)
         return
     elif refused is None:
-        yield from (Note(pod, pod.since) for pod in placed if pod.stuck is not None)
+        yield from (Annotate(pod, pod.since) for pod in placed if pod.stuck is not None)
     elif group.stuck is None:
-        yield Note(placed[0], group.since, now)
+        yield Annotate(placed[0], group.since, now)
     room = max(0, size - len(placed))
     for pod in group.gated[:room]:
-        yield Place(pod, label, server_id, group.since or now, tuple(node.name for node in server.nodes))
+        yield Assign(pod, label, server_id, group.since or now, tuple(node.name for node in server.nodes))
     for pod in group.gated[room:]:
-        yield Explain(pod, f"its group has {size} pods on {server_id} already", wrong=True)
+        yield EmitEvent(pod, f"its group has {size} pods on {server_id} already", wrong=True)
 
 
 def _given_up(group: Group, size: int, server_id: str, refused: Pod | None, now: float, rules: Rules) -> str:
@@ -156,10 +156,10 @@ class _Line:
         """Give the group a server, or say why not."""
         shape = shape_of(group)
         if not isinstance(shape, Shape):
-            yield Explain(group.gated[0], shape, wrong=True)
+            yield EmitEvent(group.gated[0], shape, wrong=True)
             return
         if reason := _not_yet(group, shape):
-            yield Explain(group.gated[0], reason)
+            yield EmitEvent(group.gated[0], reason)
             return
         avoided = self._avoided(group)
         server = choose(group, shape, self.servers, self.ledger, avoided)
@@ -167,9 +167,9 @@ class _Line:
             self.ledger.give(server, group)
             names = tuple(node.name for node in server.nodes)
             for pod in group.gated[: shape.size]:
-                yield Place(pod, server.label, server.id, self.now, names)
+                yield Assign(pod, server.label, server.id, self.now, names)
             return
-        yield Explain(group.gated[0], self._reason(group, shape, avoided))
+        yield EmitEvent(group.gated[0], self._reason(group, shape, avoided))
         candidates = possible(group, self.servers[shape.label], avoided)
         if shape.label == SERVER_4 and candidates and not self.someone_keeps:
             self.someone_keeps = True

@@ -50,7 +50,7 @@ class Ledger:
     """Which nodes are in use. Grows while one decision is made, so that no node is given twice in it."""
 
     uses: dict[str, Use]
-    strangers: Mapping[str, frozenset[tuple[str, str]]]
+    lws_groups: Mapping[str, frozenset[tuple[str, str]]]
     """By node: namespace and group of the LeaderWorkerSet pods on it, which keep other groups of the namespace off."""
     kept: dict[str, str] = field(default_factory=dict)
     """By node: the group that it is kept for."""
@@ -81,7 +81,7 @@ class Ledger:
         """LeaderWorkerSet's anti-affinity: whether a pod there would keep the scheduler from using the node."""
         if not group.pods[0].of_lws:
             return False
-        others = self.strangers.get(node.name, frozenset())
+        others = self.lws_groups.get(node.name, frozenset())
         return any(namespace == group.namespace and key != group.key for namespace, key in others)
 
 
@@ -101,7 +101,7 @@ def servers_of(nodes: Iterable[Node]) -> dict[str, tuple[Server, ...]]:
 def ledger_of(snapshot: Snapshot, groups: Iterable[Group]) -> Ledger:
     """What is in use: by claims, by pods of groups, and by groups that were placed but whose pods lack nodes yet."""
     uses = {node.name: Use(f"claim {node.claim}", foreign=True) for node in snapshot.nodes if node.claim}
-    strangers: dict[str, set[tuple[str, str]]] = {}
+    lws_groups: dict[str, set[tuple[str, str]]] = {}
     for group in groups:
         seated = [pod for pod in group.pods if pod.node and not pod.finished]
         here = {pod.node for pod in seated}
@@ -112,8 +112,8 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[Group]) -> Ledger:
         mine = reserved | {pod.node for pod in seated if pod.claims or pod.placed}
         uses |= {name: Use(f"group {group.name}", foreign=not group.servers) for name in mine}
         for name in here if group.pods[0].of_lws else ():
-            strangers.setdefault(name, set()).add((group.namespace, group.key))
-    return Ledger(uses, {name: frozenset(found) for name, found in strangers.items()})
+            lws_groups.setdefault(name, set()).add((group.namespace, group.key))
+    return Ledger(uses, {name: frozenset(found) for name, found in lws_groups.items()})
 
 
 def choose(

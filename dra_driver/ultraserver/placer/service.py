@@ -88,7 +88,7 @@ class Service:
             placer.wake()
 
     def _term(self) -> float:
-        """Place groups for as long as this one leads."""
+        """Assign groups for as long as this one leads."""
         if not self._election.may_act():
             return 10.0
         # Each term begins with new lists: what was known before may have been changed by another leader.

@@ -28,7 +28,7 @@ from dra_driver.ultraserver.placer.values import (
     Toleration,
 )
 
-MOST_RELEASED = 200
+MAX_RELEASED = 200
 """Entries of the memory of released groups; the latest stay."""
 
 
@@ -171,6 +171,6 @@ def write_released(released: Iterable[Released], now: float) -> str:
                 "server": item.server,
                 "until": timestamp(item.until, micro=True),
             }
-            for item in current[-MOST_RELEASED:]
+            for item in current[-MAX_RELEASED:]
         ]
     )

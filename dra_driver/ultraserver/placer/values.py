@@ -152,7 +152,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Assign:
     """Let a gated pod run on the nodes with ``label: server``."""
 
     pod: Pod
@@ -163,7 +163,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Annotate:
     """Write on a pod since when its group lacks nodes, and since when the scheduler finds none (None: it is not so)."""
 
     pod: Pod
@@ -172,7 +172,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Evict:
     """Remember the server that the group failed on, then delete these pods so that the group is made anew."""
 
     pods: tuple[Pod, ...]
@@ -181,7 +181,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Explain:
+class EmitEvent:
     """Tell the pod's owner what it waits for."""
 
     pod: Pod
@@ -190,4 +190,4 @@ class Explain:
     """It will wait for ever unless somebody corrects it."""
 
 
-Action = Place | Note | Release | Explain
+Action = Assign | Annotate | Evict | EmitEvent

@@ -1,4 +1,4 @@
-"""The leader's end: gathers the members over TCP, and answers until each knows its place."""
+"""The leader's end: gathers the members over TCP, and answers until each knows its rank."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import socket
 from collections.abc import Callable
 
 from dra_driver.ultraserver.rendezvous.roster import (
-    HELLO_LIMIT,
+    MAX_HELLO_BYTES,
     Confirmed,
     FromLeader,
     FromMember,
     GroupError,
     Hello,
-    Placed,
     Progress,
-    Roll,
-    Table,
+    Ranks,
+    RankTable,
+    Roster,
     from_member,
     line_of,
     progress,
@@ -45,9 +45,9 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 async def lead(
-    own: Hello, listener: socket.socket, within: float, keep: Callable[[Table], None], say: Callable[[str], None]
+    own: Hello, listener: socket.socket, within: float, keep: Callable[[RankTable], None], say: Callable[[str], None]
 ) -> None:
-    """Gather the group, keep the own place, and stay until every member has confirmed its own.
+    """Gather the group, store its own rank, and stay until every member has confirmed its own.
 
     Args:
         own: what the leader would say of itself.
@@ -61,7 +61,7 @@ async def lead(
         OSError: raised by ``keep``.
     """
     leader = _Leader(own, say)
-    server = await asyncio.start_server(leader.connected, sock=listener, limit=HELLO_LIMIT)
+    server = await asyncio.start_server(leader.connected, sock=listener, limit=MAX_HELLO_BYTES)
     pulse = asyncio.create_task(leader.pulse())
     try:
         async with asyncio.timeout(within):
@@ -84,7 +84,7 @@ class _Leader:
     """The connections of one group; all of it runs in one thread."""
 
     def __init__(self, own: Hello, say: Callable[[str], None]) -> None:
-        self.roll = Roll(own)
+        self.roster = Roster(own)
         self._changed = asyncio.Event()
         self._size = own.size
         self._say = say
@@ -93,18 +93,18 @@ class _Leader:
         self._open: set[asyncio.StreamWriter] = set()
         self._note()
 
-    async def gathered(self) -> Table:
+    async def gathered(self) -> RankTable:
         """Wait until all members are there; GroupError when they are no group."""
-        while self.roll.missing:
+        while self.roster.missing:
             self._changed.clear()
             await self._changed.wait()
-        return self.roll.arrange()
+        return self.roster.assign_ranks()
 
     async def confirmed(self) -> None:
-        """Tell the members their places, and wait until each has confirmed."""
-        if self.roll.table is not None:
-            self.tell(Placed(list(self.roll.table.members)))
-        while self.roll.unconfirmed:
+        """Tell the members their ranks, and wait until each has confirmed."""
+        if self.roster.table is not None:
+            self.tell(Ranks(list(self.roster.table.members)))
+        while self.roster.unconfirmed:
             self._changed.clear()
             await self._changed.wait()
 
@@ -132,7 +132,7 @@ class _Leader:
             raise GroupError("it confirmed before it had said who it is")
         number, index = next(self._numbers), hello.member.index
         try:
-            self.roll.take(hello, number)
+            self.roster.take(hello, number)
         except GroupError as error:
             writer.write(line_of(refused(error)))
             await writer.drain()
@@ -142,34 +142,34 @@ class _Leader:
         if earlier is not None:
             earlier.close()
         self._note()
-        if self.roll.table is not None:
-            writer.write(line_of(Placed(list(self.roll.table.members))))
+        if self.roster.table is not None:
+            writer.write(line_of(Ranks(list(self.roster.table.members))))
         try:
             # A member has nothing else to say, so the next thing is its confirmation or its end.
-            if isinstance(await _read(reader), Confirmed) and self.roll.table is not None:
-                self.roll.confirm(index)
+            if isinstance(await _read(reader), Confirmed) and self.roster.table is not None:
+                self.roster.confirm(index)
         finally:
             if self._seated.get(index) is writer:
                 del self._seated[index]
-            self.roll.leave(index, number)
+            self.roster.leave(index, number)
             self._note()
 
     def _note(self) -> None:
         """Say where the group stands, and wake who waits for it."""
-        if self.roll.table is None:
-            self._say(progress(self._size, self.roll.missing))
+        if self.roster.table is None:
+            self._say(progress(self._size, self.roster.missing))
             self.tell(self._progress())
         self._changed.set()
 
     def _progress(self) -> Progress:
-        return Progress(self._size, self.roll.missing)
+        return Progress(self._size, self.roster.missing)
 
     async def pulse(self) -> None:
         """Let members know that the leader is alive."""
         while True:
             await asyncio.sleep(PULSE_SECONDS)
-            if self.roll.table is None:
-                self._say(progress(self._size, self.roll.missing))
+            if self.roster.table is None:
+                self._say(progress(self._size, self.roster.missing))
                 self.tell(self._progress())
 
     def tell(self, message: FromLeader) -> None:
@@ -179,15 +179,15 @@ class _Leader:
 
     def late(self, within: float) -> GroupError:
         """Why the time was not enough."""
-        if self.roll.table is None:
-            there = progress(self._size, self.roll.missing)
+        if self.roster.table is None:
+            there = progress(self._size, self.roster.missing)
             return GroupError(
                 f"{there}, but {within:g} s are over",
                 consequence="the group cannot start",
                 remedy="kubectl describe the missing pods: they may be Pending for want of a free node",
             )
         return GroupError(
-            f"{workers(self.roll.unconfirmed)} did not confirm within {within:g} s",
+            f"{workers(self.roster.unconfirmed)} did not confirm within {within:g} s",
             consequence="the group cannot start",
             remedy="see the log of that pod's init container",
         )

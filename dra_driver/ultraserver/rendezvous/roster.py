@@ -1,7 +1,7 @@
-"""The members of a group, and their places in it.
+"""The members of a group, and their ranks in it.
 
 The checks and the order are those of AWS's own init script (aws-neuron-sdk, ``src/k8/k8s-ultraserver-init-script.sh``):
-each set has the wanted number of nodes, with one server id and different node ids; places are counted over the members
+each set has the wanted number of nodes, with one server id and different node ids; ranks are counted over the members
 sorted by server id, node id and host.
 """
 
@@ -17,16 +17,16 @@ import msgspec
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of
 
-LARGEST_GROUP = 1024
+MAX_GROUP_SIZE = 1024
 """Pods; far more than the nodes of an UltraServer."""
-LONGEST_LIST = 8
+MAX_LISTED = 8
 """Members named in a text."""
 
-Index = Annotated[int, msgspec.Meta(ge=0, lt=LARGEST_GROUP)]
+Index = Annotated[int, msgspec.Meta(ge=0, lt=MAX_GROUP_SIZE)]
 Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}\Z")]
 """A host name or an IP address; nothing that a shell would take for more than a word."""
 ServerId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z")]
-NodeId = Annotated[int, msgspec.Meta(ge=-1, lt=LARGEST_GROUP)]
+NodeId = Annotated[int, msgspec.Meta(ge=-1, lt=MAX_GROUP_SIZE)]
 
 
 class GroupError(DriverError):
@@ -40,7 +40,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         index: ``LWS_WORKER_INDEX``; 0 is the leader.
         host: name or address under which the other members reach the pod.
         server: id of the server, as the driver gives it for the mode asked for; "" for one node alone.
-        node: place of the node in the server, from 0; -1 for one node alone.
+        node: position of the node in the server, from 0; -1 for one node alone.
     """
 
     index: Index
@@ -53,23 +53,23 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """The members of a complete group, by place."""
+class RankTable:
+    """The members of a complete group, by rank."""
 
     members: tuple[Member, ...]
 
-    def place(self, index: int) -> int:
-        """Place of the member with that worker index: ``NEURON_GLOBAL_TOPOID``."""
-        return next(place for place, member in enumerate(self.members) if member.index == index)
+    def rank(self, index: int) -> int:
+        """Membership of the member with that worker index: ``NEURON_GLOBAL_TOPOID``."""
+        return next(rank for rank, member in enumerate(self.members) if member.index == index)
 
     @property
-    def first_host(self) -> str:
-        """Host of the member in place 0: ``NEURON_GLOBAL_TOPOID0_HOST``."""
+    def rank0_host(self) -> str:
+        """Host of the member of rank 0: ``NEURON_GLOBAL_TOPOID0_HOST``."""
         return self.members[0].host
 
 
-def arrange(members: Iterable[Member], size: int, nodes: int) -> Table:
-    """Check a group and give each member its place.
+def assign_ranks(members: Iterable[Member], size: int, nodes: int) -> RankTable:
+    """Check a group and assign the ranks.
 
     Args:
         members: those that have come.
@@ -94,7 +94,7 @@ def arrange(members: Iterable[Member], size: int, nodes: int) -> Table:
         )
     if nodes > 1:
         _check_servers(listed, nodes)
-    return Table(tuple(listed))
+    return RankTable(tuple(listed))
 
 
 def _check_servers(members: list[Member], nodes: int) -> None:
@@ -109,7 +109,7 @@ def _check_servers(members: list[Member], nodes: int) -> None:
             )
         servers[member.server].append(member)
     for server, found in servers.items():
-        names = ", ".join(map(str, found[:LONGEST_LIST]))
+        names = ", ".join(map(str, found[:MAX_LISTED]))
         if len(found) != nodes:
             raise GroupError(
                 f"server {server} has {len(found)} of the group's members, and {nodes} must be together: {names}",
@@ -120,21 +120,21 @@ def _check_servers(members: list[Member], nodes: int) -> None:
         if len({member.node for member in found}) != nodes:
             raise GroupError(
                 f"members on server {server} have the same node id: "
-                + ", ".join(f"{member} has {member.node}" for member in found[:LONGEST_LIST]),
+                + ", ".join(f"{member} has {member.node}" for member in found[:MAX_LISTED]),
                 consequence="the group cannot start",
                 remedy="two pods may share a node, or the server's election is stale: see the driver's log there",
             )
 
 
-HELLO_LIMIT = 4096
+MAX_HELLO_BYTES = 4096
 """Bytes of a line from a member."""
-ANSWER_LIMIT = 1 << 20
+MAX_ANSWER_BYTES = 1 << 20
 """Bytes of a line from the leader; the longest possible table needs less than half."""
 
-Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_GROUP)]
-LONGEST_REASON = 4096
+Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_GROUP_SIZE)]
+MAX_REASON_LENGTH = 4096
 """Characters."""
-Text = Annotated[str, msgspec.Meta(max_length=LONGEST_REASON)]
+Text = Annotated[str, msgspec.Meta(max_length=MAX_REASON_LENGTH)]
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -154,13 +154,13 @@ class Progress(_Message, frozen=True, tag="progress"):
     """From the leader: who is missing."""
 
     size: Size
-    missing: Annotated[list[Index], msgspec.Meta(max_length=LARGEST_GROUP)]
+    missing: Annotated[list[Index], msgspec.Meta(max_length=MAX_GROUP_SIZE)]
 
 
-class Placed(_Message, frozen=True, tag="placed"):
-    """From the leader: the complete group, by place."""
+class Ranks(_Message, frozen=True, tag="placed"):
+    """From the leader: the complete group, by rank."""
 
-    members: Annotated[list[Member], msgspec.Meta(max_length=LARGEST_GROUP)]
+    members: Annotated[list[Member], msgspec.Meta(max_length=MAX_GROUP_SIZE)]
 
 
 class Refused(_Message, frozen=True, tag="refused"):
@@ -170,11 +170,11 @@ class Refused(_Message, frozen=True, tag="refused"):
 
 
 class Confirmed(_Message, frozen=True, tag="confirmed"):
-    """From a member: it has kept its place and needs the leader no more."""
+    """From a member: it has stored its rank and needs the leader no more."""
 
 
 FromMember = Hello | Confirmed
-FromLeader = Progress | Placed | Refused
+FromLeader = Progress | Ranks | Refused
 
 _FROM_MEMBER: msgspec.json.Decoder[FromMember] = msgspec.json.Decoder(FromMember)
 _FROM_LEADER: msgspec.json.Decoder[FromLeader] = msgspec.json.Decoder(FromLeader)
@@ -198,7 +198,7 @@ def from_leader(line: bytes) -> FromLeader:
 
 def refused(error: Exception) -> Refused:
     """The error as an answer."""
-    return Refused(str(error)[:LONGEST_REASON])
+    return Refused(str(error)[:MAX_REASON_LENGTH])
 
 
 def line_of(message: FromMember | FromLeader) -> bytes:
@@ -206,7 +206,7 @@ def line_of(message: FromMember | FromLeader) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
-class Roll:
+class Roster:
     """Members by worker index. A member counts as long as its connection lasts, and for good once there is a table.
 
     Args:
@@ -217,7 +217,7 @@ class Roll:
         self._own = own
         self._seats: dict[int, tuple[Member, int]] = {own.member.index: (own.member, 0)}
         self._unconfirmed = set(range(own.size)) - {own.member.index}
-        self.table: Table | None = None
+        self.table: RankTable | None = None
 
     def take(self, hello: Hello, connection: int) -> None:
         """Seat a member that came over a connection (a number of its own, not 0).
@@ -236,7 +236,7 @@ class Roll:
                 remedy="give all pods of the group the same ultraserverMode",
             )
         if not 0 < member.index < self._own.size:
-            raise GroupError(f"{member} has no place in a group of {self._own.size}")
+            raise GroupError(f"{member} has no rank in a group of {self._own.size}")
         seated = self._seats.get(member.index)
         if self.table is not None and seated and seated[0] != member:
             raise GroupError(
@@ -255,12 +255,12 @@ class Roll:
             del self._seats[index]
 
     def confirm(self, index: int) -> None:
-        """The member has kept its place."""
+        """The member has stored its rank."""
         self._unconfirmed.discard(index)
 
-    def arrange(self) -> Table:
+    def assign_ranks(self) -> RankTable:
         """Fix the table; GroupError when the group cannot start."""
-        self.table = arrange((member for member, _ in self._seats.values()), self._own.size, self._own.nodes)
+        self.table = assign_ranks((member for member, _ in self._seats.values()), self._own.size, self._own.nodes)
         return self.table
 
     @property
@@ -283,4 +283,4 @@ def progress(size: int, missing: Iterable[int]) -> str:
 
 def workers(indexes: list[int]) -> str:
     """Several workers in words."""
-    return f"worker{'s' * (len(indexes) > 1)} {first_of(indexes, LONGEST_LIST)}"
+    return f"worker{'s' * (len(indexes) > 1)} {first_of(indexes, MAX_LISTED)}"
