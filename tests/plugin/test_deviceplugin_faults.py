@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
+from dra_driver.exclusion import Excluded
 from dra_driver.host import reading, watch
 from dra_driver.legacy import names
 from dra_driver.legacy.annotations import Share, write
-from dra_driver.legacy.deviceplugin.exclusion import Excluded
 from dra_driver.legacy.names import Resource
 from dra_driver.names import DRIVER_NAME
 from dra_driver.worker import STOP_SECONDS

@@ -16,6 +16,7 @@ from typing import Final
 
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.errors import DriverError
+from dra_driver.exclusion import Excluded
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
 from dra_driver.kube.errors import ApiError
@@ -24,7 +25,7 @@ from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
 from dra_driver.kubeletplugin.health import HealthServer
 from dra_driver.legacy.deviceplugin.allocator import OPERATIONS, Allocator, ResourceAnswers
 from dra_driver.legacy.deviceplugin.answer import CDI_KIND, CDI_OWNER, cdi_spec
-from dra_driver.legacy.deviceplugin.exclusion import Excluded, check_claims, check_slices
+from dra_driver.legacy.deviceplugin.exclusion import check_claims, check_slices
 from dra_driver.legacy.deviceplugin.node import NodeSources
 from dra_driver.legacy.deviceplugin.offer import Offer, offer, plugin_devices
 from dra_driver.legacy.deviceplugin.recording import records
