@@ -147,12 +147,13 @@ class NodeAgent:
         except DriverError as error:
             # Serving all the same lets prepare and unprepare tell kubelet what is wrong, and heals without a restart.
             log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
-        self._plugin.start()
-        self._repairer.start()
-        self._health.start()
+        # Before kubelet is let in: what is done while nobody serves metrics is not counted.
         if settings.metrics_port >= 0:
             collector = Collector(self._operations, self.samples)
             self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
+        self._plugin.start()
+        self._repairer.start()
+        self._health.start()
 
     def stop(self) -> None:
         """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
