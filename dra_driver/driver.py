@@ -18,6 +18,7 @@ from dra_driver.claims.journal import Journal
 from dra_driver.claims.preparer import Preparer
 from dra_driver.claims.repairer import Repairer
 from dra_driver.claims.values import PlanSettings
+from dra_driver.exclusion import check_node
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.node import boot_id
 from dra_driver.host.watch import HostWatch
@@ -29,15 +30,14 @@ from dra_driver.kube.watch import Reflector
 from dra_driver.kubeletplugin.health import HealthServer
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
-from dra_driver.legacy.deviceplugin.exclusion import check_node
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.names import CDI_KIND, DRIVER_NAME
 from dra_driver.nodelabels.labels import labels
 from dra_driver.nodelabels.writer import LabelWriter
 from dra_driver.samples import journal_samples, label_samples, node_sample, samples
 from dra_driver.settings import Settings
-from dra_driver.slices.devices import devices
-from dra_driver.slices.layout import node_problem
+from dra_driver.slices.devices import Offer, offer
+from dra_driver.slices.instance import Instance
 from dra_driver.slices.publisher import Publisher
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
@@ -75,6 +75,7 @@ class NodeAgent:
         self._labels: Mapping[str, str] | None = None
         self._scans_with_labels = False
         """Of the scanning thread: they may become known while it reads the host."""
+        self._offer = Offer(())
         self._operations = Operations()
         self._stop_metrics: Callable[[], None] | None = None
         api = ResourceApi(transport)
@@ -90,12 +91,19 @@ class NodeAgent:
             self._on_nodes,
             self._on_node_event,
         )
-        self._publisher = Publisher(api, DRIVER_NAME, settings.node_name, shared_counters=settings.shared_counters)
+        boot = boot_id(settings.host_root)
+        self._publisher = Publisher(
+            api,
+            DRIVER_NAME,
+            settings.node_name,
+            instance=Instance.here(boot),
+            shared_counters=settings.shared_counters,
+        )
 
         self._label_writer = LabelWriter(api, settings.node_name)
 
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
-        self._journal = Journal(settings.state_dir, boot_id=boot_id(settings.host_root), cdi=cdi)
+        self._journal = Journal(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
         self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
         self._repairer = Repairer(self._journal, cdi, api, self._host.now, settings.node_name)
@@ -139,12 +147,13 @@ class NodeAgent:
         except DriverError as error:
             # Serving all the same lets prepare and unprepare tell kubelet what is wrong, and heals without a restart.
             log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
-        self._plugin.start()
-        self._repairer.start()
-        self._health.start()
+        # Before kubelet is let in: what is done while nobody serves metrics is not counted.
         if settings.metrics_port >= 0:
             collector = Collector(self._operations, self.samples)
             self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
+        self._plugin.start()
+        self._repairer.start()
+        self._health.start()
 
     def stop(self) -> None:
         """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
@@ -189,28 +198,25 @@ class NodeAgent:
     def _on_inventory(self, inventory: NodeInventory) -> None:
         # Turned off, the labels are taken away: an id that nobody keeps true would lead pods to the wrong server.
         self._label_writer.want(labels(inventory.ultraserver) if self._settings.ultraserver_labels == "on" else {})
+        self._offer = offered = offer(inventory, self._settings.ultraserver_layout)
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
         # on them would fail in between. Without the API server nothing can be published anyway.
-        if self._scans_with_labels:
-            offered = devices(inventory, self._settings.ultraserver_layout)
-            log.info(
-                "%s, kernel driver %s: %d of %d devices are offered",
-                inventory.instance_type or "unknown instance type",
-                inventory.driver_version or "not loaded",
-                len(offered),
-                len(inventory.devices),
+        if not self._scans_with_labels:
+            return
+        log.info(
+            "%s, kernel driver %s: %d of %d devices are offered",
+            inventory.instance_type or "unknown instance type",
+            inventory.driver_version or "not loaded",
+            len(offered.devices),
+            len(inventory.devices),
+        )
+        if offered.problem:
+            log.warning(
+                "the whole node is not offered: %s; it is offered again when all chips are usable. The layout "
+                "chips offers the other chips meanwhile",
+                offered.problem,
             )
-            if (problem := self._node_problem(inventory)) != "":
-                log.warning(
-                    "the whole node is not offered: %s; it is offered again when all chips are usable. The layout "
-                    "chips offers the other chips meanwhile",
-                    problem,
-                )
-            self._publisher.set_desired(offered, devices(inventory, "node"))
-
-    def _node_problem(self, inventory: NodeInventory) -> str:
-        """Why the whole node is not offered although it should be, or ""."""
-        return node_problem(inventory) if self._settings.ultraserver_layout != "chips" else ""
+        self._publisher.set_desired(offered.devices, offered.fallback)
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -292,7 +298,7 @@ class NodeAgent:
         """The numbers of now, for Prometheus."""
         host = self._host.current
         yield from samples(host, self._publisher.status, self._plugin.registration)
-        yield node_sample(self._node_problem(host))
+        yield node_sample(self._offer.problem)
         yield from label_samples(self._label_writer.status)
         yield from journal_samples(self._journal.counts, self._repairer.counts)
 

@@ -57,6 +57,7 @@ def numbers(
     claim: ClaimUse,
     held: Held,
     consumers: Consumers,
+    together: Sequence[Plan],
     *,
     host: bool,
 ) -> dict[int, int]:
@@ -67,6 +68,7 @@ def numbers(
         claim: whose chips they are.
         held: prepared claims; the claim itself may be among them.
         consumers: what is known newly of who uses prepared claims.
+        together: prepared claims that a pod of the claim uses too (``meeting``).
         host: whether to keep the host's numbers.
 
     Raises:
@@ -77,7 +79,7 @@ def numbers(
         return {chip: number for number, chip in former.items()}
     wanted = {chip: chip if host else rank for rank, chip in enumerate(chips)}
     taken = held.shown_by_doubtful(but=claim.uid)
-    for other in meeting(claim, held, consumers):
+    for other in together:
         taken |= {number: node.chip for number, node in other.nodes.items()}
     chip_at = {number: chip for chip, number in wanted.items()}
     if any(chip_at.get(number, chip) != chip for number, chip in taken.items()):

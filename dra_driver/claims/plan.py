@@ -14,9 +14,10 @@ from dra_driver.claims.edits import cdi_device_name
 from dra_driver.claims.environment import company, environment, parameters
 from dra_driver.claims.held import Held
 from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, meeting, numbers
-from dra_driver.claims.values import UID, ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
+from dra_driver.claims.values import ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kubeletplugin.plugin import is_uid
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.chips import chips_of, host_chips
 from dra_driver.util.text import shorten
@@ -26,6 +27,7 @@ __all__ = [
     "Plan",
     "PlanSettings",
     "Refusal",
+    "chips_needed",
     "own_pod",
     "own_results",
     "plan",
@@ -64,7 +66,8 @@ def plan(
     env = environment(claim, results, inventory)
     use = ClaimUse(meta.namespace, meta.uid, users(claim))
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
-    number_of = numbers(sorted(present), use, held, consumers or {}, host=keeps_host_numbers)
+    together = meeting(use, held, consumers or {})
+    number_of = numbers(sorted(present), use, held, consumers or {}, together, host=keeps_host_numbers)
     nodes = {chip: replace(node, number=number_of[chip]) for chip, node in present.items()}
     decided = parameters(claim)
     return Plan(
@@ -86,7 +89,7 @@ def plan(
         env=env,
         pods=None if use.pods is None else tuple(sorted(use.pods)),
         own_pod=own_pod(claim),
-        warnings=(*warnings, *company(env, meeting(use, held, consumers or {}))),
+        warnings=(*warnings, *company(env, together)),
         parameters=decided,
     )
 
@@ -137,6 +140,19 @@ def users(claim: ResourceClaim) -> frozenset[str] | None:
     if any(consumer.resource != "pods" or consumer.api_group for consumer in reserved):
         return None
     return frozenset(consumer.uid for consumer in reserved)
+
+
+def chips_needed(claim: ResourceClaim) -> frozenset[int] | None:
+    """Host indexes of the chips that the claim's devices are made of; None when all of the host must be looked at."""
+    allocation = claim.status.allocation
+    chips: set[int] = set()
+    for result in allocation.devices.results if allocation is not None else ():
+        if result.driver == DRIVER_NAME:
+            found = chips_of(result.device, ())
+            if found is None:
+                return None
+            chips.update(found)
+    return frozenset(chips)
 
 
 def own_pod(claim: ResourceClaim) -> str:
@@ -190,7 +206,7 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
 
 
 def _check_uid(uid: str) -> None:
-    if not UID.fullmatch(uid):
+    if not is_uid(uid):
         raise Refusal(
             f"the claim's UID {_named(uid)!r} is not one",
             consequence=_NOT_PREPARED,

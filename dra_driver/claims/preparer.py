@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from dra_driver.claims.edits import edits
 from dra_driver.claims.environment import environment, parameters
 from dra_driver.claims.held import Held
 from dra_driver.claims.journal import Journal
-from dra_driver.claims.plan import ConsumersUnknown, own_results, plan, refreshed, users
+from dra_driver.claims.plan import ConsumersUnknown, chips_needed, own_results, plan, refreshed, users
 from dra_driver.claims.values import Consumers, Plan, PlanSettings, Refusal
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.errors import ApiError, Unreachable
@@ -68,7 +68,8 @@ class Preparer:
         source: the API server.
         journal: what is prepared.
         cdi: where runtimes look for it.
-        inventory: reads the node as it is now; asked at each preparation, with no lock held.
+        inventory: reads the node as it is now, of its chips the ones given or (None) all; asked at each preparation,
+            with no lock held.
         settings: the administrator's choices.
         sleep: ``time.sleep``, for tests.
     """
@@ -78,7 +79,7 @@ class Preparer:
         source: ClaimSource,
         journal: Journal,
         cdi: SpecDirectory,
-        inventory: Callable[[], NodeInventory],
+        inventory: Callable[[Collection[int] | None], NodeInventory],
         settings: PlanSettings,
         *,
         sleep: Callable[[float], None] = time.sleep,
@@ -95,7 +96,7 @@ class Preparer:
         stored, trouble = self._fetch(claim, deadline)
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.config  # noqa: F401 - so that the first import does not happen under the lock
-        inventory = self._inventory()
+        inventory = self._inventory(None if stored is None else chips_needed(stored))
         consumers: dict[str, frozenset[str] | None] = {}
         for _ in range(_ROUNDS):
             try:

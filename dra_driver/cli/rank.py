@@ -95,7 +95,7 @@ def _keep(path: Path, table: RankTable, own: Hello) -> None:
         where = f" node {member.node} of server {member.server}" if member.server else ""
         _say(f"rank {rank}: {member}{where}")
     values = variables(table, own.member.index)
-    replace_file(path, env_file(values), temporary=f".{path.name}.new", mode=0o644, durable=False)
+    replace_file(path, env_file(values), temporary=f".{path.name}.new", mode=0o644, synced=False)
     _say(f"{path}: " + " ".join(f"{name}={value}" for name, value in values.items()))
 
 

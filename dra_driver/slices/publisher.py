@@ -87,7 +87,7 @@ class Publisher:
         self._api = api
         self._driver = driver
         self._node = node
-        self._instance = instance or Instance.here()
+        self._instance = instance or Instance.here("")
         self._annotation = f"{driver}/published-by"
         self._resync_seconds = resync_seconds
         self._precedence = Precedence(self._instance, yield_seconds)

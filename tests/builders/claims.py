@@ -171,7 +171,7 @@ class Node:
         self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
         self.journal = Journal(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
         self.preparer = Preparer(
-            self.api, self.journal, self.cdi, lambda: self.inventory, self.settings, sleep=self.slept.append
+            self.api, self.journal, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
         )
         self.repairer = Repairer(self.journal, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now)
 

@@ -12,9 +12,9 @@ from typing import Any
 import grpc
 import pytest
 
+from dra_driver.exclusion import Excluded
 from dra_driver.host import reading, watch
 from dra_driver.legacy.annotations import ALLOCATED, IDS, Share, write
-from dra_driver.legacy.deviceplugin.exclusion import Excluded
 from dra_driver.legacy.rules import Resource
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.worker import STOP_SECONDS

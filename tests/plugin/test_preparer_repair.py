@@ -117,6 +117,19 @@ def test_the_spec_of_a_vanished_chip_is_withdrawn_until_it_is_back(node: Node, a
     assert kinds(node) == [("write-spec", uid(1))]
 
 
+def test_a_file_that_a_loss_of_power_brought_back_is_released_at_the_first_word(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4, 5]))
+    node.prepare(item)
+    content = node.journal_file(item).read_bytes()
+    node.unprepare(item)
+    api.delete(item)
+    node.reboot()
+    node.journal_file(item).write_bytes(content)  # its removal had not reached the disk
+    node.restart()
+    assert [repair.kind for repair in node.repairer.tick()] == ["release"]
+    assert node.journaled() == {}
+
+
 def test_a_claim_of_an_earlier_boot_that_is_gone_is_released_at_the_first_word(node: Node, api: ApiServer) -> None:
     item, kept = api.put(claim(1, [4])), api.put(claim(2, [5]))
     node.prepare(item)

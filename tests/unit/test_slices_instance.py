@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,12 +35,12 @@ def test_no_stamp_makes_an_error(text: str) -> None:
     assert Instance("x", 10**19, "").is_older_than(text) is False
 
 
-def test_this_process_is_newer_than_what_started_before(tmp_path: Path) -> None:
-    first = Instance.here()
-    second = Instance.here()
+def test_this_process_is_newer_than_what_started_before() -> None:
+    first = Instance.here("boot-1")
+    second = Instance.here("boot-1")
     assert second.started >= first.started > 0
     assert first.boot == second.boot != ""
-    assert Instance.here(tmp_path / "missing").boot == "unknown"
+    assert Instance.here("").boot == "unknown"
 
 
 def test_an_old_instance_yields_then_asserts_itself_once_and_waits_longer_when_answered() -> None:

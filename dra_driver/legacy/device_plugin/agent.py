@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.exclusion import Excluded
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
 from dra_driver.kube.api import Collection, ResourceApi
@@ -36,7 +37,7 @@ from dra_driver.legacy.device_plugin.devices import (
 )
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import PODS, PartialPod, Snapshot, withheld
-from dra_driver.legacy.deviceplugin.exclusion import Excluded, check_claims, check_slices
+from dra_driver.legacy.deviceplugin.exclusion import check_claims, check_slices
 from dra_driver.legacy.rules import Resource
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.errors import DriverError
