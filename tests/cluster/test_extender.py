@@ -19,7 +19,7 @@ from tests.cluster.lib.legacy.nodes import Given, neuron_nodes
 from tests.cluster.lib.legacy.pods import Pods, container, ids, node, notes, pod, refusal
 from tests.cluster.lib.legacy.rules import CORE, DEVICE, KINDS, NOUNS, Kind
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.36", "1.34")]
+pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.34")]
 
 COUNTS = range(1, 17)
 MORE_CORES = (17, 18, 24, 31, 32, 33, 47, 48, 63, 64)

@@ -67,7 +67,7 @@ def world(side: ExtenderLab) -> Iterator[tuple[Pods, NeuronNodes, Ledger]]:
 
 
 @pytest.mark.control_plane
-@pytest.mark.kubernetes("1.37", "1.36", "1.34")
+@pytest.mark.kubernetes("1.37", "1.34")
 @pytest.mark.timeout(1800, func_only=True)
 def test_no_device_is_given_twice_or_lost_while_pods_come_and_go_and_extenders_are_killed(
     side: ExtenderLab, lab: Cluster, figures: list[str]

@@ -23,7 +23,7 @@ from tests.cluster.lib.namespace import Allocated, Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.36", "1.34")]
+pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.34")]
 
 SPECS = ROOT / "examples/specs"
 PREFIX = "neuron.amazonaws.com/ultraserver-"

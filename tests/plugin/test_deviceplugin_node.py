@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -24,34 +20,15 @@ from dra_driver.legacy.annotations import (
 )
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
-from tests.builders.device_plugin import CORE, NEURON, NODE, PluginNode, chips, cores, plugin_node
-from tests.doubles.device_manager import Container, KnownPod
+from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, admit, chips, cores
+from tests.doubles.device_manager import Container
 from tests.doubles.kubelet_connection import KubeletError
-from tests.doubles.sample_driver import node_directory
 from tests.eventually import eventually
 from tests.oracles.cdi_schema import SCHEMA
 
 OTHER_RESOURCE = json.dumps(
     {"coresPerDevice": 2, "containers": [{"name": "main", "resource": CORE, "ids": "0-3"}]}, separators=(",", ":")
 )
-MakeNode = Callable[..., PluginNode]
-
-
-@pytest.fixture
-def make() -> Iterator[MakeNode]:
-    with ExitStack() as stack:
-
-        def made(kind: str, **options: Any) -> PluginNode:
-            root: Path = stack.enter_context(node_directory())
-            return stack.enter_context(plugin_node(root, kind, **options))
-
-        yield made
-
-
-def admit(node: PluginNode, pod: KnownPod) -> Any:
-    """The answer for a pod with one container."""
-    (answer,) = node.manager.admit(pod).values()
-    return answer
 
 
 # -- what is offered

@@ -17,6 +17,7 @@ from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, result, uid
+from tests.generators.effort import examples
 from tests.plugin.crashpoints import effects
 
 CHIPS: list[list[int | DeviceRequestAllocationResult]] = [
@@ -234,6 +235,6 @@ def _chips(of: DeviceRequestAllocationResult) -> list[int]:
 
 
 Histories.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(100), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestHistories = Histories.TestCase

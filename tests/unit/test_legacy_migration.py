@@ -16,6 +16,7 @@ from dra_driver.cli.main import main
 from dra_driver.legacy.migration import Nodes, migrate
 from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from tests.generators.effort import examples
 
 TYPES = [name for name, row in INSTANCE_TYPES.items() if row.devices is not None]
 NEURON, CORE, RETIRED = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice"
@@ -428,7 +429,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(spec=st.dictionaries(st.sampled_from(["containers", "initContainers", "resourceClaims", "affinity"]), VALUES))
 def test_no_pod_spec_ends_in_a_traceback(spec: Object) -> None:
     from dra_driver.util.errors import DriverError

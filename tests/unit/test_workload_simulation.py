@@ -117,7 +117,7 @@ def erlang(servers: int, load: float) -> float:
 
 @pytest.mark.parametrize(("count", "load"), [(1, 14), (4, 3), (8, 2), (16, 1)])
 def test_pods_of_one_kind_are_refused_as_often_as_queueing_theory_says(count: int, load: float) -> None:
-    stream = Workload((Kind("only", 1, Exponential(1), count),), load, length=10000 / load, warm_up=50)
+    stream = Workload((Kind("only", 1, Exponential(1), count),), load, length=4000 / load, warm_up=50)
     run = simulate(stream, ONE, WORLD, LOWEST, 1)
     refused = run.refused / (run.placed + run.refused)
     expected = erlang(16 // count, load)
