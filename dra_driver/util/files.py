@@ -1,4 +1,4 @@
-"""Small files replaced whole: never half-written under their name, never through somebody else's symbolic link."""
+"""Small files, read and replaced as a whole: never half-written, never through somebody else's symbolic link."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import stat
 from pathlib import Path
 
 MAX_FILE_BYTES = 1 << 20
-"""Bytes; no file of this driver comes near it."""
+"""Far more than any file of this driver has."""
 
 
 def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, durable: bool) -> None:
-    """Put ``data`` under ``path`` at once: readers see the old file or the new one, whole.
+    """Replace ``path`` atomically: readers see either the old file or the new one, complete.
 
     Args:
         path: the file.
         data: its content.
-        temporary: name, in the same directory, to write under first; what is there is taken as left by a killed
-            writer, so two writers must not use one name at a time.
-        mode: permission bits, whatever the umask.
-        durable: wait until content and name have reached the disk, so that they survive a loss of power.
+        temporary: name in the same directory to write to first; an existing file is considered a leftover of a killed
+            writer, so two writers must not use the same name at a time.
+        mode: permission bits, regardless of the umask.
+        durable: wait until content and name have reached the disk, so that they survive a power loss.
 
     Raises:
-        OSError: nothing changed under ``path`` (with ``durable``: or it changed and may not survive a loss of power).
+        OSError: nothing changed under ``path`` (with ``durable``: or it changed and may not survive a power loss).
     """
     staged = path.with_name(temporary)
     try:
@@ -56,7 +56,7 @@ def _write_new(path: Path, data: bytes, mode: int, *, durable: bool) -> None:
 
 
 def remove_file(path: Path, *, durable: bool) -> bool:
-    """Remove a file (of a symbolic link: the link). False when there was none. Raises OSError."""
+    """Remove a file, or a symbolic link itself; returns whether there was one. Raises OSError."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def remove_file(path: Path, *, durable: bool) -> bool:
 
 
 def read_file(path: Path) -> bytes | None:
-    """Content of a regular file, None when there is none under that name.
+    """Content of a regular file, None if it does not exist.
 
     Raises:
         OSError: unreadable, a symbolic link, not a regular file, or larger than ``MAX_FILE_BYTES``.
@@ -84,15 +84,15 @@ def read_file(path: Path) -> bytes | None:
 
 
 def open_regular(path: Path, flags: int, mode: int = 0) -> int:
-    """Descriptor of a regular file, opened without following a link and without waiting for anybody.
+    """Descriptor of a regular file, opened without following a symbolic link and without blocking.
 
     Args:
         path: the file.
         flags: of ``os.open``.
-        mode: permission bits when ``flags`` make the file.
+        mode: permission bits if ``flags`` create the file.
 
     Raises:
-        OSError: it cannot be opened, or something else than a regular file is there.
+        OSError: it cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
