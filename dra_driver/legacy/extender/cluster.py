@@ -491,8 +491,8 @@ class Followers:
 
 
 SETTLE_SECONDS: Final = 1.0
-"""Nodes are written when none has changed for so long: a write for each pod of a burst, with its watch events, would take CPU time
-from scheduling."""
+"""Nodes are written when none has changed for so long: a write for each pod of a burst, with its watch events, would
+take CPU time from scheduling."""
 LATEST_SECONDS: Final = 10.0
 """A node is written after so long at the latest."""
 PAUSE_SECONDS: Final = 10.0

@@ -106,8 +106,8 @@ def _check_servers(members: list[Member], nodes: int) -> None:
     for member in members:
         if not member.server.strip("0") or member.node < 0:
             raise GroupError(
-                f"{member} is on a node that is not part of a set of {nodes} nodes (server id {member.server or 'empty'},"
-                f" node id {member.node})",
+                f"{member} is on a node that is not part of a set of {nodes} nodes (server id "
+                f"{member.server or 'empty'}, node id {member.node})",
                 consequence="the group cannot start",
                 remedy="see the labels neuron.amazonaws.com/ultraserver-* of its node and the driver's log there",
             )
