@@ -1,4 +1,4 @@
-"""Small files replaced whole: never half-written under their name, never through somebody else's symbolic link."""
+"""Small files, read and replaced as a whole: never half-written, never through somebody else's symbolic link."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 MAX_FILE_BYTES = 1 << 20
-"""Bytes; no file of this driver comes near it."""
+"""Far more than any file of this driver has."""
 
 
 def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, synced: bool) -> None:
@@ -65,7 +65,7 @@ def remove_file(path: Path) -> bool:
 
 
 def read_file(path: Path) -> bytes | None:
-    """Content of a regular file, None when there is none under that name.
+    """Content of a regular file, None if it does not exist.
 
     Raises:
         OSError: unreadable, a symbolic link, not a regular file, or larger than ``MAX_FILE_BYTES``.
@@ -82,15 +82,15 @@ def read_file(path: Path) -> bytes | None:
 
 
 def open_regular(path: Path, flags: int, mode: int = 0) -> int:
-    """Descriptor of a regular file, opened without following a link and without waiting for anybody.
+    """Descriptor of a regular file, opened without following a symbolic link and without blocking.
 
     Args:
         path: the file.
         flags: of ``os.open``.
-        mode: permission bits when ``flags`` make the file.
+        mode: permission bits if ``flags`` create the file.
 
     Raises:
-        OSError: it cannot be opened, or something else than a regular file is there.
+        OSError: it cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

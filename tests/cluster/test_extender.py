@@ -279,7 +279,7 @@ def test_a_node_keeps_for_a_pod_of_unknown_devices_what_it_may_have_until_they_a
     pods.create(pod("stranger", container("main", {DEVICE: 1}), scheduler="default-scheduler"))
     pods.wait_bound("stranger")
     pods.create(pod("p", container("main", {DEVICE: 4})))
-    text = "pod default/stranger: no annotation tells which of its devices it has"
+    text = "pod default/stranger: no annotation says which devices it has"
     pods.wait("the pod to be named", lambda: text in refusal(pods.known.get("p", {})), 60)
     pods.delete("stranger", at_once=True)
     pods.wait_bound("p")

@@ -358,7 +358,7 @@ def test_a_pod_that_was_bound_past_the_extender_stops_its_node_until_its_devices
     probe = pod_document("probe", limits(1))
     eventually(lambda: one.fits(probe, nodes) == [], what="the stray pod")
     text = one.filter(probe, nodes)["FailedNodes"]["n"]
-    assert "pod a/stray: no annotation tells which of its devices it has" in text
+    assert "pod a/stray: no annotation says which devices it has" in text
     annotate(server, "pods", "a/stray", AWS_NEURON_IDS="3")
     eventually(lambda: one.fits(probe, nodes) == nodes, what="its devices")
     assert one.schedule(add_pod(server, "p", limits(4)), nodes) == "n"

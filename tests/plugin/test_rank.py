@@ -173,7 +173,7 @@ def test_a_second_worker_of_one_index_is_refused_and_the_group_goes_on(make: Mak
     futures = [group.lead(), group.follow(1), group.follow(2)]
     group.wait_said(0, "waiting for worker 3")
     other = Member(1, "impostor", SERVERS[0], 2)
-    assert "worker 1 (impostor) comes second: worker 1 (h1) is there" in outcome(group.follow(1, own=other))
+    assert "worker 1 (impostor) is a duplicate: worker 1 (h1) is there" in outcome(group.follow(1, own=other))
     futures.append(group.follow(3))
     for future in futures:
         future.result(SOON)
@@ -212,7 +212,7 @@ def test_a_started_group_takes_no_other_worker_instead(make: Make) -> None:
         killed.sendall(line_of(group.hello(group.member(1))))
         assert isinstance(read_answer(killed), Ranks)
     moved = Member(1, "h1", SERVERS[1], 0)
-    assert "the whole group is made anew" in outcome(group.follow(1, own=moved))
+    assert "the whole group is recreated" in outcome(group.follow(1, own=moved))
     group.follow(1).result(SOON)
     leader.result(SOON)
 
@@ -265,14 +265,14 @@ def test_when_a_worker_never_comes_all_end_with_its_number(make: Make) -> None:
     group = make(4, 4)
     futures = [group.lead(within=1.5), group.follow(1), group.follow(2)]
     for text in [outcome(future) for future in futures]:
-        assert "3 of 4 members: waiting for worker 3, but 1.5 s are over; the group cannot start" in text
+        assert "3 of 4 members: waiting for worker 3, but 1.5 s have passed; the group cannot start" in text
     assert group.kept == {}
 
 
 def test_a_worker_without_a_leader_ends_with_what_it_last_saw(make: Make) -> None:
     group = make(2, 2)
     group.listener.close()
-    assert "0.5 s are over without a rank" in (text := outcome(group.follow(1, within=0.5)))
+    assert "0.5 s have passed without a rank" in (text := outcome(group.follow(1, within=0.5)))
     assert "cannot be reached yet" in text
 
 
@@ -280,7 +280,7 @@ def test_a_worker_without_a_leader_ends_with_what_it_last_saw(make: Make) -> Non
     ("server", "node", "text"),
     [
         (SERVERS[1], 1, "1 of the group's members, and 4 must be together: worker 2 (h2)"),
-        ("0" * 16, 1, "worker 2 (h2) is on a node that is part of no set of 4 nodes"),
+        ("0" * 16, 1, "worker 2 (h2) is on a node that is not part of a set of 4 nodes"),
         (SERVERS[0], 0, "have the same node id"),
     ],
 )

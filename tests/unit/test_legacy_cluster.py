@@ -191,7 +191,7 @@ def test_nodes_for_which_there_is_no_time_are_no_verdict_but_an_error_that_bring
     found = msgspec.json.decode(answers.filter_(hasty, asked("n", "m")))
     assert found == {
         "Error": "the pod fits on none of 0 nodes, and there was no time to look at 2 others; "
-        "they are looked at when it is tried again"
+        "they are looked at when it is retried"
     }
     assert dict(hasty.scores(["n", "m"], REQUESTS)) == {"n": 0, "m": 0}
     assert hasty.remembered == [0]

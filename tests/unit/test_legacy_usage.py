@@ -149,7 +149,7 @@ def test_a_pod_that_asks_for_nothing_takes_nothing_whatever_it_says() -> None:
 def test_a_bound_pod_without_annotations_makes_the_node_uncertain() -> None:
     assert taken({}, asks(1)) == (
         tuple(range(32)),
-        "What it may have is kept for pod a/p: no annotation tells which of its devices it has",
+        "Devices that it may have are reserved for pod a/p: no annotation says which devices it has",
     )
 
 

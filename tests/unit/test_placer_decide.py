@@ -330,7 +330,7 @@ def test_a_new_leader_waits_until_the_pods_of_the_former_one_are_gone() -> None:
     (leader,) = [pod for pod in world.members("two") if pod.leader]
     del world.pods[leader.uid]  # deleted in the background: the workers are there still
     world.arrive("two", 2)
-    assert texts(world.decide()) == {"two": "it waits for pods of its former start to end: two-0-1"}
+    assert texts(world.decide()) == {"two": "it waits for pods of its previous start to end: two-0-1"}
     world.sweep_all()
     assert places(world.decide()) == {"two": "s0-h0"}
 
@@ -350,8 +350,8 @@ def test_of_two_groups_on_one_server_the_incomplete_later_one_goes() -> None:
 @pytest.mark.parametrize(
     ("size", "topology", "said"),
     [
-        ("5", SERVER_4, "a group has 1 to 4 pods, and this one is said to have '5'"),
-        ("", SERVER_4, "a group has 1 to 4 pods, and this one is said to have ''"),
+        ("5", SERVER_4, "a group has 1 to 4 pods, but this one says it has '5'"),
+        ("", SERVER_4, "a group has 1 to 4 pods, but this one says it has ''"),
         ("٤", SERVER_4, "a group has 1 to 4 pods"),
         ("4", SERVER_2, f"its 4 pods do not fit into the 2 nodes that share {SERVER_2}; use {SERVER_4}"),
         ("4", "kubernetes.io/hostname", f"its annotation {LWS_TOPOLOGY} is 'kubernetes.io/hostname'"),

@@ -1,4 +1,8 @@
-"""Where a pod fits, and how well: asked for thousands of nodes at a time, so every answer is kept until it changes."""
+"""Answers to the scheduler's four questions, from bytes to bytes; a request that cannot be parsed is a DriverError.
+
+Where a pod fits, and how well, is asked for thousands of nodes at a time, so ``FitCache`` keeps every result until the
+node changes.
+"""
 
 from __future__ import annotations
 
@@ -35,27 +39,27 @@ from dra_driver.legacy.rules import Hardware, score
 from dra_driver.util.errors import DriverError
 
 SHAPES: Final = 32
-"""Requests (by what their containers ask for) whose verdicts on all nodes are remembered."""
+"""Number of distinct pod requests whose results on all nodes are cached."""
 
 PREEMPTION_SECONDS: Final = 2.0
-"""For one question; kube-scheduler waits five, and needs one node."""
+"""For one call; kube-scheduler waits five, and needs only one node."""
 
 JUDGE_SECONDS: Final = 0.1
-"""For the nodes of one question on which there is no verdict yet: the scheduler waits for the answer, and bindings and
-the news of pods wait for the lock. Thousands of nodes are judged in that time."""
+"""For the nodes of one call that are not cached: the scheduler waits for the answer, and bindings and watch events wait
+for the lock. Thousands of nodes are evaluated in that time."""
 
 _fits: Final = lru_cache(maxsize=16384)(Packing.fits)
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """What is known about a pod and some nodes.
+    """Where a pod fits, out of some nodes.
 
     Attributes:
-        fitting: where it fits.
-        failed: why it does not fit on others, for now.
-        lasting: why it never fits on others.
-        unjudged: nodes for which there was no time; they are judged when the pod is tried again.
+        fitting: nodes where it fits.
+        failed: nodes where it does not fit now, and why.
+        lasting: nodes where it never fits, and why.
+        unjudged: nodes that were not evaluated in time; they are when the pod is retried.
     """
 
     fitting: list[str]
@@ -65,7 +69,7 @@ class Filtered:
 
 
 class _CachedFits:
-    """What is remembered about one request: by kind of node, and by node."""
+    """Cached results of one pod request, by kind of node and by node."""
 
     __slots__ = ("_packings", "_shape", "refusals", "scores")
 
@@ -76,7 +80,7 @@ class _CachedFits:
         self.scores: dict[str, int] = {}
 
     def packing(self, hardware: Hardware) -> Packing:
-        """Of the request on this kind of node."""
+        """The packing of the request on this kind of node."""
         found = self._packings.get(hardware)
         if found is None:
             found = self._packings[hardware] = Packing(hardware, self._shape)
@@ -84,11 +88,11 @@ class _CachedFits:
 
 
 class FitCache:
-    """About the nodes of ``cluster``; may be asked from any thread.
+    """Where pods fit in ``cluster``, and how well. Thread-safe.
 
     Args:
-        cluster: what is taken.
-        seconds: how long one question may take for nodes that are not judged yet.
+        cluster: the view of the cluster.
+        seconds: how long one call may spend on nodes that are not cached.
     """
 
     def __init__(self, cluster: Cluster, seconds: float = JUDGE_SECONDS) -> None:
@@ -99,12 +103,12 @@ class FitCache:
 
     @property
     def remembered(self) -> list[int]:
-        """For how many nodes the verdict on each remembered request is known."""
+        """Number of cached nodes for each cached request."""
         with self._cluster.lock:
             return [len(cached.refusals) for cached in self._cached.values()]
 
     def filter(self, names: Iterable[str], requests: PodRequest) -> Filtered:
-        """Where a pod fits."""
+        """The nodes where a pod fits."""
         found = Filtered([], {}, {}, [])
         with self._cluster.lock:
             cached, until = self._cached_for(requests), time.monotonic() + self._seconds
@@ -126,7 +130,7 @@ class FitCache:
         return found
 
     def scores(self, names: Iterable[str], requests: PodRequest) -> list[tuple[str, int]]:
-        """0 to 10 for each node: how well it packs; 0 also where there was no time to find out."""
+        """How well each node packs, 0 to 10; 0 also if there was no time to evaluate it."""
         found: list[tuple[str, int]] = []
         with self._cluster.lock:
             cached, until = self._cached_for(requests), time.monotonic() + self._seconds
@@ -140,11 +144,11 @@ class FitCache:
     def victims(
         self, proposed: Mapping[str, Sequence[str]], requests: PodRequest, priority: int
     ) -> dict[str, list[str]]:
-        """By node the UIDs of the pods to evict for a pod, for as many nodes as are done in time.
+        """The UIDs of the pods to evict for a pod, by node, for as many nodes as time allows.
 
         Args:
             proposed: what kube-scheduler would evict, by node.
-            requests: what the pod asks for.
+            requests: of the pod.
             priority: of the pod.
         """
         end = time.monotonic() + PREEMPTION_SECONDS
@@ -173,7 +177,7 @@ class FitCache:
         refusal = seen if isinstance(seen, DoesNotFit) else _fits(cached.packing(seen[0]), seen[1])
         if refusal is not None:
             refusal = self._cluster.explained(name, refusal)
-        # Names come from outside: those that are no nodes must not fill the memory.
+        # Names come from outside: unknown ones must not fill the cache.
         if self._cluster.knows(name):
             cached.refusals[name] = refusal
         return refusal
@@ -198,7 +202,7 @@ def _score(packing: Packing, taken: int) -> int:
 
 
 def _shape(requests: PodRequest) -> PodRequest:
-    """What is asked for, without names: equal for all pods that can go to the same nodes."""
+    """The requests without container names: equal for all pods that fit on the same nodes."""
     return tuple(replace(request, container="") for request in requests)
 
 
@@ -209,19 +213,19 @@ log = logging.getLogger(__name__)
 
 
 def filter_(fit_cache: FitCache, body: bytes) -> bytes:
-    """Which of the candidates have room for the pod."""
+    """Answer ``filter``: which of the candidates have room for the pod."""
     args = decode_args(body)
     nodes = named_nodes(args)
     try:
         requests = requests_of(args.pod)
     except DriverError as error:
-        # As a reason on every node: the pod's event shows it, and the scheduler waits for a change of the pod.
+        # Given as the reason on every node: the pod's event shows it, and the scheduler waits for a change of the pod.
         found, requests = Filtered([], {}, dict.fromkeys(nodes, _sentence(error)), []), ()
     else:
         found = fit_cache.filter(nodes, requests) if requests else Filtered(list(nodes), {}, {}, [])
     _report(args, requests, found, len(nodes))
     if found.unjudged and not found.fitting:
-        # An error, not a verdict: the scheduler tries a pod again within seconds then, and else after minutes.
+        # An error, so that the scheduler retries the pod within seconds instead of minutes.
         return encode(FilterResult(error=_unfinished(len(found.unjudged), len(nodes))))
     late = dict.fromkeys(found.unjudged, "There was no time to look at the node")
     result = FilterResult(failed_nodes=found.failed | late, failed_and_unresolvable_nodes=found.lasting)
@@ -234,7 +238,7 @@ def filter_(fit_cache: FitCache, body: bytes) -> bytes:
 
 
 def prioritize(fit_cache: FitCache, body: bytes) -> bytes:
-    """How well each of the candidates packs, 0 to 10."""
+    """Answer ``prioritize``: how well each of the candidates packs, 0 to 10."""
     args = decode_args(body)
     nodes = named_nodes(args)
     try:
@@ -246,7 +250,7 @@ def prioritize(fit_cache: FitCache, body: bytes) -> bytes:
 
 
 def preempt(fit_cache: FitCache, body: bytes) -> bytes:
-    """Which pods to evict for the pod, by node; nodes where that does not help are left out."""
+    """Answer ``preempt``: which pods to evict for the pod, by node; nodes where that does not help are left out."""
     args = decode_preemption(body)
     proposed = proposed_victims(args)
     try:
@@ -268,7 +272,7 @@ def preempt(fit_cache: FitCache, body: bytes) -> bytes:
 
 
 def bind(binder: Binder, body: bytes) -> tuple[bytes, bool]:
-    """Bind the pod and choose its devices: the answer, and whether it was done. Waits for the API server."""
+    """Answer ``bind``: the answer, and whether the pod was bound. Waits for the API server."""
     args = decode_binding(body)
     request = BindRequest(args.pod_namespace, args.pod_name, args.pod_uid, args.node)
     try:
@@ -280,7 +284,7 @@ def bind(binder: Binder, body: bytes) -> tuple[bytes, bool]:
 
 
 def _report(args: Args, requests: PodRequest, found: Filtered, candidates: int) -> None:
-    """The facts of the vendor's log lines, in one line."""
+    """Log the facts of the vendor's log lines in one line."""
     if not log.isEnabledFor(logging.INFO):
         return
     meta = args.pod.metadata
@@ -305,7 +309,7 @@ def _report(args: Args, requests: PodRequest, found: Filtered, candidates: int) 
 def _unfinished(unjudged: int, candidates: int) -> str:
     return (
         f"the pod fits on none of {candidates - unjudged} nodes, and there was no time to look at {unjudged} others; "
-        "they are looked at when it is tried again"
+        "they are looked at when it is retried"
     )
 
 

@@ -1,12 +1,12 @@
-"""Binds a pod to a node and writes down its devices, in one request that happens as a whole or not at all.
+"""Binds a pod to a node and records its devices, in one atomic request.
 
-The API server merges the annotations of a Binding into those of the pod and touches no other, in the same write that
-sets the node (Kubernetes, ``pods/binding``). So there is no moment in which a pod has devices and no node, and nothing
-of others is overwritten. The Binding names UID and resource version of the pod, so it fails once the pod has changed.
+The API server merges the annotations of a Binding into those of the pod, and touches no others, in the same write that
+sets the node (Kubernetes, ``pods/binding``). A pod thus never has devices without a node, and nobody else's annotations
+are overwritten. The Binding names UID and resource version of the pod, so it fails if the pod has changed.
 
-Before it is sent, the choice is kept in ``Cluster``. A clear refusal gives the choice up. Without an answer it stays,
-until it is known what became of the request: a read tells; and where the pod is not bound yet, a small change to our
-own annotation makes the resource version in that request too old, so that it cannot be carried out later.
+Before it is sent, the choice is stored in ``Cluster``. A definite error discards the choice. Without an answer it stays
+until the outcome is known: the pod is read, and if it is not bound yet, a small change to the extender's own annotation
+makes the resource version in the Binding stale, so that it cannot be carried out later.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TRIES: Final = 4
 """Bindings sent for one request of the scheduler: a pod may change while it is bound."""
 
 NEWS_SECONDS: Final = 30.0
-"""When the watch has not told of a pod so long after it was bound, the API server is asked."""
+"""If a bound pod has not appeared in the watch for so long, it is read from the API server."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BindRequest:
-    """What the scheduler requests: a pod, identified also by its UID, on a node."""
+    """The scheduler's request: a pod, identified also by its UID, and a node."""
 
     namespace: str
     name: str
@@ -56,12 +56,12 @@ class BindRequest:
 
 
 class Binder:
-    """Carries out orders of the scheduler; thread-safe.
+    """Carries out the scheduler's requests; thread-safe.
 
     Args:
         transport: the API server.
-        cluster: what is taken.
-        may_act: asked before each write: whether this process leads.
+        cluster: the view of the cluster.
+        may_act: called before each write; whether this process leads.
         clock: nanoseconds since the epoch.
     """
 
@@ -79,17 +79,17 @@ class Binder:
         self._clock = clock
         self._guard = threading.Lock()
         self._busy: set[str] = set()
-        """UIDs of pods that are being bound."""
+        """UIDs of pods that are currently being bound."""
         self._unanswered: dict[str, BindRequest] = {}
-        """By UID of the pod: Bindings that may be carried out yet."""
+        """Requests whose Binding may still be carried out, by UID of the pod."""
 
     @property
     def uncertain(self) -> bool:
-        """Whether a write is under way, or has had no answer."""
+        """Whether a write is under way or got no answer."""
         return bool(self._unanswered or self._busy)
 
     def bind(self, request: BindRequest) -> None:
-        """Bind a pod; done when it returns, also if it was bound there before. DriverError says why not."""
+        """Bind a pod; also succeeds if it is bound there already. Raises DriverError."""
         with self._alone(request.uid):
             if request.uid in self._unanswered:
                 pod = self._settle(self._unanswered[request.uid])
@@ -105,10 +105,10 @@ class Binder:
                 if later is None:
                     return
                 pod = later
-        raise DriverError(f"pod {request.key} has changed {TRIES} times while it was bound", remedy="it is tried again")
+        raise DriverError(f"pod {request.key} has changed {TRIES} times while it was bound", remedy="it is retried")
 
     def reconcile(self) -> None:
-        """Find out about Bindings without an answer, and bound pods without news; nothing is raised."""
+        """Resolve Bindings without an answer, and bound pods that the watch has not delivered. Raises nothing."""
         for uid, request in list(self._unanswered.items()):
             try:
                 with self._alone(uid):
@@ -123,7 +123,7 @@ class Binder:
                 log.info("pod %s, of which there is no news: %s", chosen.key, error)
 
     def _confirm(self, uid: str, chosen: Chosen) -> None:
-        """Look whether a pod is there whose Binding was written."""
+        """Check on a pod whose Binding was written."""
         try:
             item = self._pods.get(*chosen.key.split("/", 1))
         except ApiError as error:
@@ -138,10 +138,10 @@ class Binder:
             self._cluster.found_bound(item)
 
     def _write(self, request: BindRequest, pod: Pod) -> Pod | None:
-        """Choose and send; None when the pod is bound, or the pod as it is now, to go on from there."""
+        """Choose devices and send the Binding; None if the pod is bound, else its current state to retry with."""
         self._require_leader()
         choice = self._choose(request, pod)
-        # Whatever happens from here on, the choice is not forgotten before it is known what became of it.
+        # From here on, the choice is kept until its outcome is known.
         self._unanswered[request.uid] = request
         try:
             self._post(request, pod.version, _annotations(choice, pod, self._clock()))
@@ -159,11 +159,11 @@ class Binder:
         return None
 
     def _choose(self, request: BindRequest, pod: Pod) -> Choice | None:
-        """What the pod gets; None for one that asks for nothing."""
+        """The devices for the pod; None if it requests none."""
         if pod.requests is None:
-            # This says why, as the scheduler was told when it asked where the pod fits.
+            # Raises the error that the scheduler was given when it asked where the pod fits.
             requests_of(self._pods.get(request.namespace, request.name))
-            raise DriverError(f"pod {request.key} has changed", remedy="it is tried again")
+            raise DriverError(f"pod {request.key} has changed", remedy="it is retried")
         if not pod.requests:
             return None
         found = self._cluster.choose(request.uid, request.key, request.node, pod.requests)
@@ -189,7 +189,7 @@ class Binder:
         self._transport.request("POST", path, body=document, timeout=REQUEST_SECONDS)
 
     def _settle(self, request: BindRequest) -> Pod:
-        """The pod of a Binding without an answer, once that Binding is over; DriverError if that cannot be said yet."""
+        """The pod of a Binding without an answer, once its outcome is known. Raises DriverError if it is not."""
         try:
             item = self._pods.get(request.namespace, request.name)
             if item.metadata.uid == request.uid and not item.spec.node_name:
@@ -205,7 +205,7 @@ class Binder:
             ) from error
         if item.metadata.uid != request.uid:
             self._over(request)
-            raise DriverError(f"pod {request.key} is another one now")
+            raise DriverError(f"pod {request.key} has been replaced by another one")
         pod = pod_of(item)
         if pod.node == request.node:
             self._done(request)
@@ -215,7 +215,7 @@ class Binder:
         return pod
 
     def _fence(self, request: BindRequest) -> PartialPod:
-        """Make every Binding that was sent before too old."""
+        """Make the resource version in every Binding sent before stale."""
         self._require_leader()
         metadata = {"uid": request.uid, "annotations": {ALLOC_TIME: str(self._clock())}}
         return self._pods.patch(request.namespace, request.name, {"metadata": metadata})
@@ -231,7 +231,7 @@ class Binder:
     def _fetch(self, request: BindRequest) -> Pod:
         item = self._pods.get(request.namespace, request.name)
         if item.metadata.uid != request.uid:
-            raise DriverError(f"pod {request.key} is another one now: its UID is {item.metadata.uid}")
+            raise DriverError(f"pod {request.key} has been replaced by another one: its UID is {item.metadata.uid}")
         pod = pod_of(item)
         if pod.ended:
             raise DriverError(f"pod {request.key} has ended")
@@ -245,14 +245,14 @@ class Binder:
 
     def _require_leader(self) -> None:
         if not self._may_act():
-            raise DriverError("this replica does not lead any more", remedy="another one is asked next time")
+            raise DriverError("this replica no longer leads", remedy="the next request goes to the leader")
 
     @contextmanager
     def _alone(self, uid: str) -> Iterator[None]:
-        """Only one request at a time for a pod."""
+        """Serialize requests for one pod."""
         with self._guard:
             if uid in self._busy:
-                raise DriverError("the pod is being bound already", remedy="it is tried again")
+                raise DriverError("the pod is being bound already", remedy="it is retried")
             self._busy.add(uid)
         try:
             yield
@@ -262,7 +262,7 @@ class Binder:
 
 
 def _annotations(choice: Choice | None, pod: Pod, now: int) -> dict[str, str]:
-    """What a Binding writes: our keys, and nothing in those that were there before and are not used now."""
+    """The annotations of a Binding: our keys, with stale ones emptied."""
     if choice is None:
         return {}
     found = write(choice.hardware, choice.shares, now)
@@ -270,7 +270,7 @@ def _annotations(choice: Choice | None, pod: Pod, now: int) -> dict[str, str]:
 
 
 def _report(request: BindRequest, choice: Choice | None) -> None:
-    """The facts of the vendor's log lines, in one line."""
+    """Log the facts of the vendor's log lines in one line."""
     if choice is None:
         log.info("Bound POD %s to Node:%s; it asks for no Neuron resources", request.key, request.node)
         return

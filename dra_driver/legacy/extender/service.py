@@ -90,7 +90,7 @@ class Service:
         """Whether what was listed in this term is out of the garbage collector's way."""
         self._loops = (
             Worker("following the cluster", self._look),
-            self._upkeep("finding out about requests without an answer", self._binder.reconcile),
+            self._upkeep("resolving requests without an answer", self._binder.reconcile),
             self._upkeep("writing usage maps", self._maps.write_due),
         )
 
@@ -101,7 +101,7 @@ class Service:
 
     @property
     def remembered(self) -> list[int]:
-        """How many nodes are remembered with the verdict on a request, for each request."""
+        """Number of cached nodes for each cached request."""
         return self._fit_cache.remembered
 
     @property
@@ -110,7 +110,7 @@ class Service:
         return self._operations
 
     async def start(self) -> None:
-        """Listen, and become a candidate. DriverError when the port cannot be had."""
+        """Listen, and become a candidate. Raises DriverError if the port is not available."""
         await self._server.start(self._settings.address, self._settings.port)
         if self._settings.leader_elect:
             host = self._settings.advertise
@@ -123,12 +123,12 @@ class Service:
             loop.start()
 
     async def stop(self) -> None:
-        """Answer what was asked, then hand the lease over."""
+        """Answer pending requests, then release the lease."""
         await self._server.stop()
         await asyncio.to_thread(self._end)
 
     def problems(self) -> list[str]:
-        """Why it should not be asked: for a readiness probe. Standing by is no problem."""
+        """For a readiness probe: why it should get no requests. Standing by is not a problem."""
         found = [self._election.last_error] if self._election and self._election.last_error else []
         if self._may_act() and not self._ready():
             found.append("the lists of nodes and pods are not there yet")
@@ -136,7 +136,7 @@ class Service:
         return found + [text for worker in self._workers() if (text := worker.problem())]
 
     def stuck(self) -> list[str]:
-        """Why the process should be started again: for a liveness probe."""
+        """For a liveness probe: why the process should be restarted."""
         return [text for worker in self._workers() if (text := worker.stuck())]
 
     def _workers(self) -> list[Worker]:
@@ -148,7 +148,7 @@ class Service:
         ]
 
     def samples(self) -> Iterable[Sample]:
-        """What the metrics show beside the durations."""
+        """The metrics beside the durations."""
         yield Sample("extender_leads", "1 while this replica answers.", float(self._ready()))
         troubles = len(self._followers.problems()) if self._followers else 0
         yield Sample("extender_verdicts", "Answers that are kept until they change.", float(sum(self.remembered)))
@@ -174,7 +174,7 @@ class Service:
         return State(ready=False, text="this replica stands by, and which one leads is not known")
 
     def _look(self) -> float:
-        """Begin or end to follow if that is due."""
+        """Start or stop watching if that is due."""
         if self._may_act() and self._followers is None:
             self.cluster.begin()
             self._followers = Followers(self._transport, self.cluster)
@@ -184,15 +184,14 @@ class Service:
             ended, self._followers = self._followers, None
             ended.stop()
         elif not self._settled and self._ready():
-            # Twenty thousand pods stay as they are: the collector need not look at them in every full round,
-            # which would keep a request waiting for 20 ms.
+            # Scanning twenty thousand long-lived pods in every full collection would delay a request by 20 ms.
             gc.collect()
             gc.freeze()
             self._settled = True
         return LOOK_SECONDS / 5
 
     def _upkeep(self, name: str, step: Callable[[], None]) -> Worker:
-        """Does one kind of upkeep while this one leads."""
+        """One kind of upkeep, done while this replica leads."""
 
         def work() -> float:
             if self._ready():

@@ -1,4 +1,8 @@
-"""Pods and nodes as the extender reads them: only the fields in use are decoded, and less than that is kept."""
+"""Objects as the extender decodes them: pods and nodes of the API server, and kube-scheduler's ``extender/v1``.
+
+Only the fields in use are decoded, and even less is kept. The fields of ``extender/v1`` have the names of Go's structs.
+Its requests come from whoever reaches the port, so they are decoded strictly.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ RUNNING: Final = (("fieldSelector", ",".join(f"status.phase!={phase}" for phase 
 
 
 class PodMeta(ApiObject, frozen=True):
-    """``metadata`` of a pod, the parts in use."""
+    """``metadata`` of a pod: the fields in use."""
 
     name: str = ""
     namespace: str = ""
@@ -40,7 +44,7 @@ class PodMeta(ApiObject, frozen=True):
 
 
 class PartialPod(ApiObject, frozen=True):
-    """A pod; bound by a Binding, changed by patches of annotations only."""
+    """A pod; bound by a Binding, changed only by patches of annotations."""
 
     metadata: PodMeta
     spec: PodSpec = PodSpec()
@@ -48,13 +52,13 @@ class PartialPod(ApiObject, frozen=True):
 
 
 class NodeLabels(ApiObject, frozen=True):
-    """``metadata.labels`` of a node, the one in use."""
+    """``metadata.labels`` of a node: the one in use."""
 
     instance_type: str | None = msgspec.field(name=INSTANCE_TYPE_LABEL, default=None)
 
 
 class NodeMeta(ApiObject, frozen=True):
-    """``metadata`` of a node, the parts in use."""
+    """``metadata`` of a node: the fields in use."""
 
     name: str = ""
     uid: str = ""
@@ -64,7 +68,7 @@ class NodeMeta(ApiObject, frozen=True):
 
 
 class NodeStatus(ApiObject, frozen=True):
-    """``status`` of a node, the part in use."""
+    """``status`` of a node: the field in use."""
 
     capacity: Limits | None = None
 
@@ -88,11 +92,11 @@ class Pod:
         key: ``namespace/name``.
         version: resource version.
         node: where it is bound, or "".
-        requests: what it asks for; None when that cannot be read.
-        holding: what it has, once it is bound.
-        priority: pods of higher priority may have it evicted.
-        stale: keys of ours that were there before it was bound.
-        ended: whether its devices are free again.
+        requests: of its containers; None if they cannot be parsed.
+        holding: what it holds, once it is bound.
+        priority: pods of higher priority may preempt it.
+        stale: our annotation keys that were present before it was bound.
+        ended: whether it has released its devices.
     """
 
     key: str
@@ -107,7 +111,7 @@ class Pod:
 
     @property
     def counts(self) -> bool:
-        """Whether it asks for Neuron resources, or may do so, and has not ended."""
+        """Whether it requests Neuron resources, or may do so, and has not ended."""
         return not self.ended and self.requests != ()
 
 
@@ -116,9 +120,9 @@ class Node:
     """A node.
 
     Attributes:
-        hardware: None when it cannot be known.
+        hardware: None if it cannot be determined.
         trouble: why ``hardware`` is None.
-        unusable: value of the annotation of devices that nobody is to get.
+        unusable: value of the annotation of unusable devices.
         usage_maps: values of the annotations for devices and cores, as stored.
     """
 
@@ -134,7 +138,7 @@ _NO_ANNOTATIONS: Final = PodAnnotations()
 
 
 def pod_of(item: PartialPod) -> Pod:
-    """What is of interest of a pod."""
+    """The parts of a pod that matter here."""
     requests: PodRequest | None
     try:
         requests = requests_of(item)
@@ -158,18 +162,18 @@ def pod_of(item: PartialPod) -> Pod:
 
 
 def requests_of(item: PartialPod) -> PodRequest:
-    """What a pod asks for; DriverError when that cannot be read."""
+    """What a pod requests. Raises DriverError if it cannot be parsed."""
     return _pod_request(item.spec.init_containers or (), item.spec.containers or ())
 
 
 @lru_cache(maxsize=4096)
 def _pod_request(init: tuple[Container, ...], main: tuple[Container, ...]) -> PodRequest:
-    """Pods of one template share what they ask for."""
+    """Cached, since pods of one template have equal requests."""
     return pod_request(init, main)
 
 
 def node_of(item: PartialNode) -> Node:
-    """What to remember of a node, also of one without Neuron devices: a pod's event tells why it is none for it."""
+    """The parts of a node that matter here; also without Neuron devices, so that a pod's event can say why not."""
     meta = item.metadata
     annotations = meta.annotations or NodeAnnotations()
     name = (meta.labels.instance_type if meta.labels else None) or ""
@@ -212,13 +216,13 @@ class _HasName(msgspec.Struct):
 
 
 class NodeList(msgspec.Struct):
-    """Whole Node objects, passed on as they came (``nodeCacheCapable: false``)."""
+    """Whole Node objects, passed on unchanged (``nodeCacheCapable: false``)."""
 
     items: list[msgspec.Raw] | None = None
 
 
 class Args(msgspec.Struct, rename="pascal"):
-    """``ExtenderArgs``: what ``filter`` and ``prioritize`` are asked with."""
+    """``ExtenderArgs``: the request of ``filter`` and ``prioritize``."""
 
     pod: PartialPod
     nodes: NodeList | None = None
@@ -232,7 +236,7 @@ class FilterResult(msgspec.Struct, rename="pascal", omit_defaults=True):
     node_names: list[str] | None = None
     failed_nodes: dict[str, str] = {}
     failed_and_unresolvable_nodes: dict[str, str] = {}
-    """Nodes where it is no use to evict other pods."""
+    """Nodes where evicting other pods is of no use."""
     error: str = ""
 
 
@@ -250,7 +254,7 @@ class MetaPod(msgspec.Struct):
 
 
 class MetaVictims(msgspec.Struct):
-    """Pods to evict on one node, of falling priority; how many PodDisruptionBudgets that violates."""
+    """Pods to evict on one node, highest priority first, and how many PodDisruptionBudgets that violates."""
 
     pods: list[MetaPod] | None = msgspec.field(name="Pods", default=None)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
@@ -261,14 +265,14 @@ class _HasUid(msgspec.Struct):
 
 
 class Victims(msgspec.Struct):
-    """The same with whole Pod objects."""
+    """The same as whole Pod objects."""
 
     pods: list[_HasUid] | None = msgspec.field(name="Pods", default=None)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
 class PreemptionArgs(msgspec.Struct, rename="pascal"):
-    """``ExtenderPreemptionArgs``: by node what the scheduler would evict."""
+    """``ExtenderPreemptionArgs``: what the scheduler would evict, by node."""
 
     pod: PartialPod
     node_name_to_victims: dict[str, Victims] | None = None
@@ -276,7 +280,7 @@ class PreemptionArgs(msgspec.Struct, rename="pascal"):
 
 
 class PreemptionResult(msgspec.Struct, rename="pascal"):
-    """``ExtenderPreemptionResult``: nodes that are not named are given up."""
+    """``ExtenderPreemptionResult``: nodes that are not named are dropped."""
 
     node_name_to_meta_victims: dict[str, MetaVictims]
 
@@ -304,12 +308,12 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 def decode_args(body: bytes) -> Args:
-    """The body of ``filter`` and ``prioritize``; DriverError naming the field that is wrong."""
+    """Decode the body of ``filter`` or ``prioritize``. Raises DriverError naming the invalid field."""
     return _decode(_ARGS, body)
 
 
 def decode_binding(body: bytes) -> BindingArgs:
-    """The body of ``bind``; DriverError naming the field that is wrong or empty."""
+    """Decode the body of ``bind``. Raises DriverError naming the invalid or empty field."""
     found = _decode(_BINDING, body)
     empty = [name for name, text in msgspec.to_builtins(found).items() if not text]
     if empty:
@@ -318,12 +322,12 @@ def decode_binding(body: bytes) -> BindingArgs:
 
 
 def decode_preemption(body: bytes) -> PreemptionArgs:
-    """The body of ``preempt``; DriverError naming the field that is wrong."""
+    """Decode the body of ``preempt``. Raises DriverError naming the invalid field."""
     return _decode(_PREEMPTION, body)
 
 
 def proposed_victims(args: PreemptionArgs) -> dict[str, MetaVictims]:
-    """By node what the scheduler would evict, in whichever form it was sent."""
+    """What the scheduler would evict by node, in whichever form it was sent."""
     whole = {
         name: MetaVictims([MetaPod(pod.metadata.uid) for pod in item.pods or ()], item.violations)
         for name, item in (args.node_name_to_victims or {}).items()
@@ -332,7 +336,7 @@ def proposed_victims(args: PreemptionArgs) -> dict[str, MetaVictims]:
 
 
 def named_nodes(args: Args) -> dict[str, msgspec.Raw | None]:
-    """The candidates by name, with the object where it was sent. DriverError when there is no list of them."""
+    """The candidates by name, with the object if it was sent. Raises DriverError if there is no list of them."""
     if args.node_names is not None:
         return dict.fromkeys(args.node_names)
     if args.nodes is None:

@@ -1,4 +1,4 @@
-"""From objects of the API to the values that decisions are made from. Whatever users wrote is taken as a claim only."""
+"""From API objects to the values that decisions are based on. What users wrote is not trusted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dra_driver.ultraserver.placer.values import (
 )
 
 MAX_RELEASED = 200
-"""Entries of the memory of released groups; the latest stay."""
+"""Released groups that are remembered; the latest stay."""
 
 
 def snapshot(
@@ -101,7 +101,7 @@ def _node(node: PartialNode, offers: bool, claim: str) -> Node:
 
 
 def pod_of(pod: ApiPod) -> Pod:
-    """A pod as a value; annotations that cannot be what the placer wrote count as absent."""
+    """A pod as a value; annotations that the placer cannot have written count as absent."""
     meta, spec = pod.metadata, pod.spec
     of_lws = LWS_GROUP_LABEL in meta.labels
     gates = tuple(gate.name for gate in spec.scheduling_gates)
@@ -136,7 +136,7 @@ def pod_of(pod: ApiPod) -> Pod:
 
 
 def _unschedulable(pod: ApiPod) -> str:
-    """What the scheduler says of a pod that it finds no node for, or ""."""
+    """The scheduler's message about a pod for which it finds no node, or ""."""
     if pod.spec.node_name or pod.status.nominated_node_name:
         return ""
     found = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
@@ -144,7 +144,7 @@ def _unschedulable(pod: ApiPod) -> str:
 
 
 def read_released(text: str) -> tuple[Released, ...]:
-    """The memory of released groups; entries that cannot be read are left out."""
+    """Released groups from the ConfigMap; entries that cannot be parsed are ignored."""
     try:
         entries = json.loads(text or "[]")
     except (ValueError, RecursionError):
@@ -161,7 +161,7 @@ def read_released(text: str) -> tuple[Released, ...]:
 
 
 def write_released(released: Iterable[Released], now: float) -> str:
-    """The memory as text, without what is over."""
+    """Released groups for the ConfigMap, without expired ones."""
     current = sorted((item for item in released if item.until > now), key=lambda item: item.until)
     return json.dumps(
         [

@@ -15,13 +15,13 @@ from dra_driver.ultraserver.rendezvous.roster import MAX_GROUP_SIZE, GroupError,
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What the environment says.
+    """A pod's membership in its group, as its environment describes it.
 
     Attributes:
         index: of this pod in the group, 0 for the leader.
         size: pods of the group.
         leader: name or address of the leader.
-        nodes: nodes of one server that work together.
+        nodes: number of nodes of one server that work together.
         server: id of the server, "" for one node alone.
         node: position of the node in the server, -1 for one node alone.
     """
@@ -38,7 +38,7 @@ def own_membership(environment: Mapping[str, str]) -> Membership:
     """Read the variables of LeaderWorkerSet and of this driver.
 
     Raises:
-        GroupError: one is missing or cannot be right.
+        GroupError: one is missing or invalid.
     """
     size = _number(environment, "LWS_GROUP_SIZE", 1, MAX_GROUP_SIZE)
     index = _number(environment, "LWS_WORKER_INDEX", 0, size - 1)
@@ -57,10 +57,10 @@ def own_membership(environment: Mapping[str, str]) -> Membership:
 
 
 def own_host(membership: Membership, hostname: str) -> str | None:
-    """The pod's name in the cluster's DNS; None where the leader is known by an address, so there is no name.
+    """The pod's name in the cluster's DNS; None if the leader is known by an address, so that there is no name.
 
-    LeaderWorkerSet gives all pods of a group one subdomain: a worker has its host name where the leader's address has
-    the leader's.
+    LeaderWorkerSet gives all pods of a group one subdomain: replacing the leader's host name in its address with that
+    of a worker gives the worker's address.
     """
     if membership.index == 0:
         return membership.leader
@@ -73,7 +73,7 @@ def own_host(membership: Membership, hostname: str) -> str | None:
 
 
 def hello(membership: Membership, host: str) -> Hello:
-    """What a pod says of itself; GroupError when a value is not what it can be."""
+    """The pod's own Hello. Raises GroupError if a value is invalid."""
     member = {"index": membership.index, "host": host, "server": membership.server, "node": membership.node}
     try:
         return Hello(msgspec.convert(member, Member), membership.size, membership.nodes)
@@ -82,7 +82,7 @@ def hello(membership: Membership, host: str) -> Hello:
 
 
 def variables(table: RankTable, index: int) -> dict[str, str]:
-    """What the member of that worker index adds to its environment."""
+    """The variables that the member with that worker index adds to its environment."""
     return {"NEURON_GLOBAL_TOPOID": str(table.rank(index)), "NEURON_GLOBAL_TOPOID0_HOST": table.rank0_host}
 
 

@@ -1,4 +1,4 @@
-"""A worker's end: finds the leader, says who it is, and waits for its rank."""
+"""The worker's end: finds the leader, reports to it, and waits for its rank."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dra_driver.util.text import printable
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 SILENCE_SECONDS = 45.0
-"""Without a sign of life the leader's node may be lost; try again. Several times the leader's pulse."""
+"""Without a sign of life for so long, the leader's node may be lost: reconnect. Several times the leader's pulse."""
 CLOSING_SECONDS = 2.0
 
 
 class _RefusedError(GroupError):
-    """By the leader, so asking again is of no use."""
+    """The leader refused, so retrying is of no use."""
 
 
 async def follow(
@@ -39,11 +39,11 @@ async def follow(
     """Report to the leader and store the rank that comes back.
 
     Args:
-        own: what this member says of itself.
+        own: this member's Hello.
         leader: host and port.
-        within: seconds for all of it. The leader may come late, restart, or have no DNS name yet.
-        keep: called with the complete group before it is confirmed; called again if the confirmation was lost.
-        say: gets a line for people now and then.
+        within: seconds for everything. The leader may come late, restart, or have no DNS name yet.
+        keep: called with the complete group before it is confirmed, and again if the confirmation was lost.
+        say: called with progress messages.
 
     Raises:
         GroupError: the leader refused, or the time is over.
@@ -58,7 +58,7 @@ async def follow(
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
         raise GroupError(
-            f"{within:g} s are over without a rank from the leader {leader[0]}:{leader[1]}: {attempts.last}",
+            f"{within:g} s have passed without a rank from the leader {leader[0]}:{leader[1]}: {attempts.last}",
             consequence="the group cannot start",
             remedy="see the log of the leader's init container",
         ) from None
@@ -75,7 +75,7 @@ class _Attempts:
         self.last = "it was never reached"
 
     async def once(self) -> bool:
-        """Whether the rank is stored; False when it is worth trying again."""
+        """Whether the rank is stored; False if a retry is worthwhile."""
         host, port = self._leader
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -126,7 +126,7 @@ class _Attempts:
 
 
 async def _confirm(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The leader closes the connection when it has read it; a leader that is gone by then waits for nothing."""
+    """The leader closes the connection once it has read this; a leader that is gone by then waits for nothing."""
     with contextlib.suppress(OSError, ValueError):
         writer.write(line_of(Confirmed()))
         await writer.drain()

@@ -84,7 +84,7 @@ class LightNodes:
         self._fault: Exception | None = None
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="light-node")
         self.failures: list[str] = []
-        """Why claims could not be prepared or unprepared; it is tried again, as kubelet does."""
+        """Why claims could not be prepared or unprepared; it is retried, as kubelet does."""
 
     def __enter__(self) -> Self:
         try:
