@@ -237,17 +237,21 @@ class _Endpoint:
         self.proxy = None if not config.proxy or bypasses_proxy(server, config.no_proxy) else config.proxy
         try:
             if self.proxy is None:
-                pool = urllib3.PoolManager(**_pool_options(config)).connection_from_url(server)
-                self._urlopen = pool.urlopen
+                self._manager = urllib3.PoolManager(**_pool_options(config))
+                self._urlopen = self._manager.connection_from_url(server).urlopen
                 self._base = urllib3.util.parse_url(server).path or ""
             else:
                 headers = _proxy_headers(self.proxy)
-                proxied = urllib3.ProxyManager(self.proxy, proxy_headers=headers, **_pool_options(config))
-                proxied.connection_from_url(server)  # checks the URL
-                self._urlopen = proxied.urlopen
+                self._manager = urllib3.ProxyManager(self.proxy, proxy_headers=headers, **_pool_options(config))
+                self._manager.connection_from_url(server)  # checks the URL
+                self._urlopen = self._manager.urlopen
                 self._base = server
         except (urllib3.exceptions.HTTPError, ValueError) as error:
             raise DriverError(f"{config.server} cannot be asked{self.via}: {error}") from error
+
+    def close(self) -> None:
+        """Close idle connections; nothing can be sent any more."""
+        self._manager.clear()
 
     @property
     def via(self) -> str:
@@ -314,7 +318,8 @@ class Transport:
     def close(self) -> None:
         """Close idle connections."""
         with self._lock:
-            self._endpoint = _Endpoint(self._endpoint.config)
+            used, self._endpoint = self._endpoint, _Endpoint(self._endpoint.config)
+        used.close()
 
     def request(
         self,
