@@ -211,6 +211,11 @@ def test_the_host_may_be_an_address_of_ipv6(in_cluster: bool, tmp_path: Path, mo
         ("https://127.0.0.1:many", {}, "https://127.0.0.1:many"),
         ("https://127.0.0.1", {"proxy-url": "socks5://me:secret@127.0.0.1:1"}, "socks5"),
         ("https://127.0.0.1", {"certificate-authority": "absent.crt"}, "absent.crt"),
+        (
+            "https://127.0.0.1",
+            {"certificate-authority-data": "bm9uZQ=="},
+            "the certificate of its authority cannot be used",
+        ),
     ],
 )
 def test_a_cluster_that_cannot_be_asked_is_an_explained_error(
@@ -222,6 +227,12 @@ def test_a_cluster_that_cannot_be_asked_is_an_explained_error(
     assert reason in str(caught.value)
     assert file in caught.value.remedy
     assert "secret" not in str(caught.value)
+
+
+def test_a_client_certificate_that_cannot_be_read_is_an_explained_error(tmp_path: Path) -> None:
+    user = {"client-certificate-data": "bm9uZQ==", "client-key-data": "bm9uZQ=="}
+    with pytest.raises(DriverError, match="the certificate of the client, or its key, cannot be used"):
+        Transport.from_kubeconfig(kubeconfig(tmp_path, "https://127.0.0.1", user))
 
 
 # TLS
