@@ -233,21 +233,27 @@ class _Endpoint:
     def __init__(self, config: RestConfig) -> None:
         self.config = config
         self._urlopen: Callable[..., urllib3.BaseHTTPResponse]
+        self.proxy = config.proxy
         server = config.server.rstrip("/")
-        self.proxy = None if not config.proxy or bypasses_proxy(server, config.no_proxy) else config.proxy
         try:
-            if self.proxy is None:
-                pool = urllib3.PoolManager(**_pool_options(config)).connection_from_url(server)
-                self._urlopen = pool.urlopen
+            _check_files(config)
+            if not self.proxy or bypasses_proxy(server, config.no_proxy):
+                self.proxy = None
+                self._manager = urllib3.PoolManager(**_pool_options(config))
+                self._urlopen = self._manager.connection_from_url(server).urlopen
                 self._base = urllib3.util.parse_url(server).path or ""
             else:
                 headers = _proxy_headers(self.proxy)
-                proxied = urllib3.ProxyManager(self.proxy, proxy_headers=headers, **_pool_options(config))
-                proxied.connection_from_url(server)  # checks the URL
-                self._urlopen = proxied.urlopen
+                self._manager = urllib3.ProxyManager(self.proxy, proxy_headers=headers, **_pool_options(config))
+                self._manager.connection_from_url(server)  # checks the URL
+                self._urlopen = self._manager.urlopen
                 self._base = server
         except (urllib3.exceptions.HTTPError, ValueError) as error:
             raise DriverError(f"{config.server} cannot be asked{self.via}: {error}") from error
+
+    def close(self) -> None:
+        """Close idle connections; nothing can be sent any more."""
+        self._manager.clear()
 
     @property
     def via(self) -> str:
@@ -314,7 +320,8 @@ class Transport:
     def close(self) -> None:
         """Close idle connections."""
         with self._lock:
-            self._endpoint = _Endpoint(self._endpoint.config)
+            used, self._endpoint = self._endpoint, _Endpoint(self._endpoint.config)
+        used.close()
 
     def request(
         self,
@@ -474,6 +481,22 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, urllib3.exceptions.ProtocolError) and len(error.args) > 1:
         return str(error.args[1])
     return text or type(error).__name__
+
+
+def _check_files(config: RestConfig) -> None:
+    """DriverError where a file cannot be used: said by name here, and not at the first request by OpenSSL's code."""
+    if not config.server.startswith("https:"):
+        return
+    context = urllib3.util.ssl_.create_urllib3_context()
+    try:
+        what = "the certificate of its authority"
+        if config.ca_file:
+            context.load_verify_locations(config.ca_file)
+        what = "the certificate of the client, or its key,"
+        if config.cert_file:
+            context.load_cert_chain(config.cert_file, config.key_file)
+    except (OSError, ValueError) as error:  # OpenSSL's errors are OSErrors
+        raise DriverError(f"{what} cannot be used: {error}") from error
 
 
 def _pool_options(config: RestConfig) -> dict[str, Any]:

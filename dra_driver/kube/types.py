@@ -137,7 +137,7 @@ class Node(ApiObject, frozen=True):
 
 
 class NodeTaint(ApiObject, frozen=True):
-    """``spec.taints[]``."""
+    """``spec.taints[]``; NoSchedule and NoExecute keep pods away."""
 
     key: str
     value: str = ""

@@ -45,7 +45,7 @@ def text(
         ),
         "",
         "Resident memory in MB of the processes that were called. They use a kubeconfig, whose reader costs this",
-        "driver about 15 MB that a pod does not need:",
+        "driver about 22 MB that a pod does not need:",
         "",
         *table(
             ("driver", "before the calls", "after them"),

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.kube.api import ResourceApi
+from dra_driver.kube import api as api_module
+from dra_driver.kube.api import Collection, ResourceApi
 from dra_driver.kube.client import CONNECT_TIMEOUT, RestConfig, Transport
 from dra_driver.kube.errors import ApiError, Unreachable
-from dra_driver.kube.types import Device, DeviceAttribute, ResourceSlice
+from dra_driver.kube.types import RESOURCE_CLAIMS, Device, DeviceAttribute, ResourceSlice
 from dra_driver.slices.pool import pool
 from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
@@ -65,6 +66,14 @@ def test_lists_come_in_pages(server: ApiServer, api: ResourceApi) -> None:
     before = server.count("GET", "resourceclaims")
     assert len(api.list_claims()) == 1101
     assert server.count("GET", "resourceclaims") - before == 3
+
+
+def test_a_list_without_end_is_given_up(server: ApiServer, api: ResourceApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_module, "MAX_OBJECTS", 500)
+    for i in range(1000):
+        server.add_claim("ns", f"claim-{i}")
+    with pytest.raises(ApiError, match="more than 500 resourceclaims"):
+        api.list_claims()
 
 
 def test_a_missing_object_says_so_and_is_asked_for_once(server: ApiServer, api: ResourceApi) -> None:
@@ -138,6 +147,15 @@ def test_an_object_that_is_missing_in_an_older_version_settles_the_version() -> 
             api.get_claim("ns", "claim")
         assert caught.value.object_missing
         assert api.version == "v1beta1"
+
+
+def test_every_collection_finds_the_version_that_is_served() -> None:
+    with ApiServer(versions=("v1beta1",)) as server:
+        server.add_claim("ns", "claim", uid="u")
+        claims = Collection(server.transport(), RESOURCE_CLAIMS)
+        assert claims.get("ns", "claim").metadata.uid == "u"
+        assert claims.version == "resource.k8s.io/v1beta1"
+        assert [claim.metadata.uid for claim in claims.list_all()[0]] == ["u"]
 
 
 def test_a_version_that_disappears_is_replaced() -> None:
