@@ -20,7 +20,7 @@ from dra_driver.host.watch import HostWatch
 from dra_driver.kubeletplugin import rpc
 from dra_driver.kubeletplugin.api import dra_v1_pb2
 from dra_driver.settings import Settings
-from dra_driver.slices.publisher import Publisher
+from dra_driver.slices.publisher import SliceController
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.plugin.apiserver import ApiServer
 from tracewalk.recorder import Recorder
@@ -37,7 +37,7 @@ def _inner(function: CodeType, name: str) -> CodeType:
 
 
 SCAN: Final = HostWatch.scan.__code__
-PUBLISH: Final = Publisher._look.__code__  # noqa: SLF001 - where its walk begins
+PUBLISH: Final = SliceController._reconcile.__code__  # noqa: SLF001 - where its walk begins
 CALL: Final = _inner(rpc._handler.__code__, "unary")  # noqa: SLF001 - the same
 REPAIR: Final = Repairer.repair.__code__
 
