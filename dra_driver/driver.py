@@ -16,7 +16,7 @@ from typing import Final
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.preparer import Preparer
-from dra_driver.claims.repairer import Repairer
+from dra_driver.claims.repairer import Reconciler
 from dra_driver.claims.values import PlanSettings
 from dra_driver.errors import DriverError
 from dra_driver.exclusion import check_node
@@ -106,7 +106,7 @@ class NodeAgent:
         self._journal = Journal(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
         self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
-        self._repairer = Repairer(self._journal, cdi, api, self._host.now, settings.node_name)
+        self._repairer = Reconciler(self._journal, cdi, api, self._host.now, settings.node_name)
         self._plugin = KubeletPlugin(
             self,
             DRIVER_NAME,

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from dra_driver.claims.edits import cdi_device_name
-from dra_driver.claims.environment import company, environment, parameters
-from dra_driver.claims.held import Held
-from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, meeting, numbers
+from dra_driver.claims.environment import environment, parameters, shared_pod_warnings
+from dra_driver.claims.held import PreparedClaims
+from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, co_used_claims, numbers
 from dra_driver.claims.values import ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
@@ -40,7 +40,7 @@ _NOT_PREPARED = "the claim is not prepared"
 def plan(
     claim: ResourceClaim,
     inventory: NodeInventory,
-    held: Held,
+    held: PreparedClaims,
     settings: PlanSettings,
     consumers: Consumers | None = None,
 ) -> Plan:
@@ -65,7 +65,7 @@ def plan(
     env = environment(claim, results, inventory)
     use = ClaimUse(meta.namespace, meta.uid, users(claim))
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
-    together = meeting(use, held, consumers or {})
+    together = co_used_claims(use, held, consumers or {})
     number_of = numbers(sorted(present), use, held, consumers or {}, together, host=keeps_host_numbers)
     nodes = {chip: replace(node, number=number_of[chip]) for chip, node in present.items()}
     decided = parameters(claim)
@@ -88,7 +88,7 @@ def plan(
         env=env,
         pods=None if use.pods is None else tuple(sorted(use.pods)),
         own_pod=own_pod(claim),
-        warnings=(*warnings, *company(env, together)),
+        warnings=(*warnings, *shared_pod_warnings(env, together)),
         parameters=decided,
     )
 
@@ -214,7 +214,7 @@ def _check_uid(uid: str) -> None:
 
 
 def _exclusive(
-    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], uid: str, held: Held
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], uid: str, held: PreparedClaims
 ) -> list[int]:
     """Chips that the claim is to have for itself, ascending. Refusal when one is not free, or allocated twice."""
     taken: dict[int, DeviceRequestAllocationResult] = {}
@@ -226,7 +226,7 @@ def _exclusive(
     return sorted(taken)
 
 
-def _check_free(chip: int, device: str, uid: str, held: Held) -> None:
+def _check_free(chip: int, device: str, uid: str, held: PreparedClaims) -> None:
     holder = held.holder(chip)
     if holder is not None and holder.uid != uid:
         raise Refusal(
@@ -234,7 +234,7 @@ def _check_free(chip: int, device: str, uid: str, held: Held) -> None:
             consequence="it is not given to a second claim",
             remedy="kubelet tries again; the device is free once the pods of that claim have ended on this node",
         )
-    doubt = held.doubtful(chip, but=uid)
+    doubt = held.quarantined_holder(chip, exclude=uid)
     if doubt is None:
         return
     if doubt.chips is None:

@@ -25,9 +25,9 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.claims.edits import edits
+from dra_driver.claims.edits import cdi_spec
 from dra_driver.claims.environment import environment, parameters
-from dra_driver.claims.held import Held
+from dra_driver.claims.held import PreparedClaims
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.plan import ConsumersUnknown, chips_needed, own_results, plan, refreshed, users
 from dra_driver.claims.values import Consumers, Plan, PlanSettings, Refusal
@@ -106,7 +106,7 @@ class Preparer:
                     else:
                         wanted = self._planned(stored, inventory, held, consumers)
                     self._journal.put(wanted)
-                    self._cdi.write(wanted.uid, edits(wanted))
+                    self._cdi.write(wanted.uid, cdi_spec(wanted))
                 return self._reply(wanted)
             except ConsumersUnknown as unknown:
                 for other in unknown.claims:
@@ -125,7 +125,9 @@ class Preparer:
             self._cdi.remove(claim.uid)
             self._journal.remove(claim.uid)
 
-    def _planned(self, claim: ResourceClaim, inventory: NodeInventory, held: Held, consumers: Consumers) -> Plan:
+    def _planned(
+        self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, consumers: Consumers
+    ) -> Plan:
         entry = held.entries.get(claim.metadata.uid)
         if entry is not None:
             outlived = entry.outlived(self._journal.boot_id)
@@ -144,7 +146,9 @@ class Preparer:
             log.warning("claim %s: %s", wanted.reference, warning)
         return wanted
 
-    def _from_journal(self, ref: ClaimRef, inventory: NodeInventory, held: Held, trouble: ApiError | None) -> Plan:
+    def _from_journal(
+        self, ref: ClaimRef, inventory: NodeInventory, held: PreparedClaims, trouble: ApiError | None
+    ) -> Plan:
         entry = held.entries.get(ref.uid)
         if entry is None:
             raise DriverError(

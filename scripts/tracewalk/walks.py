@@ -13,7 +13,7 @@ from typing import Final, Self
 import grpc
 
 import dra_driver
-from dra_driver.claims.repairer import Repairer
+from dra_driver.claims.repairer import Reconciler
 from dra_driver.driver import NodeAgent
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.host.watch import HostWatch
@@ -39,7 +39,7 @@ def _inner(function: CodeType, name: str) -> CodeType:
 SCAN: Final = HostWatch.scan.__code__
 PUBLISH: Final = SliceController._reconcile.__code__  # noqa: SLF001 - where its walk begins
 CALL: Final = _inner(rpc._handler.__code__, "unary")  # noqa: SLF001 - the same
-REPAIR: Final = Repairer.repair.__code__
+REPAIR: Final = Reconciler.repair.__code__
 
 
 def traced() -> Mapping[str, Mapping[str, int]]:
