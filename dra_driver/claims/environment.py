@@ -27,7 +27,7 @@ def environment(
         inventory: the node.
 
     Raises:
-        ConfigError: the configuration is not legal. Refusal: it is not for this node or these devices.
+        ConfigError: the configuration is not legal. PrepareError: it is not for this node or these devices.
     """
     requests = list(dict.fromkeys(result.request for result in results))
     sizes: dict[str, int | None] = dict.fromkeys(requests)

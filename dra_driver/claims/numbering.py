@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dra_driver.claims.held import PreparedClaims
-from dra_driver.claims.values import Consumers, Plan, Refusal
+from dra_driver.claims.values import Consumers, Plan, PrepareError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ClaimUse:
     pods: frozenset[str] | None
 
 
-class ConsumersUnknown(Refusal):
+class ConsumersUnknown(PrepareError):
     """Numbers depend on who uses other claims now: get those claims and plan again with ``consumers``."""
 
     def __init__(self, claims: Sequence[Plan]) -> None:

@@ -27,7 +27,7 @@ from dra_driver.claims.edits import cdi_spec
 from dra_driver.claims.held import PreparedClaims
 from dra_driver.claims.numbering import number_conflicts
 from dra_driver.claims.plan import refreshed
-from dra_driver.claims.values import Entry, Plan, Refusal
+from dra_driver.claims.values import Entry, Plan, PrepareError
 from dra_driver.host.inventory import NodeInventory
 
 GONE_CHECKS = 3
@@ -144,8 +144,8 @@ def _spec_repair(entry: Entry, specs: Mapping[str, bytes | None], inventory: Nod
     uid = entry.plan.uid
     try:
         wanted = refreshed(entry.plan, inventory)
-    except Refusal as refusal:
-        return Repair("withdraw-spec", uid, refusal.what) if uid in specs else None
+    except PrepareError as error:
+        return Repair("withdraw-spec", uid, error.what) if uid in specs else None
     # The boot stays: the entry is no proof that the claim is used in this one.
     kept = Entry(wanted, entry.boot_id)
     if wanted != entry.plan:

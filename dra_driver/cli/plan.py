@@ -34,7 +34,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; a Refusal becomes exit status 1 with the text that kubelet would get."""
+    """Print the plan; a PrepareError becomes exit status 1 with the text that kubelet would get."""
     from dra_driver.claims.document import plan_document
     from dra_driver.claims.edits import cdi_spec
     from dra_driver.claims.held import PreparedClaims

@@ -8,7 +8,7 @@ import pytest
 
 from dra_driver.claims.edits import cdi_spec, shown_in
 from dra_driver.claims.held import PreparedClaims
-from dra_driver.claims.plan import Plan, Refusal, plan
+from dra_driver.claims.plan import Plan, PrepareError, plan
 from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS
 from dra_driver.claims.values import Entry
 from dra_driver.host.inventory import NodeInventory
@@ -30,7 +30,7 @@ def made(item: ResourceClaim, inventory: NodeInventory, *held: Plan) -> Plan:
 
 
 def refusal(item: ResourceClaim, inventory: NodeInventory, *held: Plan) -> str:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(PrepareError) as caught:
         made(item, inventory, *held)
     return str(caught.value)
 

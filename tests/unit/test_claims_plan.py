@@ -14,7 +14,7 @@ from msgspec import structs
 from dra_driver.claims.document import plan_document
 from dra_driver.claims.edits import cdi_spec
 from dra_driver.claims.held import PreparedClaims, Quarantined
-from dra_driver.claims.plan import Plan, Refusal, plan, refreshed
+from dra_driver.claims.plan import Plan, PrepareError, plan, refreshed
 from dra_driver.claims.values import Entry
 from dra_driver.config import ConfigError
 from dra_driver.errors import DriverError
@@ -178,7 +178,7 @@ def test_chips_that_are_a_run_are_never_warned_about() -> None:
 
 def test_unknown_holdings_of_an_unreadable_file_keep_all_chips_back_but_for_their_own_claim() -> None:
     held = PreparedClaims((), [Quarantined(uid(9), "/state/quarantine/x", "its checksum is wrong", None)])
-    with pytest.raises(Refusal, match=r"its journal file cannot be read .its checksum is wrong.* is held back"):
+    with pytest.raises(PrepareError, match=r"its journal file cannot be read .its checksum is wrong.* is held back"):
         plan(claim(1, [4]), host(), held, SETTINGS)
     assert plan(claim(9, [4]), host(), held, SETTINGS).held_chips == (4,)
     watching = claim(1, [result(4, admin_access=True)])
@@ -187,7 +187,7 @@ def test_unknown_holdings_of_an_unreadable_file_keep_all_chips_back_but_for_thei
 
 def test_known_holdings_of_an_unreadable_file_keep_only_those_chips_back() -> None:
     held = PreparedClaims((), [Quarantined(uid(9), "/state/quarantine/x", "empty", frozenset({4, 5}))])
-    with pytest.raises(Refusal, match="neuron-device-5 is held by claim"):
+    with pytest.raises(PrepareError, match="neuron-device-5 is held by claim"):
         plan(claim(1, [5]), host(), held, SETTINGS)
     assert plan(claim(1, [6]), host(), held, SETTINGS).held_chips == (6,)
 
@@ -273,7 +273,7 @@ def test_refreshing_changes_the_kernel_numbers_and_nothing_else() -> None:
     assert numbers(after) == numbers(before)
     assert {node.major for node in after.nodes.values()} == {251}
     assert refreshed(after, host()) == before
-    with pytest.raises(Refusal, match="there is no chip 5"):
+    with pytest.raises(PrepareError, match="there is no chip 5"):
         refreshed(before, without(host(), 5))
 
 
