@@ -39,7 +39,7 @@ class ClaimUse:
     pods: frozenset[str] | None
 
 
-class ConsumersUnknown(PrepareError):
+class ConsumersUnknown(PrepareError):  # noqa: N818 - a question, which is mostly answered
     """Numbers depend on who uses other claims now: get those claims and plan again with ``consumers``."""
 
     def __init__(self, claims: Sequence[Plan]) -> None:

@@ -171,7 +171,7 @@ class Preparer:
         ]
 
     def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[ResourceClaim | None, ApiError | None]:
-        """The claim, or what keeps the API server from telling. PrepareError when it says that there is no such claim."""
+        """The claim, or what keeps the API server from telling. PrepareError when it says that there is none."""
         end = min(time.monotonic() + _ENOUGH, deadline)
         for pause in (*_PAUSES, None):
             try:
@@ -214,7 +214,7 @@ class Preparer:
 
 
 def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
-    """Whether the claim has the devices and parameters that were prepared. PrepareError when it has no device of ours."""
+    """Whether the claim has the devices and parameters that were prepared. PrepareError: it has no device of ours."""
     devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
     allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
     return devices == allocated and prepared.parameters in (None, parameters(claim))
