@@ -16,7 +16,7 @@ from typing import Final
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.preparer import Preparer
-from dra_driver.claims.repairer import Repairer
+from dra_driver.claims.repairer import Reconciler
 from dra_driver.claims.values import PlanSettings
 from dra_driver.exclusion import check_node
 from dra_driver.host.inventory import NodeInventory
@@ -38,7 +38,7 @@ from dra_driver.samples import journal_samples, label_samples, node_sample, samp
 from dra_driver.settings import Settings
 from dra_driver.slices.devices import Offer, offer
 from dra_driver.slices.instance import Instance
-from dra_driver.slices.publisher import Publisher
+from dra_driver.slices.publisher import SliceController
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 from dra_driver.version import VERSION
@@ -92,7 +92,7 @@ class NodeAgent:
             self._on_node_event,
         )
         boot = boot_id(settings.host_root)
-        self._publisher = Publisher(
+        self._slices = SliceController(
             api,
             DRIVER_NAME,
             settings.node_name,
@@ -106,7 +106,7 @@ class NodeAgent:
         self._journal = Journal(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
         self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
-        self._repairer = Repairer(self._journal, cdi, api, self._host.now, settings.node_name)
+        self._repairer = Reconciler(self._journal, cdi, api, self._host.now, settings.node_name)
         self._plugin = KubeletPlugin(
             self,
             DRIVER_NAME,
@@ -133,7 +133,7 @@ class NodeAgent:
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
         if self._node is not None:
             check_node(self._node)
-        self._publisher.start()
+        self._slices.start()
         self._label_writer.start()
         if self._node is not None:
             self._saw(self._node)
@@ -159,7 +159,7 @@ class NodeAgent:
         """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
         log.info("stopping; slices and prepared claims stay")
         stop_in_turn(
-            (self._publisher.stop, THREAD_GRACE),
+            (self._slices.stop, THREAD_GRACE),
             (self._label_writer.stop, THREAD_GRACE),
             (self._plugin.stop, CALL_GRACE),
             (self._repairer.stop, REPAIR_GRACE),
@@ -216,7 +216,7 @@ class NodeAgent:
                 "chips offers the other chips meanwhile",
                 offered.problem,
             )
-        self._publisher.set_desired(offered.devices, offered.fallback)
+        self._slices.set_desired(offered.devices, offered.fallback)
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -245,7 +245,7 @@ class NodeAgent:
     def _on_registered(self, registered: bool, _error: str) -> None:
         # kubelet deletes the node's slices when it starts, just before it registers drivers again.
         if registered:
-            self._publisher.poke("kubelet registered the driver")
+            self._slices.trigger("kubelet registered the driver")
 
     def _on_plugin_error(self, error: BaseException) -> None:
         self._end(f"kubelet cannot reach the driver any more, so it ends: {error}")
@@ -269,7 +269,7 @@ class NodeAgent:
 
     def liveness(self) -> list[str]:
         """Problems that a restart of the driver may mend; [] when there are none."""
-        status = self._publisher.status
+        status = self._slices.status
         # A journal that cannot be written is no matter of a restart: a full disk stays full, and without the driver
         # nothing is unprepared.
         problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable])]
@@ -280,7 +280,7 @@ class NodeAgent:
 
     def readiness(self) -> list[str]:
         """All that keeps this instance from doing its work right now; [] when there is nothing."""
-        status = self._publisher.status
+        status = self._slices.status
         problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable, self._journal.unwritable])]
         problems += [text for worker in self._workers if (text := worker.problem())]
         if not status.published:
@@ -292,12 +292,12 @@ class NodeAgent:
     @property
     def _workers(self) -> tuple[Worker, ...]:
         others = (self._host, self._node_watch, self._label_writer, self._repairer, self._plugin)
-        return (*self._publisher.workers, *(part.worker for part in others))
+        return (*self._slices.workers, *(part.worker for part in others))
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""
         host = self._host.current
-        yield from samples(host, self._publisher.status, self._plugin.registration)
+        yield from samples(host, self._slices.status, self._plugin.registration)
         yield node_sample(self._offer.problem)
         yield from label_samples(self._label_writer.status)
         yield from journal_samples(self._journal.counts, self._repairer.counts)

@@ -27,7 +27,7 @@ def environment(
         inventory: the node.
 
     Raises:
-        ConfigError: the configuration is not legal. Refusal: it is not for this node or these devices.
+        ConfigError: the configuration is not legal. PrepareError: it is not for this node or these devices.
     """
     requests = list(dict.fromkeys(result.request for result in results))
     sizes: dict[str, int | None] = dict.fromkeys(requests)
@@ -55,7 +55,7 @@ def _own(config: Sequence[DeviceAllocationConfiguration]) -> list[DeviceAllocati
     return [entry for entry in config if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME]
 
 
-def company(env: Mapping[str, str], others: Sequence[Plan]) -> tuple[str, ...]:
+def shared_pod_warnings(env: Mapping[str, str], others: Sequence[Plan]) -> tuple[str, ...]:
     """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
     return tuple(
         f"claim {other.reference} of the same pod has {name}={other.env[name]}, this one {env[name]}; "

@@ -19,8 +19,8 @@ as such a claim too: specs are written after the file and removed before it, so 
 
 The index is valid as long as the lock file's mark is the one that was left there; so a call costs the same with one
 claim as with a hundred, and a second instance of the driver may write in between. As long as no other has, a file that
-is missing was not removed by a driver: its claim stays held (see ``Held.missing``). A directory that is missing says
-nothing about any claim: it is written anew from the index.
+is missing was not removed by a driver: its claim stays held (see ``PreparedClaims.missing``). A directory that is
+missing says nothing about any claim: it is written anew from the index.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pathlib import Path
 
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims.edits import shown_in
-from dra_driver.claims.held import Held, Quarantined
+from dra_driver.claims.held import PreparedClaims, Quarantined
 from dra_driver.claims.journalfile import decoded, encoded
 from dra_driver.claims.lock import Mark, StateLock
 from dra_driver.claims.values import Entry, Plan
@@ -76,14 +76,14 @@ class Journal:
         self._names_on_disk = DirectorySync(self._claims)
         self._cdi = cdi
         self._lock = StateLock(directory / "journal.lock", lock_timeout)
-        self._held = Held()
+        self._held = PreparedClaims()
         self._known_at: Mark | None = None
         """While the lock's mark is this, nobody else has changed anything since the index was made."""
         self._in_doubt = True
         """Whether a change by this process ended half-way since."""
 
     @contextmanager
-    def locked(self, deadline: float = math.inf) -> Iterator[Held]:
+    def locked(self, deadline: float = math.inf) -> Iterator[PreparedClaims]:
         """Hold the state lock and see what is held. Nothing slow (no API call) belongs into the body.
 
         When the block has ended, what was kept in it is kept lastingly. ``deadline``: see ``StateLock.held``.
@@ -137,7 +137,7 @@ class Journal:
         item = self._held.quarantined[uid]
         self._held.quarantine(replace(item, chips=chips))
 
-    def verify(self) -> Held:
+    def verify(self) -> PreparedClaims:
         """Compare the directory with the index, file by file; what is held then.
 
         A file that has become unreadable is written again from memory; so are all when the directory is gone. A single
@@ -223,10 +223,10 @@ class Journal:
         self._known_at = mark
         self._in_doubt = False
 
-    def _read_all(self, known: Mapping[str, Entry]) -> Held:
+    def _read_all(self, known: Mapping[str, Entry]) -> PreparedClaims:
         """What the files say; of those that cannot be read or are missing, what is ``known``, or what specs tell."""
         former = self._held.quarantined
-        held = Held()
+        held = PreparedClaims()
         self._restore_quarantined()
         for uid in self._names(self._claims, clean=True):
             entry = self._read(uid, known.get(uid))
@@ -242,13 +242,13 @@ class Journal:
             self._add_quarantined(held, uid, self.path(uid), former.get(uid))
         return held
 
-    def _add_missing(self, held: Held, known: Mapping[str, Entry]) -> None:
+    def _add_missing(self, held: PreparedClaims, known: Mapping[str, Entry]) -> None:
         for uid in set(known).difference(held.entries, held.quarantined):
             if uid not in self._held.missing:
                 log.warning("somebody removed %s; whether its claim ends is asked of the API server", self.path(uid))
             held.add(known[uid], missing=True)
 
-    def _without_file(self, held: Held) -> set[str]:
+    def _without_file(self, held: PreparedClaims) -> set[str]:
         """Claims that runtimes are shown and of which neither file nor memory is left."""
         try:
             shown = self._cdi.list() if self._cdi is not None else {}
@@ -306,7 +306,7 @@ class Journal:
                 self._make_claims_directory()
                 path.replace(self.path(uid))
 
-    def _add_quarantined(self, held: Held, uid: str, path: Path, learned: Quarantined | None) -> None:
+    def _add_quarantined(self, held: PreparedClaims, uid: str, path: Path, learned: Quarantined | None) -> None:
         if uid in held.entries:  # prepared again, then killed before the old file was removed
             with suppress(OSError):  # tried again at the next look
                 remove_file(path)

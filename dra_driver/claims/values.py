@@ -16,7 +16,7 @@ Consumers = Mapping[str, frozenset[str] | None]
 """Pods (UIDs) that claims are reserved for now, by claim UID; None: could not be found out."""
 
 
-class Refusal(DriverError):  # noqa: N818 - it is an answer, not a failure of the driver
+class PrepareError(DriverError):
     """A claim that is not prepared. kubelet puts the text into the pod's event and tries again later."""
 
 

@@ -34,10 +34,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; a Refusal becomes exit status 1 with the text that kubelet would get."""
+    """Print the plan; a PrepareError becomes exit status 1 with the text that kubelet would get."""
     from dra_driver.claims.document import plan_document
-    from dra_driver.claims.edits import edits
-    from dra_driver.claims.held import Held
+    from dra_driver.claims.edits import cdi_spec
+    from dra_driver.claims.held import PreparedClaims
     from dra_driver.claims.plan import PlanSettings, plan
 
     claim = read_claim(args.filename)
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
         device_numbering=args.device_numbering,
         contiguity=args.contiguity,
     )
-    planned = plan(claim, read_host(args), Held(), settings)
-    document = plan_document(planned, edits(planned))
+    planned = plan(claim, read_host(args), PreparedClaims(), settings)
+    document = plan_document(planned, cdi_spec(planned))
     for warning in planned.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if args.output == "json":

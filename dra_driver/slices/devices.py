@@ -13,7 +13,7 @@ from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.attributes import ATTRIBUTES, Attribute
 from dra_driver.slices.counters import MOST_COUNTERS, consuming
 from dra_driver.slices.layout import Layout, is_ultraserver, node_problem
-from dra_driver.slices.subject import Subject, Value
+from dra_driver.slices.subject import AttributeSource, Value
 from dra_driver.topology.instance_types import lookup
 
 LONGEST_TEXT = 64
@@ -55,11 +55,11 @@ def offer(inventory: NodeInventory, layout: Layout = "node") -> Offer:
         (chip for chip in inventory.devices if chip.major is not None and chip.minor is not None),
         key=lambda chip: chip.index,
     )
-    chips = [(device_name(chip.index), Subject(inventory, kind, "neuron_device", (chip,))) for chip in offered]
+    chips = [(device_name(chip.index), AttributeSource(inventory, kind, "neuron_device", (chip,))) for chip in offered]
     if not is_ultraserver(inventory) or layout == "chips":
         return Offer(_published(chips))
     problem = node_problem(inventory)
-    whole = [] if problem else [(NODE_DEVICE, Subject(inventory, kind, "neuron_node", tuple(offered)))]
+    whole = [] if problem else [(NODE_DEVICE, AttributeSource(inventory, kind, "neuron_node", tuple(offered)))]
     node = _published(whole)
     if layout == "node":
         return Offer(node, problem=problem)
@@ -69,7 +69,7 @@ def offer(inventory: NodeInventory, layout: Layout = "node") -> Offer:
     return Offer(counted, node, problem)
 
 
-def _published(named: Sequence[tuple[str, Subject]]) -> tuple[Device, ...]:
+def _published(named: Sequence[tuple[str, AttributeSource]]) -> tuple[Device, ...]:
     """Devices of one resource type."""
     subjects = [subject for _, subject in named]
     rows = [row for row in ATTRIBUTES if subjects and subjects[0].resource in row.of]

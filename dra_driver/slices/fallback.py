@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Chooser:
+class CounterPolicy:
     """For one thread. It asks the server for its version at each choice, so an upgrade is noticed at the next look.
 
     Args:

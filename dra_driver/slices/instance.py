@@ -58,7 +58,7 @@ class Instance:
         return (int(started), identity) > (self.started, self.identity)
 
 
-class Precedence:
+class InstancePriority:
     """Decides whether this instance may write over what it found. Not thread-safe.
 
     Args:
@@ -74,7 +74,7 @@ class Precedence:
         self.until = 0.0
         """The newer instance's content is left alone until this time."""
 
-    def yields(self, stamps: Sequence[str], now: float, *, as_before: bool) -> bool:
+    def defers(self, stamps: Sequence[str], now: float, *, as_before: bool) -> bool:
         """Whether to leave alone what there is.
 
         Args:

@@ -13,14 +13,14 @@ from typing import Final, Self
 import grpc
 
 import dra_driver
-from dra_driver.claims.repairer import Repairer
+from dra_driver.claims.repairer import Reconciler
 from dra_driver.driver import NodeAgent
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.host.watch import HostWatch
 from dra_driver.kubeletplugin import rpc
 from dra_driver.kubeletplugin.api import dra_v1_pb2
 from dra_driver.settings import Settings
-from dra_driver.slices.publisher import Publisher
+from dra_driver.slices.publisher import SliceController
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.doubles.apiserver.server import ApiServer
 from tracewalk.recorder import Recorder
@@ -37,9 +37,9 @@ def _inner(function: CodeType, name: str) -> CodeType:
 
 
 SCAN: Final = HostWatch.scan.__code__
-PUBLISH: Final = Publisher._look.__code__  # noqa: SLF001 - where its walk begins
+PUBLISH: Final = SliceController._reconcile.__code__  # noqa: SLF001 - where its walk begins
 CALL: Final = _inner(rpc._handler.__code__, "unary")  # noqa: SLF001 - the same
-REPAIR: Final = Repairer.repair.__code__
+REPAIR: Final = Reconciler.repair.__code__
 
 
 def traced() -> Mapping[str, Mapping[str, int]]:

@@ -13,7 +13,7 @@ from dra_driver.cdi.spec import Spec
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.plan import PlanSettings
 from dra_driver.claims.preparer import Preparer
-from dra_driver.claims.repairer import Repairer
+from dra_driver.claims.repairer import Reconciler
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import (
@@ -173,7 +173,9 @@ class Node:
         self.preparer = Preparer(
             self.api, self.journal, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
         )
-        self.repairer = Repairer(self.journal, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now)
+        self.repairer = Reconciler(
+            self.journal, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now
+        )
 
     def reboot(self, *, major: int | None = None) -> None:
         """Lose the tmpfs, start anew; ``major``: the number that the kernel driver gets this time."""

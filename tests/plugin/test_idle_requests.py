@@ -28,7 +28,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     # The waits between watches depend on these two together: the server ends a watch after whole seconds only.
     seconds = watch.WATCH_SECONDS / FASTER
     assert seconds == 1
-    follow, publish = watch.Reflector.__init__.__kwdefaults__, publisher.Publisher.__init__.__kwdefaults__
+    follow, publish = watch.Reflector.__init__.__kwdefaults__, publisher.SliceController.__init__.__kwdefaults__
     assert follow is not None
     assert publish is not None
     monkeypatch.setitem(follow, "watch_seconds", seconds)

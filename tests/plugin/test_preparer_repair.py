@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.claims import repairer
-from dra_driver.claims.held import Held
+from dra_driver.claims.held import PreparedClaims
 from dra_driver.claims.standings import CHECK_AGAIN, CHECK_DOUBTFUL
 from dra_driver.kube.errors import DecodeError, Unreachable
 from dra_driver.kube.types import ResourceClaim
@@ -29,7 +29,7 @@ def node(tmp_path: Path, api: ApiServer) -> Node:
 
 
 def kinds(node: Node) -> list[tuple[str, str]]:
-    return [(repair.kind, repair.uid) for repair in node.repairer.tick()]
+    return [(repair.kind, repair.uid) for repair in node.repairer.reconcile()]
 
 
 def later(node: Node, seconds: float) -> list[tuple[str, str]]:
@@ -126,7 +126,7 @@ def test_a_file_that_a_loss_of_power_brought_back_is_released_at_the_first_word(
     node.reboot()
     node.journal_file(item).write_bytes(content)  # its removal had not reached the disk
     node.restart()
-    assert [repair.kind for repair in node.repairer.tick()] == ["release"]
+    assert [repair.kind for repair in node.repairer.reconcile()] == ["release"]
     assert node.journaled() == {}
 
 
@@ -423,7 +423,7 @@ def test_a_failure_that_nobody_foresaw_does_not_end_repair(
     node.cdi.remove(uid(1))
     real, failures = node.journal.verify, [RuntimeError("odd"), RuntimeError("odd")]
 
-    def verify() -> Held:
+    def verify() -> PreparedClaims:
         if failures:
             raise failures.pop()
         return real()

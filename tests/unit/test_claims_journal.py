@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.claims.edits import edits
+from dra_driver.claims.edits import cdi_spec
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.lock import StateLock
 from dra_driver.claims.plan import Plan
@@ -215,8 +215,8 @@ def test_an_unreadable_file_is_moved_aside_and_never_stops_the_others(
     assert "cannot be read" in caplog.text
     with fresh.locked() as found:
         assert found.quarantined[uid(1)].chips is None
-        assert found.doubtful(9, but=uid(2)) is not None
-        assert found.doubtful(9, but=uid(1)) is None
+        assert found.quarantined_holder(9, exclude=uid(2)) is not None
+        assert found.quarantined_holder(9, exclude=uid(1)) is None
     assert not path.exists()
     assert (directory / "quarantine" / path.name).read_bytes() == content
     assert held(Journal(directory)) == {"claim-2": (5,)}, "it stays so over a restart"
@@ -237,11 +237,11 @@ def test_what_else_tells_its_chips_bounds_what_is_held_back(directory: Path) -> 
     put(Journal(directory), made(1, 4))
     corrupt(Journal(directory), 1)
     cdi = SpecDirectory(directory.parent / "cdi", CDI_KIND)
-    cdi.write(uid(1), edits(made(1, 4)))
+    cdi.write(uid(1), cdi_spec(made(1, 4)))
     fresh = Journal(directory, cdi=cdi)
     with fresh.locked() as found:
-        assert found.doubtful(4, but="") is not None
-        assert found.doubtful(5, but="") is None
+        assert found.quarantined_holder(4, exclude="") is not None
+        assert found.quarantined_holder(5, exclude="") is None
 
 
 def test_what_the_api_server_told_outlives_another_instances_change(directory: Path) -> None:
@@ -459,7 +459,7 @@ def test_counting_neither_waits_for_the_lock_nor_touches_a_file(journal: Journal
 def test_a_claim_whose_spec_no_file_explains_is_held_back_as_its_spec_tells(tmp_path: Path) -> None:
     cdi = SpecDirectory(tmp_path / "cdi", CDI_KIND)
     plan = made(1, 4, 5)
-    cdi.write(plan.uid, edits(plan))
+    cdi.write(plan.uid, cdi_spec(plan))
     with Journal(tmp_path / "state", cdi=cdi).locked() as found:
         assert found.quarantined[uid(1)].chips == frozenset({4, 5})
         assert found.quarantined[uid(1)].reason == "it is missing"
