@@ -12,8 +12,8 @@ from dra_driver.util.errors import DriverError
 if TYPE_CHECKING:
     from dra_driver.kube.api import ResourceApi
     from dra_driver.kube.client import Transport
-    from dra_driver.simulator.manifests import Manifests
-    from dra_driver.simulator.objects import DeviceClass
+    from dra_driver.manifests import Manifests
+    from dra_driver.manifests.objects import DeviceClass
 
 Listed = tuple[str, str, list[dict[str, Any]]]
 """API version, kind, and the objects of that kind."""
@@ -65,7 +65,8 @@ def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
         UsageError: see ``asking``. ManifestError: the cluster has something that cannot be read.
     """
     from dra_driver.kube.api import ResourceApi
-    from dra_driver.simulator.manifests import Manifests, merge, read_stored
+    from dra_driver.manifests import Manifests, read_stored
+    from dra_driver.simulator.cluster import merge
 
     with asking(kubeconfig) as transport:
         rules, notes = _taint_rules(transport)
@@ -88,7 +89,7 @@ def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
 
 def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
     """The DeviceClasses of a cluster; errors as for ``read_cluster``."""
-    from dra_driver.simulator.manifests import read_stored
+    from dra_driver.manifests import read_stored
 
     return read_stored([_listed(transport, *CLASSES)]).classes
 

@@ -67,7 +67,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "device-plugin",
-        help="offer aws.amazon.com/neuron and neuroncore to kubelet (clusters without DRA)",
         description="Offer this node's chips and cores to kubelet as extended resources, and give containers what the "
         "scheduler extender has chosen for them (without one: one, or all).",
         epilog="example: dra-driver device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf",

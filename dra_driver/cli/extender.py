@@ -64,7 +64,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "extender",
-        help="choose devices for kube-scheduler, in clusters without DRA",
         description="A scheduler extender for pods with limits of aws.amazon.com/neuron or aws.amazon.com/neuroncore: "
         "tells kube-scheduler on which nodes connected devices are free, and binds the pod together with the "
         "annotations that the device plugin reads. Several may run: one leads, the others pass requests on to it.",

@@ -83,7 +83,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "kubelet-plugin",
-        help="run the node agent (what the DaemonSet starts)",
         description="Run the node agent: publish this node's Neuron devices and prepare claims for kubelet.",
         epilog="example: dra-driver kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf",
     )

@@ -33,7 +33,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "migrate",
-        help="turn pod specs with Neuron limits into pods with claims",
         description="Print Pods, Deployments, ReplicaSets, StatefulSets, Jobs and LeaderWorkerSets with "
         "ResourceClaimTemplates in place of the limits aws.amazon.com/neuron, neurondevice and neuroncore; other "
         "objects as they are. What is not as before is said on standard error. Comments are lost. Exit status 0: done, "
@@ -64,7 +63,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the objects; warnings go to standard error."""
     from dra_driver.legacy.migration import extended_classes, migrate
-    from dra_driver.simulator.manifests import ManifestError
+    from dra_driver.manifests import ManifestError
 
     if not args.files and not args.extended_resource:
         raise UsageError("FILE is missing", remedy="give the file that has the pods, or - for standard input")

@@ -37,7 +37,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "placer",
-        help="give groups of pods UltraServers (what the Deployment of --placer starts)",
         description="Give each group of pods with the scheduling gate neuron.aws.com/ultraserver a free UltraServer, "
         "or half of one. Several may run: one acts, the others wait for its lease to end.",
         epilog="example: dra-driver placer --kubeconfig admin.conf --namespace neuron-dra-driver --group-timeout 120",

@@ -17,7 +17,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "plan",
-        help="show what a container of an allocated claim would get",
         description="Show what the driver would prepare for an allocated ResourceClaim. Nothing is touched.",
         epilog="example: kubectl get resourceclaim NAME -o yaml | "
         "dra-driver plan --instance-type trn2.48xlarge -f - -o json",
@@ -78,10 +77,10 @@ def read_claim(filename: str) -> ResourceClaim:
 
     from dra_driver.cli.objectfile import read_text
     from dra_driver.kube.types import ResourceClaim
-    from dra_driver.simulator.manifests import ManifestError
-    from dra_driver.simulator.manifests.documents import documents, items_of
-    from dra_driver.simulator.manifests.kinds import DRA, KINDS
-    from dra_driver.simulator.manifests.read import read_object
+    from dra_driver.manifests import ManifestError
+    from dra_driver.manifests.documents import documents, items_of
+    from dra_driver.manifests.fields import DRA, KINDS
+    from dra_driver.manifests.read import read_object
 
     try:
         items = [

@@ -33,7 +33,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "rank",
-        help="in an init container: find this pod's rank in a group on UltraServers",
         description="Meet the other pods of a LeaderWorkerSet's group, check that their nodes are complete"
         " UltraServers, and write this pod's rank to a file.",
         epilog=EPILOG,

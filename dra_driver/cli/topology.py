@@ -40,7 +40,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "topology",
-        help="show an instance type's devices and how they are linked",
         description="Show the devices of an EC2 instance type, how they are linked, and what a set of them is.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

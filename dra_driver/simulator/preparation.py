@@ -16,10 +16,10 @@ from dra_driver.claims.values import Entry
 from dra_driver.host.emulated_files import emulated_inventory
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.kube import types as published
+from dra_driver.manifests import Manifests, with_uid
+from dra_driver.manifests.names import uid
+from dra_driver.manifests.objects import Device, ResourceClaim, ResourceSlice
 from dra_driver.names import DRIVER_NAME
-from dra_driver.simulator.manifests import Manifests, with_uid
-from dra_driver.simulator.manifests.names import uid
-from dra_driver.simulator.objects import Device, ResourceClaim, ResourceSlice
 from dra_driver.simulator.placement import Outcome
 from dra_driver.topology.instance_types import lookup
 from dra_driver.topology.ultraserver import parse_modes

@@ -15,7 +15,7 @@ from celpy.evaluation import CELEvalError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.simulator.cel import CelDevice, CelError, compile  # noqa: A004 # the usual word for it
+from dra_driver.cel import CelDevice, CelError, compile  # noqa: A004 # the usual word for it
 from tests.generators.cel_expressions import COMMON, expression
 from tests.generators.effort import examples
 

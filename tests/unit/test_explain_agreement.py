@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_driver.cel import clauses
+from dra_driver.manifests.objects import CelSelector, DeviceSelector, ResourceClaim
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, allocate
 from dra_driver.simulator.explain import Explanation, Question, explain, plain, text
-from dra_driver.simulator.explain.clauses import clauses
-from dra_driver.simulator.explain.core import Part, core, fits, only, refused, with_count
+from dra_driver.simulator.explain.minimal_conflict import Part, fits, minimal_conflict, only, refused, with_count
 from dra_driver.simulator.explain.values import Diagnosis, NodesAlike
-from dra_driver.simulator.objects import CelSelector, DeviceSelector, ResourceClaim
 from dra_driver.util.errors import DriverError
 from tests.builders.allocator import (
     ANY,
@@ -263,7 +263,7 @@ def test_what_is_in_the_way_is_refused_by_itself_and_not_without_one_of_its_part
     for node in asked.nodes:
         if not refused(asked.claims, node, asked.world):
             continue
-        found = core(asked.claims, node, asked.world)
+        found = minimal_conflict(asked.claims, node, asked.world)
         parts = [*found.requests, *found.constraints]
         assert refused(only(asked.claims, parts), node, asked.world)
         if asked.world.release.name == "1.37":

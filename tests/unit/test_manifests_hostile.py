@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.simulator.manifests import ManifestError, Manifests, emulated, merge, read_manifests, read_stored
-from dra_driver.simulator.manifests.kinds import KINDS
+from dra_driver.manifests import ManifestError, Manifests, read_manifests, read_stored
+from dra_driver.manifests.fields import KINDS
+from dra_driver.simulator.cluster import merge
+from dra_driver.simulator.emulated_nodes import emulated
 from dra_driver.simulator.placement import simulate
 from dra_driver.util.errors import DriverError
 from tests.generators.effort import examples
@@ -203,7 +205,7 @@ def test_more_pods_than_any_cluster_has_are_refused_before_they_are_made(monkeyp
     }
     with pytest.raises(ManifestError, match="10000000000 is not a number from 0 to 150000"):
         read_manifests([("input", json.dumps(leaders))])
-    monkeypatch.setattr("dra_driver.simulator.manifests.read.MOST_PODS", 10)
+    monkeypatch.setattr("dra_driver.manifests.read.MOST_PODS", 10)
     group["size"] = 3
     leaders["spec"] = {"replicas": 4, "leaderWorkerTemplate": group}
     with pytest.raises(ManifestError, match="more than 10 pods"):

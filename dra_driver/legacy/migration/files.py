@@ -27,11 +27,10 @@ from dra_driver.legacy.migration.limits import (
 )
 from dra_driver.legacy.migration.pods import SECOND_SCHEDULER, migrate_spec
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
+from dra_driver.manifests import NAMESPACE, ManifestError, Origin
+from dra_driver.manifests.documents import documents, items_of
+from dra_driver.manifests.fields import BESIDE, KINDS, convert
 from dra_driver.names import DRIVER_NAME
-from dra_driver.simulator.manifests import NAMESPACE, ManifestError, Origin
-from dra_driver.simulator.manifests.documents import documents, items_of
-from dra_driver.simulator.manifests.fields import convert
-from dra_driver.simulator.manifests.kinds import BESIDE, KINDS
 from dra_driver.topology.instance_types import lookup
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from dra_driver.legacy.migration.limits import Nodes, Path, Place, Warnings, cho
 from dra_driver.legacy.placement import fits, unsupported
 from dra_driver.legacy.resource_requests import Role
 from dra_driver.legacy.rules import Hardware, Resource, candidates
-from dra_driver.simulator.manifests import Origin
+from dra_driver.manifests import Origin
 from dra_driver.topology.instance_types import InstanceType, lookup
 from dra_driver.util.errors import DriverError
 
