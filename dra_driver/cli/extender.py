@@ -34,7 +34,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
     ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics"),
     ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
     ("--namespace", "POD_NAMESPACE", "kube-system", "of the lease neuron-scheduler-extender"),
-    ("--identity", "EXTENDER_IDENTITY", "", "name in the lease, of no other process (default: host name and more)"),
+    ("--identity", "EXTENDER_IDENTITY", "", "name in the lease, unique to this process (default: host name and more)"),
     ("--advertise-address", "POD_IP", "", "this replica's address for the others, which pass requests to the leader"),
     ("--log-format", "LOG_FORMAT", "text", "text or json"),
 )

@@ -12,12 +12,12 @@ from dra_driver.cli import daemon
 OPTIONS: tuple[daemon.Option, ...] = (
     ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
     ("--namespace", "POD_NAMESPACE", "neuron-dra-driver", "of the lease and of the placer's ConfigMap"),
-    ("--identity", "PLACER_IDENTITY", "", "name in the lease, of no other process (default: host name and more)"),
+    ("--identity", "PLACER_IDENTITY", "", "name in the lease, unique to this process (default: host name and more)"),
     (
         "--group-timeout",
         "GROUP_TIMEOUT",
         "300",
-        "seconds after which a group without all of its nodes is made anew elsewhere; 20 if the scheduler finds none",
+        "seconds after which a group without all of its nodes is recreated elsewhere; 20 if the scheduler finds none",
     ),
     (
         "--healthcheck-port",

@@ -232,7 +232,7 @@ def _kind(found: PodAnnotations, asked: Iterable[Resource]) -> Resource:
         return kind
     if len(kinds) == 1:
         return kinds.pop()
-    raise DriverError(f"annotation {IDS} is there without {RESOURCE_TYPE}, so of what its ids are is not known")
+    raise DriverError(f"annotation {IDS} is present without {RESOURCE_TYPE}, so the resource of its ids is not known")
 
 
 def parse_ids(key: str, text: str) -> tuple[int, ...]:

@@ -289,7 +289,7 @@ def test_a_node_keeps_for_a_pod_of_unknown_devices_what_it_may_have_until_they_a
     side.end_extender(side.replicas[0], hard=False)
     side.start_extender()
     pods.create(pod("q", container("main", {DEVICE: 4})))
-    pods.wait("the pod to be named", lambda: "kept for pod default/p: " in refusal(pods.known.get("q", {})), 60)
+    pods.wait("the pod to be named", lambda: "reserved for pod default/p: " in refusal(pods.known.get("q", {})), 60)
     pods.annotate("p", {"AWS_NEURON_IDS": "0,1,2,3"})  # one that can be read is enough
     pods.wait_bound("q")
     assert _told(pods, "p", "k8s.ovn.org/pod-networks") == "{}"

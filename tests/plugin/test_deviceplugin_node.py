@@ -151,7 +151,7 @@ def test_without_the_list_of_kubelet_the_oldest_choice_comes_first(make: MakeNod
         early = node.chosen("early", NEURON, range(4, 8), at=1000)
         assert chips(admit(node, early)) == [4, 5, 6, 7]
         assert chips(admit(node, late)) == [0, 1, 2, 3]
-        assert any("kubelet does not tell" in text for text in agent.readiness())
+        assert any("kubelet does not list its pods" in text for text in agent.readiness())
 
 
 def test_a_pod_that_the_watch_has_not_told_of_yet_is_read(make: MakeNode) -> None:

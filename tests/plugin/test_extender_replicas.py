@@ -102,7 +102,7 @@ def test_who_leads_no_more_binds_nothing_and_holds_nothing(server: ApiServer) ->
         item = add_pod(server, "p", limits(4))
         transport = server.transport()
         binder = Binder(transport, one.service.cluster, lambda: False)
-        with pytest.raises(DriverError, match="does not lead any more"):
+        with pytest.raises(DriverError, match="no longer leads"):
             binder.bind(BindRequest("a", "p", item["metadata"]["uid"], "n"))
         assert not binder.uncertain
         everything_is_accounted_for(server, one)

@@ -262,7 +262,7 @@ def test_with_a_table_members_may_come_again_but_not_as_others() -> None:
     listed.leave(2, 2)
     assert listed.missing == []
     listed.take(said(2, 2), 9)
-    with pytest.raises(GroupError, match="made anew"):
+    with pytest.raises(GroupError, match="recreated"):
         listed.take(said(2, 3), 10)
     for index in (1, 2, 3, 3):
         listed.confirm(index)

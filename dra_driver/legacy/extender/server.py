@@ -106,7 +106,7 @@ class Listener:
             self._tasks.append(asyncio.create_task(self._accept(listening)))
 
     async def stop(self) -> None:
-        """Accept nothing more; connections that are open stay so."""
+        """Accept no more connections; open ones are kept."""
         opening = [connection.opening for connection in self._connections]
         for task in (*self._tasks, *opening):
             task.cancel()
@@ -115,7 +115,7 @@ class Listener:
 
     @contextmanager
     def answering(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
-        """A connection that is not to be closed meanwhile."""
+        """Protect a connection from being closed while a request on it is answered."""
         found = next((item for item in self._connections if item.transport is transport), None)
         if found is None:
             yield
@@ -147,7 +147,7 @@ class Listener:
             self._connections.append(_Connection(opening))
 
     def _has_room(self) -> bool:
-        """Whether one more can be had, after the oldest that is being answered nothing has been closed for it."""
+        """Whether there is room for one more, after closing the oldest idle connection if necessary."""
         self._connections = [item for item in self._connections if not item.over]
         if len(self._connections) < MAX_CONNECTIONS:
             return True
@@ -157,7 +157,7 @@ class Listener:
         now = time.monotonic()
         if now - self._told >= TELL_SECONDS:
             self._told = now
-            log.warning("%d connections are open; the oldest without a request makes room", len(self._connections))
+            log.warning("%d connections are open; the oldest idle one is closed", len(self._connections))
         idle.drop()
         self._connections.remove(idle)
         return True
@@ -169,7 +169,7 @@ class Listener:
             transport, _ = await loop.connect_accepted_socket(
                 self._make, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
             )
-        except OSError as error:  # TLS errors are among them
+        except OSError as error:  # includes TLS errors
             log.debug("a connection failed: %s", error)
             accepted.close()
             return
@@ -180,7 +180,7 @@ class Listener:
 
 
 def _close_given_up(accepted: socket.socket, opening: asyncio.Task[None]) -> None:
-    """Where it is given up before it has begun, nobody else does so."""
+    """Close the socket if the handshake is cancelled before it starts; nothing else would."""
     if opening.cancelled():
         accepted.close()
 

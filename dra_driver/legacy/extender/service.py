@@ -1,7 +1,7 @@
-"""The extender as a whole: a server, a candidate of the election, and, while it leads, what follows the cluster.
+"""The extender as a whole: a server, a candidate in the election, and the watches of the cluster while it leads.
 
-Only the leader answers, so that one process knows of every choice. Each term begins with new lists: what was known
-before may have been changed by another leader. Its own choices it keeps, for a request of the last term may be
+Only the leader answers, so that one process knows every choice. Each term begins with fresh lists, since another leader
+may have changed what was known before. The leader's own choices are kept, as a request of its last term may still be
 unanswered.
 """
 
@@ -28,11 +28,11 @@ from dra_driver.util.worker import Worker, stop_in_turn
 
 LEASE_NAME: Final = "neuron-scheduler-extender"
 LOOK_SECONDS: Final = 0.5
-"""How often the extender looks whether it leads, and what is to be written."""
+"""How often the extender checks whether it leads, and what has to be written."""
 UPKEEP_SECONDS: Final = 900.0
-"""How long one round of upkeep may take: a request for each node or pod, to a server that may be slow."""
+"""How long one round of upkeep may take: a request for each node or pod, and the server may be slow."""
 THREAD_GRACE: Final = 1.0
-"""Seconds that a thread gets at the end."""
+"""Seconds that a thread gets at shutdown."""
 _ADDRESS: Final = re.compile(r"[^@/?#\s]{1,255}:[0-9]{1,5}")
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ class Settings:
         port: to listen on; 0 for any.
         tls: None for plain HTTP.
         namespace: of the lease.
-        identity: in the lease; of no other process.
-        advertise: address under which other replicas reach this one; "" when they cannot.
+        identity: in the lease; unique to this process.
+        advertise: address at which other replicas reach this one; "" if they cannot.
         leader_elect: False for a process that is known to be the only one.
         times: of the election.
     """
@@ -70,7 +70,7 @@ class Service:
         self._transport = transport
         self._settings = settings
         self.cluster = Cluster()
-        """What this replica knows."""
+        """The view of the cluster."""
         self._binder = Binder(transport, self.cluster, self._may_act)
         self._maps = UsageMaps(transport, self.cluster, self._may_act)
         self._operations = Operations(OPERATIONS)
@@ -87,7 +87,7 @@ class Service:
         self._election: Election | None = None
         self._followers: Followers | None = None
         self._settled = False
-        """Whether what was listed in this term is out of the garbage collector's way."""
+        """Whether the objects listed in this term are exempt from garbage collection."""
         self._loops = (
             Worker("following the cluster", self._look),
             self._upkeep("resolving requests without an answer", self._binder.reconcile),
@@ -96,7 +96,7 @@ class Service:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port that it listens on."""
         return self._server.port
 
     @property
@@ -106,7 +106,7 @@ class Service:
 
     @property
     def operations(self) -> Operations:
-        """Durations of the requests."""
+        """Durations of requests."""
         return self._operations
 
     async def start(self) -> None:

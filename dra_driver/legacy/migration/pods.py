@@ -49,7 +49,7 @@ def migrate_spec(
 
     Raises:
         ManifestError: an invalid amount, or one that requires the nodes' type to be known.
-        NotPossibleError: no node could ever have run it, or no node has so many whole devices.
+        NotPossibleError: no node could ever have run it, or no node has that many whole devices.
     """
     found = places(spec, origin, path)
     if not found:
@@ -152,7 +152,7 @@ def _shared(pod: _Pod, found: Sequence[Place], chips: Sequence[int]) -> tuple[li
         pod.warn(
             found[at].path,
             "the init container asks for more than any container after it: the pod keeps its devices to the end, and "
-            "gets those of the other containers besides",
+            "gets those of the other containers in addition",
         )
     return numbers, of_place
 
