@@ -21,6 +21,7 @@ from dra_driver.legacy.annotations import (
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
 from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, admit, chips, cores
+from tests.builders.host import renumber
 from tests.doubles.device_manager import Container
 from tests.doubles.kubelet_connection import KubeletError
 from tests.eventually import eventually
@@ -484,7 +485,7 @@ def test_a_container_gets_the_device_numbers_of_its_allocation_not_those_of_the_
     node = make("trn1.32xlarge")
     with node.plugin(injection="cdi", numbering="host", rescan_seconds=3600.0):
         for chip in range(16):  # the kernel module is loaded anew and gets another major
-            (node.host / f"sys/devices/virtual/neuron_device/neuron{chip}/dev").write_text(f"251:{chip}\n")
+            renumber(node.host, chip, 251)
         answer = admit(node, node.chosen("p", NEURON, range(4, 8)))
         (path,) = node.cdi.glob("*.json")
         shown = {device["name"]: device for device in json.loads(path.read_text())["devices"]}
