@@ -175,16 +175,17 @@ class NodeAgent:
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Prepare one claim."""
-        with self._operations.measured("prepare"):
+        with self._operations.measured("prepare") as seconds:
             prepared = self._preparer.prepare(claim, deadline)
-        log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared))
+        names = ", ".join(device.device for device in prepared)
+        log.info("prepared claim %s in %.1f ms: %s", claim, seconds() * 1000, names)
         return prepared
 
     def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take one claim's devices back."""
-        with self._operations.measured("unprepare"):
+        with self._operations.measured("unprepare") as seconds:
             self._preparer.unprepare(claim, deadline)
-        log.info("unprepared claim %s", claim)
+        log.info("unprepared claim %s in %.1f ms", claim, seconds() * 1000)
 
     # What the rooms tell each other
 

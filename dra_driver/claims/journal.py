@@ -124,8 +124,7 @@ class Journal:
                 return False
             self._known_at = self._lock.announce()
             if known:
-                remove_file(self.path(uid))
-                if not self.boot_id:
+                if remove_file(self.path(uid)) and not self.boot_id:
                     self._names_on_disk.changed()
                 self._held.discard(uid)
             if doubtful:
