@@ -174,32 +174,28 @@ class Collection(Generic[T]):
 
     def get(self, namespace: str, name: str, *, timeout: float | None = None) -> T:
         """One object as stored now; connecting and the answer may take ``timeout`` seconds each."""
-        return self._object("GET", namespace, name, timeout=timeout)
+        return self._read(self._request("GET", namespace, name, timeout=timeout))
 
     def create(self, namespace: str, document: T) -> T:
         """Create an object (409 when there is one of that name)."""
-        return self._object("POST", namespace, "", lambda version: self._encode(document, version))
+        return self._read(self._request("POST", namespace, "", lambda version: self._encode(document, version)))
 
     def replace(self, namespace: str, name: str, document: T) -> T:
         """Replace an object; with ``metadata.resourceVersion`` only that state of it (else 409)."""
-        return self._object("PUT", namespace, name, lambda version: self._encode(document, version))
+        return self._read(self._request("PUT", namespace, name, lambda version: self._encode(document, version)))
 
     def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> T:
         """Merge a change into an object; UID and resource version in its ``metadata`` are preconditions (else 409)."""
-        return self._object("PATCH", namespace, name, lambda _: dict(change), content_type=MERGE_PATCH)
+        return self._read(self._request("PATCH", namespace, name, lambda _: dict(change), MERGE_PATCH))
 
     def apply(self, namespace: str, name: str, fields: Mapping[str, Any], manager: str) -> T:
         """Make these the fields that ``manager`` has in an object, whoever had them before (server-side apply)."""
-        kind = self._resource.kind
-        query = (("fieldManager", manager), ("force", "true"))
-        return self._object(
-            "PATCH",
-            namespace,
-            name,
-            lambda version: {"apiVersion": version, "kind": kind, **fields},
-            content_type=APPLY,
-            query=query,
-        )
+        kind, query = self._resource.kind, (("fieldManager", manager), ("force", "true"))
+
+        def body(version: str) -> JsonObject:
+            return {"apiVersion": version, "kind": kind, **fields}
+
+        return self._read(self._request("PATCH", namespace, name, body, APPLY, query))
 
     def delete(
         self, namespace: str, name: str, uid: str, resource_version: str = "", *, foreground: bool = False
@@ -238,21 +234,6 @@ class Collection(Generic[T]):
                     remedy="please report this with the size of your cluster",
                 )
 
-    def _object(
-        self,
-        method: str,
-        namespace: str,
-        name: str,
-        body: Callable[[str], object] | None = None,
-        *,
-        content_type: str = JSON,
-        query: Query = (),
-        timeout: float | None = None,
-    ) -> T:
-        """Send, and read the object that comes back."""
-        version, answer = self._request(method, namespace, name, body, content_type, query, timeout)
-        return self._decode(answer.body, version)
-
     def _request(
         self,
         method: str,
@@ -276,6 +257,11 @@ class Collection(Generic[T]):
             )
 
         return self._served.call(send)
+
+    def _read(self, answered: tuple[str, Response]) -> T:
+        """The object that came back."""
+        version, answer = answered
+        return self._decode(answer.body, version)
 
     def _decode(self, body: bytes | msgspec.Raw, version: str) -> T:
         convert, what = self._resource.from_version, f"an object of kind {self._resource.kind}"

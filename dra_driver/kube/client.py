@@ -17,7 +17,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,9 +92,9 @@ class RestConfig:
     no_proxy: str = ""
 
 
-def in_cluster_config(directory: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ) -> RestConfig:
+def in_cluster_config(directory: Path = SERVICE_ACCOUNT) -> RestConfig:
     """The service account of the pod that this process runs in; DriverError outside a pod."""
-    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise DriverError("no API server is named in the environment (KUBERNETES_SERVICE_HOST)")
     _read_text(directory / "ca.crt")
@@ -104,8 +104,8 @@ def in_cluster_config(directory: Path = SERVICE_ACCOUNT, environment: Mapping[st
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         authorization=token,
         ca_file=str(directory / "ca.crt"),
-        proxy=_variable(environment, "https_proxy") or _variable(environment, "all_proxy"),
-        no_proxy=_variable(environment, "no_proxy") or "",
+        proxy=_variable("https_proxy") or _variable("all_proxy"),
+        no_proxy=_variable("no_proxy") or "",
     )
 
 
@@ -124,7 +124,7 @@ class _TokenFile:
         return self._header
 
 
-def kubeconfig_config(path: str | None, context: str | None = None) -> RestConfig:
+def config_from_kubeconfig(path: str | None, context: str | None = None) -> RestConfig:
     """What a kubeconfig says; DriverError when it cannot be used.
 
     Args:
@@ -307,7 +307,7 @@ class Transport:
     def from_kubeconfig(cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver") -> Transport:
         """With a kubeconfig file; None is ``$KUBECONFIG`` or ``~/.kube/config``. DriverError when it cannot be used."""
         remedy = f"check {path or 'the kubeconfig file'} and its current context"
-        return cls._load(lambda: kubeconfig_config(path, context), user_agent, remedy)
+        return cls._load(lambda: config_from_kubeconfig(path, context), user_agent, remedy)
 
     @classmethod
     def _load(cls, load: Callable[[], RestConfig], user_agent: str, remedy: str) -> Transport:
@@ -527,9 +527,9 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
         return None
 
 
-def _variable(environment: Mapping[str, str], name: str) -> str | None:
+def _variable(name: str) -> str | None:
     """A variable in lower or, as is more usual, in upper case."""
-    return environment.get(name) or environment.get(name.upper()) or None
+    return os.environ.get(name) or os.environ.get(name.upper()) or None
 
 
 def _read_text(path: Path) -> str:
