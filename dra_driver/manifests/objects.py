@@ -1,7 +1,7 @@
 """The Kubernetes objects that decide an allocation, as far as kube-scheduler looks at them.
 
 Richer than ``kube.types``, which has only what the driver itself reads and writes. A quantity is its text here;
-``simulator.quantity`` reads it. Fields that are not named are ignored on reading.
+``dra_driver.quantity`` reads it. Fields that are not named are ignored on reading.
 """
 
 from __future__ import annotations
