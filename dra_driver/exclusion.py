@@ -1,16 +1,20 @@
-"""One node's chips are offered by the DRA driver or by a device plugin, never by both: neither knows the other's pods.
+"""A node's chips are offered by the DRA driver or by a device plugin, never by both: neither knows the other's pods.
 
 The DRA driver looks at the Node before it publishes for the first time; a device plugin (of this project or of the
-vendor) shows there. The device plugin looks at the node's slices before it registers and from then on, and ends when
-there are devices (``legacy.deviceplugin.exclusion``). So if both are started at one moment, the device plugin gives
-way.
+vendor) shows there. The device plugin looks at the node's slices and at the claims of its pods before it registers and
+from then on, and ends when it finds any. So if both are started at one moment, the device plugin gives way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from dra_driver.kube.api import ResourceApi
+from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Node
+from dra_driver.kubelet.client import PodDevices
+from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 
 RESOURCES: Final = tuple(f"aws.amazon.com/{kind}" for kind in ("neuron", "neuroncore", "neurondevice"))
@@ -35,3 +39,31 @@ def check_node(node: Node) -> None:
             consequence="the DRA driver does not publish the same chips a second time, and ends",
             remedy=CHOOSE,
         )
+
+
+def check_slices(api: ResourceApi, node: str) -> None:
+    """Raise Excluded if the DRA driver publishes devices of the node, ApiError if that cannot be found out."""
+    try:
+        slices, _ = api.list_slices(DRIVER_NAME, node)
+    except ApiError as error:
+        if error.reason == "NotServed":
+            return  # a cluster without Dynamic Resource Allocation
+        raise
+    devices = [device.name for found in slices for device in found.spec.devices]
+    if devices:
+        raise Excluded(
+            f"the DRA driver {DRIVER_NAME} publishes {len(devices)} devices of node {node} ({devices[0]}, ...)",
+            consequence="the device plugin does not offer the same chips a second time, and ends",
+            remedy=f"{CHOOSE}; if the DRA driver is gone for good, delete its ResourceSlices of this node",
+        )
+
+
+def check_claims(node: str, listed: Iterable[PodDevices]) -> None:
+    """Raise Excluded if a pod of the node has chips by a claim."""
+    for pod in listed:
+        if any(driver == DRIVER_NAME for driver, _ in pod.claimed):
+            raise Excluded(
+                f"pod {pod.namespace}/{pod.name} on node {node} has chips by a claim of the DRA driver {DRIVER_NAME}",
+                consequence="the device plugin would give them to others too, so it ends",
+                remedy="let such pods end first",
+            )

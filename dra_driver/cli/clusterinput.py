@@ -1,22 +1,149 @@
-"""Where the simulator's commands have their cluster from: emulated nodes, files, a live cluster; and their options."""
+"""Where the simulator's commands get their cluster from (emulated nodes, files, a live cluster), and their options."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cel import RELEASES, nearest
-from dra_driver.cli.errors import UsageError
-from dra_driver.cli.objectfile import read_text
 from dra_driver.cli.progress import Progress
+from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
+    from dra_driver.kube.api import ResourceApi
+    from dra_driver.kube.client import Transport
     from dra_driver.manifests import Manifests
+    from dra_driver.manifests.objects import DeviceClass
 
-MOST_BYTES: Final = 256 << 20
+
+MAX_OBJECT_BYTES = 4 << 20
+"""An API object has at most 1.5 MiB in etcd."""
+
+
+def read_text(filename: str, most: int = MAX_OBJECT_BYTES) -> str:
+    """The UTF-8 text of a file (``-`` is standard input) of at most so many bytes; UsageError says what is wrong."""
+    try:
+        return _content(filename, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{filename}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _content(filename: str, most: int) -> bytes:
+    try:
+        if filename == "-":
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with Path(filename).open("rb") as file:
+                data = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{filename}: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > most:
+        raise UsageError(f"{filename}: larger than {most} bytes; leave out what is not needed")
+    return data
+
+
+Listed = tuple[str, str, list[dict[str, Any]]]
+"""API version, kind, and the objects of that kind."""
+DRA_VERSIONS: Final = tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1"))
+CLASSES: Final = ("DeviceClass", "deviceclasses", DRA_VERSIONS)
+WANTED: Final = (
+    ("Node", "nodes", ("v1",)),
+    ("Pod", "pods", ("v1",)),
+    ("ResourceSlice", "resourceslices", DRA_VERSIONS),
+    CLASSES,
+    ("ResourceClaim", "resourceclaims", DRA_VERSIONS),
+    ("ResourceClaimTemplate", "resourceclaimtemplates", DRA_VERSIONS),
+)
+"""Kind, resource, and the API versions that it may be served in."""
+TAINT_RULES: Final = (
+    "DeviceTaintRule",
+    "devicetaintrules",
+    tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1alpha3")),
+)
+"""Most servers before 1.37 serve none."""
+
+
+@contextmanager
+def asking(kubeconfig: str | None) -> Iterator[Transport]:
+    """The API server of a kubeconfig, for as long as it takes.
+
+    Args:
+        kubeconfig: file; None is ``$KUBECONFIG`` or ``~/.kube/config``.
+
+    Raises:
+        UsageError: it cannot be used, or the server does not answer. Exit status 1 is an answer about devices.
+    """
+    from dra_driver.kube.client import Transport
+
+    try:
+        transport = Transport.from_kubeconfig(kubeconfig)
+        try:
+            yield transport
+        finally:
+            transport.close()
+    except DriverError as error:
+        raise UsageError(str(error)) from error
+
+
+def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
+    """The objects of a cluster, and its release such as ``1.37`` ("" when it does not tell).
+
+    Raises:
+        UsageError: see ``asking``. ManifestError: the cluster has something that cannot be read.
+    """
+    from dra_driver.kube.api import ResourceApi
+    from dra_driver.manifests import Manifests, read_stored
+    from dra_driver.simulator.cluster import merge
+
+    with asking(kubeconfig) as transport:
+        rules, notes = _taint_rules(transport)
+        found = read_stored([*(_listed(transport, *wanted) for wanted in WANTED), *rules])
+        release = released(ResourceApi(transport))
+    return merge(found, Manifests(not_considered=notes)), release
+
+
+def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
+    """None where they are not served; where they may not be listed, a note says so."""
+    from dra_driver.kube.errors import ApiError
+
+    try:
+        return [_listed(transport, *TAINT_RULES)], ()
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return [], ("DeviceTaintRules, which this user may not list",) if error.status == 403 else ()
+
+
+def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
+    """The DeviceClasses of a cluster; errors as for ``read_cluster``."""
+    from dra_driver.manifests import read_stored
+
+    return read_stored([_listed(transport, *CLASSES)]).classes
+
+
+def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:
+    """The newest version that is served, the kind, and its objects."""
+    from dra_driver.kube.api import Collection
+    from dra_driver.kube.types import Resource
+
+    collection = Collection(transport, Resource(dict, kind, plural, versions))
+    items, _ = collection.list_all()
+    return collection.version, kind, items
+
+
+def released(api: ResourceApi) -> str:
+    """The release of an API server, such as ``1.37``; "" when it does not tell."""
+    release = api.server_version().release
+    return "" if release is None else ".".join(map(str, release))
+
+
+MAX_MANIFEST_BYTES: Final = 256 << 20
 """Of one file: several times the objects of the largest cluster that Kubernetes is tested for."""
 _NODE: Final = re.compile(r"([^=]{1,80})(?:=([0-9]{1,9}))?", re.ASCII)
 
@@ -97,8 +224,6 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
     _check(args, files, live=live)
     server, cluster = "", Manifests()
     if live:
-        from dra_driver.cli.clusterobjects import read_cluster
-
         cluster, server = read_cluster(args.kubeconfig)
     kubernetes = args.kubernetes or nearest(server)
     notes = []
@@ -163,4 +288,4 @@ def _node(text: str) -> tuple[str, int]:
 
 
 def _texts(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, read_text(name, MOST_BYTES)) for name in names]
+    return [(name, read_text(name, MAX_MANIFEST_BYTES)) for name in names]

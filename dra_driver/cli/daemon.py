@@ -11,8 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dra_driver.cli.errors import UsageError
-from dra_driver.util.errors import DriverError
+from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
     from dra_driver.kube.client import Transport
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 Option = tuple[str, str, str | None, str]
 """Option, environment variable, default, help."""
 
-LEAST_RESCAN_SECONDS, MOST_RESCAN_SECONDS = 0.1, 3600.0
+MIN_RESCAN_SECONDS, MAX_RESCAN_SECONDS = 0.1, 3600.0
 """Between two looks at the host; a look takes 2 ms of CPU."""
 
 
@@ -69,7 +68,7 @@ def check_node_options(values: dict[str, Any]) -> None:
     for name in ("healthcheck_port", "metrics_port"):
         values[name] = int(number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
     rescan = values["rescan_seconds"]
-    values["rescan_seconds"] = number("--rescan-seconds", rescan, LEAST_RESCAN_SECONDS, MOST_RESCAN_SECONDS)
+    values["rescan_seconds"] = number("--rescan-seconds", rescan, MIN_RESCAN_SECONDS, MAX_RESCAN_SECONDS)
 
 
 def number(option: str, text: str, least: float, most: float) -> float:

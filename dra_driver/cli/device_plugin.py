@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli import daemon
-from dra_driver.cli.errors import UsageError
+from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
     from dra_driver.legacy.device_plugin.agent import DevicePluginSettings
@@ -77,7 +77,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT (status 0), or until something fatal happens (status 1)."""
-    from dra_driver.cli.logs import configure
+    from dra_driver.util.logs import configure
 
     values = effective(vars(args), os.environ)
     configure(values["log_format"], args.v)

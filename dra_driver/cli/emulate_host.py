@@ -9,15 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dra_driver.cli.errors import UsageError
-from dra_driver.util.errors import DriverError
+from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.host.emulator import EmulationOptions
+    from dra_driver.emulation.writer import EmulationOptions
     from dra_driver.host.inventory import Membership
     from dra_driver.topology.instance_types import InstanceType
 
-LONGEST_LIST = 256
+MAX_LIST_LENGTH = 256
 """Characters of an option's value; far more than any host needs."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
@@ -67,8 +66,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Write the host, and say what is there and what to try next."""
+    from dra_driver.emulation.writer import write_host
     from dra_driver.host.discover import discover
-    from dra_driver.host.emulator import write_host
     from dra_driver.topology.instance_types import resolve_emulation
 
     try:
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 def options(args: argparse.Namespace) -> EmulationOptions:
     """The emulation that the arguments ask for; UsageError names the one that cannot be read."""
-    from dra_driver.host.emulator import EmulationOptions
+    from dra_driver.emulation.writer import EmulationOptions
     from dra_driver.topology.ultraserver import parse_modes
 
     modes = args.ultraserver_modes
@@ -109,7 +108,7 @@ def options(args: argparse.Namespace) -> EmulationOptions:
 
 def _placed(kind: InstanceType, args: argparse.Namespace, chosen: EmulationOptions) -> EmulationOptions:
     """The options of the place that ``--ultraservers`` and ``--node-number`` name, if they do."""
-    from dra_driver.host.emulated_servers import Servers
+    from dra_driver.emulation.ultraservers import Servers
 
     if args.ultraservers is None and args.node_number is None:
         return chosen
@@ -146,8 +145,8 @@ def _numbers(text: str, option: str) -> list[int]:
 
 
 def _items(text: str, option: str) -> list[str]:
-    if len(text) > LONGEST_LIST:
-        raise UsageError(f"{option} is longer than {LONGEST_LIST} characters", remedy="name each device once")
+    if len(text) > MAX_LIST_LENGTH:
+        raise UsageError(f"{option} is longer than {MAX_LIST_LENGTH} characters", remedy="name each device once")
     return text.split(",") if text else []
 
 

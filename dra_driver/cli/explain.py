@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli.clusterinput import add_cluster_arguments, read_input
-from dra_driver.cli.errors import UsageError
+from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

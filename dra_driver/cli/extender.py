@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli import daemon
-from dra_driver.cli.errors import UsageError
+from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
     from dra_driver.legacy.extender.server import Tls
@@ -82,8 +82,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
-    from dra_driver.cli.logs import configure
     from dra_driver.legacy.extender.service import Service
+    from dra_driver.util.logs import configure
 
     values = effective(vars(args), os.environ)
     configure(values["log_format"], args.v)
@@ -130,7 +130,7 @@ def _tls(certificate: str, key: str, client_ca: str) -> Tls | None:
 
 
 async def _serve(make: Callable[[], Service], metrics_port: int, metrics_address: str) -> None:
-    from dra_driver.metrics import Collector, serve
+    from dra_driver.util.metrics import Collector, serve
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

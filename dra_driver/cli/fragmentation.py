@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli.clusterinput import add_node_arguments, add_output_arguments
-from dra_driver.cli.errors import UsageError
-from dra_driver.util.errors import DriverError
+from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
     from dra_driver.manifests import Manifests
@@ -33,8 +32,8 @@ POLICY_NAMES = (
     "broken-sets-first-fitting",
 )
 """Those of ``simulator.fragmentation``, which would cost ``--help`` a tenth of a second."""
-MOST_SEEDS = 100
-MOST_SEED = 2**53
+MAX_SEEDS = 100
+MAX_SEED = 2**53
 """Programs that read JSON take larger numbers for others."""
 
 _SEEDS = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?", re.ASCII)
@@ -81,15 +80,14 @@ def run(args: argparse.Namespace) -> int:
 def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[str]) -> Report:
     """Run the workload of a file for each policy and seed; DriverError for what cannot be simulated."""
     from dra_driver.cel import RELEASES
-    from dra_driver.cli.clusterinput import MOST_BYTES, emulated_nodes
-    from dra_driver.cli.objectfile import read_text
+    from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, emulated_nodes, read_text
     from dra_driver.cli.progress import Progress
     from dra_driver.simulator.cluster import cluster_of
     from dra_driver.simulator.fragmentation import POLICIES, read_workload, simulate, sites
     from dra_driver.simulator.fragmentation.report import Report
 
     release = args.kubernetes or RELEASES[-1]
-    stream = read_workload(args.workload, read_text(args.workload, MOST_BYTES), release)
+    stream = read_workload(args.workload, read_text(args.workload, MAX_MANIFEST_BYTES), release)
     manifests = emulated_nodes(args) if args.node else _nodes_of_file(args, stream)
     world, views = cluster_of(manifests, release)
     where = sites(views, manifests.slices)
@@ -138,8 +136,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if match is None:
         raise UsageError(f"--seed cannot be read: {text[:24]!r}", remedy="give a number, or a range such as 1-8")
     first, last = int(match[1]), int(match[2] or match[1])
-    if not first <= last < first + MOST_SEEDS or last > MOST_SEED:
-        raise UsageError(f"--seed {text}: 1 to {MOST_SEEDS} ascending seeds up to {MOST_SEED} are possible")
+    if not first <= last < first + MAX_SEEDS or last > MAX_SEED:
+        raise UsageError(f"--seed {text}: 1 to {MAX_SEEDS} ascending seeds up to {MAX_SEED} are possible")
     return tuple(range(first, last + 1))
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli import daemon
-from dra_driver.cli.errors import UsageError
+from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.settings import Settings
+    from dra_driver.driver.settings import Settings
 
 OPTIONS: tuple[daemon.Option, ...] = (
     ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
@@ -92,7 +92,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT (status 0), or until something fatal happens (status 1)."""
-    from dra_driver.cli.logs import configure
+    from dra_driver.util.logs import configure
 
     values = effective(vars(args), os.environ)
     configure(values["log_format"], args.v)
@@ -114,7 +114,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 
 def settings(values: Mapping[str, Any]) -> Settings:
     """The agent's settings; writes the emulated host when one is asked for."""
-    from dra_driver.settings import Settings
+    from dra_driver.driver.settings import Settings
 
     host_root = Path(values["host_root"])
     if values["emulate"]:
@@ -151,8 +151,8 @@ def emulate(name: str, driver_version: str | None, root: Path, *, servers: str =
 
     ``servers`` (such as ``2x4``, or "") are the UltraServers that the emulated nodes make up together.
     """
-    from dra_driver.host.emulated_servers import Servers, node_number
-    from dra_driver.host.emulator import EmulationOptions, write_host
+    from dra_driver.emulation.ultraservers import Servers, node_number
+    from dra_driver.emulation.writer import EmulationOptions, write_host
     from dra_driver.topology.instance_types import resolve_emulation
     from dra_driver.util.errors import DriverError
 
@@ -167,7 +167,7 @@ def emulate(name: str, driver_version: str | None, root: Path, *, servers: str =
 
 
 def _run(values: Mapping[str, Any]) -> int:
-    from dra_driver.driver import NodeAgent
+    from dra_driver.driver.agent import NodeAgent
 
     with daemon.stopped_by_signals() as stop:
         agent = NodeAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)

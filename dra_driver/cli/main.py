@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from dra_driver.cli.errors import UsageError
-from dra_driver.util.errors import DriverError
+from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.version import VERSION
 
 COMMANDS: Final = {

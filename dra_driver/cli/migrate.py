@@ -8,9 +8,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from dra_driver.cli.errors import UsageError
-from dra_driver.cli.objectfile import read_text
-from dra_driver.util.errors import DriverError
+from dra_driver.cli.clusterinput import read_text
+from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -47,10 +47,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
-    from dra_driver.cli.logs import configure
-    from dra_driver.kubeletplugin.health import HealthServer
+    from dra_driver.kubelet.health import HealthServer
     from dra_driver.ultraserver.placer.service import Service
     from dra_driver.ultraserver.placer.values import Rules
+    from dra_driver.util.logs import configure
 
     values = daemon.read_options(OPTIONS, CHOICES, vars(args), os.environ)
     configure(values["log_format"], args.v)

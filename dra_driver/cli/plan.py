@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli.errors import UsageError
 from dra_driver.cli.slices import add_host_arguments, print_object, read_host
+from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
     from dra_driver.kube.types import ResourceClaim
@@ -34,10 +34,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; a PrepareError becomes exit status 1 with the text that kubelet would get."""
-    from dra_driver.claims.document import plan_document
-    from dra_driver.claims.edits import cdi_spec
-    from dra_driver.claims.held import PreparedClaims
-    from dra_driver.claims.plan import PlanSettings, plan
+    from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
+    from dra_driver.driver.claims.model import PreparedClaims
+    from dra_driver.driver.claims.planner import PlanSettings, plan
 
     claim = read_claim(args.filename)
     settings = PlanSettings(
@@ -75,7 +74,7 @@ def read_claim(filename: str) -> ResourceClaim:
     """One ResourceClaim from a file; UsageError says what is wrong with it and where."""
     import msgspec
 
-    from dra_driver.cli.objectfile import read_text
+    from dra_driver.cli.clusterinput import read_text
     from dra_driver.kube.types import ResourceClaim
     from dra_driver.manifests import ManifestError
     from dra_driver.manifests.documents import documents, items_of
@@ -102,6 +101,6 @@ def read_claim(filename: str) -> ResourceClaim:
 
 
 def _pool_of(claim: ResourceClaim) -> str:
-    from dra_driver.claims.plan import own_results
+    from dra_driver.driver.claims.planner import own_results
 
     return own_results(claim)[0].pool

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dra_driver.cli.errors import UsageError
+from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
     from dra_driver.ultraserver.rendezvous.environment import Membership

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from dra_driver.cel import RELEASES, CelDevice, CelError, Program, UnsupportedError, compile_for, nearest
-from dra_driver.cli.errors import UsageError
 from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
-from dra_driver.util.errors import DriverError
+from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
     from dra_driver.kube import types as published
@@ -156,16 +155,16 @@ def _source(args: argparse.Namespace) -> Source:
         return _of_file(args.slices)
     if args.instance_type is None:
         return Source()
+    from dra_driver.driver.resourceslices.devices import devices
+    from dra_driver.driver.resourceslices.pool import pool
     from dra_driver.simulator.emulated_nodes import driver_class
-    from dra_driver.slices.devices import devices
-    from dra_driver.slices.pool import pool
 
     host = argparse.Namespace(host_root=None, instance_type=args.instance_type)
     return Source(list(pool(devices(read_host(host)), EXAMPLE_NODE, EXAMPLE_NODE_UID)), [driver_class()])
 
 
 def _of_cluster(kubeconfig: str) -> Source:
-    from dra_driver.cli.clusterobjects import asking, read_classes, released
+    from dra_driver.cli.clusterinput import asking, read_classes, released
     from dra_driver.kube.api import ResourceApi
 
     with asking(kubeconfig) as transport:
@@ -175,12 +174,11 @@ def _of_cluster(kubeconfig: str) -> Source:
 
 def _of_file(filename: str) -> Source:
     """Of a file that may have other objects too; UsageError says what is wrong, and where."""
-    from dra_driver.cli.clusterinput import MOST_BYTES
-    from dra_driver.cli.objectfile import read_text
+    from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
     from dra_driver.manifests import ManifestError, read_manifests
 
     try:
-        found = read_manifests([(filename, read_text(filename, MOST_BYTES))])
+        found = read_manifests([(filename, read_text(filename, MAX_MANIFEST_BYTES))])
     except ManifestError as error:
         raise UsageError(str(error)) from error
     if not found.slices:

@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli.clusterinput import add_cluster_arguments, add_output_arguments, read_input
-from dra_driver.cli.errors import UsageError
 from dra_driver.cli.fragmentation import add_stream_arguments
 from dra_driver.cli.fragmentation import run as run_fragmentation
 from dra_driver.cli.progress import Progress
+from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
     from dra_driver.simulator.placement import Simulation

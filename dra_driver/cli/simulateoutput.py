@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dra_driver.simulator.placement import Outcome, Simulation
     from dra_driver.simulator.preparation import NodeDrivers, Prepared
 
-MOST_PICTURES = 64
+MAX_PICTURES = 64
 """In one SVG document."""
 _SHOWN = 32
 """Devices or nodes that one line names."""
@@ -184,11 +184,11 @@ def pictures(simulation: Simulation, drivers: NodeDrivers) -> str:
     from html import escape
 
     drawn = [(title(outcome), outcome.node, picture) for outcome, picture in _drawn(simulation, drivers)]
-    for heading, _, _ in drawn[MOST_PICTURES:]:
+    for heading, _, _ in drawn[MAX_PICTURES:]:
         print(f"not drawn: {heading}", file=sys.stderr)
     parts: list[str] = []
     width, height = 520, 0
-    for place, (heading, node, picture) in enumerate(drawn[:MOST_PICTURES]):
+    for place, (heading, node, picture) in enumerate(drawn[:MAX_PICTURES]):
         opening = _OPENING.search(picture)
         wide, high = (int(opening[1]), int(opening[2])) if opening else (0, 0)
         inner = picture.replace('"title"', f'"title{place}"').replace('"description"', f'"description{place}"')

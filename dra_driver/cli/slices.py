@@ -8,8 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli.errors import UsageError
-from dra_driver.util.errors import DriverError
+from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
     from dra_driver.host.inventory import NodeInventory
@@ -39,8 +38,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print one List of slices; DriverError for a host without devices."""
-    from dra_driver.slices.devices import devices
-    from dra_driver.slices.pool import pool
+    from dra_driver.driver.resourceslices.devices import devices
+    from dra_driver.driver.resourceslices.pool import pool
 
     inventory = read_host(args)
     if not inventory.devices:
@@ -82,7 +81,7 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
             print(f"warning: {finding.text}", file=sys.stderr)
         return inventory
 
-    from dra_driver.host.emulator import EmulationOptions, write_host
+    from dra_driver.emulation.writer import EmulationOptions, write_host
     from dra_driver.topology.instance_types import resolve_emulation
 
     try:

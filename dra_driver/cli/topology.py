@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli.errors import UsageError
 from dra_driver.names import GROUP_ATTRIBUTE_DOMAIN
-from dra_driver.util.errors import DriverError
+from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import shorten
 
 if TYPE_CHECKING:
+    from dra_driver.topology.groups import Selection
     from dra_driver.topology.instance_types import InstanceType
-    from dra_driver.topology.selection import Selection
 
 MAX_DEVICE_LIST = 256
 """Characters of ``--devices``; far more than all devices of any host need."""
@@ -58,8 +57,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the facts, the picture, and what the chosen devices are."""
     from dra_driver.topology.drawing import svg, text
+    from dra_driver.topology.groups import select
     from dra_driver.topology.instance_types import resolve
-    from dra_driver.topology.selection import select
 
     if args.svg == STDOUT and args.output == "json":
         raise UsageError("--svg - and -o json both write to standard output", remedy="give --svg a file")
@@ -176,7 +175,7 @@ def _connected_sets(instance_type: InstanceType) -> str:
 
 
 def _groups(instance_type: InstanceType) -> Iterator[tuple[str, str]]:
-    from dra_driver.topology.selection import groups
+    from dra_driver.topology.groups import groups
 
     found = groups(instance_type)
     if not found:
@@ -229,7 +228,7 @@ def listed(indexes: tuple[int, ...]) -> str:
 
 def document(instance_type: InstanceType, selection: Selection | None) -> dict[str, Any]:
     """Everything as one JSON object; what is not publicly known is null."""
-    from dra_driver.topology.selection import groups
+    from dra_driver.topology.groups import groups
 
     fabric, shape = instance_type.fabric, instance_type.ultraserver
     return {

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from dra_driver.host.findings import Findings, shown
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.host.reading import HostFiles
+from dra_driver.host.sysfs import HostFiles
 from dra_driver.topology.instance_types import InstanceType
 
 DEVICE_DIRECTORIES = ("sys/devices/virtual/neuron_device", "sys/class/neuron_device")

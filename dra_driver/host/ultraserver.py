@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dra_driver.host.devices import Scan
 from dra_driver.host.findings import shown
 from dra_driver.host.inventory import Membership, ServerSet
-from dra_driver.host.reading import HostFiles, Reading
+from dra_driver.host.sysfs import HostFiles, Reading
 from dra_driver.topology.ultraserver import PREFERENCE, Mode, UltraServerShape
 
 CLASS = "sys/class/neuron_device"

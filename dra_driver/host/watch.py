@@ -16,7 +16,7 @@ from dra_driver.util.worker import Worker
 
 log = logging.getLogger(__name__)
 
-LONGEST_SECONDS: Final = 20.0
+MAX_ROUND_SECONDS: Final = 20.0
 """A scan takes milliseconds, seconds on a node under load; one that takes longer hangs in the kernel."""
 FIRST_SECONDS: Final = 3.0
 """How long the start waits for the first scan."""
@@ -67,7 +67,7 @@ class HostWatch:
         self._labels_unknown = ""
         self._taken: NodeInventory | None = None
         self._take_again = False
-        self.worker = Worker("reading the host", self._round, longest=LONGEST_SECONDS)
+        self.worker = Worker("reading the host", self._round, longest=MAX_ROUND_SECONDS)
 
     @property
     def current(self) -> NodeInventory:

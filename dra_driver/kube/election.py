@@ -29,7 +29,7 @@ ACT_SECONDS: Final = 7.5
 RENEW_SECONDS: Final = 2.0
 REQUEST_SECONDS: Final = 3.0
 """How long the connection for a write may take, and its answer."""
-LONGEST_SECONDS: Final = 3600
+MAX_DURATION_SECONDS: Final = 3600
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def next_step(lease: Lease | None, identity: str, unchanged_for: float, default_
     holder = lease.spec.holder_identity or ""
     if holder == identity:
         return Step.RENEW
-    duration = min(max(lease.spec.lease_duration_seconds or default_seconds, 1), LONGEST_SECONDS)
+    duration = min(max(lease.spec.lease_duration_seconds or default_seconds, 1), MAX_DURATION_SECONDS)
     return Step.TAKE if not holder or unchanged_for >= duration else Step.WAIT
 
 

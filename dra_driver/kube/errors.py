@@ -54,7 +54,7 @@ _REMEDIES = {
     429: "the API server is overloaded or limits this client; it is asked again later",
 }
 _SERVER_TROUBLE = "the API server has trouble; it is asked again later"
-_LONGEST_RETRY_AFTER = 300.0
+_MAX_RETRY_AFTER = 300.0
 """A server that asks for more is asked again after this many seconds all the same."""
 
 
@@ -118,5 +118,5 @@ def refusal(method: str, path: str, http_status: int, body: bytes, retry_after: 
 def _seconds(header: str | None, from_body: float | None) -> float | None:
     """Seconds to wait; the HTTP date form is not used by API servers and counts as absent."""
     if header is not None and header.strip().isdecimal():
-        return min(float(header), _LONGEST_RETRY_AFTER)
-    return None if from_body is None or from_body < 0 else min(from_body, _LONGEST_RETRY_AFTER)
+        return min(float(header), _MAX_RETRY_AFTER)
+    return None if from_body is None or from_body < 0 else min(from_body, _MAX_RETRY_AFTER)

@@ -7,9 +7,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from dra_driver.host.emulated_files import emulated_inventory
-from dra_driver.host.emulated_servers import Servers
-from dra_driver.host.emulation_options import EmulationOptions
+from dra_driver.driver.node_labels import labels as ultraserver_labels
+from dra_driver.driver.resourceslices.devices import Layout, devices
+from dra_driver.driver.resourceslices.pool import pool
+from dra_driver.emulation.memory import emulated_inventory
+from dra_driver.emulation.options import EmulationOptions
+from dra_driver.emulation.ultraservers import Servers
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import Device as PublishedDevice
 from dra_driver.kube.types import ObjectMeta
@@ -19,10 +22,6 @@ from dra_driver.manifests.model import Manifests
 from dra_driver.manifests.names import suffix, uid
 from dra_driver.manifests.workloads import Node, NodeStatus
 from dra_driver.names import DRIVER_NAME
-from dra_driver.nodelabels.labels import labels as ultraserver_labels
-from dra_driver.slices.devices import devices
-from dra_driver.slices.layout import Layout
-from dra_driver.slices.pool import pool
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.util.errors import DriverError
 

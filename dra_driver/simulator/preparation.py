@@ -8,12 +8,10 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.claims.document import plan_document
-from dra_driver.claims.edits import cdi_spec
-from dra_driver.claims.held import PreparedClaims
-from dra_driver.claims.plan import ConsumersUnknown, Plan, PlanSettings, plan, users
-from dra_driver.claims.values import Entry
-from dra_driver.host.emulated_files import emulated_inventory
+from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
+from dra_driver.driver.claims.model import Entry, PreparedClaims
+from dra_driver.driver.claims.planner import ConsumersUnknown, Plan, PlanSettings, plan, users
+from dra_driver.emulation.memory import emulated_inventory
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.kube import types as published
 from dra_driver.manifests import Manifests, with_uid

@@ -29,6 +29,9 @@ IndexSet = tuple[int, ...]
 GROUP_SIZES = (1, 4, 8, 16)
 """Sizes of the vendor's aligned sets: ``devicegroupN_id`` exists for these N."""
 
+SEGMENT_SIZES = (2, 3, 4, 6, 8)
+"""Sizes of the aligned runs of a ring or chain that devices name the start of."""
+
 
 class Fabric(ABC):
     """What every fabric answers. All results are ascending, so equal hardware gives equal output."""

@@ -1,17 +1,21 @@
-"""The ids behind ``resource.aws.com/devicegroupN_id``: equal for chips whose EFA devices belong together.
+"""Sets of chips: connected or not, consecutive or not, and the ids of the device groups that they form.
 
-They are computed, never stored, by the public rule of ``aws-neuron/connected-device-maps-over-efa-for-neuron``: the id
-of size 1 is the EFA device's PCI address; the id of size N is the start of a SHA-256 over the addresses of the block's
-EFA devices. AWS's EFA driver publishes the same ids, so that one claim can ask for chips and EFA devices side by side.
+The ids behind ``resource.aws.com/devicegroupN_id`` are equal for chips whose EFA devices belong together. They are
+computed, never stored, by the public rule of ``aws-neuron/connected-device-maps-over-efa-for-neuron``: the id of size 1
+is the EFA device's PCI address; the id of size N is the start of a SHA-256 over the addresses of the block's EFA
+devices. AWS's EFA driver publishes the same ids, so that one claim can ask for chips and EFA devices side by side.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache
 
-from dra_driver.topology.fabric import GROUP_SIZES
+from dra_driver.topology.fabric import GROUP_SIZES, IndexSet, is_run
 from dra_driver.topology.instance_types import InstanceType
+from dra_driver.util.errors import DriverError
 
 ID_DIGITS = 16
 """Hexadecimal digits of an id of size 4 and up."""
@@ -35,3 +39,77 @@ def _group_id(bdfs: tuple[str, ...], size: int, block: int) -> str:
         return members[0]
     # Two chips may share an EFA device, which counts once.
     return hashlib.sha256(",".join(sorted(set(members))).encode()).hexdigest()[:ID_DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One device group: the chips for which ``resource.aws.com/devicegroup<size>_id`` is ``id``."""
+
+    size: int
+    id: str
+    devices: IndexSet
+
+    @property
+    def attribute(self) -> str:
+        """Name of the attribute without its domain."""
+        return f"devicegroup{self.size}_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A set of chips of one type."""
+
+    devices: IndexSet
+    connected: bool | None
+    """Whether they reach each other over links among themselves; None where the fabric is not known."""
+    offered: bool
+    """Whether the set is one of the fabric's ``connected_sets``."""
+    run: bool
+    """Whether they are one unbroken run of host indexes, as the runtime expects of a container's chips."""
+    group: Group | None
+    """The smallest device group that holds them all, or None."""
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the set is a whole device group."""
+        return self.group is not None and self.group.devices == self.devices
+
+
+def select(instance_type: InstanceType, devices: Collection[int]) -> Selection:
+    """Say what the chips ``devices`` of one host of this type are.
+
+    DriverError when there are none, one is named twice, or one does not exist.
+    """
+    fabric = instance_type.fabric
+    for index in devices:
+        fabric.require(index)
+    members = tuple(sorted(set(devices)))
+    if not members:
+        raise DriverError("no device is named", remedy=f"name some of 0 to {fabric.size - 1}")
+    if len(members) != len(devices):
+        repeated = sorted(index for index in members if list(devices).count(index) > 1)
+        raise DriverError(f"device {repeated[0]} is named more than once", remedy="name each device once")
+    known = fabric.kind != "unknown" or len(members) == 1
+    return Selection(
+        devices=members,
+        connected=fabric.is_connected(members) if known else None,
+        offered=members in fabric.connected_sets(len(members)),
+        run=is_run(members),
+        group=_smallest_group(instance_type, members),
+    )
+
+
+def groups(instance_type: InstanceType) -> tuple[Group, ...]:
+    """Every device group of a type by size, then by its first chip; empty where there is no EFA pairing."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for index in range(instance_type.devices or 0):
+        for size, group_id in device_group_ids(instance_type, index).items():
+            found.setdefault((size, group_id), []).append(index)
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[1]))
+    return tuple(Group(size, group_id, tuple(members)) for (size, group_id), members in ordered)
+
+
+def _smallest_group(instance_type: InstanceType, members: IndexSet) -> Group | None:
+    # On trn1 a group of size 1 holds two chips, which share an EFA device; still it is no group of two.
+    candidates = (group for group in groups(instance_type) if group.size >= len(members))
+    return next((group for group in candidates if set(members) <= set(group.devices)), None)

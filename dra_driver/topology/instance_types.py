@@ -16,17 +16,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dra_driver.topology.chips import (
+from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
+from dra_driver.topology.hardware import (
+    EFA_PAIRINGS,
     INFERENTIA,
     INFERENTIA2,
     TRAINIUM,
     TRAINIUM2,
     TRAINIUM3,
     Chip,
+    EfaPairing,
     SysfsNames,
 )
-from dra_driver.topology.efa import EFA_PAIRINGS, EfaPairing
-from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.topology.ultraserver import (
     TRN2_PARTITIONED,
     TRN2_RACK,

@@ -17,3 +17,7 @@ class DriverError(Exception):
         self.what = what
         self.consequence = consequence
         self.remedy = remedy
+
+
+class UsageError(DriverError):
+    """What the user gave cannot be used (arguments, files, types): exit status 2."""

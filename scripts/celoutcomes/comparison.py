@@ -12,7 +12,7 @@ from dra_driver.cel import Kubernetes
 from tests.generators.cel_expressions import KUBERNETES, expression
 from tests.oracles.cel_outcomes import devices_of, outcome, panicked, quantity_outcome, shape
 
-_DEEPEST, _LONGEST = 5, 2000
+_DEEPEST, _MAX_LENGTH = 5, 2000
 
 
 def expressions(random: Random, count: int) -> list[str]:
@@ -20,7 +20,7 @@ def expressions(random: Random, count: int) -> list[str]:
     found: list[str] = []
     while len(found) < count:
         text = expression(random, "bool", random.randint(1, _DEEPEST), KUBERNETES)
-        if len(text) < _LONGEST:
+        if len(text) < _MAX_LENGTH:
             found.append(text)
     return found
 

@@ -13,14 +13,14 @@ from typing import Final, Self
 import grpc
 
 import dra_driver
-from dra_driver.claims.repairer import Reconciler
-from dra_driver.driver import NodeAgent
-from dra_driver.host.emulator import EmulationOptions, write_host
+from dra_driver.driver.agent import NodeAgent
+from dra_driver.driver.claims.reconcile import Reconciler
+from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.settings import Settings
+from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.host.watch import HostWatch
-from dra_driver.kubeletplugin import rpc
-from dra_driver.kubeletplugin.api import dra_v1_pb2
-from dra_driver.settings import Settings
-from dra_driver.slices.publisher import SliceController
+from dra_driver.kubelet import grpcserver
+from dra_driver.kubelet.api import dra_v1_pb2
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.doubles.apiserver.server import ApiServer
 from tracewalk.recorder import Recorder
@@ -38,7 +38,7 @@ def _inner(function: CodeType, name: str) -> CodeType:
 
 SCAN: Final = HostWatch.scan.__code__
 PUBLISH: Final = SliceController._reconcile.__code__  # noqa: SLF001 - where its walk begins
-CALL: Final = _inner(rpc._handler.__code__, "unary")  # noqa: SLF001 - the same
+CALL: Final = _inner(grpcserver._handler.__code__, "unary")  # noqa: SLF001 - the same
 REPAIR: Final = Reconciler.repair.__code__
 
 

@@ -19,10 +19,10 @@ from typing import Any
 import grpc
 
 from dra_driver.cli import kubelet_plugin
-from dra_driver.driver import NodeAgent
-from dra_driver.host.emulated_servers import Servers
-from dra_driver.host.emulator import EmulationOptions, write_host
-from dra_driver.kubeletplugin.api import health_v1_pb2
+from dra_driver.driver.agent import NodeAgent
+from dra_driver.emulation.ultraservers import Servers
+from dra_driver.emulation.writer import EmulationOptions, write_host
+from dra_driver.kubelet.api import health_v1_pb2
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.instance_types import resolve_emulation
 from tests.doubles.apiserver.server import ApiServer

@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.cdi.spec import Spec
-from dra_driver.claims.journal import Journal
-from dra_driver.claims.plan import PlanSettings
-from dra_driver.claims.preparer import Preparer
-from dra_driver.claims.repairer import Reconciler
+from dra_driver.cdi import Spec, SpecDirectory
+from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.planner import PlanSettings
+from dra_driver.driver.claims.prepare import Preparer
+from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import (
@@ -28,7 +27,7 @@ from dra_driver.kube.types import (
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
 )
-from dra_driver.kubeletplugin.plugin import ClaimRef
+from dra_driver.kubelet.dra import ClaimRef
 from dra_driver.names import CDI_KIND, DRIVER_NAME
 
 NODE = "node-1"

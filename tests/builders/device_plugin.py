@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dra_driver.host.emulator import EmulationOptions, write_host
+from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.legacy.annotations import Share, write
 from dra_driver.legacy.device_plugin.agent import DevicePluginAgent, DevicePluginSettings
 from dra_driver.legacy.device_plugin.devices import AnswerSettings

@@ -9,16 +9,15 @@ from typing import Any
 
 import msgspec
 
+from dra_driver.driver.resourceslices.devices import Layout, devices
+from dra_driver.driver.resourceslices.pool import pool
+from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.host.discover import discover
-from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.manifests.objects import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.simulator.allocator import NodeView, Usage, World
 from dra_driver.simulator.cluster import selectors
 from dra_driver.simulator.explain import Explanation, Question, explain
 from dra_driver.simulator.explain.values import Diagnosis
-from dra_driver.slices.devices import devices
-from dra_driver.slices.layout import Layout
-from dra_driver.slices.pool import pool
 from dra_driver.topology.instance_types import lookup
 from tests.builders.allocator import offered
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.priority import Instance
 from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.types import Device, DeviceAttribute
 from dra_driver.names import DRIVER_NAME, device_name
-from dra_driver.slices.instance import Instance
-from dra_driver.slices.publisher import SliceController
 from dra_driver.util.backoff import Backoff
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually

@@ -22,14 +22,14 @@ from tests.cluster.lib.objects import pod, request, template
 NODE = "node-1"
 BATCH = 3
 BATCHES = 5
-LONGEST_DELAY = 0.02
+MAX_DELAY = 0.02
 """Seconds. The three claims of a batch are prepared or unprepared within about so long after the first file."""
 
 
 def _kill_at_a_random_instant(driver: Installation, files: NodeFiles, act: Callable[[], object]) -> None:
     """Kill the driver within milliseconds of the first change of its journal that ``act`` leads to; renew its pod."""
     found = wait_driver_ready(driver, NODE)
-    process, claims, delay = process_of(found), files.state / "claims", random.uniform(0, LONGEST_DELAY)
+    process, claims, delay = process_of(found), files.state / "claims", random.uniform(0, MAX_DELAY)
     before = _names(claims)
     act()
     end = time.monotonic() + 30

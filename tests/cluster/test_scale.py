@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.nodelabels.labels import KEYS
+from dra_driver.driver.node_labels import KEYS
 from tests.cluster.lib.groupstream import Stream, servers
 from tests.cluster.lib.installation import DAEMONSET, EMULATED_ULTRASERVER, NAMESPACE, Installation
 from tests.cluster.lib.kube import Kube, eventually

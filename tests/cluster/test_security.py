@@ -16,7 +16,7 @@ from tests.cluster.lib.installation import NAMESPACE, SERVICE_ACCOUNT, Installat
 from tests.cluster.lib.kube import Kube, Object, eventually
 
 MEGABYTE = 1 << 20
-MOST_MEMORY = 60
+MAX_MEMORY = 60
 """Megabytes of resident memory at rest."""
 USER = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -109,7 +109,7 @@ def test_nothing_privileged_is_asked_for(driver: Installation, nodes: Sequence[s
 def test_resident_memory_at_rest_is_small(driver: Installation, nodes: Sequence[str], figures: list[str]) -> None:
     sizes = [int(status(driver, node)["VmRSS"].removesuffix(" kB")) * 1024 / MEGABYTE for node in nodes]
     figures.append("resident memory of the driver, MiB: " + ", ".join(f"{size:.1f}" for size in sizes))
-    assert max(sizes) <= MOST_MEMORY
+    assert max(sizes) <= MAX_MEMORY
 
 
 # What RBAC allows

@@ -93,7 +93,7 @@ def test_random_expressions_are_refused_as_the_simulator_says(bench: Bench, figu
 
 
 def test_the_api_server_refuses_and_takes_what_is_refused_and_taken_on_reading(bench: Bench) -> None:
-    """``tests/unit/test_refusals.py`` asks the simulator."""
+    """``tests/unit/manifests/test_refused_objects.py`` asks the simulator."""
     wrong = [f"taken: {name}" for name, item in _served(refused(), bench) if not bench.refusals(item)]
     for name, item in _served(taken(), bench):
         if text := bench.refusals(item):

@@ -11,19 +11,19 @@ import time
 from pathlib import Path
 
 from dra_driver.cli.main import main
-from dra_driver.host import reading
+from dra_driver.host import sysfs
 
 
 def hang_when(hanging: Path) -> None:
     """From now on no file of the kernel driver can be read to its end while ``hanging`` exists."""
-    read = reading._read_all
+    read = sysfs._read_all
 
     def read_or_hang(path: str) -> bytes:
         while "/neuron_device/" in path and hanging.exists():
             time.sleep(0.05)
         return read(path)
 
-    reading._read_all = read_or_hang
+    sysfs._read_all = read_or_hang
 
 
 if __name__ == "__main__":

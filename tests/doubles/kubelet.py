@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import grpc
 
-from dra_driver.kubeletplugin.api import pluginregistration_v1_pb2
+from dra_driver.kubelet.api import pluginregistration_v1_pb2
 from tests.doubles.kubelet_connection import MESSAGES, OPTIONS, Claim, DirectoryWatch, Instance, KubeletError, unary
 
 __all__ = ["Claim", "Device", "Kubelet", "KubeletError"]

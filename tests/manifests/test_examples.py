@@ -138,7 +138,7 @@ def test_constraints_and_configuration_name_requests_of_the_claim(path: Path) ->
 
 @pytest.mark.parametrize("path", ALL, ids=name_of)
 def test_opaque_parameters_are_what_the_driver_accepts(path: Path) -> None:
-    from dra_driver.config import decode
+    from dra_driver.opaque_config import decode
 
     for item in read(path):
         spec = item["spec"].get("spec", item["spec"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from dra_driver.nodelabels.labels import KEYS
+from dra_driver.driver.node_labels import KEYS
 from tests.manifests.support import IMAGE, MANIFESTS, Object, documents, install, name_of, of_kind, rendered
 
 VARIANTS = {

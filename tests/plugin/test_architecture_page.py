@@ -15,7 +15,7 @@ import pytest
 from tracewalk.recorder import Recorder
 from tracewalk.walks import NODE, Running
 
-from dra_driver.host.emulator import EmulationOptions, write_host
+from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.doubles.apiserver.server import ApiServer
 

@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 # A unix socket's path may have 107 bytes. The longest one below a node's directory that anybody opens from the host is
 # kubelet/plugins/<driver name>/<a pod's uid>-dra.sock, about 80 bytes: what is left for the state directory.
-_LONGEST_STATE_DIRECTORY = 24
+_MAX_STATE_DIRECTORY = 24
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Settings:
         for variable, path in (("NEURON_DRA_CACHE", cache), ("NEURON_DRA_LAB_DIR", state)):
             if not path.is_absolute():
                 raise LabError(f"{variable}={path} is not an absolute path; nothing was done. Start it with /.")
-        if len(str(state)) > _LONGEST_STATE_DIRECTORY:
+        if len(str(state)) > _MAX_STATE_DIRECTORY:
             raise LabError(
-                f"NEURON_DRA_LAB_DIR={state} is longer than {_LONGEST_STATE_DIRECTORY} characters; unix sockets below "
+                f"NEURON_DRA_LAB_DIR={state} is longer than {_MAX_STATE_DIRECTORY} characters; unix sockets below "
                 "it would exceed the kernel's limit. Nothing was done. Choose a shorter directory."
             )
         return cls(cache=cache, state=state)

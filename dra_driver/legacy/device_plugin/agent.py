@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.exclusion import Excluded
+from dra_driver.cdi import SpecDirectory
+from dra_driver.exclusion import Excluded, check_claims, check_slices
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
 from dra_driver.kube.api import Collection, ResourceApi
@@ -26,9 +26,9 @@ from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Node
 from dra_driver.kube.types import Resource as ApiResource
 from dra_driver.kube.watch import Informer
-from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
-from dra_driver.kubeletplugin.health import HealthServer
-from dra_driver.kubeletplugin.podresources import PodDevices, list_pods
+from dra_driver.kubelet.client import PodDevices, list_pods
+from dra_driver.kubelet.deviceplugin import DevicePlugin
+from dra_driver.kubelet.health import HealthServer
 from dra_driver.legacy.device_plugin.allocator import OPERATIONS, Allocator, ResourceAnswers
 from dra_driver.legacy.device_plugin.devices import (
     CDI_KIND,
@@ -41,10 +41,9 @@ from dra_driver.legacy.device_plugin.devices import (
 )
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import PODS, PartialPod, Snapshot, withheld
-from dra_driver.legacy.deviceplugin.exclusion import check_claims, check_slices
 from dra_driver.legacy.rules import Resource
-from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.errors import DriverError
+from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 from dra_driver.version import VERSION
 

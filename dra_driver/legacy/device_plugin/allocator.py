@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from dra_driver.kube.errors import ApiError
-from dra_driver.kubeletplugin.calls import CallError
-from dra_driver.kubeletplugin.deviceservice import ContainerDevices
-from dra_driver.kubeletplugin.podresources import PodDevices
+from dra_driver.kubelet.client import CallError, PodDevices
+from dra_driver.kubelet.deviceplugin import ContainerDevices
 from dra_driver.legacy.annotations import Share, ranges
 from dra_driver.legacy.device_plugin.choosing import (
     AllocateError,
@@ -31,8 +30,8 @@ from dra_driver.legacy.device_plugin.recording import Record, record_of
 from dra_driver.legacy.device_plugin.snapshot import Listed, PartialPod, Snapshot, bound_pod, numbers, waits
 from dra_driver.legacy.resource_requests import ENDED
 from dra_driver.legacy.rules import Resource
-from dra_driver.metrics import Operations
 from dra_driver.util.errors import DriverError
+from dra_driver.util.metrics import Operations
 
 OPERATIONS: Final = ("prefer", "allocate")
 """kubelet's calls, as the metrics name them."""
@@ -308,7 +307,7 @@ def _several(match: Match, resource: Resource, count: int) -> AllocateError:
 
 
 class ResourceAnswers:
-    """The allocator as the plugin of one resource (``kubeletplugin.deviceservice.ResourcePlugin``), timing its calls.
+    """The allocator as the plugin of one resource (``kubelet.deviceplugin.ResourcePlugin``), timing its calls.
 
     Args:
         allocator: makes the decisions.

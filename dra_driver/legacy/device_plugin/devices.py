@@ -9,10 +9,10 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from dra_driver.cdi import spec
-from dra_driver.claims import logical_cores
+from dra_driver import cdi
+from dra_driver.host import logical_cores
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.kubeletplugin.deviceservice import ContainerDevices, DeviceNode, PluginDevice
+from dra_driver.kubelet.deviceplugin import ContainerDevices, DeviceNode, PluginDevice
 from dra_driver.legacy.annotations import Share
 from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, Hardware, Resource, hardware
 from dra_driver.topology.instance_types import lookup
@@ -67,8 +67,9 @@ def offer(inventory: NodeInventory, before: Offer | None) -> Offer | None:
     if not inventory.devices:
         return None if before is None else Offer(before.hardware, {}, before.numa, before.env)
     kind = lookup(inventory.instance_type) if inventory.instance_type else None
-    env = logical_cores.environment(inventory, {"": None})
-    size = int(env.get(logical_cores.VARIABLES[0], 1))
+    size = logical_cores.default_size(inventory)
+    env = {} if size is None else dict.fromkeys(logical_cores.VARIABLES, str(size))
+    size = size or 1
     highest = max(device.index for device in inventory.devices)
     counts = {device.core_count for device in inventory.devices} - {None}
     physical = kind.cores_per_device if kind else min((count for count in counts if count), default=1)
@@ -165,21 +166,21 @@ def cdi_name(chip: int, number: int) -> str:
     return f"neuron{chip}" if chip == number else f"neuron{chip}-as-{number}"
 
 
-def cdi_spec(found: Offer, settings: AnswerSettings) -> spec.Spec:
+def cdi_spec(found: Offer, settings: AnswerSettings) -> cdi.Spec:
     """The CDI spec of a node, with each chip under every number that it may have in a container."""
     pairs = [
         (chip, number)
         for chip in sorted(found.numbers)
         for number in (range(chip + 1) if settings.numbering == "renumber" else (chip,))
     ]
-    devices = tuple(spec.Device(cdi_name(chip, number), _edits(found, chip, number)) for chip, number in pairs)
-    made = spec.Spec(cdi_version="", kind=CDI_KIND, devices=devices)
-    return replace(made, cdi_version=spec.minimum_version(made))
+    devices = tuple(cdi.Device(cdi_name(chip, number), _edits(found, chip, number)) for chip, number in pairs)
+    made = cdi.Spec(cdi_version="", kind=CDI_KIND, devices=devices)
+    return replace(made, cdi_version=cdi.minimum_version(made))
 
 
-def _edits(found: Offer, chip: int, number: int) -> spec.ContainerEdits:
+def _edits(found: Offer, chip: int, number: int) -> cdi.ContainerEdits:
     major, minor = found.numbers[chip]
-    node = spec.DeviceNode(
+    node = cdi.DeviceNode(
         path=f"/dev/neuron{number}",
         host_path=None if chip == number else f"/dev/neuron{chip}",
         type="c",
@@ -188,4 +189,4 @@ def _edits(found: Offer, chip: int, number: int) -> spec.ContainerEdits:
         file_mode=_ANYBODY_READS_AND_WRITES,
         permissions="rw",
     )
-    return spec.ContainerEdits(device_nodes=(node,))
+    return cdi.ContainerEdits(device_nodes=(node,))

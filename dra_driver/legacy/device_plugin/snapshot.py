@@ -14,7 +14,7 @@ from typing import Final
 
 from dra_driver.kube.types import ApiObject, ObjectMeta
 from dra_driver.kube.types import Resource as ApiResource
-from dra_driver.kubeletplugin.podresources import PodDevices
+from dra_driver.kubelet.client import PodDevices
 from dra_driver.legacy.annotations import Allocation, PodAnnotations, Share, from_mapping, read
 from dra_driver.legacy.device_plugin.devices import Offer
 from dra_driver.legacy.placement import union

@@ -27,8 +27,8 @@ from aiohttp.http import HttpProcessingError
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
-from dra_driver.metrics import Operations
 from dra_driver.util.errors import DriverError
+from dra_driver.util.metrics import Operations
 
 MAX_CONNECTIONS: Final = 256
 """Far more than schedulers and probes have open, far fewer than a process may have files."""

@@ -23,7 +23,7 @@ from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.legacy.extender.cluster import Cluster, Followers, UsageMaps
 from dra_driver.legacy.extender.server import OPERATIONS, Server, State, Tls
-from dra_driver.metrics import Operations, Sample
+from dra_driver.util.metrics import Operations, Sample
 from dra_driver.util.worker import Worker, stop_in_turn
 
 LEASE_NAME: Final = "neuron-scheduler-extender"

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
-from dra_driver.slices.attributes import SEGMENT_SIZES
-from dra_driver.topology.fabric import GROUP_SIZES, Chain, IndexSet, Ring, Torus2D
+from dra_driver.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, IndexSet, Ring, Torus2D
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 
 REQUEST: Final = "neurons"

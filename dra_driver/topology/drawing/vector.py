@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from html import escape
 
-from dra_driver.topology.chips import GIB
 from dra_driver.topology.drawing.layout import CHIP, Box, Layout, Point, lay_out
+from dra_driver.topology.hardware import GIB
 from dra_driver.topology.instance_types import InstanceType
 
 _STYLE = """

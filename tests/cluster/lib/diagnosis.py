@@ -14,7 +14,7 @@ from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
 from tests.cluster.lib.release import Release
 
-_LONGEST = 20_000
+_MAX_LENGTH = 20_000
 
 
 def sections(fixtures: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -59,6 +59,6 @@ def _nodes(kube: Kube) -> Sequence[Node]:
 
 def _text(probe: Callable[[], str]) -> str:
     try:
-        return probe()[-_LONGEST:]
+        return probe()[-_MAX_LENGTH:]
     except Exception as error:  # noqa: BLE001 # a broken cluster is what this looks at
         return f"cannot be had: {error}"

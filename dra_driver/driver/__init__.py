@@ -1,0 +1,1 @@
+"""The DRA driver of a node."""

@@ -1,0 +1,317 @@
+"""The DRA driver of one node: wires its parts together, and is the only module that knows them all.
+
+The parts meet only in the values that are passed here: the host watch reads sysfs, the node watch follows the own Node
+object's labels, the slice controller publishes, gRPC's workers prepare claims, and the reconciler compares. Every loop
+is a ``Worker``, and the health checks look at all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from dra_driver.cdi import SpecDirectory
+from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.model import PlanSettings
+from dra_driver.driver.claims.prepare import Preparer
+from dra_driver.driver.claims.reconcile import Reconciler
+from dra_driver.driver.metrics import journal_samples, label_samples, node_sample, samples
+from dra_driver.driver.node_labels import LabelWriter, labels
+from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.devices import Offer, offer
+from dra_driver.driver.resourceslices.priority import Instance
+from dra_driver.driver.settings import Settings
+from dra_driver.exclusion import check_node
+from dra_driver.host.discover import boot_id
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.watch import HostWatch
+from dra_driver.kube.api import ResourceApi, WatchEvent
+from dra_driver.kube.client import Transport
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.types import Node
+from dra_driver.kube.watch import Reflector
+from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
+from dra_driver.kubelet.health import HealthServer
+from dra_driver.kubelet.server import KubeletPlugin
+from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.util.errors import DriverError
+from dra_driver.util.metrics import Collector, Operations, Sample, serve
+from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
+from dra_driver.version import VERSION
+
+BROKEN_KUBELETS: Final = frozenset({"v1.34.0", "v1.34.1"})
+"""They stop calling a driver that they have not called for 30 minutes (kubernetes/kubernetes issue 133920)."""
+REREGISTER_SECONDS: Final = 1500.0
+"""On those kubelets: registered anew after so long without a call, which keeps them from it."""
+CALL_GRACE: Final = 10.0
+"""Seconds that running calls of kubelet get at the end."""
+REPAIR_GRACE: Final = 5.0
+"""Seconds that a repair gets at the end: wherever it stops, the next start goes on."""
+THREAD_GRACE: Final = 1.0
+"""Seconds that a thread gets which may be waiting for the API server or the host: it writes nothing any more."""
+NODE_PATIENCE: Final = 3.0
+"""Seconds that the start waits for the Node object; after that it is followed in the background."""
+
+log = logging.getLogger(__name__)
+
+
+class NodeAgent:
+    """One node's agent.
+
+    Args:
+        settings: what an administrator sets.
+        transport: access to the API server.
+        on_fatal: called when the agent cannot go on and the process should end with an error.
+    """
+
+    def __init__(self, settings: Settings, transport: Transport, on_fatal: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self.fatal = False
+        self._labels: Mapping[str, str] | None = None
+        self._scans_with_labels = False
+        """Of the scanning thread: they may become known while it reads the host."""
+        self._offer = Offer(())
+        self._operations = Operations()
+        self._stop_metrics: Callable[[], None] | None = None
+        api = ResourceApi(transport)
+
+        self._node = _get_node(api, settings.node_name)
+        if self._node is not None:
+            self._labels = self._node.metadata.labels
+        self._host = HostWatch(settings.host_root, self._known_labels, self._on_inventory, settings.rescan_seconds)
+        self._node_watch: Reflector[Node] = Reflector(
+            "own node",
+            lambda: api.list_nodes(settings.node_name),
+            lambda version, seconds: api.watch_nodes(settings.node_name, version, seconds),
+            self._on_nodes,
+            self._on_node_event,
+        )
+        boot = boot_id(settings.host_root)
+        self._slices = SliceController(
+            api,
+            DRIVER_NAME,
+            settings.node_name,
+            instance=Instance.here(boot),
+            shared_counters=settings.shared_counters,
+        )
+
+        self._label_writer = LabelWriter(api, settings.node_name)
+
+        cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
+        self._journal = Journal(settings.state_dir, boot_id=boot, cdi=cdi)
+        plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
+        self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
+        self._repairer = Reconciler(self._journal, cdi, api, self._host.now, settings.node_name)
+        self._plugin = KubeletPlugin(
+            self,
+            DRIVER_NAME,
+            plugin_dir=settings.state_dir,
+            registrar_dir=settings.registrar_dir,
+            pod_uid=settings.pod_uid,
+            on_registered=self._on_registered,
+            on_error=self._on_plugin_error,
+        )
+        self._health = HealthServer(
+            settings.health_port,
+            settings.health_address,
+            {"": self.readiness, "liveness": self.liveness, "readiness": self.readiness},
+        )
+
+    # Life
+
+    def start(self) -> None:
+        """Publish, repair, then let kubelet in.
+
+        DriverError when a socket or a port cannot be had, or when a device plugin offers the chips.
+        """
+        settings = self._settings
+        log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
+        if self._node is not None:
+            check_node(self._node)
+        self._slices.start()
+        self._label_writer.start()
+        if self._node is not None:
+            self._saw(self._node)
+        self._host.start()
+        host = self._host.current
+        if host.emulated:
+            log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", host.instance_type)
+        self._node_watch.start()
+        try:
+            self._repairer.repair()
+        except DriverError as error:
+            # Serving all the same lets prepare and unprepare tell kubelet what is wrong, and heals without a restart.
+            log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
+        # Before kubelet is let in: what is done while nobody serves metrics is not counted.
+        if settings.metrics_port >= 0:
+            collector = Collector(self._operations, self.samples)
+            self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
+        self._plugin.start()
+        self._repairer.start()
+        self._health.start()
+
+    def stop(self) -> None:
+        """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
+        log.info("stopping; slices and prepared claims stay")
+        stop_in_turn(
+            (self._slices.stop, THREAD_GRACE),
+            (self._label_writer.stop, THREAD_GRACE),
+            (self._plugin.stop, CALL_GRACE),
+            (self._repairer.stop, REPAIR_GRACE),
+            (self._node_watch.stop, THREAD_GRACE),
+            (self._host.stop, THREAD_GRACE),
+            (self._health.stop, THREAD_GRACE),
+        )
+        if self._stop_metrics is not None:
+            self._stop_metrics()
+        self._journal.close()
+
+    # What kubelet asks (kubelet.dra.DRAPlugin)
+
+    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
+        """Prepare one claim."""
+        with self._operations.measured("prepare") as seconds:
+            prepared = self._preparer.prepare(claim, deadline)
+        names = ", ".join(device.device for device in prepared)
+        log.info("prepared claim %s in %.1f ms: %s", claim, seconds() * 1000, names)
+        return prepared
+
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
+        """Take one claim's devices back."""
+        with self._operations.measured("unprepare") as seconds:
+            self._preparer.unprepare(claim, deadline)
+        log.info("unprepared claim %s in %.1f ms", claim, seconds() * 1000)
+
+    # What the rooms tell each other
+
+    def _known_labels(self) -> Mapping[str, str]:
+        labels = self._labels
+        self._scans_with_labels = labels is not None
+        if labels is None:
+            raise DriverError("the Node object has not been read yet", consequence="label attributes are not known")
+        return labels
+
+    def _on_inventory(self, inventory: NodeInventory) -> None:
+        # Turned off, the labels are taken away: an id that nobody keeps true would lead pods to the wrong server.
+        self._label_writer.want(labels(inventory.ultraserver) if self._settings.ultraserver_labels == "on" else {})
+        self._offer = offered = offer(inventory, self._settings.ultraserver_layout)
+        # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
+        # on them would fail in between. Without the API server nothing can be published anyway.
+        if not self._scans_with_labels:
+            return
+        log.info(
+            "%s, kernel driver %s: %d of %d devices are offered",
+            inventory.instance_type or "unknown instance type",
+            inventory.driver_version or "not loaded",
+            len(offered.devices),
+            len(inventory.devices),
+        )
+        if offered.problem:
+            log.warning(
+                "the whole node is not offered: %s; it is offered again when all chips are usable. The layout "
+                "chips offers the other chips meanwhile",
+                offered.problem,
+            )
+        self._slices.set_desired(offered.devices, offered.fallback)
+
+    def _on_nodes(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            self._saw(node)
+
+    def _on_node_event(self, event: WatchEvent[Node]) -> None:
+        if event.object is not None and event.type != "DELETED":
+            self._saw(event.object)
+
+    def _saw(self, node: Node) -> None:
+        self._label_writer.saw(node)
+        self._mind_kubelet(node.status.node_info.kubelet_version)
+        first = self._labels is None
+        if node.metadata.labels == self._labels:
+            return
+        if first:
+            try:
+                check_node(node)
+            except DriverError as error:
+                self._end(str(error))
+                return
+        self._labels = node.metadata.labels
+        # What was read while the labels were unknown was not published.
+        self._host.rescan(hand_over=first)
+
+    def _on_registered(self, registered: bool, _error: str) -> None:
+        # kubelet deletes the node's slices when it starts, just before it registers drivers again.
+        if registered:
+            self._slices.trigger("kubelet registered the driver")
+
+    def _on_plugin_error(self, error: BaseException) -> None:
+        self._end(f"kubelet cannot reach the driver any more, so it ends: {error}")
+
+    def _end(self, text: str) -> None:
+        log.critical("%s", text)
+        self.fatal = True
+        self._on_fatal()
+
+    def _mind_kubelet(self, version: str) -> None:
+        broken = version.partition("+")[0].partition("-")[0] in BROKEN_KUBELETS
+        if broken and self._plugin.reregister_after is None:
+            log.warning(
+                "kubelet %s stops calling drivers after 30 idle minutes (kubernetes/kubernetes issue 133920); the "
+                "driver registers anew every 25 idle minutes to avoid that; upgrade the node to 1.34.2 or later",
+                version,
+            )
+        self._plugin.reregister_after = REREGISTER_SECONDS if broken else None
+
+    # What it tells
+
+    def liveness(self) -> list[str]:
+        """Problems that a restart of the driver may mend; [] when there are none."""
+        status = self._slices.status
+        # A journal that cannot be written is no matter of a restart: a full disk stays full, and without the driver
+        # nothing is unprepared.
+        problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable])]
+        problems += [text for worker in self._workers if (text := worker.stuck(PATIENCE_SECONDS))]
+        if status.failing_since is not None and time.monotonic() - status.failing_since > PATIENCE_SECONDS:
+            problems.append(f"slices have not been published for long: {status.last_error}")
+        return problems
+
+    def readiness(self) -> list[str]:
+        """All that keeps this instance from doing its work right now; [] when there is nothing."""
+        status = self._slices.status
+        problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable, self._journal.unwritable])]
+        problems += [text for worker in self._workers if (text := worker.problem())]
+        if not status.published:
+            # Before the Node object was read nothing can be tried.
+            reason = status.last_error or self._node_watch.last_error or "not tried yet"
+            problems.append(f"the slices are not published: {reason}")
+        return problems
+
+    @property
+    def _workers(self) -> tuple[Worker, ...]:
+        others = (self._host, self._node_watch, self._label_writer, self._repairer, self._plugin)
+        return (*self._slices.workers, *(part.worker for part in others))
+
+    def samples(self) -> Iterator[Sample]:
+        """The numbers of now, for Prometheus."""
+        host = self._host.current
+        yield from samples(host, self._slices.status, self._plugin.registration)
+        yield node_sample(self._offer.problem)
+        yield from label_samples(self._label_writer.status)
+        yield from journal_samples(self._journal.counts, self._repairer.counts)
+
+
+def _get_node(api: ResourceApi, name: str) -> Node | None:
+    """The own Node object, or None when it cannot be had soon: then it is followed in the background."""
+    deadline = time.monotonic() + NODE_PATIENCE
+    pause = threading.Event()
+    while True:
+        try:
+            return api.get_node(name, timeout=NODE_PATIENCE)
+        except ApiError as error:
+            if time.monotonic() >= deadline:
+                log.warning("the Node object is not known yet: %s", error)
+                return None
+            pause.wait(0.3)

@@ -1,0 +1,114 @@
+"""From a plan to the CDI spec that shows its chips to containers, and to the document of ``dra-driver plan``.
+
+Each allocated device is a CDI device with its nodes and the claim's variables. The same variables stand in each, and
+nodes and variables replace what has the same path or name, so it does no harm when a runtime is handed a device twice,
+as some kubelet versions do after a restart.
+
+The name of a CDI device is ``<claim UID>-<device>-<digest>``, the digest being over what the allocation decides: chips,
+their numbers in the container, parameters. So a name never stands for two allocations: not for another claim's, and not
+for the next one of the same claim object. What the host decides is no part of it, neither the numbers that the kernel
+gives a chip nor the variables: they change in a reboot, when kubelet still passes the old names, and then the old
+content would be wrong.
+
+Nodes carry type, major and minor, hence a runtime neither needs nor looks at a node on the host
+(cncf-tags/container-device-interface, ``pkg/cdi/container-edits_unix.go``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dra_driver.cdi import ContainerEdits, Device, DeviceNode, Spec, minimum_version
+from dra_driver.driver.claims.model import DEVICE_PATH, ChipNode, Plan, PlannedDevice
+from dra_driver.driver.resourceslices.devices import chips_of
+from dra_driver.names import CDI_KIND
+
+
+def plan_document(plan: Plan, spec: Spec) -> dict[str, Any]:
+    """JSON-ready values: ``claim``, ``devices`` (one row a device node), ``environment``, ``cdi``."""
+    return {
+        "claim": {"namespace": plan.namespace, "name": plan.name, "uid": plan.uid},
+        "devices": [
+            {
+                "request": device.request,
+                "device": device.device,
+                "hostPath": node.host_path,
+                "containerPath": node.container_path,
+            }
+            for device in plan.devices
+            for node in device.nodes
+        ],
+        "environment": dict(sorted(plan.env.items())),
+        "cdi": msgspec.json.decode(msgspec.json.encode(spec)),
+    }
+
+
+_ANYBODY_READS_AND_WRITES = 0o666
+_DIGEST_LENGTH = 10
+
+
+def cdi_spec(plan: Plan) -> Spec:
+    """The CDI spec of a plan, with the lowest CDI version that suffices."""
+    # One device may stand in several results (a request with admin access beside an ordinary one).
+    devices = {device.cdi_name: _container_edits(plan, device) for device in plan.devices}
+    spec = Spec(
+        cdi_version="",
+        kind=CDI_KIND,
+        devices=tuple(Device(name, content) for name, content in sorted(devices.items())),
+    )
+    return replace(spec, cdi_version=minimum_version(spec))
+
+
+def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], decided: Sequence[str]) -> str:
+    """Name of the CDI device for an allocated device; ``decided`` is what beside the nodes the allocation decides."""
+    parts = [*(f"{node.container_path}={node.host_path}" for node in nodes), *decided]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{uid}-{device}-{digest}"
+
+
+def shown_in(spec: Spec, uid: str) -> dict[int, int] | None:
+    """Chips by container number that the spec of claim ``uid`` shows; None when it was not written by this driver."""
+    shown: dict[int, int] = {}
+    for device in spec.devices:
+        nodes = device.container_edits.device_nodes
+        found = [(_number(node.host_path or node.path), _number(node.path)) for node in nodes]
+        seen = tuple(chip for chip, _ in found if chip is not None)
+        # A whole node is made of what it shows: at the time of writing those were all chips of the host.
+        chips = chips_of(device.name.removeprefix(f"{uid}-").rpartition("-")[0], seen)
+        if chips is None or not device.name.startswith(f"{uid}-") or tuple(chip for chip, _ in found) != chips:
+            return None
+        for chip, number in found:
+            if chip is None or number is None:
+                return None
+            shown[number] = chip
+    return shown
+
+
+def _number(path: str) -> int | None:
+    digits = path.removeprefix(DEVICE_PATH)
+    return int(digits) if digits != path and digits.isascii() and digits.isdecimal() and len(digits) < 6 else None
+
+
+def _container_edits(plan: Plan, device: PlannedDevice) -> ContainerEdits:
+    return ContainerEdits(
+        env=tuple(f"{name}={value}" for name, value in sorted(plan.env.items())),
+        device_nodes=tuple(map(_device_node, device.nodes)),
+    )
+
+
+def _device_node(node: ChipNode) -> DeviceNode:
+    return DeviceNode(
+        path=node.container_path,
+        host_path=None if node.host_path == node.container_path else node.host_path,
+        type="c",
+        major=node.major,
+        minor=node.minor,
+        # The kernel driver's udev rule opens the host's node to everybody; a host without the rule must not differ.
+        file_mode=_ANYBODY_READS_AND_WRITES,
+        permissions="rw",
+    )

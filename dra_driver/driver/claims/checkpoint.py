@@ -1,0 +1,529 @@
+"""The one truth about prepared claims: a directory with one small file for each, and an index of it in memory.
+
+What is on the disk when, and why that suffices:
+
+* ``claims/<uid>.json`` is written under another name, synced, and renamed. So it is there whole or not at all, both for
+  who reads it after a kill and for who reads it after a loss of power.
+* Its name is synced before kubelet gets the reply, after the lock has been released: calls that wait for that together
+  share one sync of the directory (``util.files.DirectorySync``). The CDI spec is written in between. After a kill
+  nothing is missing, since names are there for everybody at once. After a loss of power in between there is at most a
+  spec that no file explains, and only where the directory of specs is no tmpfs: such a claim counts as held, see below.
+* A removal is not waited for. A loss of power may bring the file back, but ends all containers too: the entry is then
+  one of an earlier boot, of which no container runs, and the reconciler releases it at its first pass if the claim is
+  gone. Where the boot is not known, nothing could tell that, and the removal is synced like a new name.
+
+A file has a version, a checksum and the entry. The checksum is over the bytes of the entry as they stand in the file,
+so fields that another version of the driver added do not spoil it; they are ignored on reading. A file says which
+version a reader must have at least (``minimumReader``), so a format may grow for as long as older drivers can still use
+it, and an older driver sets aside, rather than misreads, what it cannot.
+
+A file that cannot be read is moved to ``quarantine/`` under its name and reported; the others are not affected. What it
+held stays held (``model.Quarantined``) until the claim is prepared again or unprepared, or the API server settles it.
+If it can be read later (by a newer driver, say), it comes back by itself. A CDI spec that no file explains counts as
+such a claim too: specs are written after the file and removed before it, so somebody has removed the file.
+
+One lock on the directory serves the threads of this process and a second instance of the driver during an update. The
+lock file is also a counter: its size, with nothing in it. Who changes state raises it first, so whoever finds it
+unchanged, in the same file, knows that the index is valid: a call costs the same with one claim as with a hundred, and
+a second instance may write in between. A size takes no room, so a claim can be unprepared on a full disk. As long as no
+other instance has written, a file that is missing was not removed by a driver: its claim stays held
+(``PreparedClaims.missing``). A directory that is missing says nothing about any claim: it is written anew from the
+index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from dra_driver.cdi import SpecDirectory
+from dra_driver.driver.claims.cdi_spec import cdi_device_name, shown_in
+from dra_driver.driver.claims.model import Entry, Plan, PreparedClaims, Quarantined
+from dra_driver.kubelet.dra import is_uid
+from dra_driver.util.errors import DriverError
+from dra_driver.util.files import DirectorySync, open_regular, read_file, remove_file, replace_file, sync_directory
+
+Mark = tuple[int, int]
+"""Which lock file since the start (somebody may remove it, then a new one counts from 0), and its counter."""
+
+_FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.05
+
+
+class StateLock:
+    """A mutex across processes. Not reentrant."""
+
+    def __init__(self, path: Path, timeout: float = 30.0) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._threads = threading.Lock()
+        self._descriptor: int | None = None
+        self._opened = 0
+
+    @contextlib.contextmanager
+    def held(self, deadline: float = math.inf) -> Iterator[None]:
+        """Hold the lock during the body. DriverError when it cannot be had in time, or the file not be opened.
+
+        ``deadline``: reading of ``time.monotonic()`` at which the waiting ends, where the lock's timeout is longer.
+        """
+        began = time.monotonic()
+        deadline = min(deadline, began + self._timeout)
+        if not self._threads.acquire(timeout=max(deadline - began, 0.0)):
+            raise self._busy("another thread of this process", began)
+        try:
+            descriptor = self._locked_file(began, deadline)
+            try:
+                yield
+            finally:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def mark(self) -> Mark:
+        """Equal to a former one if and only if nobody has announced a change since. Only with the lock held."""
+        return self._opened, os.fstat(self._file()).st_size
+
+    def announce(self) -> Mark:
+        """Announce a change; the new mark. Only with the lock held. Raises OSError."""
+        opened, counter = self.mark()
+        os.ftruncate(self._file(), counter + 1)
+        return opened, counter + 1
+
+    def close(self) -> None:
+        """Let go of the file; the next use opens it again. Who holds the lock or waits for it keeps the file."""
+        if self._threads.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._threads.release()
+
+    def _locked_file(self, began: float, deadline: float) -> int:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                descriptor = self._open()
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Somebody may have removed the file meanwhile: a lock on a file without a name excludes nobody.
+                if self._is_current(descriptor):
+                    return descriptor
+                self._close()
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise self._busy("another instance of the driver", began) from None
+                time.sleep(pause)
+                pause = min(pause * 2, _MAX_PAUSE)
+            except OSError as error:
+                self._close()  # with it goes the lock, if that was had
+                raise DriverError(
+                    f"cannot lock {self._path}: {error.strerror or error}",
+                    consequence="no claim can be prepared or unprepared",
+                    remedy="check that the state directory is mounted and writable for the driver",
+                ) from error
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._opened += 1
+        return self._descriptor
+
+    def _file(self) -> int:
+        if self._descriptor is None:
+            raise RuntimeError("the state lock is not held")
+        return self._descriptor
+
+    def _is_current(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _busy(self, who: str, began: float) -> DriverError:
+        return DriverError(
+            f"{who} has held {self._path} for {time.monotonic() - began:.0f} s",
+            consequence="this call is given up",
+            remedy="kubelet tries again; if it stays, look at the disk of the state directory and restart the driver",
+        )
+
+
+VERSION = 1
+"""Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
+_MINIMUM_READER = 1
+
+
+class _File(msgspec.Struct, frozen=True, rename="camel"):
+    version: int
+    minimum_reader: int
+    checksum: str
+    entry: msgspec.Raw
+
+
+_FILE = msgspec.json.Decoder(_File)
+_ENTRY = msgspec.json.Decoder(Entry)
+
+
+def encoded(entry: Entry) -> bytes:
+    """The file of an entry."""
+    raw = msgspec.json.encode(entry)
+    return msgspec.json.encode(_File(VERSION, _MINIMUM_READER, _checksum(raw), msgspec.Raw(raw))) + b"\n"
+
+
+def decoded(data: bytes | None, uid: str) -> Entry:
+    """The entry in the file of claim ``uid``. ValueError says why it is none."""
+    if data is None:
+        raise ValueError("it is missing")
+    try:
+        file = _FILE.decode(data)
+        if file.minimum_reader > VERSION:
+            raise ValueError(
+                f"it was written by a newer version of the driver (format {file.version}, for readers of format "
+                f"{file.minimum_reader} and later; this one has {VERSION})"
+            )
+        if file.checksum != _checksum(bytes(file.entry)):
+            raise ValueError("its checksum is wrong")
+        entry = _ENTRY.decode(file.entry)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if entry.plan.uid != uid:
+        raise ValueError("it is about another claim than its name says")
+    return msgspec.structs.replace(entry, plan=_named(entry.plan))
+
+
+def _named(plan: Plan) -> Plan:
+    """The plan with the names of its CDI devices; a version that did not keep them made them of the variables."""
+    if all(device.cdi_name for device in plan.devices):
+        return plan
+    seen = [f"{name}={value}" for name, value in sorted(plan.env.items())]
+    names = [cdi_device_name(plan.uid, device.device, device.nodes, seen) for device in plan.devices]
+    return msgspec.structs.replace(
+        plan,
+        devices=tuple(
+            msgspec.structs.replace(device, cdi_name=name) for device, name in zip(plan.devices, names, strict=True)
+        ),
+    )
+
+
+def _checksum(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+log = logging.getLogger(__name__)
+
+
+class Journal:
+    """Prepared claims below ``directory``. Thread-safe; several processes may use one directory.
+
+    Args:
+        directory: state directory, made when missing.
+        boot_id: identity of this boot of the node.
+        cdi: specs, which tell the chips of claims whose files cannot be read.
+        lock_timeout: seconds to wait for the directory's lock.
+
+    Methods raise DriverError when the directory cannot be read or written. All but ``locked``, ``counts``
+    and ``close`` are for use inside ``locked``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        boot_id: str = "",
+        cdi: SpecDirectory | None = None,
+        lock_timeout: float = 30.0,
+    ) -> None:
+        self.boot_id = boot_id
+        self.unusable: str | None = None
+        """Why it could not be locked or read the last time; None when it could."""
+        self.unwritable: str | None = None
+        """Why a claim could not be kept or forgotten the last time; None when it could."""
+        self._claims = directory / "claims"
+        self._quarantine = directory / "quarantine"
+        self._names_on_disk = DirectorySync(self._claims)
+        self._cdi = cdi
+        self._lock = StateLock(directory / "journal.lock", lock_timeout)
+        self._held = PreparedClaims()
+        self._known_at: Mark | None = None
+        """While the lock's mark is this, nobody else has changed anything since the index was made."""
+        self._in_doubt = True
+        """Whether a change by this process ended half-way since."""
+
+    @contextmanager
+    def locked(self, deadline: float = math.inf) -> Iterator[PreparedClaims]:
+        """Hold the state lock and see what is held. Nothing slow (no API call) belongs into the body.
+
+        When the block has ended, what was kept in it is kept lastingly. ``deadline``: see ``StateLock.held``.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._lock.held(deadline))
+                self._load()
+            except DriverError as error:
+                self.unusable = error.what
+                raise
+            self.unusable = None
+            yield self._held
+        self._settle_names()
+
+    def put(self, plan: Plan) -> bool:
+        """Keep a plan as prepared in this boot. False when exactly this is kept already."""
+        return self.keep(Entry(plan, self.boot_id))
+
+    def keep(self, entry: Entry) -> bool:
+        """Keep an entry, and end the quarantine of its claim. False when exactly this is kept already."""
+        uid = entry.plan.uid
+        with self._changing("keep", uid):
+            if self._held.entries.get(uid) == entry and uid not in self._held.missing:
+                return False
+            self._known_at = self._lock.announce()
+            self._store(entry)
+            self._held.add(entry)
+            if uid in self._held.quarantined:
+                self._drop_quarantined(uid)
+        return True
+
+    def remove(self, uid: str) -> bool:
+        """Forget a claim; also what of it was unreadable. False when nothing was known of it."""
+        known, doubtful = uid in self._held.entries, uid in self._held.quarantined
+        with self._changing("forget", uid):
+            if not known and not doubtful:
+                return False
+            self._known_at = self._lock.announce()
+            if known:
+                if remove_file(self.path(uid)) and not self.boot_id:
+                    self._names_on_disk.changed()
+                self._held.discard(uid)
+            if doubtful:
+                self._drop_quarantined(uid)
+        return True
+
+    def learn(self, uid: str, chips: frozenset[int]) -> None:
+        """Note what an unreadable file held, as the API server tells. A restart forgets it and asks again."""
+        item = self._held.quarantined[uid]
+        self._held.quarantine(replace(item, chips=chips))
+
+    def verify(self) -> PreparedClaims:
+        """Compare the directory with the index, file by file; what is held then.
+
+        A file that has become unreadable is written again from memory; so are all when the directory is gone. A single
+        one that somebody removed makes its claim ``missing``.
+        """
+        try:
+            self._load(anyway=True)
+        except DriverError as error:
+            self.unusable = error.what
+            raise
+        return self._held
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Prepared claims and unreadable files as seen last, without a look at the files; None: that is not known."""
+        if self.unusable is not None or self._known_at is None:
+            return None
+        return len(self._held.entries), len(self._held.quarantined)
+
+    def close(self) -> None:
+        """Let go of the lock file."""
+        self._lock.close()
+
+    @contextmanager
+    def _changing(self, verb: str, uid: str) -> Iterator[None]:
+        in_doubt, self._in_doubt = self._in_doubt, True
+        try:
+            yield
+        except OSError as error:
+            raise self._not_written(f"cannot {verb} claim {uid} in {self._claims}", error) from error
+        self._in_doubt = in_doubt
+        self.unwritable = None
+
+    def _settle_names(self) -> None:
+        try:
+            self._names_on_disk.settle()
+        except OSError as error:
+            raise self._not_written(f"cannot sync {self._claims}", error) from error
+
+    def _not_written(self, what: str, error: OSError) -> DriverError:
+        self.unwritable = f"{what}: {error.strerror or error}"
+        return DriverError(
+            self.unwritable,
+            consequence="the call fails and kubelet tries again",
+            remedy="check free space and errors of the disk with the state directory",
+        )
+
+    def _store(self, entry: Entry) -> None:
+        uid = entry.plan.uid
+        self._make_claims_directory()
+        replace_file(self.path(uid), encoded(entry), temporary=f"{uid}.tmp", mode=0o600, synced=True)
+        self._names_on_disk.changed()
+
+    def _make_claims_directory(self) -> None:
+        if not self._claims.exists():
+            self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(self._claims.parent)
+
+    def _load(self, *, anyway: bool = False) -> None:
+        """Read the directory into a new index if the present one is not known to be valid, or ``anyway``.
+
+        What the present one has counts where nobody else can have changed anything.
+        """
+        try:
+            mark = self._lock.mark()
+            # The driver itself never removes the directory.
+            vanished = bool(self._held.entries) and not self._claims.exists()
+            if not (anyway or vanished or self._in_doubt or mark != self._known_at):
+                return
+            self._in_doubt = True
+            known = self._held.entries if vanished or mark == self._known_at else {}
+            if vanished:
+                log.error("somebody removed %s; its %d claims are written again from memory", self._claims, len(known))
+                for entry in known.values():
+                    self._write_again(entry)
+            self._held = self._read_all(known)
+        except OSError as error:
+            raise DriverError(
+                f"cannot read the journal in {self._claims}: {error.strerror or error}",
+                consequence="no claim can be prepared or unprepared",
+                remedy="check the disk and the mount of the state directory",
+            ) from error
+        self._known_at = mark
+        self._in_doubt = False
+
+    def _read_all(self, known: Mapping[str, Entry]) -> PreparedClaims:
+        """What the files say; of those that cannot be read or are missing, what is ``known``, or what specs tell."""
+        former = self._held.quarantined
+        held = PreparedClaims()
+        self._restore_quarantined()
+        for uid in self._names(self._claims, clean=True):
+            entry = self._read(uid, known.get(uid))
+            if entry is not None:
+                held.add(entry)
+        for uid in self._names(self._quarantine):
+            self._add_quarantined(held, uid, self._quarantine / f"{uid}.json", former.get(uid))
+        for uid in self._names(self._claims):
+            if uid not in held.entries:
+                self._add_quarantined(held, uid, self.path(uid), former.get(uid))
+        self._add_missing(held, known)
+        for uid in self._without_file(held):
+            self._add_quarantined(held, uid, self.path(uid), former.get(uid))
+        return held
+
+    def _add_missing(self, held: PreparedClaims, known: Mapping[str, Entry]) -> None:
+        for uid in set(known).difference(held.entries, held.quarantined):
+            if uid not in self._held.missing:
+                log.warning("somebody removed %s; whether its claim ends is asked of the API server", self.path(uid))
+            held.add(known[uid], missing=True)
+
+    def _without_file(self, held: PreparedClaims) -> set[str]:
+        """Claims that runtimes are shown and of which neither file nor memory is left."""
+        try:
+            shown = self._cdi.list() if self._cdi is not None else {}
+        except DriverError:  # who writes or removes specs will tell
+            return set()
+        return set(shown).difference(held.entries, held.quarantined)
+
+    def _read(self, uid: str, known: Entry | None) -> Entry | None:
+        """The entry of a file; None when it cannot be read: then it is moved aside."""
+        try:
+            return decoded(read_file(self.path(uid)), uid)
+        except (ValueError, OSError) as error:
+            if known is not None:
+                log.warning("journal file %s could not be read (%s); written again from memory", self.path(uid), error)
+                self._write_again(known)
+                return known
+            self._move_aside(uid, error)
+            return None
+
+    def _write_again(self, entry: Entry) -> None:
+        """From memory, which has it all the same when that fails: then the next look tries again."""
+        try:
+            with self._changing("keep", entry.plan.uid):
+                self._store(entry)
+        except DriverError as error:
+            log.error("%s", error.what)  # noqa: TRY400 - no defect
+
+    def _move_aside(self, uid: str, problem: Exception) -> None:
+        log.error(
+            "journal file %s cannot be read (%s); it is moved to %s, and the devices of claim %s are held back until "
+            "the claim is prepared again, unprepared, or gone from the API server",
+            self.path(uid),
+            problem,
+            self._quarantine,
+            uid,
+        )
+        try:
+            self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path(uid).replace(self._quarantine / f"{uid}.json")
+        except OSError as error:
+            log.error("it cannot be moved (%s) and counts as moved where it is", error)  # noqa: TRY400 - no defect
+
+    def _restore_quarantined(self) -> None:
+        """Bring back files that can be read after all, unless the claim has a newer file."""
+        for uid in self._names(self._quarantine):
+            path = self._quarantine / f"{uid}.json"
+            if self.path(uid).exists():
+                continue
+            try:
+                decoded(read_file(path), uid)
+            except (ValueError, OSError):
+                continue
+            log.info("journal file %s can be read again", path)
+            with suppress(OSError):  # then it stays where it is
+                self._make_claims_directory()
+                path.replace(self.path(uid))
+
+    def _add_quarantined(self, held: PreparedClaims, uid: str, path: Path, learned: Quarantined | None) -> None:
+        if uid in held.entries:  # prepared again, then killed before the old file was removed
+            with suppress(OSError):  # tried again at the next look
+                remove_file(path)
+            return
+        try:
+            decoded(read_file(path), uid)
+            reason = "not readable when the driver started"
+        except (ValueError, OSError) as error:
+            reason = str(error)
+        if learned is not None and learned.chips is not None:
+            held.quarantine(replace(learned, path=str(path), reason=reason))
+            return
+        spec = self._cdi.read(uid) if self._cdi is not None else None
+        shown = None if spec is None else shown_in(spec, uid)
+        chips = None if shown is None else frozenset(shown.values())
+        held.quarantine(Quarantined(uid, str(path), reason, chips, shown or {}))
+
+    def _drop_quarantined(self, uid: str) -> None:
+        remove_file(Path(self._held.quarantined[uid].path))
+        self._held.settle(uid)
+
+    def _names(self, directory: Path, *, clean: bool = False) -> list[str]:
+        """Claim UIDs of the files in a directory; ``clean`` removes what killed writers left."""
+        found = []
+        try:
+            names = sorted(path.name for path in directory.iterdir())
+        except FileNotFoundError:
+            return []
+        for name in names:
+            if clean and name.endswith(".tmp"):
+                with suppress(OSError):  # who writes under this name will tell
+                    remove_file(directory / name)
+            uid = name.removesuffix(".json")
+            if uid != name and is_uid(uid):
+                found.append(uid)
+        return found
+
+    def path(self, uid: str) -> Path:
+        """Where a claim is kept."""
+        return self._claims / f"{uid}.json"

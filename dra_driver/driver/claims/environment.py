@@ -1,0 +1,230 @@
+"""The variables of a claim's containers: what its parameters, those of its class, and the node decide together.
+
+``NeuronConfig`` sets the logical core size; ``host.logical_cores`` has what the hardware allows. ``UltraServerConfig``
+sets how many nodes of an UltraServer work together. A node is in one mode at a time, so the latter is for claims of the
+whole node only, and it is compared with what the kernel driver offers when the claim is prepared: nodes elect their
+servers at boot, so it cannot be known earlier. The variables and the choice of the mode are those of AWS's own init
+script (aws-neuron-sdk, ``src/k8/k8s-ultraserver-init-script.sh``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from dra_driver.driver.claims.model import Plan, PrepareError
+from dra_driver.host import logical_cores
+from dra_driver.host.inventory import Membership, NodeInventory
+from dra_driver.kube.types import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.names import DRIVER_NAME, NODE_DEVICE
+from dra_driver.topology.ultraserver import Mode, mode_for
+
+MODE = "NEURON_RT_ULTRASERVER_MODE"
+SERVER_ID = "NEURON_RT_ULTRASERVER_SERVER_ID"
+NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
+
+_NOT_PREPARED = "the claim is not prepared"
+
+
+def _core_size_variables(inventory: NodeInventory, requested: Mapping[str, int | None]) -> dict[str, str]:
+    """Variables for the containers of a claim; none where the hardware has no logical cores.
+
+    Args:
+        inventory: the node.
+        requested: for each request of the claim the configured size, or None.
+
+    Raises:
+        PrepareError: a size is configured that this hardware does not have, or the requests' sizes differ.
+    """
+    hardware, default = logical_cores.core_sizes(inventory), logical_cores.default_size(inventory)
+    node = inventory.instance_type or "this node's hardware"
+    asked = {request: size for request, size in requested.items() if size is not None}
+    if hardware is None or default is None:
+        if not asked:
+            return {}
+        known = "is not known to this version of the driver" if hardware is None else "has no logical NeuronCores"
+        raise PrepareError(
+            f"NeuronConfig sets logicalNeuronCore {next(iter(asked.values()))}, but {node} {known}",
+            consequence="the claim is not prepared",
+            remedy="leave logicalNeuronCore out, or select Trainium2 or later in the request",
+        )
+    sizes = {request: asked.get(request, default) for request in requested}
+    illegal = sorted(set(asked.values()).difference(hardware.lnc_values))
+    if illegal:
+        legal = ", ".join(map(str, hardware.lnc_values))
+        raise PrepareError(f"NeuronConfig sets logicalNeuronCore {illegal[0]}, but {node} has only {legal}")
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(
+            f"{request[:63]}: {size}{'' if request in asked else ' (default)'}" for request, size in sizes.items()
+        )
+        raise PrepareError(
+            f"the requests of the claim have different logicalNeuronCore values ({listed})",
+            consequence="a container that uses the whole claim could get only one of them; it is not prepared",
+            remedy="use one value for all requests, or a claim for each value",
+        )
+    size = str(next(iter(sizes.values())))
+    return dict.fromkeys(logical_cores.VARIABLES, size)
+
+
+def _ultraserver_variables(
+    inventory: NodeInventory, results: Sequence[DeviceRequestAllocationResult], requested: Mapping[str, int | None]
+) -> dict[str, str]:
+    """Variables for the containers of a claim; none without UltraServerConfig.
+
+    Args:
+        inventory: the node.
+        results: what is allocated to the claim on it.
+        requested: for each request of the claim the configured number of nodes, or None.
+
+    Raises:
+        PrepareError: the configuration is not for this device, or not for this node now.
+    """
+    asked = {request: nodes for request, nodes in requested.items() if nodes is not None}
+    if not asked:
+        return {}
+    _check_devices(results, asked)
+    if len(set(asked.values())) > 1:
+        listed = ", ".join(f"{request[:63]}: {nodes}" for request, nodes in asked.items())
+        raise PrepareError(
+            f"the requests of the claim have different ultraserverMode values ({listed})",
+            consequence=f"a node is in one mode at a time; {_NOT_PREPARED}",
+            remedy="use one value for all requests",
+        )
+    nodes = next(iter(asked.values()))
+    member = inventory.ultraserver
+    mode = _mode(inventory, member, nodes)
+    if member is None or mode.nodes == 1:
+        return {MODE: str(mode.value)}
+    server = member.set_for(nodes)
+    if server is None:
+        raise PrepareError(
+            f"ultraserverMode {nodes} is asked for, but the kernel driver tells no server id for {nodes} nodes here",
+            consequence=_NOT_PREPARED,
+            remedy="look at the driver's log on this node for the state of the UltraServer; delete the pod to get "
+            "another node",
+        )
+    return {MODE: str(mode.value), SERVER_ID: server.server_id, NODE_ID: str(server.node_id)}
+
+
+def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
+    """What of the UltraServer has changed since the claim was prepared, for its containers to be restarted; or "".
+
+    A prepared claim keeps its variables until the node is booted, since containers may have been told them.
+    """
+    number, member = prepared.env.get(MODE), inventory.ultraserver
+    if number is None or member is None or member.electing or not member.modes:
+        return ""
+    mode = next((mode for mode in Mode if str(mode.value) == number), None)
+    if mode is None or mode not in member.modes:
+        return f"mode {mode or number} is not offered any more (offered: {_offered(member)})"
+    given = prepared.env.get(SERVER_ID), prepared.env.get(NODE_ID)
+    server = member.set_for(mode.nodes) if mode.nodes > 1 else None
+    now = (server.server_id, str(server.node_id)) if server is not None else (None, None)
+    if given == now:
+        return ""
+    place = f"node {now[1]} of server {now[0]}" if server is not None else f"part of no server of {mode.nodes} nodes"
+    return f"its containers were told node {given[1]} of server {given[0]}, but the host is now {place}"
+
+
+def _check_devices(results: Sequence[DeviceRequestAllocationResult], asked: Mapping[str, int]) -> None:
+    for result in results:
+        if result.request in asked and result.device != NODE_DEVICE:
+            raise PrepareError(
+                f"UltraServerConfig (ultraserverMode {asked[result.request]}) is set for request "
+                f"{result.request[:63]}, but its device {result.device[:63]} is not a whole node",
+                consequence=_NOT_PREPARED,
+                remedy="select resourceType 'neuron_node' in the request; or name in the configuration's requests "
+                "those that do; or remove it to use the chips without the links to other nodes",
+            )
+
+
+def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mode:
+    asked = f"ultraserverMode {nodes} is asked for"
+    if member is None:
+        raise PrepareError(
+            f"{asked}, but {inventory.instance_type or 'this node'} is no part of an UltraServer",
+            consequence=_NOT_PREPARED,
+            remedy="remove the UltraServerConfig, or select a node of an UltraServer",
+        )
+    if member.electing:
+        raise PrepareError(
+            f"{asked}, but the nodes of this UltraServer are still finding each other, which can take ten minutes",
+            consequence="no mode can be used until then",
+            remedy="kubelet tries again, nothing is to be done",
+        )
+    mode = mode_for(nodes, member.modes)
+    if mode is None:
+        raise PrepareError(
+            f"{asked}, but this node offers {_offered(member)}: {_reason(member, nodes)}",
+            consequence=f"{_NOT_PREPARED}; kubelet tries again",
+            remedy="delete the pod to get another node, or ask for fewer nodes; the driver's log on this node has more",
+        )
+    return mode
+
+
+def _offered(member: Membership) -> str:
+    return ", ".join(f"{mode} ({mode.nodes} node{'s' * (mode.nodes > 1)})" for mode in member.modes) or "no mode"
+
+
+def _reason(member: Membership, nodes: int) -> str:
+    """Why a mode of so many nodes is not there."""
+    if not member.modes:
+        return "the kernel driver does not tell its modes"
+    if nodes > 1 and member.set_for(nodes) is None:
+        return f"it is part of no server of {nodes} nodes"
+    return "the links to the others do not work" if nodes > 1 else "the kernel driver does not list it"
+
+
+_COMPARED = (logical_cores.VARIABLES[0], MODE)
+
+
+def environment(
+    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult], inventory: NodeInventory
+) -> dict[str, str]:
+    """Variables for every container that uses a device of the claim.
+
+    Args:
+        claim: allocated.
+        results: its allocation results of this driver.
+        inventory: the node.
+
+    Raises:
+        ConfigError: the configuration is not legal. PrepareError: it is not for this node or these devices.
+    """
+    requests = list(dict.fromkeys(result.request for result in results))
+    sizes: dict[str, int | None] = dict.fromkeys(requests)
+    nodes: dict[str, int | None] = dict.fromkeys(requests)
+    if _own(_config(claim)):
+        from dra_driver.opaque_config import effective  # pydantic: most claims do not need it
+
+        for request, value in effective(_config(claim), requests, DRIVER_NAME).items():
+            sizes[request], nodes[request] = value.logical_neuron_core, value.ultraserver_mode
+    return _core_size_variables(inventory, sizes) | _ultraserver_variables(inventory, results, nodes)
+
+
+def parameters(claim: ResourceClaim) -> str:
+    """Digest of the opaque parameters for this driver in the claim's allocation, from claim and class; "" without."""
+    own = _own(_config(claim))
+    return hashlib.sha256(msgspec.json.encode(own, order="deterministic")).hexdigest() if own else ""
+
+
+def _config(claim: ResourceClaim) -> Sequence[DeviceAllocationConfiguration]:
+    allocation = claim.status.allocation
+    return allocation.devices.config if allocation is not None else ()
+
+
+def _own(config: Sequence[DeviceAllocationConfiguration]) -> list[DeviceAllocationConfiguration]:
+    return [entry for entry in config if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME]
+
+
+def shared_pod_warnings(env: Mapping[str, str], others: Sequence[Plan]) -> tuple[str, ...]:
+    """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
+    return tuple(
+        f"claim {other.reference} of the same pod has {name}={other.env[name]}, this one {env[name]}; "
+        "a container that uses both gets only one of the values; use them in different containers"
+        for other in others
+        for name in _COMPARED
+        if name in env and other.env.get(name, env[name]) != env[name]
+    )

@@ -1,0 +1,397 @@
+"""From an allocated claim to what its containers get: values in, values out, for kubelet and command line alike.
+
+Checks come in the order in which a reader would look: is there an allocation, is it ours, is it this node's, do the
+devices exist, are they free, does their set make sense, is the configuration legal.
+
+**Device numbers in containers.** The Neuron runtime counts chips from 0, so a claim's chips are numbered 0..k-1 in host
+order (setting ``renumber``). The numbers are one set over the whole claim: kubelet gives a container the CDI devices of
+the claim, or of one of its requests, and a chip has one CDI device, so a chip has the same number in every container. A
+container that takes one request of several therefore sees that request's part of the claim's numbers.
+
+Two claims of one pod may meet in one container, where the second ``/dev/neuron0`` would replace the first. kubelet asks
+for each claim alone and a number, once given, never changes (containers may be using it), so the rule is: a claim keeps
+its own numbers unless a prepared claim that a common pod uses has one of them for another chip; then it counts on from
+the highest number of those claims. The result is kept in the checkpoint, hence the same for every retry.
+
+``status.reservedFor`` says who shares a pod. For a claim made from a template it is one pod for ever; another claim may
+have gained pods since it was prepared, so when it would clash it is fetched again. What cannot be seen from here: a pod
+that starts to use two claims that were both prepared before, for other pods. kubelet does not call the driver then. The
+reconciler reports such a pair; nodes with claims like that need the setting ``host``: its numbers never clash.
+
+Admin access is for looking at chips, so claims with it keep the host's numbers. When a claim's checkpoint file has
+become unreadable, its CDI spec still has its numbers: the claim gets them again, and until then every other claim keeps
+clear of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from dra_driver.driver.claims.cdi_spec import cdi_device_name
+from dra_driver.driver.claims.environment import environment, parameters, shared_pod_warnings
+from dra_driver.driver.claims.model import (
+    ChipNode,
+    Consumers,
+    Plan,
+    PlannedDevice,
+    PlanSettings,
+    PreparedClaims,
+    PrepareError,
+)
+from dra_driver.driver.resourceslices.devices import chips_of, host_chips
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kubelet.dra import is_uid
+from dra_driver.names import DRIVER_NAME
+from dra_driver.util.text import shorten
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A claim and who uses it: ``pods`` are UIDs, None when they cannot be known."""
+
+    namespace: str
+    uid: str
+    pods: frozenset[str] | None
+
+
+class ConsumersUnknown(PrepareError):  # noqa: N818 - a question, which is mostly answered
+    """Numbers depend on who uses other claims now: get those claims and plan again with ``consumers``."""
+
+    def __init__(self, claims: Sequence[Plan]) -> None:
+        names = ", ".join(claim.reference for claim in claims)
+        super().__init__(
+            f"the device numbers depend on which pods use {names}, and the API server has not told",
+            consequence="the claim is not prepared",
+            remedy="kubelet tries again",
+        )
+        self.claims = tuple(claims)
+
+
+def numbers(
+    chips: Sequence[int],
+    claim: ClaimUse,
+    held: PreparedClaims,
+    consumers: Consumers,
+    together: Sequence[Plan],
+    *,
+    host: bool,
+) -> dict[int, int]:
+    """Container number of each chip.
+
+    Args:
+        chips: host ids, ascending.
+        claim: whose chips they are.
+        held: prepared claims; the claim itself may be among them.
+        consumers: what is known newly of who uses prepared claims.
+        together: prepared claims that a pod of the claim uses too (``co_used_claims``).
+        host: whether to keep the host's numbers.
+
+    Raises:
+        ConsumersUnknown: it has to be known who uses some other claims now.
+    """
+    former = held.quarantined[claim.uid].shown if claim.uid in held.quarantined else {}
+    if sorted(former.values()) == list(chips):
+        return {chip: number for number, chip in former.items()}
+    wanted = {chip: chip if host else rank for rank, chip in enumerate(chips)}
+    taken = held.shown_by_quarantined(exclude=claim.uid)
+    for other in together:
+        taken |= {number: node.chip for number, node in other.nodes.items()}
+    chip_at = {number: chip for chip, number in wanted.items()}
+    if any(chip_at.get(number, chip) != chip for number, chip in taken.items()):
+        first = max(taken) + 1
+        wanted = {chip: first + rank for rank, chip in enumerate(chips)}
+        chip_at = {number: chip for chip, number in wanted.items()}
+    clashing_ones = held.shareable_with_other(claim.namespace, chip_at) if claim.pods else []
+    unknown = [other for other in clashing_ones if other.uid != claim.uid and other.uid not in consumers]
+    if unknown:
+        raise ConsumersUnknown(unknown)
+    return wanted
+
+
+def co_used_claims(claim: ClaimUse, held: PreparedClaims, consumers: Consumers) -> list[Plan]:
+    """Prepared claims that a pod of the claim is known to use too (in doubt: that it may use)."""
+    found = {plan.uid: plan for plan in held.used_by(claim.namespace, claim.pods)}
+    for uid, pods in consumers.items():
+        entry = held.entries.get(uid)
+        if entry is not None and (pods is None or claim.pods is None or not pods.isdisjoint(claim.pods)):
+            found[uid] = entry.plan
+    found.pop(claim.uid, None)
+    return list(found.values())
+
+
+def number_conflicts(one: Plan, other: Plan) -> tuple[int, ...]:
+    """Container numbers that mean different chips in two claims, ascending."""
+    chip_at = {number: node.chip for number, node in one.nodes.items()}
+    return tuple(sorted(number for number, node in other.nodes.items() if chip_at.get(number, node.chip) != node.chip))
+
+
+__all__ = [
+    "ConsumersUnknown",
+    "Plan",
+    "PlanSettings",
+    "PrepareError",
+    "chips_needed",
+    "own_pod",
+    "own_results",
+    "plan",
+    "refreshed",
+    "users",
+]
+
+_NOT_PREPARED = "the claim is not prepared"
+
+
+def plan(
+    claim: ResourceClaim,
+    inventory: NodeInventory,
+    held: PreparedClaims,
+    settings: PlanSettings,
+    consumers: Consumers | None = None,
+) -> Plan:
+    """What the claim gets on this node.
+
+    Args:
+        claim: the claim as the API server has it.
+        inventory: the node's chips.
+        held: claims that are prepared; the claim itself may be among them and does not stand in its own way.
+        settings: the administrator's choices.
+        consumers: who uses other prepared claims now, as far as ``ConsumersUnknown`` asked for it.
+
+    Raises:
+        PrepareError: why the claim cannot be prepared. ConsumersUnknown: more has to be known first.
+    """
+    meta = claim.metadata
+    _check_uid(meta.uid)
+    results = own_results(claim)
+    pairs = [(result, _chips(result, inventory, settings)) for result in results]
+    present = {chip: _present(inventory, chip, result.device) for result, chips in pairs for chip in chips}
+    warnings = _contiguity(_exclusive(pairs, meta.uid, held), settings)
+    env = environment(claim, results, inventory)
+    use = ClaimUse(meta.namespace, meta.uid, users(claim))
+    keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
+    together = co_used_claims(use, held, consumers or {})
+    number_of = numbers(sorted(present), use, held, consumers or {}, together, host=keeps_host_numbers)
+    nodes = {chip: replace(node, number=number_of[chip]) for chip, node in present.items()}
+    decided = parameters(claim)
+    return Plan(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        devices=tuple(
+            PlannedDevice(
+                request=result.request,
+                pool=result.pool,
+                device=result.device,
+                nodes=shown,
+                admin=bool(result.admin_access),
+                cdi_name=cdi_device_name(meta.uid, result.device, shown, [decided]),
+            )
+            for result, chips in pairs
+            for shown in [tuple(nodes[chip] for chip in chips)]
+        ),
+        env=env,
+        pods=None if use.pods is None else tuple(sorted(use.pods)),
+        own_pod=own_pod(claim),
+        warnings=(*warnings, *shared_pod_warnings(env, together)),
+        parameters=decided,
+    )
+
+
+def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
+    """The same plan with the device numbers that the kernel gives the chips now.
+
+    Everything else stays: containers may have been given it. The kernel hands out the major number anew whenever its
+    driver is loaded, so after a reboot the old one may belong to other hardware.
+
+    Raises:
+        PrepareError: a chip of the plan is no longer there.
+    """
+    devices = tuple(
+        replace(
+            device,
+            nodes=tuple(
+                replace(_present(inventory, node.chip, device.device), number=node.number) for node in device.nodes
+            ),
+        )
+        for device in prepared.devices
+    )
+    return replace(prepared, devices=devices)
+
+
+def own_results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+    """The claim's allocation results of this driver. PrepareError when there are none."""
+    allocation = claim.status.allocation
+    if allocation is None:
+        raise PrepareError(
+            "the claim is not allocated",
+            consequence=_NOT_PREPARED,
+            remedy="kubelet tries again; if this stays, look at the events of the pod and at the scheduler",
+        )
+    results = [result for result in allocation.devices.results if result.driver == DRIVER_NAME]
+    if not results:
+        raise PrepareError(
+            f"the claim's allocation has no device of {DRIVER_NAME}",
+            consequence="there is nothing to prepare",
+            remedy="select the DeviceClass of the Neuron driver in the claim if Neuron devices are wanted",
+        )
+    return results
+
+
+def users(claim: ResourceClaim) -> frozenset[str] | None:
+    """UIDs of the pods that the claim is reserved for; None when it is reserved for something else than pods too."""
+    reserved = claim.status.reserved_for
+    if any(consumer.resource != "pods" or consumer.api_group for consumer in reserved):
+        return None
+    return frozenset(consumer.uid for consumer in reserved)
+
+
+def chips_needed(claim: ResourceClaim) -> frozenset[int] | None:
+    """Host indexes of the chips that the claim's devices are made of; None when all of the host must be looked at."""
+    allocation = claim.status.allocation
+    chips: set[int] = set()
+    for result in allocation.devices.results if allocation is not None else ():
+        if result.driver == DRIVER_NAME:
+            found = chips_of(result.device, ())
+            if found is None:
+                return None
+            chips.update(found)
+    return frozenset(chips)
+
+
+def own_pod(claim: ResourceClaim) -> str:
+    """UID of the pod that a claim from a template was made for, when no other uses it; else ""."""
+    owners = {owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod" and owner.controller}
+    pods = users(claim)
+    return next(iter(owners)) if len(owners) == 1 and pods is not None and pods <= owners else ""
+
+
+def _chips(result: DeviceRequestAllocationResult, inventory: NodeInventory, settings: PlanSettings) -> tuple[int, ...]:
+    if result.pool != settings.node_name:
+        raise PrepareError(
+            f"device {_named(result.device)} is allocated from pool {_named(result.pool)}, not from this node's pool "
+            f"{settings.node_name}",
+            consequence=_NOT_PREPARED,
+            remedy="delete the pod so that it is scheduled again",
+        )
+    if result.share_id is not None:
+        raise PrepareError(
+            f"device {_named(result.device)} is allocated as a share, but Neuron devices cannot be shared that way",
+            consequence=_NOT_PREPARED,
+            remedy="remove capacity requests from the claim; pods can share a whole claim instead",
+        )
+    chips = chips_of(result.device, host_chips(inventory))
+    if chips is None:
+        raise PrepareError(
+            f"device {_named(result.device)} is not one that this driver publishes",
+            consequence=_NOT_PREPARED,
+            remedy="delete the pod so that it is scheduled again; check that one version of the driver runs",
+        )
+    return chips
+
+
+def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
+    """The chip under its host number. PrepareError when a container could not open it."""
+    device = inventory.device(chip)
+    if device is None:
+        problem = f"there is no chip {chip} on this host now"
+    elif not device.major or device.minor is None:
+        # A runtime takes major 0 as "not given" and would look for a node on the host.
+        problem = f"the kernel driver does not tell the device number of chip {chip}"
+    elif device.node_present is False:
+        problem = f"/dev/neuron{chip} is missing on the host"
+    else:
+        return ChipNode(chip=chip, number=chip, major=device.major, minor=device.minor)
+    raise PrepareError(
+        f"device {_named(name)} cannot be used: {problem}",
+        consequence="the pod cannot start on this node with this claim",
+        remedy="check the Neuron kernel driver (dmesg, lsmod) and the instance; delete the pod to get other devices",
+    )
+
+
+def _check_uid(uid: str) -> None:
+    if not is_uid(uid):
+        raise PrepareError(
+            f"the claim's UID {_named(uid)!r} is not one",
+            consequence=_NOT_PREPARED,
+            remedy="give the claim as the API server has it",
+        )
+
+
+def _exclusive(
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], uid: str, held: PreparedClaims
+) -> list[int]:
+    """Chips that the claim is to have for itself, ascending. PrepareError when one is not free, or allocated twice."""
+    taken: dict[int, DeviceRequestAllocationResult] = {}
+    for result, chips in pairs:
+        for chip in () if result.admin_access else chips:
+            _check_free(chip, result.device, uid, held)
+            _check_once(chip, result, taken)
+            taken[chip] = result
+    return sorted(taken)
+
+
+def _check_free(chip: int, device: str, uid: str, held: PreparedClaims) -> None:
+    holder = held.holder(chip)
+    if holder is not None and holder.uid != uid:
+        raise PrepareError(
+            f"device {device} is still prepared for claim {holder.reference} ({holder.uid})",
+            consequence="it is not given to a second claim",
+            remedy="kubelet tries again; the device is free once the pods of that claim have ended on this node",
+        )
+    doubt = held.quarantined_holder(chip, exclude=uid)
+    if doubt is None:
+        return
+    if doubt.chips is None:
+        what = f"what claim {doubt.uid} holds is not known, since its journal file cannot be read ({doubt.problem})"
+    else:
+        what = f"device {device} is held by claim {doubt.uid}, whose journal file cannot be read ({doubt.problem})"
+    raise PrepareError(
+        what,
+        consequence=f"device {device} is held back",
+        remedy="this ends when kubelet unprepares that claim or the API server says that it is gone, which the driver "
+        "asks every few minutes",
+    )
+
+
+def _check_once(
+    chip: int, result: DeviceRequestAllocationResult, taken: Mapping[int, DeviceRequestAllocationResult]
+) -> None:
+    other = taken.get(chip)
+    if other is None:
+        return
+    if other.device == result.device:
+        raise PrepareError(
+            f"device {result.device} is allocated twice in this claim, for requests {_named(other.request)} and "
+            f"{_named(result.request)}",
+            consequence=_NOT_PREPARED,
+            remedy="delete the pod so that the claim is allocated again",
+        )
+    raise PrepareError(
+        f"devices {other.device} and {result.device} are both allocated to this claim, but share chip {chip}",
+        consequence=_NOT_PREPARED,
+        remedy="select resourceType 'neuron_node' or 'neuron_device' in each request; allocationMode All without it "
+        "takes the whole node and its chips",
+    )
+
+
+def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
+    if settings.contiguity == "allow" or not chips or chips[-1] - chips[0] + 1 == len(chips):
+        return ()
+    what = f"chips {', '.join(map(str, chips))} are not one contiguous run of host ids"
+    consequence = 'the Neuron runtime may fail in this container ("Neuron cores are not contiguous")'
+    remedy = (
+        "ask for 1, 4, 8 or 16 devices with a matchAttribute constraint on resource.aws.com/devicegroup4_id, "
+        "devicegroup8_id or devicegroup16_id"
+    )
+    if settings.contiguity == "refuse":
+        raise PrepareError(what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy)
+    return (f"{what}; {consequence}; {remedy}",)
+
+
+def _named(name: str) -> str:
+    """A name from an API object, short enough for an event."""
+    return shorten(name, 63)

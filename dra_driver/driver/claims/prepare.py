@@ -1,0 +1,224 @@
+"""Prepare and unprepare: the claim is fetched, then, under the state lock, planned, journaled and made visible.
+
+The order of effects is journal, CDI spec, reply; backwards on unprepare. So a chip that a container can see is always
+journaled, and whatever a killed driver leaves half-way is finished by kubelet's retry or by repair. A retry walks the
+same way and ends in the same place:
+
+* a claim that is journaled keeps its numbers in containers for as long as its allocation is the same, and its variables
+  until the node is booted: then no container runs that was told them, and they follow the host (an election may have
+  given other ids). The CDI spec is compared and written again where it is missing or different (``/var/run/cdi`` is
+  empty after a reboot), with the device numbers that the kernel uses now;
+* if the API server cannot be asked, a journaled claim of that UID is served from the journal: an allocation does not
+  change while a claim is in use, and kubelet itself has just read the claim.
+
+No lock is held while the API server is asked. Calls for one claim UID come one after the other
+(``kubelet.dra.DRAPlugin``).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from dra_driver.cdi import SpecDirectory
+from dra_driver.driver.claims.cdi_spec import cdi_spec
+from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.environment import environment, parameters
+from dra_driver.driver.claims.model import Consumers, Plan, PlanSettings, PreparedClaims, PrepareError
+from dra_driver.driver.claims.planner import ConsumersUnknown, chips_needed, own_results, plan, refreshed, users
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.errors import ApiError, Unreachable
+from dra_driver.kube.types import ResourceClaim
+from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
+from dra_driver.util.errors import DriverError
+
+_GET_SECONDS = 10.0
+"""For one answer of the API server."""
+_PAUSES = (0.25, 1.0)
+"""Seconds before the second and the third try to get a claim."""
+_ENOUGH = 5.0
+"""Seconds of trying after which it is not tried again: kubelet does that."""
+_ROUNDS = 5
+"""How often other claims' pods are asked for, while other calls keep preparing claims."""
+
+log = logging.getLogger(__name__)
+
+
+class ClaimSource(Protocol):
+    """Where claims are read: ``kube.api.ResourceApi``, the parts in use. Calls raise ApiError."""
+
+    def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ResourceClaim:
+        """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
+        ...
+
+    def list_claims(self) -> Sequence[ResourceClaim]:
+        """All claims of the cluster."""
+        ...
+
+
+class Preparer:
+    """The driver as kubelet's library sees it (``kubelet.dra.DRAPlugin``).
+
+    Args:
+        source: the API server.
+        journal: what is prepared.
+        cdi: where runtimes look for it.
+        inventory: reads the node as it is now, of its chips the ones given or (None) all; asked at each preparation,
+            with no lock held.
+        settings: the administrator's choices.
+        sleep: ``time.sleep``, for tests.
+    """
+
+    def __init__(
+        self,
+        source: ClaimSource,
+        journal: Journal,
+        cdi: SpecDirectory,
+        inventory: Callable[[Collection[int] | None], NodeInventory],
+        settings: PlanSettings,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._source = source
+        self._journal = journal
+        self._cdi = cdi
+        self._inventory = inventory
+        self._settings = settings
+        self._sleep = sleep
+
+    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
+        """Make the claim's devices visible to its containers. DriverError says why not."""
+        stored, trouble = self._fetch(claim, deadline)
+        if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
+            import dra_driver.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
+        inventory = self._inventory(None if stored is None else chips_needed(stored))
+        consumers: dict[str, frozenset[str] | None] = {}
+        for _ in range(_ROUNDS):
+            try:
+                with self._journal.locked(deadline) as held:
+                    if stored is None:
+                        wanted = self._from_journal(claim, inventory, held, trouble)
+                    else:
+                        wanted = self._planned(stored, inventory, held, consumers)
+                    self._journal.put(wanted)
+                    self._cdi.write(wanted.uid, cdi_spec(wanted))
+                return self._reply(wanted)
+            except ConsumersUnknown as unknown:
+                for other in unknown.claims:
+                    if time.monotonic() >= deadline:
+                        raise
+                    consumers[other.uid] = self._users_now(other, deadline)
+        raise PrepareError(
+            "the device numbers depend on other claims that are being prepared at the same time",
+            consequence="the claim is not prepared",
+            remedy="kubelet tries again",
+        )
+
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
+        """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
+        with self._journal.locked(deadline):
+            self._cdi.remove(claim.uid)
+            self._journal.remove(claim.uid)
+
+    def _planned(
+        self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, consumers: Consumers
+    ) -> Plan:
+        entry = held.entries.get(claim.metadata.uid)
+        if entry is not None:
+            outlived = entry.outlived(self._journal.boot_id)
+            if same_allocation(entry.plan, claim):
+                wanted = refreshed(entry.plan, inventory)
+                return replace(wanted, env=environment(claim, own_results(claim), inventory)) if outlived else wanted
+            if not outlived:
+                raise PrepareError(
+                    f"claim {entry.plan.reference} was allocated anew, but its former devices are still prepared here",
+                    consequence="containers may be using them, so it is not prepared",
+                    remedy="delete the pods that use the claim; kubelet then unprepares it",
+                )
+            log.info("claim %s was allocated anew since the node was booted", entry.plan.reference)
+        wanted = plan(claim, inventory, held, self._settings, consumers)
+        for warning in wanted.warnings:
+            log.warning("claim %s: %s", wanted.reference, warning)
+        return wanted
+
+    def _from_journal(
+        self, ref: ClaimRef, inventory: NodeInventory, held: PreparedClaims, trouble: ApiError | None
+    ) -> Plan:
+        entry = held.entries.get(ref.uid)
+        if entry is None:
+            raise DriverError(
+                f"cannot get claim {ref.namespace}/{ref.name}: {trouble.what if trouble else 'no answer'}",
+                consequence="the claim is not prepared",
+                remedy=(trouble.remedy if trouble else "") or "kubelet tries again",
+            ) from trouble
+        log.warning("claim %s is prepared from the journal, since the API server fails: %s", ref, trouble)
+        return refreshed(entry.plan, inventory)
+
+    def _reply(self, prepared: Plan) -> list[PreparedDevice]:
+        return [
+            PreparedDevice(
+                requests=(device.request,),
+                pool=device.pool,
+                device=device.device,
+                cdi_device_ids=(self._cdi.qualified(device.cdi_name),),
+            )
+            for device in prepared.devices
+        ]
+
+    def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[ResourceClaim | None, ApiError | None]:
+        """The claim, or what keeps the API server from telling. PrepareError when it says that there is none."""
+        end = min(time.monotonic() + _ENOUGH, deadline)
+        for pause in (*_PAUSES, None):
+            try:
+                claim = self._get(ref.namespace, ref.name, deadline)
+            except ApiError as error:
+                if error.object_missing:
+                    raise PrepareError(
+                        f"claim {ref.namespace}/{ref.name} does not exist any more",
+                        consequence="there is nothing to prepare",
+                        remedy="delete the pod, or create the claim",
+                    ) from error
+                wait = max(pause or 0.0, min(error.retry_after or 0.0, 2.0))
+                if pause is None or not _passes(error) or time.monotonic() + wait > end:
+                    return None, error
+                self._sleep(wait)
+                continue
+            if claim.metadata.uid != ref.uid:
+                raise PrepareError(
+                    f"claim {ref.namespace}/{ref.name} was replaced: its UID is {claim.metadata.uid}, not {ref.uid}",
+                    consequence="the claim that the pod was started for is gone",
+                    remedy="delete the pod so that it is started with the new claim",
+                )
+            return claim, None
+        raise AssertionError("the last try returns")
+
+    def _get(self, namespace: str, name: str, deadline: float) -> ResourceClaim:
+        """A claim, or ApiError by the deadline."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unreachable("the time of kubelet's call is over before the API server was asked")
+        return self._source.get_claim(namespace, name, timeout=min(_GET_SECONDS, left / 2))
+
+    def _users_now(self, other: Plan, deadline: float) -> frozenset[str] | None:
+        """Pods that another prepared claim is reserved for now; None when that cannot be found out."""
+        try:
+            claim = self._get(other.namespace, other.name, deadline)
+        except ApiError as error:
+            return frozenset() if error.object_missing else None
+        return users(claim) if claim.metadata.uid == other.uid else frozenset()
+
+
+def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
+    """Whether the claim has the devices and parameters that were prepared. PrepareError: it has no device of ours."""
+    devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
+    allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
+    return devices == allocated and prepared.parameters in (None, parameters(claim))
+
+
+def _passes(error: ApiError) -> bool:
+    """Whether trying again soon can help."""
+    return isinstance(error, Unreachable) or error.status in {408, 429} or error.status >= 500

@@ -1,0 +1,448 @@
+"""Finds what differs between checkpoint, CDI directory and API server, at start and on a timer, and repairs it.
+
+The checkpoint says what should be. Its entries have their CDI specs, with the device numbers of now. A spec whose chip
+is not there is withdrawn: after a reboot its device number may belong to other hardware. Prepare or the reconciler
+writes it again when the chip is back.
+
+When does an entry end without kubelet's unprepare? The API server may say that its claim is gone (deleted, replaced, or
+no longer allocated to this node), but a pod that was deleted by force may be running all the same, so that alone never
+frees a chip. It does together with a reboot of the node since: then no container of before runs. Otherwise the driver
+waits for kubelet, which keeps its own list over restarts and unprepares once the containers have ended. A claim that is
+gone for long is reported, and an administrator who then removes its checkpoint file ends it. The file of a claim that
+the API server has is written again. For an unreadable file, which has no boot in it, the API server's word counts: a
+claim that is allocated here names its chips, and one that is gone at each check over ten minutes lets go of them. The
+same holds for a spec of ours that no file explains.
+
+The API server is asked seldom: for a claim once in half an hour, more seldom on a node with many claims, and every five
+minutes while it seems gone; at once when its file was removed, and the first time when it was prepared before the node
+was booted. Unreadable files have no name to ask for, so for those all claims are listed, at once and then every five
+minutes. A node without claims asks nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+from dra_driver.cdi import SpecDirectory, encode
+from dra_driver.driver.claims.cdi_spec import cdi_spec
+from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.environment import outdated_ultraserver
+from dra_driver.driver.claims.model import Entry, Plan, PreparedClaims, PrepareError
+from dra_driver.driver.claims.planner import number_conflicts, refreshed, users
+from dra_driver.driver.claims.prepare import ClaimSource
+from dra_driver.driver.resourceslices.devices import chips_of, host_chips
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.errors import ApiError, DecodeError
+from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.names import DRIVER_NAME
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Worker
+
+CHECK_AGAIN = 1800.0
+"""Seconds between two questions about a claim that is here, at least."""
+CHECK_SPACING = 600.0
+"""Seconds of that time for each claim of the node: however many it has, it asks about six times in an hour."""
+CHECK_DOUBTFUL = 300.0
+"""Seconds between two questions about a claim that seems gone, and between two lists for unreadable files."""
+
+log = logging.getLogger(__name__)
+
+
+class ClaimObserver:
+    """Answers by claim UID. For one thread.
+
+    Args:
+        source: the API server.
+        node_name: name of this node, which is also its pool's.
+        boot_id: identity of this boot.
+        chips: host indexes of all chips of the node, as they are known now.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        source: ClaimSource,
+        node_name: str,
+        boot_id: str,
+        chips: Callable[[], Collection[int]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._source = source
+        self._all_chips = chips
+        self._node_name = node_name
+        self._boot_id = boot_id
+        self._clock = clock
+        self._known: dict[str, ClaimObservation] = {}
+        self._due: dict[str, float] = {}
+        self._list_due = clock()
+
+    @property
+    def known(self) -> Mapping[str, ClaimObservation]:
+        """The answers so far."""
+        return MappingProxyType(self._known)
+
+    def due(self, held: PreparedClaims) -> list[Plan]:
+        """Claims whose turn it is. Forgets claims that are no longer held."""
+        now = self._clock()
+        for uid in set(self._due).difference(held.entries):
+            del self._due[uid]
+        for uid in set(self._known).difference(held.entries, held.quarantined):
+            del self._known[uid]
+        for uid, entry in held.entries.items():
+            first = now if entry.boot_id != self._boot_id else now + _again(len(held.entries)) * _share(uid)
+            self._due.setdefault(uid, first)
+        for uid in held.missing:
+            self._due[uid] = now
+            self._known.pop(uid, None)  # what was said before its file was removed decides nothing
+        return [entry.plan for uid, entry in held.entries.items() if self._due[uid] <= now]
+
+    def list_due(self, held: PreparedClaims) -> bool:
+        """Whether unreadable files make it time for a list."""
+        return bool(held.quarantined) and self._list_due <= self._clock()
+
+    def ask(self, claims: Iterable[Plan]) -> None:
+        """Get claims one by one. ApiError when the server cannot be asked; the rest stays due."""
+        for plan in claims:
+            try:
+                claim: ResourceClaim | None = self._source.get_claim(plan.namespace, plan.name)
+            except DecodeError as error:
+                # It is about this one claim, and will be the same in a minute.
+                log.warning("claim %s cannot be looked after: %s", plan.reference, error)
+                self._due[plan.uid] = self._clock() + CHECK_DOUBTFUL
+                continue
+            except ApiError as error:
+                if not error.object_missing:
+                    raise
+                claim = None
+            self._note(plan.uid, claim)
+            here = self._known[plan.uid].here
+            self._due[plan.uid] = self._clock() + (_again(len(self._due)) if here else CHECK_DOUBTFUL)
+
+    def ask_list(self, uids: Iterable[str]) -> None:
+        """Look for claims by UID in a list of all. ApiError when the server cannot be asked."""
+        self._list_due = self._clock() + CHECK_DOUBTFUL
+        claims = {claim.metadata.uid: claim for claim in self._source.list_claims()}
+        for uid in uids:
+            self._note(uid, claims.get(uid))
+
+    def _note(self, uid: str, claim: ResourceClaim | None) -> None:
+        now = self._clock()
+        own = [] if claim is None or claim.metadata.uid != uid else self._own(claim)
+        before = self._known.get(uid)
+        if before is not None and before.here == bool(own):
+            answer = replace(before, checked=now, checks=before.checks + 1)
+        else:
+            answer = ClaimObservation(here=bool(own), since=now, checked=now)
+        if own and claim is not None:
+            answer = replace(answer, chips=self._chips(own), pods=users(claim))
+        self._known[uid] = answer
+
+    def _own(self, claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+        """What of this node is allocated to the claim."""
+        allocation = claim.status.allocation
+        return [
+            result
+            for result in (allocation.devices.results if allocation is not None else ())
+            if result.driver == DRIVER_NAME and result.pool == self._node_name
+        ]
+
+    def _chips(self, own: Iterable[DeviceRequestAllocationResult]) -> frozenset[int] | None:
+        """What a claim holds alone; None when a device is of unknown chips, which may be any."""
+        held: set[int] = set()
+        for result in own:
+            chips = chips_of(result.device, self._all_chips())
+            if chips is None:
+                return None
+            held.update(() if result.admin_access else chips)
+        return frozenset(held)
+
+
+def _again(claims: int) -> float:
+    """Seconds between two questions about one of so many claims."""
+    return max(CHECK_AGAIN, CHECK_SPACING * claims)
+
+
+def _share(uid: str) -> float:
+    """Part of that time until a claim's first turn, by UID: claims, and nodes after an update, ask one by one."""
+    return zlib.crc32(uid.encode()) % 1000 / 1000
+
+
+GONE_CHECKS = 3
+GONE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimObservation:
+    """What the API server says of a claim.
+
+    Attributes:
+        here: it exists under its UID and is allocated to this node.
+        pods: whom it is reserved for; None: cannot be told.
+        chips: what it holds alone, when ``here``; None: cannot be told.
+        since: clock reading of the first of the present run of equal answers.
+        checks: number of answers in that run.
+        checked: clock reading of the last answer.
+    """
+
+    here: bool
+    since: float
+    checked: float
+    checks: int = 1
+    pods: frozenset[str] | None = None
+    chips: frozenset[int] | None = frozenset()
+
+    @property
+    def surely_gone(self) -> bool:
+        """Gone at enough checks over enough time."""
+        return not self.here and self.checks >= GONE_CHECKS and self.checked - self.since >= GONE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One thing to do.
+
+    ``kind`` is stable (metrics use it): ``write-journal`` and ``write-spec`` (both of ``entry``),
+    ``withdraw-spec``, ``release`` (forget the claim) and ``learn`` (``chips`` is what an unreadable file held).
+    """
+
+    kind: Literal["write-journal", "write-spec", "withdraw-spec", "release", "learn"]
+    uid: str
+    reason: str
+    entry: Entry | None = None
+    chips: frozenset[int] = field(default=frozenset())
+
+
+def diff(
+    held: PreparedClaims,
+    specs: Mapping[str, bytes | None],
+    inventory: NodeInventory,
+    boot_id: str,
+    observations: Mapping[str, ClaimObservation],
+) -> list[Repair]:
+    """What to do, in order of UIDs.
+
+    Args:
+        held: the journal.
+        specs: own CDI spec files by claim UID (None: unreadable).
+        inventory: the node as it is now.
+        boot_id: identity of this boot.
+        observations: what the API server said, for the claims that it was asked about.
+    """
+    found: list[Repair] = []
+    for uid, entry in sorted(held.entries.items()):
+        missing, observation = uid in held.missing, observations.get(uid)
+        repair = _end(entry, missing, boot_id, observation) or _spec_repair(entry, specs, inventory)
+        if repair is None and missing and observation is not None:
+            repair = Repair("write-journal", uid, "its journal file was removed, but its claim is not gone", entry)
+        if repair is not None:
+            found.append(repair)
+    for uid, item in sorted(held.quarantined.items()):
+        observation = observations.get(uid)
+        if observation is None:
+            continue
+        if observation.here and observation.chips is not None and item.chips is None:
+            found.append(
+                Repair("learn", uid, "the API server tells what the unreadable file held", None, observation.chips)
+            )
+        elif observation.surely_gone:
+            found.append(Repair("release", uid, "its journal file is unreadable and its claim is gone"))
+    return found
+
+
+def clashes(held: PreparedClaims, observations: Mapping[str, ClaimObservation]) -> list[tuple[Plan, Plan]]:
+    """Pairs of claims that one pod uses and that show different chips under one number."""
+    users: dict[str, list[Plan]] = {}
+    for uid, entry in sorted(held.entries.items()):
+        observation = observations.get(uid)
+        pods = entry.plan.pods if observation is None or not observation.here else observation.pods
+        for pod in pods or ():
+            users.setdefault(pod, []).append(entry.plan)
+    pairs = {
+        (one.uid, other.uid): (one, other)
+        for plans in users.values()
+        for index, one in enumerate(plans)
+        for other in plans[index + 1 :]
+        if number_conflicts(one, other)
+    }
+    return [pairs[key] for key in sorted(pairs)]
+
+
+def _end(entry: Entry, missing: bool, boot_id: str, observation: ClaimObservation | None) -> Repair | None:
+    if observation is None or observation.here:
+        return None
+    if missing:
+        return Repair("release", entry.plan.uid, "its journal file was removed, and the claim is gone")
+    if entry.outlived(boot_id):
+        return Repair("release", entry.plan.uid, "its claim is gone and the node was booted since it was prepared")
+    return None
+
+
+def _spec_repair(entry: Entry, specs: Mapping[str, bytes | None], inventory: NodeInventory) -> Repair | None:
+    uid = entry.plan.uid
+    try:
+        wanted = refreshed(entry.plan, inventory)
+    except PrepareError as error:
+        return Repair("withdraw-spec", uid, error.what) if uid in specs else None
+    # The boot stays: the entry is no proof that the claim is used in this one.
+    kept = Entry(wanted, entry.boot_id)
+    if wanted != entry.plan:
+        return Repair("write-spec", uid, "the kernel has given its chips other device numbers", kept)
+    if uid not in specs:
+        return Repair("write-spec", uid, "it is missing", kept)
+    if specs[uid] != encode(cdi_spec(wanted)):
+        return Repair("write-spec", uid, "it differs from the journal", kept)
+    return None
+
+
+INTERVAL = 60.0
+"""Seconds between two passes."""
+
+
+class Reconciler:
+    """Keeps CDI directory and journal equal to what should be.
+
+    Args:
+        journal: what is prepared.
+        cdi: where runtimes look for it.
+        source: the API server.
+        inventory: reads the node as it is now.
+        node_name: name of this node, which is also its pool's.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        cdi: SpecDirectory,
+        source: ClaimSource,
+        inventory: Callable[[], NodeInventory],
+        node_name: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal = journal
+        self._cdi = cdi
+        self._inventory = inventory
+        self._observer = ClaimObserver(source, node_name, journal.boot_id, lambda: host_chips(inventory()), clock)
+        self._pass = threading.Lock()
+        self.worker = Worker("repairing what claims left", self._round)
+        self.counts: Counter[str] = Counter()
+        """Repairs done by kind; ``failed`` counts those that could not be."""
+        self.findings: tuple[str, ...] = ()
+        """What an administrator should look at, as of the last pass."""
+
+    def start(self) -> None:
+        """Make a pass now and every minute, in a thread."""
+        self.worker.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End; a pass under way gets ``timeout`` seconds, and the next start goes on wherever it ends."""
+        self.worker.stop(timeout)
+
+    def reconcile(self) -> list[Repair]:
+        """Ask the API server what is due, then repair; the repairs done. DriverError when files cannot be read."""
+        try:
+            self._ask()
+        except DriverError as error:
+            log.info("repair goes on without the API server: %s", error)
+        return self.repair()
+
+    def repair(self) -> list[Repair]:
+        """Compare and repair the files, without asking the API server; the repairs done. DriverError as above."""
+        inventory = self._inventory()
+        with self._pass, self._journal.locked():
+            held = self._journal.verify()
+            specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
+            wanted = diff(held, specs, inventory, self._journal.boot_id, self._observer.known)
+            done = [repair for repair in wanted if self._applied(repair)]
+            self.counts["remove-temporary"] += self._cdi.remove_temporary()
+            findings = self._look(held, inventory)
+        for text in findings:
+            if text not in self.findings:
+                log.warning("%s", text)
+        self.findings = findings
+        return done
+
+    def _ask(self) -> None:
+        with self._pass:
+            with self._journal.locked():
+                held = self._journal.verify()
+                due, unreadable = self._observer.due(held), list(held.quarantined)
+                list_due = self._observer.list_due(held)
+            for plan in due:
+                self.worker.beat()
+                self._observer.ask((plan,))
+            if list_due:
+                self._observer.ask_list(unreadable)
+
+    def _applied(self, repair: Repair) -> bool:
+        log.info("claim %s: %s: %s", repair.uid, repair.kind, repair.reason)
+        try:
+            self._apply(repair)
+        except DriverError as error:
+            self.counts["failed"] += 1
+            log.error("claim %s: %s failed: %s", repair.uid, repair.kind, error)  # noqa: TRY400 - it explains itself
+            return False
+        self.counts[repair.kind] += 1
+        return True
+
+    def _apply(self, repair: Repair) -> None:
+        if repair.entry is not None:
+            self._journal.keep(repair.entry)
+            if repair.kind == "write-spec":
+                self._cdi.write(repair.uid, cdi_spec(repair.entry.plan))
+        elif repair.kind == "learn":
+            self._journal.learn(repair.uid, repair.chips)
+        else:
+            self._cdi.remove(repair.uid)
+            if repair.kind == "release":
+                self._journal.remove(repair.uid)
+
+    def _look(self, held: PreparedClaims, inventory: NodeInventory) -> tuple[str, ...]:
+        unreadable = [
+            f"the journal file of claim {item.uid} cannot be read ({item.problem}); "
+            f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back "
+            "until the claim is prepared again, unprepared, or gone from the API server"
+            for item in held.quarantined.values()
+        ]
+        gone = [
+            f"claim {entry.plan.reference} ({uid}) has been gone from the API server for more than "
+            f"{GONE_SECONDS / 60:.0f} minutes, but kubelet has not unprepared it; {_chips(entry.plan.held_chips)} stay "
+            "held, since containers may be using them; if none are, reboot the node, or remove "
+            f"{self._journal.path(uid)}"
+            for uid, entry in held.entries.items()
+            if (observation := self._observer.known.get(uid)) is not None and observation.surely_gone
+        ]
+        clashing = [
+            f"claims {one.reference} and {other.reference} are used by one pod and show different chips under the same "
+            "/dev/neuronN; a container that uses both sees the chips of only one; set --device-numbering host on nodes "
+            "where pods share claims like that"
+            for one, other in clashes(held, self._observer.known)
+        ]
+        outdated = [
+            f"claim {entry.plan.reference} was prepared for another state of the UltraServer: {change}; delete "
+            "its pods, so that they start with the present one"
+            for entry in held.entries.values()
+            if not entry.outlived(self._journal.boot_id) and (change := outdated_ultraserver(entry.plan, inventory))
+        ]
+        return (*unreadable, *gone, *clashing, *outdated)
+
+    def _round(self) -> float:
+        try:
+            self.reconcile()
+        except Exception:
+            self.counts["failed"] += 1
+            raise
+        return INTERVAL
+
+
+def _chips(chips: frozenset[int] | tuple[int, ...]) -> str:
+    return f"chips {', '.join(map(str, sorted(chips)))}" if chips else "no chips"

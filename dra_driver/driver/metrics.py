@@ -1,0 +1,57 @@
+"""The driver's metrics that are read from its state when Prometheus scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dra_driver.driver.node_labels import LabelStatus
+from dra_driver.driver.resourceslices.controller import SliceStatus
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kubelet.registration import Registration
+from dra_driver.util.metrics import Sample
+from dra_driver.version import VERSION
+
+
+def samples(inventory: NodeInventory, status: SliceStatus, registration: Registration) -> Iterator[Sample]:
+    """What the host has, what is published, and how registration stands."""
+    version = (("version", VERSION), ("instance_type", inventory.instance_type or ""))
+    yield Sample("info", "Version and instance type; always 1.", 1, version)
+    yield Sample("registered", "1 while registered with kubelet.", float(registration.problem() is None))
+    yield Sample("registrations", "Registrations by kubelet.", registration.registrations, kind="counter")
+    yield Sample("devices", "Neuron devices that the host has.", len(inventory.devices))
+    for finding in inventory.findings:
+        labels = (("code", finding.code), ("subject", finding.subject), ("severity", finding.severity))
+        yield Sample("host_finding", "Oddities of the host; see the log for the text.", 1, labels)
+    yield Sample("slices_published", "1 while the API server has what is offered.", float(status.published))
+    yield Sample(
+        "slices_fallback", "1 while the layout node is published instead of both.", float(status.fallback != "")
+    )
+    yield Sample("slices_missing", "Slices that should exist and do not.", status.missing)
+    for verb, count in (("create", status.creates), ("update", status.updates), ("delete", status.deletes)):
+        yield Sample("slice_writes", "Writes of slices.", count, (("verb", verb),), "counter")
+    yield Sample("slice_errors", "Failed tries to publish.", status.errors, kind="counter")
+    yield Sample("slice_repairs", "Times others had changed slices.", status.repairs, kind="counter")
+
+
+def label_samples(status: LabelStatus) -> Iterator[Sample]:
+    """How the labels of the own Node stand."""
+    yield Sample("node_labels_current", "1 while the Node has the labels that it should have.", float(status.current))
+    yield Sample("node_label_writes", "Writes of labels of the Node.", status.writes, kind="counter")
+    yield Sample("node_label_errors", "Failed tries to label the Node.", status.errors, kind="counter")
+
+
+def node_sample(problem: str) -> Sample:
+    """Whether an UltraServer host is kept from offering itself as a whole."""
+    return Sample(
+        "node_not_offered", "1 while chips keep a whole UltraServer node from being offered.", float(problem != "")
+    )
+
+
+def journal_samples(counts: tuple[int, int] | None, repairs: Mapping[str, int]) -> Iterator[Sample]:
+    """What is prepared (``Journal.counts``), and what was repaired by kind."""
+    if counts is not None:
+        prepared, unreadable = counts
+        yield Sample("prepared_claims", "Claims that are prepared.", prepared)
+        yield Sample("unreadable_journal_files", "Journal files that cannot be read; see the log.", unreadable)
+    for kind, count in sorted(repairs.items()):
+        yield Sample("repairs", "Repairs of journal and CDI specs.", count, (("kind", kind),), "counter")

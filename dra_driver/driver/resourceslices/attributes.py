@@ -1,0 +1,405 @@
+"""Every attribute and capacity of a published device: one row each.
+
+``docs/attributes.md`` is made from this table by
+``python -m dra_driver.driver.resourceslices.attributes > docs/attributes.md``.
+
+Names in AWS's domains keep AWS's meaning and type, so that a claim written for the vendor's driver works unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory
+from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, Ring, Torus2D
+from dra_driver.topology.groups import device_group_ids
+from dra_driver.topology.instance_types import InstanceType
+from dra_driver.version import VERSION
+
+Value = int | str | None
+ResourceType = Literal["neuron_device", "neuron_node"]
+
+ELECTING: Final = "electing"
+"""Stands for the modes while the kernel drivers elect: an attribute that comes and goes would fail claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSource:
+    """A device to publish."""
+
+    inventory: NodeInventory
+    type: InstanceType | None
+    """None: the instance type is unknown."""
+    resource: ResourceType
+    chips: tuple[NeuronDevice, ...]
+    """What it is made of, ascending: one chip, or all of the node."""
+
+    @property
+    def index(self) -> int:
+        """Host index of the first chip."""
+        return self.chips[0].index
+
+
+def _torus(subject: AttributeSource) -> Torus2D | None:
+    """The torus of a type whose torus coordinates AWS publishes: not of UltraServers."""
+    kind = subject.type
+    if kind is None or kind.ultraserver is not None or not isinstance(kind.fabric, Torus2D):
+        return None
+    return kind.fabric if subject.index < kind.fabric.size else None
+
+
+def topology_x(subject: AttributeSource) -> Value:
+    """Row in the torus."""
+    torus = _torus(subject)
+    return torus.position(subject.index)[0] if torus else None
+
+
+def topology_y(subject: AttributeSource) -> Value:
+    """Column in the torus."""
+    torus = _torus(subject)
+    return torus.position(subject.index)[1] if torus else None
+
+
+def topology_block(rows: int) -> Callable[[AttributeSource], Value]:
+    """Block of so many rows of the torus."""
+
+    def value(subject: AttributeSource) -> Value:
+        torus = _torus(subject)
+        return torus.position(subject.index)[0] // rows if torus and torus.rows >= rows else None
+
+    return value
+
+
+def device_group(size: int) -> Callable[[AttributeSource], Value]:
+    """AWS's id of the block of so many chips; of a whole node if the block is all of it."""
+
+    def value(subject: AttributeSource) -> Value:
+        if subject.type is None or len(subject.chips) not in (1, size):
+            return None
+        return device_group_ids(subject.type, subject.index).get(size)
+
+    return value
+
+
+def segment(size: int) -> Callable[[AttributeSource], Value]:
+    """Run of so many chips on a ring or chain."""
+
+    def value(subject: AttributeSource) -> Value:
+        fabric = subject.type.fabric if subject.type else None
+        if not isinstance(fabric, (Ring, Chain)) or subject.index >= fabric.size:
+            return None
+        return subject.index // size if size < fabric.size and fabric.size % size == 0 else None
+
+    return value
+
+
+def connected(subject: AttributeSource) -> Value:
+    """From the type's table; from sysfs only where the kernel driver reads the links from the hardware."""
+    kind, chip = subject.type, subject.chips[0]
+    if kind is None or not kind.fabric.adjacency_promised or chip.index >= kind.fabric.size:
+        return None
+    from_hardware = chip.connected if "fabric" in kind.inferred else None
+    return ",".join(map(str, from_hardware or kind.fabric.neighbours(chip.index)))
+
+
+def cores(subject: AttributeSource) -> Value:
+    """From the type's table while the host does not tell (a chip in reset): the attribute must not come and go."""
+    expected = subject.type.cores_per_device if subject.type else None
+    counts = [chip.core_count or expected for chip in subject.chips]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def memory(subject: AttributeSource) -> Value:
+    """Device memory of all its chips."""
+    return f"{len(subject.chips) * subject.type.device_memory_bytes >> 30}Gi" if subject.type else None
+
+
+def network_layer(layer: int) -> Callable[[AttributeSource], Value]:
+    """The network node of this layer (1 to 3)."""
+    return lambda subject: subject.inventory.network_layers[layer - 1]
+
+
+def capacity_block(subject: AttributeSource) -> Value:
+    """Of UltraServers only, as AWS does it."""
+    has_ultraserver = subject.type is not None and subject.type.ultraserver is not None
+    return subject.inventory.capacity_block_id if has_ultraserver else None
+
+
+def numa_node(subject: AttributeSource) -> Value:
+    """Sysfs says -1 where there is none."""
+    node = subject.chips[0].numa_node
+    return node if node is not None and node >= 0 else None
+
+
+def _membership(subject: AttributeSource) -> Membership | None:
+    return subject.inventory.ultraserver
+
+
+def modes(subject: AttributeSource) -> Value:
+    """Names of the modes offered, in the order of the membership."""
+    membership = _membership(subject)
+    if membership is None:
+        return None
+    return ELECTING if membership.electing else ",".join(map(str, membership.modes)) or None
+
+
+def server_id(nodes: int) -> Callable[[AttributeSource], Value]:
+    """Id of the set of so many nodes."""
+
+    def value(subject: AttributeSource) -> Value:
+        membership = _membership(subject)
+        sets = membership.sets if membership else ()
+        return next((found.server_id for found in sets if found.nodes == nodes), None)
+
+    return value
+
+
+def node_id(nodes: int) -> Callable[[AttributeSource], Value]:
+    """This node's place in the set of so many nodes."""
+
+    def value(subject: AttributeSource) -> Value:
+        membership = _membership(subject)
+        sets = membership.sets if membership else ()
+        return next((found.node_id for found in sets if found.nodes == nodes), None)
+
+    return value
+
+
+CHIP: Final[tuple[ResourceType, ...]] = ("neuron_device",)
+NODE: Final[tuple[ResourceType, ...]] = ("neuron_node",)
+ALL: Final = CHIP + NODE
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One row. ``value`` gives None where nothing is known: left out on all devices of that resource type."""
+
+    name: str
+    kind: Literal["int", "string", "version", "capacity"]
+    origin: Literal["AWS", "Kubernetes", "this driver"]
+    of: tuple[ResourceType, ...]
+    when: str
+    meaning: str
+    value: Callable[[AttributeSource], Value]
+
+
+_TORUS = "2D torus types that are no UltraServers (trn1, trn1n, trn2 with 16 chips)"
+_EFA = "types with paired EFA devices"
+_RING = "rings and chains (inf1, inf2) with more chips, if N divides their number"
+_ULTRASERVER = "UltraServer types whose kernel driver tells"
+SET_SIZES = (2, 4)
+"""Nodes of the sets that AWS names in labels."""
+_SHORT = {CHIP: "chip", NODE: "node", ALL: "chip, node"}
+
+ATTRIBUTES: tuple[Attribute, ...] = (
+    Attribute("deviceId", "int", "AWS", CHIP, "always", "N of the host's `/dev/neuronN`", lambda s: s.index),
+    Attribute(
+        "instanceType",
+        "string",
+        "AWS",
+        ALL,
+        "known",
+        "EC2 instance type, without HyperPod's `ml.`",
+        lambda s: s.inventory.instance_type,
+    ),
+    Attribute(
+        "neuronDriverVersion",
+        "string",
+        "AWS",
+        ALL,
+        "kernel driver loaded",
+        "version of the Neuron kernel driver; four parts, thus no semantic version",
+        lambda s: s.inventory.driver_version,
+    ),
+    Attribute("draDriverVersion", "version", "AWS", ALL, "always", "version of this driver", lambda _: VERSION),
+    Attribute(
+        "resourceType",
+        "string",
+        "AWS",
+        ALL,
+        "always",
+        "`neuron_device` for a chip, `neuron_node` for a whole node of an UltraServer",
+        lambda s: s.resource,
+    ),
+    *(
+        Attribute(
+            f"networkNodeLayer{layer}",
+            "string",
+            "AWS",
+            ALL,
+            f"node label `topology.k8s.aws/network-node-layer-{layer}` set",
+            f"EC2 network node of layer {layer} (1: top of the tree, 3: closest to the host)",
+            network_layer(layer),
+        )
+        for layer in (1, 2, 3)
+    ),
+    Attribute("topology_x", "int", "AWS", CHIP, _TORUS, "row in the torus: deviceId / 4", topology_x),
+    Attribute("topology_y", "int", "AWS", CHIP, _TORUS, "column in the torus: deviceId % 4", topology_y),
+    Attribute(
+        "topology4_id",
+        "int",
+        "AWS",
+        CHIP,
+        _TORUS,
+        "row: equal for a connected set of 4",
+        topology_block(1),
+    ),
+    Attribute(
+        "topology8_id",
+        "int",
+        "AWS",
+        CHIP,
+        _TORUS,
+        "pair of rows: equal for a connected set of 8",
+        topology_block(2),
+    ),
+    Attribute(
+        "capacityBlockId",
+        "string",
+        "AWS",
+        ALL,
+        "UltraServer types with node label `topology.k8s.aws/capacity-block-id`",
+        "EC2 capacity block",
+        capacity_block,
+    ),
+    *(
+        Attribute(
+            f"{GROUP_ATTRIBUTE_DOMAIN}/devicegroup{size}_id",
+            "string",
+            "AWS",
+            ALL if size == max(GROUP_SIZES) else CHIP,
+            _EFA,
+            "PCI address of the paired EFA device"
+            if size == 1
+            else f"equal for the {size} chips of one block; AWS's EFA driver publishes the same ids",
+            device_group(size),
+        )
+        for size in GROUP_SIZES
+    ),
+    Attribute(
+        "ultraserverModes",
+        "string",
+        "this driver",
+        ALL,
+        _ULTRASERVER,
+        f"modes that the node can be used in now, such as `X4,X2V,X1`; `{ELECTING}` while the election runs",
+        modes,
+    ),
+    *(
+        row
+        for nodes in SET_SIZES
+        for row in (
+            Attribute(
+                f"ultraserverServerId{nodes}",
+                "string",
+                "this driver",
+                ALL,
+                f"UltraServer nodes that are one of a set of {nodes}",
+                f"equal on the {nodes} nodes of the set",
+                server_id(nodes),
+            ),
+            Attribute(
+                f"ultraserverNodeId{nodes}",
+                "int",
+                "this driver",
+                ALL,
+                f"UltraServer nodes that are one of a set of {nodes}",
+                f"place in the set, 0 to {nodes - 1}",
+                node_id(nodes),
+            ),
+        )
+    ),
+    Attribute(
+        "coreCount",
+        "int",
+        "this driver",
+        ALL,
+        "the host tells, or known instance type",
+        "physical NeuronCores of the chip, or of all chips of the node",
+        cores,
+    ),
+    Attribute(
+        "connectedDevices",
+        "string",
+        "this driver",
+        CHIP,
+        "types with known links and more than one chip",
+        "deviceIds of the directly linked chips, ascending, comma-separated",
+        connected,
+    ),
+    *(
+        Attribute(
+            f"segment{size}_id",
+            "int",
+            "this driver",
+            CHIP,
+            _RING.replace("N", str(size)),
+            f"deviceId / {size}: equal for {size} consecutive, thus connected chips",
+            segment(size),
+        )
+        for size in SEGMENT_SIZES
+    ),
+    Attribute(
+        "resource.kubernetes.io/pciBusID",
+        "string",
+        "Kubernetes",
+        CHIP,
+        "truly known (types with published tables, fully populated)",
+        "PCI address of the chip",
+        lambda s: s.chips[0].pci_bus_id,
+    ),
+    Attribute(
+        "resource.kubernetes.io/numaNode",
+        "int",
+        "Kubernetes",
+        CHIP,
+        "truly known",
+        "NUMA node of the chip",
+        numa_node,
+    ),
+    Attribute(
+        "memory",
+        "capacity",
+        "this driver",
+        ALL,
+        "known instance type",
+        "device memory of the chip, or of all chips of the node",
+        memory,
+    ),
+)
+
+
+def markdown() -> str:
+    """The page ``docs/attributes.md``."""
+    lines = [
+        "# Device attributes and capacities",
+        "",
+        "<!-- Made by `python -m dra_driver.driver.resourceslices.attributes > docs/attributes.md`; do not edit. -->",
+        "",
+        f"A name without a domain is in the driver's own: `device.attributes['{DRIVER_NAME}'].deviceId` in CEL,",
+        f"`{DRIVER_NAME}/deviceId` in a `matchAttribute` constraint. All chips of a node have the same set of",
+        "attributes: what is not known for one of them is left out on all, because a CEL expression that meets a",
+        "missing attribute fails the whole pod. So guard what is not `always` there:",
+        f"`has(device.attributes['{DRIVER_NAME}'].topology_x)`. The device that is a whole node of an UltraServer has",
+        "a set of its own (column `Of`). Where a node may offer both, say first which is meant:",
+        f"`device.attributes['{DRIVER_NAME}'].resourceType == 'neuron_device' && ...`.",
+        "",
+        "`AWS` rows have name, type and meaning as AWS publishes them; `Kubernetes` rows are standard attributes.",
+        "",
+        "| Name | Type | Of | Defined by | Published when | Meaning |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| `{row.name}` | {row.kind} | {_SHORT[row.of]} | {row.origin} | {row.when} | {row.meaning} |"
+            for row in ATTRIBUTES
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(markdown())

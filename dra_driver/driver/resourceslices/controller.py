@@ -1,0 +1,445 @@
+"""Keeps the API server's slices of this node equal to what the host offers.
+
+One worker thread does everything that asks or writes; a watch only says when to look. Before it decides, the worker
+lists the slices (field-selected: one small answer), so no write ever rests on a stale cache. It looks
+
+* when the desired devices change or somebody calls ``trigger`` (kubelet deletes slices around registrations): at once,
+* when the watch shows slices that it did not write itself: within 0.3 s, slower if that happens again and again,
+* every half hour or so in any case, which also finds what a watch has missed.
+
+An unchanged node is written once in its life. ``stop`` leaves the slices in place. What a newer instance of the driver
+has written is left alone (``priority``).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dra_driver.driver.resourceslices.pool import SharedCounters, counters_problem, pool
+from dra_driver.driver.resourceslices.priority import YIELD_SECONDS, Instance, InstancePriority
+from dra_driver.driver.resourceslices.reconcile import Changes, CountersDropped, Writer, decide
+from dra_driver.kube.api import ResourceApi, WatchEvent
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.types import Device, Node, ResourceSlice, ServerVersion
+from dra_driver.kube.watch import WATCH_SECONDS, Reflector
+from dra_driver.util.backoff import Backoff
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class SliceStatus:
+    """A snapshot. Counters count since the start of the process."""
+
+    published: bool = False
+    """The API server was last seen to have what is desired (or what a newer instance desires, see ``superseded``)."""
+    superseded: bool = False
+    """A newer instance of the driver publishes for this node, and this one leaves it alone."""
+    slices: int = 0
+    """Slices on the server when last seen."""
+    missing: int = 0
+    """Desired slices that the server did not have when last seen."""
+    generation: int = 0
+    creates: int = 0
+    updates: int = 0
+    deletes: int = 0
+    errors: int = 0
+    """Failed tries."""
+    repairs: int = 0
+    """Times that slices had to be written because somebody else had changed or deleted them."""
+    last_error: str = ""
+    """Why it is not published now; "" when the last try succeeded."""
+    failing_since: float | None = None
+    """``time.monotonic()`` of the first failure since the last success: a clock that is set must restart nobody."""
+    last_success: float | None = None
+    """``time.time()`` of the last comparison with the server that ended well."""
+    fallback: str = ""
+    """Why the fallback is published instead of what is desired; "" when it is not."""
+    dropped_fields: tuple[str, ...] = ()
+    """Fields that the server did not keep."""
+
+    @property
+    def writes(self) -> int:
+        """All writes that succeeded."""
+        return self.creates + self.updates + self.deletes
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The devices to publish from now on."""
+
+    devices: tuple[Device, ...]
+    fallback: tuple[Device, ...] = ()
+    """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Look at once."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The watch saw these slices: all there are (``complete``), or one that exists or (version None) is gone."""
+
+    versions: dict[str, str | None]
+    complete: bool
+
+    def differs(self, known: dict[str, str]) -> bool:
+        """Whether it is news to somebody who knows these resource versions by name."""
+        if self.complete:
+            return self.versions != known
+        return any(known.get(name) != version for name, version in self.versions.items())
+
+
+Message = Desired | Trigger | Observed
+
+
+class Queue:
+    """Messages in the order they came. Put by any thread, taken by one.
+
+    Args:
+        notify: called after each message that was put.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._messages: deque[Message] = deque()
+        self._notify = notify
+
+    def put(self, message: Message) -> None:
+        """Leave a message."""
+        self._messages.append(message)
+        self._notify()
+
+    def listed(self, slices: Sequence[ResourceSlice]) -> None:
+        """Leave what a list of all slices shows."""
+        self.put(Observed(dict(versions(slices)), complete=True))
+
+    def happened(self, event: WatchEvent[ResourceSlice]) -> None:
+        """Leave what an event of the watch shows."""
+        if event.object is not None:
+            version = None if event.type == "DELETED" else event.object.metadata.resource_version
+            self.put(Observed({event.object.metadata.name: version}, complete=False))
+
+    def take(self) -> Iterator[Message]:
+        """All there are."""
+        while self._messages:
+            yield self._messages.popleft()
+
+
+def versions(slices: Sequence[ResourceSlice]) -> dict[str, str]:
+    """Resource version by name."""
+    return {item.metadata.name: item.metadata.resource_version for item in slices}
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CounterPolicy:
+    """For one thread. It asks the server for its version at each choice, so an upgrade is noticed at the next look.
+
+    Args:
+        api: the API server.
+        policy: the administrator's setting.
+    """
+
+    api: ResourceApi
+    policy: SharedCounters
+    problem: str = ""
+    """Why the devices desired are not the ones published, or ""."""
+    _server: ServerVersion = field(default=ServerVersion())
+    _dropped_by: ServerVersion | None = None
+
+    def choose(self, desired: Desired) -> tuple[Device, ...]:
+        """What to publish now. ApiError when the server cannot be asked."""
+        problem = ""
+        if any(device.consumes_counters for device in desired.devices):
+            self._server = self._ask()
+            problem = counters_problem(self._server, self.policy, self._dropped_by)
+        return self._chosen(desired, problem)
+
+    def counters_dropped(self, desired: Desired) -> tuple[Device, ...]:
+        """What to publish now that the server asked last has not kept counters."""
+        self._dropped_by = self._server
+        return self._chosen(desired, counters_problem(self._server, self.policy, self._dropped_by))
+
+    def _chosen(self, desired: Desired, problem: str) -> tuple[Device, ...]:
+        if problem and problem != self.problem:
+            log.warning("node and chips are not offered together: %s; the layout node is published instead", problem)
+        elif self.problem and not problem:
+            log.info("node and chips can be offered together now")
+        self.problem = problem
+        return desired.fallback if problem else desired.devices
+
+    def _ask(self) -> ServerVersion:
+        try:
+            return self.api.server_version()
+        except ApiError as error:
+            if error.status not in (401, 403, 404):
+                raise
+            return ServerVersion()
+
+
+RESYNC_SECONDS: Final = 2100.0
+"""Mean time between looks without a reason; varies by a seventh, so at most two an hour."""
+SETTLE_SECONDS: Final = (0.1, 0.3)
+"""Between a change by others and the look at it."""
+CALM_SECONDS: Final = 60.0
+"""Without repairs for so long, the next one is done at once again."""
+TOLERATED_CONFLICTS: Final = 3
+"""Conflicts in a row that are no trouble: two instances meet during an update."""
+REFUSALS: Final = frozenset({400, 403, 413, 422})
+"""HTTP statuses that seldom heal by themselves: asked again ever more slowly."""
+
+
+class _Stopped(Exception):  # noqa: N818 # no error: ends the work in progress
+    pass
+
+
+class SliceController:
+    """Publishes one node's pool.
+
+    Args:
+        api: the API server.
+        driver: DRA driver name.
+        node: name of the Node object; it owns the slices and names the pool.
+        instance: this run of the driver.
+        resync_seconds: mean time between looks without a reason.
+        watch_seconds: how long one watch lasts.
+        yield_seconds: how long a newer instance's content is left alone at first.
+        shared_counters: which servers are trusted with counters.
+        backoff: waits after errors.
+    """
+
+    def __init__(
+        self,
+        api: ResourceApi,
+        driver: str,
+        node: str,
+        *,
+        instance: Instance | None = None,
+        resync_seconds: float = RESYNC_SECONDS,
+        watch_seconds: float = WATCH_SECONDS,
+        yield_seconds: float = YIELD_SECONDS,
+        shared_counters: SharedCounters = "auto",
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._api = api
+        self._driver = driver
+        self._node = node
+        self._instance = instance or Instance.here("")
+        self._annotation = f"{driver}/published-by"
+        self._resync_seconds = resync_seconds
+        self._priority = InstancePriority(self._instance, yield_seconds)
+        self._backoff = backoff or Backoff(free=1)
+        self._refusal_backoff = Backoff(cap=300.0)
+        self._repair_backoff = Backoff(first=1.0, free=3)
+        self._last_repair = 0.0
+
+        self._worker = Worker("publishing slices", self._round)
+        self._queue = Queue(self._worker.wake)
+        self._published = threading.Event()
+        self._reflector: Reflector[ResourceSlice] = Reflector(
+            "own slices",
+            lambda: api.list_slices(driver, node),
+            lambda version, seconds: api.watch_slices(driver, node, version, seconds),
+            self._queue.listed,
+            self._queue.happened,
+            watch_seconds=watch_seconds,
+        )
+        self._following = False
+
+        # Of the worker only:
+        self._desired: Desired | None = None
+        self._counter_policy = CounterPolicy(api, shared_counters)
+        self._known: dict[str, str] | None = None
+        """Resource versions of the slices by name."""
+        self._writer = Writer(api, self._annotation, self._instance.stamp, self._before_write, self._count)
+        self._due = math.inf
+        self._not_before = 0.0
+        self._repairing = False
+        self.status = SliceStatus()
+        """Replaced as a whole by the worker: read it once, use that."""
+
+    def start(self) -> None:
+        """Begin to publish as soon as there are desired devices."""
+        self._worker.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Write nothing any more, and end within ``timeout`` seconds; the slices stay."""
+        deadline = time.monotonic() + timeout
+        self._worker.stop(0)
+        self._reflector.stop(timeout)
+        self._worker.stop(max(0.0, deadline - time.monotonic()))
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Its loops, for health reports."""
+        return self._worker, self._reflector.worker
+
+    def set_desired(self, devices: Sequence[Device], fallback: Sequence[Device] = ()) -> None:
+        """Publish these devices from now on. The same as before is no reason to look.
+
+        ``fallback`` is published instead where ``devices`` consume counters and the server cannot be trusted with them.
+        """
+        self._queue.put(Desired(tuple(devices), tuple(fallback)))
+
+    def trigger(self, reason: str) -> None:
+        """Look at once: something happened that may have removed slices, such as a registration with kubelet."""
+        self._queue.put(Trigger(reason))
+
+    def wait_published(self, timeout: float) -> bool:
+        """Whether the slices were published within ``timeout`` seconds."""
+        return self._published.wait(timeout)
+
+    # Worker thread
+
+    def _round(self) -> float:
+        for message in self._queue.take():
+            self._take(message)
+        if self._desired is not None and time.monotonic() >= self._due:
+            try:
+                self._reconcile(self._desired)
+            except _Stopped:
+                return math.inf
+            except DriverError as error:
+                self._failed(error)
+        return max(0.0, self._due - time.monotonic())
+
+    def _take(self, message: Message) -> None:
+        now = time.monotonic()
+        match message:
+            case Desired() if message != self._desired:
+                self._desired = message
+                self._due = max(now, self._not_before)
+            case Trigger(reason):
+                log.info("looking after the slices: %s", reason)
+                self._due = min(self._due, max(now, self._not_before))
+            case Observed() if self._known is not None and message.differs(self._known) and not self.status.last_error:
+                self._repairing = True
+                self._update(published=False)
+                if now - self._last_repair > CALM_SECONDS:
+                    self._repair_backoff.reset()
+                # Slices are wiped, or replaced by another instance, one by one: let that end. The jitter lets one of
+                # two equal instances find that the other has repaired already.
+                pause = random.uniform(*SETTLE_SECONDS)  # noqa: S311 # no secret
+                self._due = min(self._due, now + self._repair_backoff.next(pause))
+                self._last_repair = now
+
+    def _reconcile(self, wanted: Desired) -> None:
+        """Compare with the server, write what is needed, and say when to look again."""
+        try:
+            self._compare(self._counter_policy.choose(wanted))
+        except CountersDropped:
+            self._compare(self._counter_policy.counters_dropped(wanted))
+
+    def _compare(self, devices: tuple[Device, ...]) -> None:
+        node = self._get_node()
+        existing, _ = self._api.list_slices(self._driver, self._node)
+        desired = pool(devices, self._node, node.metadata.uid, self._driver)
+        changes = decide(existing, desired, self._writer.normalized)
+        stamps = [item.metadata.annotations.get(self._annotation, "") for item in existing]
+        found = versions(existing)
+        now = time.monotonic()
+        if not changes.empty and self._priority.defers(stamps, now, as_before=found == self._known):
+            self._known = found
+            self._succeeded(changes, superseded=True)
+            return
+        stored = self._writer.apply(changes)
+        if self._repairing and not changes.empty:
+            self._count("repairs")
+        self._known = versions([*changes.keep, *stored])
+        self._succeeded(changes, superseded=False)
+
+    def _get_node(self) -> Node:
+        try:
+            return self._api.get_node(self._node)
+        except ApiError as error:
+            if not error.object_missing:
+                raise
+            raise ApiError(
+                f"there is no Node object named {self._node!r}",
+                status=404,
+                consequence="its devices are not published, because the Node owns the slices",
+                remedy="check NODE_NAME; if kubelet has yet to register the node, this heals by itself",
+            ) from error
+
+    def _before_write(self) -> None:
+        if self._worker.stopping:
+            raise _Stopped
+        self._worker.beat()
+
+    def _succeeded(self, changes: Changes, *, superseded: bool) -> None:
+        now = time.monotonic()
+        if self.status.last_error:
+            log.info("publishing slices works again")
+        if not changes.empty and not superseded:
+            log.info(
+                "published generation %d: %d deleted, %d updated, %d created",
+                changes.generation,
+                len(changes.delete),
+                len(changes.update),
+                len(changes.create),
+            )
+        self._backoff.reset()
+        self._refusal_backoff.reset()
+        self._not_before = 0.0
+        self._repairing = False
+        self._due = now + self._resync_seconds * random.uniform(6 / 7, 8 / 7)  # noqa: S311 # jitter is no secret
+        if superseded:
+            self._due = min(self._due, self._priority.until)
+            if not self.status.superseded:
+                log.info("a newer instance of the driver publishes for this node; this one leaves it to that")
+        names = self._known or {}
+        self._writer.forget_all_but(names)
+        self._update(
+            published=True,
+            superseded=superseded,
+            slices=len(names),
+            missing=len(changes.create) if superseded else 0,
+            generation=changes.generation,
+            last_error="",
+            failing_since=None,
+            last_success=time.time(),
+            fallback=self._counter_policy.problem,
+            dropped_fields=tuple(sorted(self._writer.dropped)),
+        )
+        self._published.set()
+        if not self._following:
+            self._following = True
+            self._reflector.start()
+
+    def _failed(self, error: DriverError) -> None:
+        status = error.status if isinstance(error, ApiError) else 0
+        retry_after = error.retry_after if isinstance(error, ApiError) else None
+        wait = (self._refusal_backoff if status in REFUSALS else self._backoff).next(retry_after)
+        now = time.monotonic()
+        self._due = now + wait
+        self._not_before = now + (retry_after or 0.0)
+        if status == 409 and self._backoff.tries <= TOLERATED_CONFLICTS:
+            log.info("somebody else changed the slices at the same time; looking again")
+            return
+        log.warning("slices are not up to date: %s (next try in %.1f s)", error, wait)
+        self._update(
+            published=False,
+            errors=self.status.errors + 1,
+            last_error=str(error),
+            failing_since=self.status.failing_since or time.monotonic(),
+        )
+
+    def _count(self, what: str) -> None:
+        self._update(**{what: getattr(self.status, what) + 1})
+
+    def _update(self, **changes: object) -> None:
+        self.status = replace(self.status, **changes)  # type: ignore[arg-type] # names and types are those of the class

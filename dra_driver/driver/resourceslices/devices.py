@@ -1,0 +1,168 @@
+"""From what a node has to the devices that it offers, and back: which chips a device is made of.
+
+A host that is a node of an UltraServer offers the whole node (what AWS documents), its chips, or both; with ``both``, a
+claim for the node and a claim for one of its chips exclude each other by shared counters (``pool``). Other hosts offer
+their chips in any layout.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, Attribute, AttributeSource, Value
+from dra_driver.driver.resourceslices.pool import MAX_COUNTERS, consuming
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.types import Device, DeviceAttribute, DeviceCapacity
+from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.instance_types import lookup
+
+_CHIP = re.compile(re.escape(device_name(0)).removesuffix("0") + r"(0|[1-9][0-9]{0,4})")
+
+
+def chips_of(name: str, chips: Collection[int]) -> tuple[int, ...] | None:
+    """Host indexes of the chips that the device ``name`` is made of, ascending; None when we publish no such device.
+
+    Args:
+        name: of a device of this driver.
+        chips: indexes of all chips of the host (``host_chips``), which are what a whole node is made of.
+    """
+    if name == NODE_DEVICE:
+        return tuple(sorted(set(chips))) or None
+    match = _CHIP.fullmatch(name)
+    return (int(match[1]),) if match else None
+
+
+def host_chips(inventory: NodeInventory) -> tuple[int, ...]:
+    """Indexes of all chips that the host has or should have, ascending.
+
+    A chip that the instance type has belongs to the node also while it is lost: a whole node without it is not whole.
+    """
+    kind = lookup(inventory.instance_type) if inventory.instance_type else None
+    expected = range(kind.devices or 0) if kind is not None else ()
+    return tuple(sorted({*expected, *(device.index for device in inventory.devices)}))
+
+
+Layout = Literal["node", "chips", "both"]
+
+
+def is_ultraserver(inventory: NodeInventory) -> bool:
+    """Whether the host is of a type that is part of an UltraServer, whatever files it has."""
+    kind = lookup(inventory.instance_type) if inventory.instance_type else None
+    return kind is not None and kind.ultraserver is not None
+
+
+def node_problem(inventory: NodeInventory) -> str:
+    """Why an UltraServer host cannot be offered as a whole; "" when it can, and for other hosts."""
+    if not is_ultraserver(inventory):
+        return ""
+    kind = lookup(inventory.instance_type or "")
+    usable = {chip.index for chip in inventory.devices if chip.major is not None and chip.minor is not None}
+    known = {chip.index for chip in inventory.devices}
+    # Where no source says how many chips the type has, the numbers must at least have no gap.
+    expected = set(range((kind.devices if kind else None) or max(known, default=0) + 1))
+    if surplus := known - expected:
+        return f"the instance type {inventory.instance_type} has no {_chips(surplus)}"
+    if lost := expected - usable:
+        return f"{_chips(lost)} cannot be given to a container"
+    if len(expected) > MAX_COUNTERS:
+        return f"{len(expected)} chips are more than the {MAX_COUNTERS} of a whole node"
+    return ""
+
+
+def _chips(indexes: set[int]) -> str:
+    return ", ".join(f"neuron{index}" for index in sorted(indexes)[:MAX_COUNTERS])
+
+
+MAX_TEXT_BYTES = 64
+"""Bytes of an attribute's text (Kubernetes limit)."""
+MAX_ATTRIBUTES = 32
+"""Attributes and capacities of one device (Kubernetes limit)."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a node offers."""
+
+    devices: tuple[Device, ...]
+    """To be published: chips first, by ascending index."""
+    fallback: tuple[Device, ...] = ()
+    """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
+    problem: str = ""
+    """Why the whole node is not offered although it should be, or ""."""
+
+
+def devices(inventory: NodeInventory, layout: Layout = "node") -> tuple[Device, ...]:
+    """The devices of the node's offer."""
+    return offer(inventory, layout).devices
+
+
+def offer(inventory: NodeInventory, layout: Layout = "node") -> Offer:
+    """What a node offers; equal inventories give equal offers.
+
+    A chip whose device numbers cannot be read is not offered: no container could be given it. The device that is the
+    whole node is offered only when ``layout.node_problem`` has nothing to say. All chips have the same set of
+    attributes. Texts that Kubernetes would refuse are left out. With the layout ``both``, devices consume counters, so
+    that the node and its chips exclude each other; they do so also while the node is not offered, so that no allocated
+    device changes its shape.
+    """
+    kind = lookup(inventory.instance_type) if inventory.instance_type else None
+    offered = sorted(
+        (chip for chip in inventory.devices if chip.major is not None and chip.minor is not None),
+        key=lambda chip: chip.index,
+    )
+    chips = [(device_name(chip.index), AttributeSource(inventory, kind, "neuron_device", (chip,))) for chip in offered]
+    if not is_ultraserver(inventory) or layout == "chips":
+        return Offer(_published(chips))
+    problem = node_problem(inventory)
+    whole = [] if problem else [(NODE_DEVICE, AttributeSource(inventory, kind, "neuron_node", tuple(offered)))]
+    node = _published(whole)
+    if layout == "node":
+        return Offer(node, problem=problem)
+    shared = chips[:MAX_COUNTERS]
+    both = zip((*_published(shared), *node), (*shared, *whole), strict=True)
+    counted = tuple(consuming(device, [chip.index for chip in subject.chips]) for device, (_, subject) in both)
+    return Offer(counted, node, problem)
+
+
+def _published(named: Sequence[tuple[str, AttributeSource]]) -> tuple[Device, ...]:
+    """Devices of one resource type."""
+    subjects = [subject for _, subject in named]
+    rows = [row for row in ATTRIBUTES if subjects and subjects[0].resource in row.of]
+    columns = [(row, [_legal(row, row.value(subject)) for subject in subjects]) for row in rows]
+    known = [(row, values) for row, values in columns if None not in values][:MAX_ATTRIBUTES]
+    return tuple(
+        Device(
+            name=name,
+            attributes={row.name: _attribute(row, v[place]) for row, v in known if row.kind != "capacity"},
+            capacity={row.name: DeviceCapacity(str(v[place])) for row, v in known if row.kind == "capacity"},
+        )
+        for place, (name, _) in enumerate(named)
+    )
+
+
+def _attribute(row: Attribute, value: Value) -> DeviceAttribute:
+    if isinstance(value, int):
+        return DeviceAttribute(int_=value)
+    return DeviceAttribute(version=value) if row.kind == "version" else DeviceAttribute(string=value)
+
+
+def _legal(row: Attribute, value: Value) -> Value:
+    """The value, or None for a text that the API server would refuse together with the whole slice."""
+    if not isinstance(value, str) or (value and value.isprintable() and len(value.encode()) <= MAX_TEXT_BYTES):
+        return value
+    if value:
+        _report(row.name, value[:80])
+    return None
+
+
+@lru_cache(maxsize=64)
+def _report(name: str, value: str) -> None:
+    """Log once, not at each reading of the host."""
+    log.warning("attribute %s is left out: %r is longer than %d bytes or not printable", name, value, MAX_TEXT_BYTES)

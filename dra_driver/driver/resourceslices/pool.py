@@ -1,0 +1,134 @@
+"""From devices to the ResourceSlices of one node's pool, with the counters that devices share.
+
+A whole node and its chips exclude each other by one counter set with one counter of value 1 for each chip. A chip
+consumes its own, the node consumes all, and the scheduler gives away only what leaves no counter negative. A server
+that dropped these fields would offer the same chip twice, so devices with counters go only to servers that keep them:
+Kubernetes 1.37 and later. 1.36 has the fields, but its scheduler needs time that grows with the number of all nodes
+that use counters (half a second for each node considered in a cluster of 5,000), and mixes up pools of the same name;
+so there they are used only when an administrator asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from dra_driver.kube.types import (
+    Counter,
+    CounterSet,
+    Device,
+    DeviceCounterConsumption,
+    ObjectMeta,
+    OwnerReference,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    ServerVersion,
+)
+from dra_driver.names import DRIVER_NAME
+from dra_driver.util.errors import DriverError
+
+SharedCounters = Literal["auto", "force"]
+
+COUNTER_SET: Final = "chips"
+MAX_COUNTERS: Final = 32
+"""Counters of one counter set (Kubernetes limit)."""
+MIN_RELEASE: Final = {"auto": (1, 37), "force": (1, 36)}
+"""First release of Kubernetes that counters are used on, by setting."""
+_FIELDS: Final = ("sharedCounters", "devices[].consumesCounters")
+_ONE: Final = Counter("1")
+
+
+def consuming(device: Device, chips: Collection[int]) -> Device:
+    """The device, consuming the counters of the chips that it is made of."""
+    counters = {f"chip-{index}": _ONE for index in sorted(chips)}
+    return msgspec.structs.replace(device, consumes_counters=(DeviceCounterConsumption(COUNTER_SET, counters),))
+
+
+def counter_sets(devices: Sequence[Device]) -> tuple[CounterSet, ...]:
+    """The counter sets that these devices consume from: for each counter as much as the greediest device takes."""
+    sets: dict[str, dict[str, Counter]] = {}
+    for device in devices:
+        for consumption in device.consumes_counters:
+            counters = sets.setdefault(consumption.counter_set, {})
+            for name, counter in consumption.counters.items():
+                counters[name] = max(counter, counters.get(name, counter), key=lambda found: int(found.value))
+    return tuple(CounterSet(name, counters) for name, counters in sets.items())
+
+
+def dropped_counters(fields: Collection[str]) -> bool:
+    """Whether these paths of a slice's ``spec``, which a server did not keep, concern counters."""
+    return any(field.startswith(_FIELDS) for field in fields)
+
+
+def counters_problem(server: ServerVersion, policy: SharedCounters, dropped_by: ServerVersion | None) -> str:
+    """Why devices with counters must not be published on this server; "" when they may.
+
+    Args:
+        server: what the API server says it is.
+        policy: the administrator's setting.
+        dropped_by: the server that did not keep counters when they were last written, or None.
+    """
+    release = server.release
+    least = MIN_RELEASE[policy]
+    if release is None:
+        return f"the API server does not tell its version ({server.git_version!r})"
+    if release < least:
+        hint = ""
+        if policy == "auto" and release >= MIN_RELEASE["force"]:
+            hint = "; --shared-counters force uses them all the same, for clusters of some hundred nodes at most"
+        return (
+            f"shared counters need Kubernetes {least[0]}.{least[1]}, and the API server is {server.git_version}{hint}"
+        )
+    if dropped_by == server:
+        return (
+            f"the API server {server.git_version} did not keep shared counters: its feature gate "
+            "DRAPartitionableDevices is off; restart this driver when it is on"
+        )
+    return ""
+
+
+DEVICES_PER_SLICE = 64
+"""Kubernetes allows 128 until the first device of the slice has a taint or counters, then 64: never plan for more."""
+MAX_PREFIX_LENGTH = 58
+"""Characters of ``generateName`` that the API server keeps in front of its five random ones."""
+
+
+def pool(
+    devices: Sequence[Device], node_name: str, node_uid: str, driver: str = DRIVER_NAME
+) -> tuple[ResourceSlice, ...]:
+    """The slices of a node, in the order of their index; at least one, which says "running, but no devices".
+
+    Counters that devices consume come first, in a slice of their own: a server that drops them shows it before any
+    device is offered, and until all slices are there the scheduler leaves the pool alone.
+
+    The generation is 1 here; ``reconcile.decide`` sets the one to publish. Raises DriverError for a device name that
+    comes twice.
+    """
+    names = [device.name for device in devices]
+    if len(names) != len(set(names)):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise DriverError(f"device names must be unique in a pool: {', '.join(twice)}")
+    parts = [tuple(devices[i : i + DEVICES_PER_SLICE]) for i in range(0, len(devices), DEVICES_PER_SLICE)] or [()]
+    contents: list[tuple[tuple[Device, ...], tuple[CounterSet, ...]]] = [(part, ()) for part in parts]
+    if counters := counter_sets(devices):
+        contents.insert(0, ((), counters))
+    owner = OwnerReference(api_version="v1", kind="Node", name=node_name, uid=node_uid, controller=True)
+    return tuple(
+        ResourceSlice(
+            ObjectMeta(generate_name=name_prefix(index, driver, node_name), owner_references=(owner,)),
+            ResourceSliceSpec(driver, ResourcePool(node_name, 1, len(contents)), node_name, part, shared),
+        )
+        for index, (part, shared) in enumerate(contents)
+    )
+
+
+def name_prefix(index: int, driver: str, node_name: str) -> str:
+    """``generateName`` of a slice. The index comes first because schedulers try slices by name.
+
+    A long node name is cut where the API server would cut it, but so that the prefix stays a legal name.
+    """
+    prefix = f"{index:05x}-{driver}-{node_name}-"
+    return prefix if len(prefix) <= MAX_PREFIX_LENGTH else prefix[: MAX_PREFIX_LENGTH - 1].rstrip("-.") + "-"

@@ -1,0 +1,38 @@
+"""What an administrator sets for a node's agent; the command line documents each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dra_driver.driver.resourceslices.devices import Layout
+from dra_driver.driver.resourceslices.pool import SharedCounters
+from dra_driver.names import DRIVER_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One value for each option, checked."""
+
+    node_name: str
+    pod_uid: str | None
+    host_root: Path
+    cdi_root: Path
+    registrar_dir: Path
+    plugins_dir: Path
+    health_port: int
+    health_address: str
+    metrics_port: int
+    metrics_address: str
+    device_numbering: Literal["renumber", "host"]
+    contiguity: Literal["refuse", "warn", "allow"]
+    ultraserver_layout: Layout
+    shared_counters: SharedCounters
+    ultraserver_labels: Literal["on", "off"]
+    rescan_seconds: float
+
+    @property
+    def state_dir(self) -> Path:
+        """The driver's own directory: the socket and the journal."""
+        return self.plugins_dir / DRIVER_NAME

@@ -1,0 +1,1 @@
+"""Writes the file tree of a host with Neuron devices."""

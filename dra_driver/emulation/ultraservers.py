@@ -1,0 +1,87 @@
+"""Which node of which UltraServer an emulated host is: ``2x4`` is two servers of four nodes.
+
+Nodes are numbered from 1, server by server, and all ids follow from the number, so that hosts that know nothing of each
+other make up whole servers, with the ids that an election gives.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Self
+
+from dra_driver.emulation.options import EmulationOptions
+from dra_driver.emulation.tree import DEFAULT_SERVER_ID
+from dra_driver.topology.instance_types import InstanceType
+from dra_driver.topology.ultraserver import Mode
+from dra_driver.util.errors import DriverError
+
+_FORM = re.compile(r"([1-9][0-9]{0,3})x([24])", re.ASCII)
+_TRAILING_NUMBER = re.compile(r"([0-9]{1,6})\Z", re.ASCII)
+_SERIAL_STEP = 16
+"""Between the serial numbers of two servers; a pair of four nodes may have the number below its server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """So many UltraServers of so many nodes."""
+
+    servers: int
+    nodes: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From ``SERVERSxNODES``; DriverError for anything else."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise DriverError(
+                f"{text[:60]!r} are no UltraServers", remedy="write 2x4 for two servers of four nodes; 2 or 4 nodes"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.servers}x{self.nodes}"
+
+    def options(self, kind: InstanceType, number: int, options: EmulationOptions | None = None) -> EmulationOptions:
+        """``options`` for host ``number`` of these servers; what they say of its place already stays.
+
+        With modes that leave X4 out, the node is one of what an election finds of a server that is not whole.
+
+        Raises:
+            DriverError: there is no such number, or the type is no part of an UltraServer.
+        """
+        given = options or EmulationOptions()
+        if kind.ultraserver is None:
+            raise DriverError(f"{kind.name} is no part of an UltraServer", remedy="leave the UltraServers out")
+        if not 1 <= number <= self.servers * self.nodes:
+            raise DriverError(
+                f"{self} UltraServers have no node number {number}",
+                remedy=f"numbers go from 1 to {self.servers * self.nodes}",
+            )
+        elected, modes = kind.ultraserver.files == "elected", given.ultraserver_modes
+        if modes is None:
+            modes = (Mode.X4, Mode.X2V, Mode.X1) if self.nodes == 4 else (Mode.X2V, Mode.X1)
+        server, node_id = divmod(number - 1, self.nodes)
+        serial, key = int(DEFAULT_SERVER_ID, 16) + server * _SERIAL_STEP, 4
+        # Without an election there is one set, whose options go by the number of a whole server.
+        if elected and Mode.X4 not in modes:
+            serial, node_id, key = serial - node_id // 2, node_id % 2, 2
+        in_set = not elected or any(mode.nodes == key for mode in modes)
+        return replace(
+            given,
+            ultraserver_modes=modes,
+            server_ids=({key: f"{serial:016x}"} if in_set else {}) | dict(given.server_ids),
+            node_ids=({key: node_id} if in_set else {}) | dict(given.node_ids),
+            node_count=self.nodes,
+        )
+
+
+def node_number(name: str) -> int:
+    """The number that a node's name ends with: ``node-3`` is 3. DriverError when there is none."""
+    found = _TRAILING_NUMBER.search(name)
+    if found is None:
+        raise DriverError(
+            f"the name of node {name[:60]!r} does not end with a number, which would tell its place in an UltraServer",
+            remedy="name nodes node-1, node-2 and so on, or leave the emulated UltraServers out",
+        )
+    return int(found[1])

@@ -1,0 +1,218 @@
+"""Writes the file tree of a Neuron host below a directory of its own, and changes it while it is being read.
+
+The driver reads it as it reads a real host; only a banner says that it is emulated. Each file is replaced by a rename,
+so it is read either old or new. Directories below ``whole_below`` (a sysfs device is one) appear and vanish as a whole.
+``commit`` is written last, so that a tree that is being made for the first time can be told from a finished one. A
+marker at the top lists what was written: nothing else is ever removed, and a directory with content but without the
+marker is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from dra_driver.emulation.options import EmulationOptions, check
+from dra_driver.emulation.tree import DEVICES, MODULE_VERSION, DeviceNode, Entry, Link, TextFile, host_files
+from dra_driver.host.discover import EMULATION_MARKER
+from dra_driver.topology.instance_types import InstanceType
+from dra_driver.util.errors import DriverError
+
+_STAGING = ".dra-driver-staging"
+_MARKER_LIMIT = 4 << 20
+_COMMENT = "Written by 'dra-driver emulate-host'. Delete this directory when it is no longer needed."
+
+
+@dataclass(frozen=True, slots=True)
+class TreeWriter:
+    """Where to write and how; ``write`` may be called again and again, also by several processes at a time."""
+
+    root: Path
+    marker: str
+    whole_below: str
+    commit: str
+
+    def write(self, tree: Mapping[str, Entry]) -> None:
+        """Make the directory hold exactly ``tree``. Raises DriverError, before any change where it can."""
+        if os.path.realpath(self.root) == "/":
+            raise DriverError("an emulated host cannot be written to /", remedy="name another directory")
+        try:
+            self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with _locked(self.root):
+                self._replace(tree, self._written_before())
+        except OSError as error:
+            raise DriverError(
+                f"cannot write the emulated host to {self.root}: {error}",
+                consequence="it may be incomplete",
+                remedy="name a directory on a local file system that you may write to, and try again",
+            ) from error
+
+    def _replace(self, tree: Mapping[str, Entry], before: frozenset[str]) -> None:
+        staging = self.root / _STAGING
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        self._put_marker(before | tree.keys())
+        kept = {self._whole(path) for path in tree}
+        for directory in sorted({self._whole(path) for path in before} - kept):
+            self._take_away(directory)
+        new = {directory for directory in kept if directory and not self._path(directory).is_dir()}
+        for path in sorted(tree.keys() - {self.commit}):
+            if self._whole(path) not in new:
+                self._put(path, tree[path])
+        for directory in sorted(new):
+            self._put_whole(directory, tree)
+        for path in sorted(before - tree.keys()):
+            self._remove(path)
+        if self.commit in tree:
+            self._put(self.commit, tree[self.commit])
+        self._put_marker(frozenset(tree))
+        shutil.rmtree(staging)
+
+    def _whole(self, path: str) -> str:
+        """The directory that ``path`` appears with, or "" when it appears on its own."""
+        beyond = path.removeprefix(f"{self.whole_below}/")
+        return f"{self.whole_below}/{beyond.partition('/')[0]}" if beyond != path and "/" in beyond else ""
+
+    def _path(self, path: str) -> Path:
+        """Where ``path`` is, after making sure that nothing on the way leads out of the root."""
+        here = self.root
+        for part in PurePosixPath(path).parts[:-1]:
+            here /= part
+            if here.is_symlink() or not here.is_dir():
+                here.mkdir(mode=0o755)
+        return here / PurePosixPath(path).name
+
+    def _put(self, path: str, entry: Entry) -> None:
+        target = self._path(path)
+        if not _is_there(target, entry):
+            staged = self.root / _STAGING / "entry"
+            _make(staged, entry)
+            staged.replace(target)
+
+    def _put_whole(self, directory: str, tree: Mapping[str, Entry]) -> None:
+        staged = self.root / _STAGING / "directory"
+        for path, entry in tree.items():
+            if self._whole(path) == directory:
+                target = staged / path.removeprefix(f"{directory}/")
+                target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                _make(target, entry)
+        staged.rename(self._path(directory))
+
+    def _take_away(self, directory: str) -> None:
+        if directory and (target := self._path(directory)).is_dir() and not target.is_symlink():
+            gone = self.root / _STAGING / "gone"
+            target.rename(gone)
+            shutil.rmtree(gone)
+
+    def _remove(self, path: str) -> None:
+        """Remove a file that was written before, and the directories that it leaves empty."""
+        target = self.root / path
+        if any((self.root / parent).is_symlink() for parent in PurePosixPath(path).parents):
+            return
+        target.unlink(missing_ok=True)
+        for parent in target.parents:
+            if parent == self.root or not parent.is_dir() or any(parent.iterdir()):
+                return
+            parent.rmdir()
+
+    def _put_marker(self, paths: frozenset[str] | set[str]) -> None:
+        text = json.dumps({"comment": _COMMENT, "paths": sorted(paths)}, indent=1) + "\n"
+        self._put(self.marker, TextFile(text))
+
+    def _written_before(self) -> frozenset[str]:
+        """The paths in the marker; DriverError when the directory holds something and is not ours."""
+        names = {path.name for path in self.root.iterdir()} - {_STAGING}
+        marker = self.root / self.marker
+        if self.marker in names and not marker.is_symlink() and marker.is_file():
+            paths = _marked(marker)
+            if paths is not None:
+                return paths
+        elif not names:
+            return frozenset()
+        raise DriverError(
+            f"{self.root} is not empty and was not made by 'dra-driver emulate-host'",
+            consequence="nothing was written",
+            remedy="name an empty or a new directory",
+        )
+
+
+def _marked(marker: Path) -> frozenset[str] | None:
+    """Relative paths listed in a marker; None when it is not as it was written."""
+    if marker.stat().st_size > _MARKER_LIMIT:
+        return None
+    try:
+        paths = json.loads(marker.read_bytes())["paths"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if not isinstance(paths, list) or not all(isinstance(path, str) and _is_inside(path) for path in paths):
+        return None
+    return frozenset(paths)
+
+
+def _is_inside(path: str) -> bool:
+    return "\0" not in path and all(part not in {"", ".", ".."} for part in path.split("/"))
+
+
+def _is_there(path: Path, entry: Entry) -> bool:
+    """Whether ``path`` already is as it shall be. A plain file is no device node: perhaps one can be made this time."""
+    try:
+        status = path.lstat()
+        if isinstance(entry, Link):
+            return stat.S_ISLNK(status.st_mode) and str(path.readlink()) == entry.target
+        if stat.S_IMODE(status.st_mode) != entry.mode:
+            return False
+        if isinstance(entry, DeviceNode):
+            return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(entry.major, entry.minor)
+        return stat.S_ISREG(status.st_mode) and path.read_bytes() == entry.text.encode()
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
+def _make(path: Path, entry: Entry) -> None:
+    if isinstance(entry, Link):
+        path.symlink_to(entry.target)
+        return
+    if isinstance(entry, TextFile):
+        path.write_bytes(entry.text.encode())
+    else:
+        try:
+            os.mknod(path, stat.S_IFCHR, os.makedev(entry.major, entry.minor))
+        except OSError:
+            # Without CAP_MKNOD, or on a file system without device nodes, a plain file stands in.
+            path.write_bytes(b"")
+    path.chmod(entry.mode)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """One writer at a time."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+__all__ = ["EmulationOptions", "write_host"]
+
+
+def write_host(root: Path, kind: InstanceType, options: EmulationOptions | None = None) -> None:
+    """Make ``root`` an emulated host of type ``kind``, in place of the one that was written there before.
+
+    A driver that reads it meanwhile sees old or new files, never half of one. Device nodes are character devices with
+    the numbers of the null device where this process may make them, else plain files.
+
+    Raises:
+        DriverError: an option is impossible for the type; ``root`` is ``/``, holds something else, or is not writable.
+    """
+    chosen = options or EmulationOptions()
+    check(kind, chosen)
+    TreeWriter(root, EMULATION_MARKER, whole_below=DEVICES, commit=MODULE_VERSION).write(host_files(kind, chosen))

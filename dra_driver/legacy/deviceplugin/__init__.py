@@ -1,1 +1,0 @@
-"""One node's chips are offered by the DRA driver or by a device plugin, never by both."""

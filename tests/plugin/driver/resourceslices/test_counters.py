@@ -1,0 +1,174 @@
+"""Node and chips offered together: which servers get them, and that no chip is ever offered twice on the way."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.devices import chips_of, devices
+from dra_driver.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.names import NODE_DEVICE, device_name
+from tests.builders.publisher import NODE, published, publishing
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+from tests.eventually import eventually
+
+HOST = NodeInventory(
+    "trn2u.48xlarge",
+    "2.30.0.0",
+    tuple(NeuronDevice(i, 240, i, None, 8, None, None, None, None, None) for i in range(16)),
+)
+BOTH = [*(device_name(i) for i in range(16)), NODE_DEVICE]
+ONLY_NODE = [NODE_DEVICE]
+DROPPED = ("spec.sharedCounters", "spec.devices[].consumesCounters")
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        running.add_node(NODE)
+        yield running
+
+
+def ask_for(publisher: SliceController, layout: Any = "both") -> None:
+    publisher.set_desired(devices(HOST, layout), devices(HOST, "node"))
+
+
+def shows(server: ApiServer, names: list[str]) -> None:
+    eventually(lambda: published(server) == names, what=f"{names}")
+
+
+def moments(server: ApiServer) -> Iterator[list[Object]]:
+    """The pool after each write, as a scheduler sees it: newest generation only, and nothing while it is incomplete."""
+    slices: dict[str, Object] = {}
+    for event in server.store.events:
+        if event.kind != "resourceslices":
+            continue
+        slices[event.object["metadata"]["name"]] = event.object
+        if event.type == "DELETED":
+            del slices[event.object["metadata"]["name"]]
+        newest = max((item["spec"]["pool"]["generation"] for item in slices.values()), default=0)
+        current = [item for item in slices.values() if item["spec"]["pool"]["generation"] == newest]
+        complete = all(item["spec"]["pool"]["resourceSliceCount"] == len(current) for item in current)
+        yield current if complete else []
+
+
+def no_chip_was_ever_offered_twice(server: ApiServer) -> None:
+    seen = 0
+    for slices in moments(server):
+        offered = [device for item in slices for device in item["spec"].get("devices") or []]
+        sets = [found["name"] for item in slices for found in item["spec"].get("sharedCounters") or []]
+        free = [
+            device
+            for device in offered
+            if not all(used["counterSet"] in sets for used in device.get("consumesCounters") or [{"counterSet": None}])
+        ]
+        chips = [chip for device in free for chip in chips_of(device["name"], range(16)) or ()]
+        assert len(chips) == len(set(chips)), [device["name"] for device in free]
+        seen += bool(offered)
+    assert seen, "nothing was offered at any time"
+
+
+def test_node_and_chips_are_published_with_counters_on_a_server_that_keeps_them(server: ApiServer) -> None:
+    with publishing(server, resync_seconds=1000) as publisher:
+        ask_for(publisher)
+        shows(server, BOTH)
+        assert publisher.wait_published(5)
+        first, second = server.slices()
+        assert len(first["spec"]["sharedCounters"][0]["counters"]) == 16
+        assert len(second["spec"]["devices"][-1]["consumesCounters"][0]["counters"]) == 16
+        assert publisher.status.fallback == ""
+        publisher.trigger("again")
+        time.sleep(0.3)
+        assert server.writes() == 2
+    no_chip_was_ever_offered_twice(server)
+
+
+@pytest.mark.parametrize(
+    ("version", "policy", "names"),
+    [
+        ("v1.37.0", "auto", BOTH),
+        ("v1.36.3", "auto", ONLY_NODE),
+        ("v1.36.3", "force", BOTH),
+        ("v1.34.4", "force", ONLY_NODE),
+    ],
+)
+def test_the_version_of_the_server_decides(
+    server: ApiServer, version: str, policy: Any, names: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.git_version = version
+    with caplog.at_level(logging.WARNING), publishing(server, shared_counters=policy) as publisher:
+        ask_for(publisher)
+        shows(server, names)
+        assert publisher.wait_published(5)
+        assert (publisher.status.fallback != "") == (names == ONLY_NODE)
+        assert (version in caplog.text) == (names == ONLY_NODE)
+
+
+@pytest.mark.parametrize("dropped", [DROPPED, DROPPED[:1], DROPPED[1:]], ids=["both", "declared", "consumed"])
+def test_a_server_that_drops_counters_gets_the_node_alone(
+    server: ApiServer, dropped: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.dropped_fields = dropped
+    with caplog.at_level(logging.WARNING), publishing(server) as publisher:
+        ask_for(publisher)
+        shows(server, ONLY_NODE)
+        assert publisher.wait_published(5)
+        assert "DRAPartitionableDevices" in publisher.status.fallback
+        assert "DRAPartitionableDevices" in caplog.text
+        writes = server.writes()
+        publisher.trigger("again")
+        time.sleep(0.3)
+        assert server.writes() == writes, "it does not try again and again"
+    if DROPPED[0] in dropped:  # as one feature gate does it: seen in the slice that is written before any device
+        no_chip_was_ever_offered_twice(server)
+
+
+def test_an_upgrade_of_the_cluster_is_noticed_at_the_next_look(server: ApiServer) -> None:
+    server.git_version = "v1.36.3"
+    with publishing(server, resync_seconds=0.3) as publisher:
+        ask_for(publisher)
+        shows(server, ONLY_NODE)
+        server.git_version = "v1.37.1"
+        shows(server, BOTH)
+        eventually(lambda: publisher.status.fallback == "")
+        server.git_version = "v1.36.3"
+        shows(server, ONLY_NODE)
+    no_chip_was_ever_offered_twice(server)
+
+
+def test_changes_of_the_layout_offer_no_chip_twice(server: ApiServer) -> None:
+    layouts: list[tuple[Any, list[str]]] = [
+        ("node", ONLY_NODE),
+        ("both", BOTH),
+        ("chips", BOTH[:-1]),
+        ("both", BOTH),
+        ("node", ONLY_NODE),
+        ("chips", BOTH[:-1]),
+    ]
+    for started, (layout, names) in enumerate(layouts):
+        with publishing(server, started=1000 + started) as publisher:
+            ask_for(publisher, layout)
+            shows(server, names)
+    no_chip_was_ever_offered_twice(server)
+
+
+def test_a_server_that_does_not_tell_its_version_gets_the_node_alone(server: ApiServer) -> None:
+    server.fail(403, times=1000, path="^/version$")
+    with publishing(server) as publisher:
+        ask_for(publisher)
+        shows(server, ONLY_NODE)
+        assert publisher.wait_published(5)
+        assert "does not tell" in publisher.status.fallback
+
+
+def test_a_server_that_cannot_be_asked_for_its_version_is_asked_again(server: ApiServer) -> None:
+    server.fail(500, times=2, path="^/version$")
+    with publishing(server) as publisher:
+        ask_for(publisher)
+        shows(server, BOTH)

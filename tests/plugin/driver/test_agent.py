@@ -1,0 +1,315 @@
+"""The whole agent as a process: what an administrator sees of it from start to stop."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.emulation.tree import DEVICES
+from dra_driver.emulation.writer import EmulationOptions, write_host
+from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.instance_types import resolve_emulation
+from tests.builders.agent import NODE, TOKEN, World, agent, free_port, health, node, scraped
+from tests.builders.host import renumber
+from tests.doubles.kubelet import Claim, KubeletError
+from tests.eventually import eventually
+
+ROW = [("neurons", f"neuron-device-{index}") for index in (4, 5, 6, 7)]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A short path: sockets lie below it, and theirs may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="a-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def world(directory: Path) -> Iterator[World]:
+    with node(directory) as made:
+        yield made
+
+
+def claim(world: World, name: str = "claim", devices: list[tuple[str, str]] = ROW) -> Claim:
+    stored = world.server.add_claim("default", name, devices=devices, node=NODE)
+    return Claim("default", name, stored["metadata"]["uid"], (DRIVER_NAME,))
+
+
+def test_a_claim_is_prepared_from_registration_to_cdi_spec_and_taken_back(world: World) -> None:
+    with agent(world) as running:
+        running.ready()
+        wanted = claim(world)
+
+        prepared = world.kubelet.prepare("pod", [wanted])[wanted.uid]
+
+        assert [device.name for device in prepared] == [name for _, name in ROW]
+        (spec,) = world.specs()
+        named = {f"{spec['kind']}={device['name']}": device["containerEdits"] for device in spec["devices"]}
+        paths = [named[device.cdi_ids[0]]["deviceNodes"][0]["path"] for device in prepared]
+        assert paths == ["/dev/neuron0", "/dev/neuron1", "/dev/neuron2", "/dev/neuron3"]
+        assert "NEURON_LOGICAL_NC_CONFIG=2" in named[prepared[0].cdi_ids[0]]["env"]
+
+        world.kubelet.unprepare("pod")
+        assert world.specs() == []
+
+
+def test_slices_come_back_within_two_seconds_of_a_kubelet_restart(world: World) -> None:
+    with agent(world) as running:
+        running.ready()
+        world.kubelet.stop()
+        world.server.wipe_slices(NODE)
+        wiped = time.monotonic()
+        world.kubelet.start()
+        eventually(lambda: len(world.offered()) == 16, within=2.0, what="16 devices again")
+        assert time.monotonic() - wiped < 2.0
+
+
+def test_a_restart_that_changes_nothing_writes_nothing(world: World) -> None:
+    with agent(world) as running:
+        running.ready()
+        assert running.terminate() == 0
+    assert len(world.offered()) == 16, "the slices stay when the driver stops"
+    assert list(world.kubelet.registry_dir.iterdir()) == [], "its sockets do not"
+    writes = world.server.writes()
+    with agent(world) as running:
+        running.ready()
+        eventually(lambda: "kubelet registered the driver" in running.log, what="the look after registration")
+        world.kubelet.wait_registered(DRIVER_NAME)
+        time.sleep(0.5)
+        assert world.server.writes() == writes
+
+
+def test_an_idle_agent_asks_for_nothing(world: World) -> None:
+    with agent(world) as running:
+        running.ready()
+        eventually(lambda: "looking after the slices" in running.log, what="the look after registration")
+        time.sleep(1.0)  # the watches open
+        requests = len(world.server.requests)
+        time.sleep(2.0)
+        assert len(world.server.requests) == requests
+
+
+def test_a_label_that_the_cloud_sets_later_becomes_an_attribute(world: World) -> None:
+    with agent(world) as running:
+        running.ready()
+        assert world.attributes("networkNodeLayer1") == set()
+        world.server.store.update("nodes", NODE, labelled(world, {"topology.k8s.aws/network-node-layer-1": "nn-1"}))
+        eventually(lambda: world.attributes("networkNodeLayer1") == {"nn-1"}, what="the attribute")
+
+
+def test_without_an_api_server_kubelet_is_served_and_the_first_write_is_complete(directory: Path) -> None:
+    with node(directory) as world:
+        labels = labelled(world, {"topology.k8s.aws/network-node-layer-1": "nn-1"})
+        world.server.store.update("nodes", NODE, labels)
+        world.server.stop()
+        with agent(world) as running:
+            running.ready(published=False)
+            world.server.start()
+            eventually(world.offered, within=20, what="slices")
+            assert world.attributes("networkNodeLayer1") == {"nn-1"}
+            assert world.server.writes() == 1
+
+
+def test_the_emulated_host_has_the_kernel_driver_version_asked_for(world: World) -> None:
+    with agent(world, "--emulated-driver-version", "2.24.7.0") as running:
+        running.ready()
+        assert world.attributes("neuronDriverVersion") == {"2.24.7.0"}
+
+
+def test_a_chip_that_falls_off_is_withdrawn_and_its_claim_refused_with_the_reason(world: World) -> None:
+    with agent(world) as running:
+        running.ready()
+        for folder in ("sys/devices/virtual/neuron_device/neuron5", "dev/neuron5"):
+            path = world.host / folder
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        eventually(lambda: "neuron-device-5" not in world.offered(), what="15 devices")
+        assert len(world.offered()) == 15
+        with pytest.raises(KubeletError, match="no chip 5 on this host"):
+            world.kubelet.prepare("pod", [claim(world)])
+
+
+SELDOM = ("--rescan-seconds", "3600")
+"""The host is scanned at the start, and not again while the test runs."""
+
+
+def device_numbers(world: World) -> set[tuple[int, int]]:
+    """Major and minor of all nodes in the CDI specs."""
+    devices = [device for spec in world.specs() for device in spec["devices"]]
+    nodes = [node for device in devices for node in device["containerEdits"]["deviceNodes"]]
+    return {(node["major"], node["minor"]) for node in nodes}
+
+
+def test_a_claim_gets_the_device_numbers_of_its_preparation_not_those_of_the_last_scan(world: World) -> None:
+    with agent(world, *SELDOM) as running:
+        running.ready()
+        for index in range(16):  # the kernel module is loaded anew and gets another major
+            renumber(world.host, index, 251)
+        wanted = claim(world)
+        world.kubelet.prepare("pod", [wanted])
+        assert device_numbers(world) == {(251, index) for index in (4, 5, 6, 7)}
+        # A retry too: kubelet forgets at its restart what is prepared.
+        for index in range(16):
+            renumber(world.host, index, 252)
+        world.kubelet.restart()
+        world.kubelet.wait_registered(DRIVER_NAME)
+        world.kubelet.prepare("pod", [wanted])
+        assert device_numbers(world) == {(252, index) for index in (4, 5, 6, 7)}
+
+
+def test_a_chip_is_given_or_refused_by_what_the_host_has_at_the_preparation(world: World) -> None:
+    with agent(world, *SELDOM) as running:
+        running.ready()
+        directory = world.host / DEVICES / "neuron5"
+        directory.rename(world.root / "neuron5")
+        wanted = claim(world)
+        with pytest.raises(KubeletError, match="no chip 5 on this host"):
+            world.kubelet.prepare("pod", [wanted])
+        (world.root / "neuron5").rename(directory)
+        (world.host / "dev/neuron5").unlink()
+        with pytest.raises(KubeletError, match="/dev/neuron5 is missing on the host"):
+            world.kubelet.prepare("pod", [wanted])
+        (world.host / "dev/neuron5").touch()
+        assert world.kubelet.prepare("pod", [wanted])
+
+
+def test_a_chip_that_came_after_the_last_scan_is_given_to_the_claim_that_has_it(world: World) -> None:
+    """As after a boot in which the kernel module is loaded later than the driver starts."""
+    write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions(missing=frozenset({5})))
+    with agent(world, "--emulate", "", "--host-root", str(world.host), *SELDOM) as running:
+        running.ready()
+        write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
+        assert world.kubelet.prepare("pod", [claim(world)])
+        assert "neuron-device-5" not in world.offered(), "what is published waits for the next scan"
+
+
+def test_readiness_tells_at_once_that_slices_cannot_be_published_and_liveness_does_not_restart_for_it(
+    world: World,
+) -> None:
+    port = free_port()
+    with agent(world, "--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1") as running:
+        running.ready()
+        eventually(lambda: health(port, "readiness") == "SERVING", what="readiness")
+        assert health(port, "liveness") == "SERVING"
+        world.server.fail(500, times=10_000)
+        world.server.wipe_slices(NODE)
+        world.server.close_watches()
+        world.kubelet.restart()
+        eventually(lambda: health(port, "readiness") == "NOT_SERVING", within=10, what="no readiness")
+        eventually(lambda: health(port, "liveness") == "SERVING", what="liveness")
+
+
+def test_liveness_tells_that_kubelet_refuses_the_driver(directory: Path) -> None:
+    port = free_port()
+    with node(directory) as world:
+        world.kubelet.refuse = lambda driver: f"{driver} is not wanted"
+        with agent(world, "--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1") as running:
+            eventually(lambda: "is not wanted" in running.log, within=20, what="kubelet's reason in the log")
+            eventually(lambda: health(port, "liveness") == "NOT_SERVING", what="the truth")
+
+
+def test_metrics_count_what_was_done(world: World) -> None:
+    port = free_port()
+    with agent(world, "--metrics-port", str(port)) as running:
+        running.ready()
+        world.kubelet.prepare("pod", [claim(world)])
+        text = scraped(port)
+        assert 'neuron_dra_driver_claim_operation_seconds_count{operation="prepare",result="ok"} 1.0' in text
+        assert "neuron_dra_driver_prepared_claims 1.0" in text
+        assert 'neuron_dra_driver_slice_writes_total{verb="create"} 1.0' in text
+
+
+def test_the_log_holds_no_token_at_the_highest_verbosity(world: World) -> None:
+    with agent(world, "--v=10", "--log-format", "json") as running:
+        running.ready()
+        world.kubelet.prepare("pod", [claim(world)])
+        running.terminate()
+        assert "neuron-device-4" in running.log
+        assert TOKEN not in running.log
+
+
+def test_the_highest_verbosity_logs_each_request_to_the_api_server(world: World) -> None:
+    with agent(world, "--v=6") as running:
+        running.ready()
+        eventually(lambda: "POST /apis/resource.k8s.io/v1/resourceslices: 201" in running.log, what="the write")
+        assert f"GET /api/v1/nodes/{NODE}: 200" in running.log
+
+
+def test_emulated_hardware_is_announced_however_it_came_about(world: World) -> None:
+    write_host(world.host, resolve_emulation("trn1.32xlarge"), EmulationOptions())
+    with agent(world, "--emulate", "", "--host-root", str(world.host)) as running:
+        running.ready()
+        assert "EMULATED hardware (trn1.32xlarge)" in running.log
+
+
+def test_a_second_instance_takes_over_without_a_write_and_serves_what_the_first_prepared(world: World) -> None:
+    first_uid, second_uid = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
+    with agent(world, "--pod-uid", first_uid) as first:
+        first.ready()
+        wanted = claim(world)
+        world.kubelet.prepare("pod", [wanted])
+        writes = world.server.writes()
+        with agent(world, "--pod-uid", second_uid) as second:
+            world.kubelet.wait_registered(DRIVER_NAME, instances=2)
+            eventually(lambda: "kubelet registered the driver" in second.log, what="the second's look")
+            assert first.terminate() == 0
+            world.kubelet.wait_registered(DRIVER_NAME, instances=1)
+            other = claim(world, "other", devices=[("neurons", "neuron-device-5")])
+            with pytest.raises(KubeletError, match=f"still prepared for claim default/claim \\({wanted.uid}\\)"):
+                world.kubelet.prepare("other-pod", [other])
+            world.kubelet.unprepare("pod")
+            assert world.specs() == []
+            assert world.server.writes() == writes
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--node-name", ""), "NODE_NAME"),
+        (("--emulate", "p5.48xlarge"), "p5.48xlarge"),
+        (("--emulated-driver-version", "newest"), "newest"),
+        (("--emulated-ultraservers", "2x3"), "write 2x4 for two servers of four nodes"),
+        (("--emulated-ultraservers", "2x4"), "does not end with a number"),
+        (("--device-numbering", "random"), "renumber, host"),
+        (("--ultraserver-layout", "all"), "node, chips, both"),
+        (("--shared-counters", "always"), "auto, force"),
+        (("--ultraserver-labels", "yes"), "on, off"),
+        (("--healthcheck-port", "many"), "--healthcheck-port"),
+        (("--rescan-seconds", "0"), "from 0.1 to 3600"),
+        (("--rescan-seconds", "nan"), "--rescan-seconds"),
+    ],
+)
+def test_bad_options_are_explained_with_exit_status_2(world: World, options: tuple[str, str], text: str) -> None:
+    done = subprocess.run(world.command(*options), check=False, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2, done.stderr
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_kubeconfig_is_explained(world: World, tmp_path: Path) -> None:
+    command = world.command("--kubeconfig", str(tmp_path / "nowhere"))
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert "no access to the API server is configured" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_health_port_ends_the_agent_with_the_reason(world: World) -> None:
+    port = free_port()
+    with agent(world, "--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1") as first:
+        first.ready()
+        with agent(world, "--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1") as second:
+            assert second.process.wait(timeout=20) == 1
+            assert "cannot listen" in second.log
+            assert "Traceback" not in second.log
+
+
+def labelled(world: World, labels: dict[str, str]) -> dict[str, object]:
+    """The Node object with more labels."""
+    (item,) = world.server.store.list("nodes", lambda item: item["metadata"]["name"] == NODE)[0]
+    return {**item, "metadata": {**item["metadata"], "labels": {**item["metadata"].get("labels", {}), **labels}}}

@@ -1,0 +1,105 @@
+"""What the agent as a process publishes and labels on a node of an UltraServer, through an election and restarts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dra_driver.driver.node_labels import KEYS
+from dra_driver.emulation.writer import EmulationOptions, write_host
+from dra_driver.names import NODE_DEVICE, device_name
+from tests.builders.agent import (
+    NODE,
+    THIRD,
+    TRN2U,
+    Agent,
+    World,
+    agent_on_host,
+    free_port,
+    scraped,
+    third_of_four,
+)
+from tests.eventually import eventually
+
+LABELS = {
+    "neuron.amazonaws.com/ultraserver-mode": "1_2_4",
+    "neuron.amazonaws.com/ultraserver-server-id-2": "1a2b3c4d5e6f7080",
+    "neuron.amazonaws.com/ultraserver-node-id-2": "0",
+    "neuron.amazonaws.com/ultraserver-server-id-4": "1a2b3c4d5e6f7081",
+    "neuron.amazonaws.com/ultraserver-node-id-4": "2",
+}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with third_of_four() as made:
+        yield made
+
+
+def labels(world: World) -> dict[str, str]:
+    found = world.server.store.get("nodes", NODE)["metadata"]["labels"]
+    return {key: value for key, value in found.items() if key in KEYS}
+
+
+def labelled(world: World, running: Agent, wanted: dict[str, str]) -> None:
+    running.ready()
+    eventually(lambda: labels(world) == wanted, within=10, what=f"{wanted}")
+
+
+def offers(world: World, names: list[str]) -> None:
+    eventually(lambda: world.offered() == names, within=10, what=f"{names}")
+
+
+def patches(world: World) -> int:
+    return world.server.count("PATCH", "/nodes/")
+
+
+def test_labels_are_written_once_in_a_life_and_survive_elections_and_restarts(world: World) -> None:
+    with agent_on_host(world) as running:
+        labelled(world, running, LABELS)
+        write_host(world.host, TRN2U, EmulationOptions(busy=True))
+        eventually(lambda: world.attributes("ultraserverModes") == {"electing"}, within=10, what="the election")
+        assert labels(world) == LABELS
+        write_host(world.host, TRN2U, THIRD)
+        eventually(lambda: world.attributes("ultraserverModes") == {"X4,X2V,X1"}, within=10, what="its end")
+        assert running.terminate() == 0
+    with agent_on_host(world) as running:
+        labelled(world, running, LABELS)
+        time.sleep(0.5)
+    assert patches(world) == 1
+
+
+def test_turned_off_the_labels_are_taken_away(world: World) -> None:
+    with agent_on_host(world) as running:
+        labelled(world, running, LABELS)
+    for _ in range(2):
+        with agent_on_host(world, "--ultraserver-labels", "off") as running:
+            labelled(world, running, {})
+    assert patches(world) == 2
+
+
+def test_the_layout_decides_what_is_offered(world: World) -> None:
+    chips = [device_name(index) for index in range(16)]
+    port = free_port()
+    for layout, names in (("node", [NODE_DEVICE]), ("both", [*chips, NODE_DEVICE]), ("chips", chips)):
+        with agent_on_host(world, "--ultraserver-layout", layout) as running:
+            running.ready()
+            offers(world, names)
+    world.server.git_version = "v1.36.3"
+    with agent_on_host(world, "--ultraserver-layout", "both", "--metrics-port", str(port)) as running:
+        running.ready()
+        offers(world, [NODE_DEVICE])
+        eventually(lambda: "neuron_dra_driver_slices_fallback 1.0" in scraped(port), what="the metric")
+        assert "shared counters need Kubernetes 1.37" in running.log
+
+
+def test_a_node_that_lacks_a_chip_says_so_and_offers_nothing(world: World) -> None:
+    port = free_port()
+    write_host(world.host, TRN2U, EmulationOptions(missing=frozenset({3})))
+    with agent_on_host(world, "--metrics-port", str(port)) as running:
+        running.ready()
+        eventually(lambda: "neuron_dra_driver_node_not_offered 1.0" in scraped(port), what="the metric")
+        assert "the whole node is not offered: neuron3 cannot be given to a container" in running.log
+        assert world.offered() == []

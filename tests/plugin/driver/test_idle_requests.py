@@ -1,0 +1,74 @@
+"""What a node at rest asks of the API server: an hour of it in six seconds, with every interval 600 times shorter."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from dra_driver.driver.agent import NodeAgent
+from dra_driver.driver.claims import reconcile
+from dra_driver.driver.resourceslices import controller
+from dra_driver.kube import watch
+from dra_driver.names import DRIVER_NAME
+from tests.builders.agent import NODE, World, agent_here, node
+from tests.doubles.kubelet import Claim
+from tests.eventually import eventually
+
+FASTER = 600
+HOUR = 3600 / FASTER
+MAX_AN_HOUR = 30
+"""Requests of one node, renewals of watches included."""
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The waits between watches depend on these two together: the server ends a watch after whole seconds only.
+    seconds = watch.WATCH_SECONDS / FASTER
+    assert seconds == 1
+    follow, publish = watch.Reflector.__init__.__kwdefaults__, controller.SliceController.__init__.__kwdefaults__
+    assert follow is not None
+    assert publish is not None
+    monkeypatch.setitem(follow, "watch_seconds", seconds)
+    monkeypatch.setitem(publish, "watch_seconds", seconds)
+    monkeypatch.setitem(publish, "resync_seconds", controller.RESYNC_SECONDS / FASTER)
+    for module, name in (
+        (watch, "STABLE_SECONDS"),
+        (reconcile, "INTERVAL"),
+        (reconcile, "CHECK_AGAIN"),
+        (reconcile, "CHECK_SPACING"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name) / FASTER)
+
+
+def started(world: World) -> NodeAgent:
+    agent = agent_here(world, "trn2.48xlarge", faster=FASTER)
+    agent.start()
+    return agent
+
+
+@pytest.mark.parametrize("claims", [0, 16])
+@pytest.mark.usefixtures("fast")
+def test_an_idle_hour_is_at_most_thirty_requests_and_no_write(claims: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="i-") as directory, node(Path(directory)) as world:
+        agent = started(world)
+        try:
+            world.kubelet.wait_registered(DRIVER_NAME)
+            for index in range(claims):
+                devices = [("chip", f"neuron-device-{index}")]
+                stored = world.server.add_claim("default", f"claim-{index}", devices=devices, node=NODE)
+                wanted = Claim("default", f"claim-{index}", stored["metadata"]["uid"], (DRIVER_NAME,))
+                world.kubelet.prepare(f"pod-{index}", [wanted])
+            eventually(lambda: agent.readiness() == [], what="slices and registration")
+            time.sleep(0.5)
+            world.server.requests.clear()
+
+            time.sleep(HOUR)
+
+            asked = [(request.method, request.path) for request in list(world.server.requests)]
+        finally:
+            agent.stop()
+    assert {method for method, _ in asked} == {"GET"}
+    assert 10 <= len(asked) <= MAX_AN_HOUR, asked

@@ -1,0 +1,64 @@
+"""Programs that run until they are ended by a signal."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dra_driver.cli import daemon
+from dra_driver.util.errors import UsageError
+
+PROGRAM = """
+import signal, time
+from dra_driver.cli import daemon
+
+class Nothing:
+    def start(self): pass
+    def stop(self): pass
+
+end = time.monotonic() + 2.0
+while time.monotonic() < end:
+    for pause in range(10, 60):
+        with daemon.stopped_by_signals() as stop:
+            signal.signal(signal.SIGALRM, lambda *_: None)
+            signal.setitimer(signal.ITIMER_REAL, pause / 1e6)
+            daemon.run_until(stop, Nothing())
+"""
+"""A signal just before, while and after it begins to wait: the wait ends in each case."""
+
+
+def test_a_signal_ends_a_program_at_whatever_moment_it_comes() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], timeout=30, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_sigterm_and_sigint_end_a_program_that_waits(number: signal.Signals) -> None:
+    code = (
+        PROGRAM.partition("end =")[0]
+        + "with daemon.stopped_by_signals() as stop: print(flush=True); daemon.run_until(stop, Nothing())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        running.send_signal(number)
+        assert running.wait(10) == 0
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_what_signals_did_before_is_put_back_and_nothing_is_left_open() -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    files = open_files()
+    with pytest.raises(UsageError), daemon.stopped_by_signals() as stop:
+        assert open_files() > files
+        raise UsageError("a start that fails")
+    stop.set()  # a thread that reports its death late
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert open_files() == files

@@ -1,0 +1,74 @@
+"""``dra-driver extender``: its options, their environment variables, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import pytest
+
+from dra_driver.cli import extender
+from dra_driver.cli.main import main
+from dra_driver.legacy.extender.service import Settings
+from dra_driver.util.errors import UsageError
+
+VARIABLES = [variable for _, variable, _, _ in extender.OPTIONS]
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+
+
+def settings(*arguments: str) -> tuple[Settings, int]:
+    parser = argparse.ArgumentParser()
+    extender.register(parser.add_subparsers())
+    values = extender.effective(vars(parser.parse_args(["extender", *arguments])), os.environ)
+    return extender.settings(values), values["metrics_port"]
+
+
+def test_without_options_it_listens_for_pods_and_waits_for_the_lease() -> None:
+    found, metrics = settings()
+    assert (found.address, found.port, found.tls, found.namespace) == ("0.0.0.0", 12345, None, "kube-system")
+    assert (found.leader_elect, found.advertise, metrics) == (True, "", -1)
+
+
+def test_two_processes_have_two_identities() -> None:
+    assert settings()[0].identity != settings()[0].identity
+
+
+def test_the_environment_counts_and_options_count_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in {"PORT": "1", "POD_IP": "10.0.0.1", "POD_NAMESPACE": "ns", "METRICS_PORT": "9"}.items():
+        monkeypatch.setenv(variable, value)
+    found, metrics = settings("--port", "2", "--no-leader-elect", "--tls-cert", "c", "--tls-key", "k")
+    assert (found.port, found.advertise, found.namespace, metrics) == (2, "10.0.0.1", "ns", 9)
+    assert not found.leader_elect
+    assert found.tls is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--port", "65536"), "--port is '65536'; give a number from 0 to 65535"),
+        (("--port", "x"), "--port is 'x'"),
+        (("--metrics-port", "65536"), "--metrics-port is '65536'"),
+        (("--tls-key", "k"), "only one of --tls-cert and --tls-key is given"),
+    ],
+)
+def test_wrong_options_are_explained(arguments: tuple[str, ...], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        settings(*arguments)
+
+
+def test_a_wrong_log_format_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extender", "--log-format", "xml"]) == 2
+    assert "--log-format ($LOG_FORMAT) is 'xml'; use one of: text, json" in capsys.readouterr().err
+
+
+def test_help_shows_a_command_to_try_and_the_schedulers_side(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["extender", "--help"])
+    shown = capsys.readouterr().out
+    for text in ("dra-driver extender --kubeconfig", "nodeCacheCapable: true", "bindVerb: bind", *VARIABLES):
+        assert text in shown

@@ -1,0 +1,416 @@
+"""The pure part of the device plugin: what is offered, which container is meant, what it gets, what is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.host.inventory import Finding, NeuronDevice, NodeInventory
+from dra_driver.kubelet.client import PodDevices
+from dra_driver.legacy.annotations import (
+    ALLOCATED,
+    ALLOCATION,
+    CORES,
+    IDS,
+    RESOURCE_TYPE,
+    UNUSABLE,
+    PodAnnotations,
+    Share,
+    from_mapping,
+    ranges,
+    read,
+    write,
+)
+from dra_driver.legacy.device_plugin.choosing import AllocateError, choose, find, prefer
+from dra_driver.legacy.device_plugin.devices import AnswerSettings, Offer, answer, cdi_spec, offer, plugin_devices
+from dra_driver.legacy.device_plugin.recording import FAILED, records, unusable_annotations
+from dra_driver.legacy.device_plugin.snapshot import BoundPod, Snapshot, share_of, taken_by, waits, withheld
+from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
+from dra_driver.legacy.rules import Resource, candidates, counts
+from dra_driver.topology.instance_types import INSTANCE_TYPES, resolve
+
+DEVICE, CORE = Resource.DEVICE, Resource.CORE
+
+
+def inventory(kind: str | None, indexes: range | list[int], **changes: Any) -> NodeInventory:
+    row = resolve(kind) if kind else None
+    devices = tuple(
+        NeuronDevice(
+            index=index,
+            major=240,
+            minor=index,
+            node_present=None,
+            core_count=row.cores_per_device if row else 2,
+            connected=None,
+            serial_number=None,
+            architecture=None,
+            pci_bus_id=None,
+            numa_node=index % 2,
+        )
+        for index in indexes
+    )
+    found = NodeInventory(instance_type=kind, driver_version="2.30.2.0", devices=devices)
+    return replace(found, **changes)
+
+
+def offered(kind: str = "trn1.32xlarge") -> Offer:
+    found = offer(inventory(kind, range(resolve(kind).devices or 0)), None)
+    assert found is not None
+    return found
+
+
+def pod(name: str, requests: PodRequest, annotations: Mapping[str, str] | None = None, **changes: Any) -> BoundPod:
+    found = BoundPod(
+        "default", name, f"uid-{name}", "2026-01-01T00:00:00Z", False, requests, "", from_mapping(annotations or {})
+    )
+    return replace(found, **changes)
+
+
+def one(resource: Resource, count: int, container: str = "main", role: Role = Role.MAIN) -> ContainerRequest:
+    return ContainerRequest(container, role, resource, count)
+
+
+def listed(*pods: BoundPod, **devices: Mapping[str, Mapping[str, frozenset[str]]]) -> dict[tuple[str, str], PodDevices]:
+    """What kubelet tells: all main containers, with the devices given."""
+    return {
+        item.key: PodDevices(
+            item.namespace,
+            item.name,
+            {
+                request.container: devices.get(item.name, {}).get(request.container, {})
+                for request in item.requests or ()
+                if request.role is not Role.INIT
+            },
+        )
+        for item in pods
+    }
+
+
+# -- offer
+
+
+@pytest.mark.parametrize("kind", [row.name for row in INSTANCE_TYPES.values() if row.devices])
+def test_every_type_with_known_devices_is_offered_whole(kind: str) -> None:
+    found = offered(kind)
+    row = resolve(kind)
+    assert len(plugin_devices(found, DEVICE)) == row.devices
+    cores = plugin_devices(found, CORE)
+    assert len(cores) == (row.devices or 0) * row.cores_per_device // row.default_lnc
+    assert all(device.healthy and len(device.id) <= 63 for device in cores)
+
+
+def test_the_logical_core_size_of_the_node_counts() -> None:
+    found = offer(inventory("trn2.48xlarge", range(16), default_lnc=1), None)
+    assert found is not None
+    assert found.hardware.cores == 128
+    assert found.env["NEURON_LOGICAL_NC_CONFIG"] == "1"
+    assert offered("trn1.32xlarge").env == {}
+
+
+@pytest.mark.parametrize(
+    "change", [{"major": None}, {"minor": None}, {"node_present": False}], ids=["no major", "no minor", "no node"]
+)
+def test_a_chip_that_no_container_could_open_is_unhealthy(change: dict[str, Any]) -> None:
+    known = inventory("trn1.32xlarge", range(16))
+    broken = replace(known, devices=(*known.devices[:5], replace(known.devices[5], **change), *known.devices[6:]))
+    found = offer(broken, None)
+    assert found is not None
+    assert [device.id for device in plugin_devices(found, CORE) if not device.healthy] == ["10", "11"]
+
+
+def test_a_chip_that_the_kernel_driver_calls_invalid_is_unhealthy() -> None:
+    findings = (Finding("device-invalid", "neuron3, neuron12", ""), Finding("device-resetting", "neuron4", ""))
+    found = offer(inventory("trn1.32xlarge", range(16), findings=findings), None)
+    assert found is not None
+    assert found.unusable == (3, 12)
+
+
+def test_lost_chips_count_on_and_surplus_ones_do_not() -> None:
+    found = offer(inventory("inf2.24xlarge", [0, 1, 2, 4, 5, 6, 70]), None)
+    assert found is not None
+    assert (found.hardware.devices, found.unusable) == (6, (3,))
+
+
+def test_an_unknown_type_offers_what_was_seen() -> None:
+    first = offer(inventory(None, range(4)), None)
+    assert first is not None
+    assert (first.hardware.devices, first.hardware.cores) == (4, 8)
+    second = offer(inventory(None, range(3)), first)
+    assert second is not None
+    assert (second.hardware.devices, second.unusable) == (4, (3,))
+
+
+def test_without_a_driver_nothing_is_offered_or_everything_unhealthy() -> None:
+    empty = inventory("trn1.32xlarge", [])
+    assert offer(empty, None) is None
+    later = offer(empty, offered())
+    assert later is not None
+    assert {device.healthy for device in plugin_devices(later, DEVICE)} == {False}
+
+
+# -- matching
+
+
+def test_the_next_container_of_a_pod_is_the_first_without_devices() -> None:
+    requests = (one(CORE, 2, "i", Role.INIT), one(DEVICE, 1, "a"), one(CORE, 2, "b"), one(CORE, 2, "c"))
+    item = pod("p", requests)
+    fresh = Snapshot(offered(), [item], listed(item))
+    match = find(fresh, CORE, 2)
+    assert match is not None
+    assert match.request.container == "i"
+    assert find(fresh, DEVICE, 1) is None, "its turn is later"
+    handed = {item.uid: {"i": Share("i", CORE, (0, 1))}}
+    match = find(Snapshot(offered(), [item], listed(item), handed), DEVICE, 1)
+    assert match is not None
+    assert match.request.container == "a"
+    given = {"a": {DEVICE.value: frozenset("1")}, "b": {CORE.value: frozenset(("4", "5"))}}
+    match = find(Snapshot(offered(), [item], listed(item, p=given)), CORE, 2)
+    assert match is not None
+    assert match.request.container == "c", "after a restart kubelet's count tells"
+
+
+def test_listed_pods_come_before_others_and_refused_ones_last() -> None:
+    old, new = (pod(n, (one(DEVICE, 4),), write(offered().hardware, (Share("main", DEVICE, ids),), time))
+                for n, ids, time in (("old", (0, 1, 2, 3), 1), ("new", (4, 5, 6, 7), 2)))  # fmt: skip
+    both = Snapshot(offered(), [new, old], listed(old, new))
+    match = find(both, DEVICE, 4)
+    assert match is not None
+    assert match.pod is old
+    match = find(both, DEVICE, 4, {old.uid})
+    assert match is not None
+    assert match.pod is new
+    match = find(Snapshot(offered(), [new, old], listed(new)), DEVICE, 4)
+    assert match is not None
+    assert match.pod is new
+    match = find(Snapshot(offered(), [new, old], None), DEVICE, 4)
+    assert match is not None
+    assert match.pod is old
+
+
+def test_pods_that_kubelet_lists_alike_are_rivals_and_age_decides_only_where_it_lists_none() -> None:
+    first, second, third = (pod(name, (one(DEVICE, 4),)) for name in ("a", "b", "c"))
+    pods = [first, second, third]
+
+    def rivals(world: Snapshot, refused: tuple[str, ...] = ()) -> set[str]:
+        match = find(world, DEVICE, 4, refused)
+        assert match is not None
+        return {str(item) for item in (match.pod, *match.rivals)}
+
+    assert rivals(Snapshot(offered(), pods, listed(*pods))) == {"default/a", "default/b", "default/c"}
+    assert rivals(Snapshot(offered(), pods, listed(second, third))) == {"default/b", "default/c"}
+    assert rivals(Snapshot(offered(), pods, listed(second, third)), (second.uid,)) == {"default/c"}
+    handed = {third.uid: {"main": Share("main", DEVICE, (0, 1, 2, 3))}}
+    assert rivals(Snapshot(offered(), pods, listed(second, third), handed)) == {"default/b"}
+    assert rivals(Snapshot(offered(), pods, listed())) == rivals(Snapshot(offered(), pods, None)) == {"default/a"}
+
+
+def test_pods_that_run_or_were_served_are_not_meant() -> None:
+    requests = (one(DEVICE, 1),)
+    running, served = pod("r", requests, running=True), pod("s", requests)
+    world = Snapshot(offered(), [running, served], None, {served.uid: {"main": Share("main", DEVICE, (0,))}})
+    assert find(world, DEVICE, 1) is None
+    match = find(world, DEVICE, 1, again=True)
+    assert match is not None
+    assert match.pod is served
+
+
+# -- choosing
+
+NOTED = write(offered().hardware, (Share("main", DEVICE, (0, 1, 2, 3)),), 1)
+TYPES = ("inf1.6xlarge", "inf2.48xlarge", "trn1.32xlarge", "trn2.48xlarge", "trn1.2xlarge")
+
+
+@given(st.sampled_from(TYPES), st.sampled_from(list(Resource)), st.data())
+def test_what_an_extender_may_choose_is_given_and_nothing_else(
+    kind: str, resource: Resource, data: st.DataObject
+) -> None:
+    found = offered(kind)
+    machine = found.hardware
+    count = data.draw(st.sampled_from(counts(machine, resource)))
+    ids = tuple(sorted(data.draw(st.sets(st.integers(0, machine.units(resource) - 1), min_size=count, max_size=count))))
+    item = pod("p", (one(resource, count),), write(machine, (Share("main", resource, ids),), 1))
+    world = Snapshot(found, [item], listed(item))
+    match = find(world, resource, count)
+    assert match is not None
+    if machine.mask(resource, ids) in candidates(machine, resource, count):
+        assert choose(world, match, frozenset()).share.ids == ids
+    else:
+        with pytest.raises(AllocateError, match="no such connected set"):
+            choose(world, match, frozenset())
+
+
+@given(st.sampled_from(TYPES), st.sampled_from(list(Resource)), st.data())
+def test_preferences_are_sets_by_topology_of_what_is_available(
+    kind: str, resource: Resource, data: st.DataObject
+) -> None:
+    found = offered(kind)
+    machine = found.hardware
+    available = data.draw(st.frozensets(st.integers(0, machine.units(resource) - 1), min_size=1))
+    needed = data.draw(st.frozensets(st.sampled_from(sorted(available)), max_size=2))
+    size = data.draw(st.integers(max(len(needed), 1), len(available)))
+    ids = prefer(Snapshot(found, [], {}), None, resource, available, needed, size)
+    if ids:
+        assert needed <= set(ids) <= available
+        assert machine.mask(resource, ids) in candidates(machine, resource, size)
+    else:
+        usable = [machine.ids(resource, mask) for mask in candidates(machine, resource, size)]
+        assert not any(needed <= set(members) <= available for members in usable)
+
+
+def test_what_a_pod_asks_for_without_any_note_blocks_choices_until_it_is_known() -> None:
+    unknown = pod("unknown", (one(DEVICE, 1),), running=True)
+    item = pod("p", (one(CORE, 1),))
+    world = Snapshot(offered(), [unknown, item], None)
+    match = find(world, CORE, 1)
+    assert match is not None
+    with pytest.raises(AllocateError, match="which devices pod default/unknown has is not known"):
+        choose(world, match, frozenset({0}))
+    told = listed(unknown, item, unknown={"main": {DEVICE.value: frozenset({"0"})}})
+    assert choose(Snapshot(offered(), [unknown, item], told), match, frozenset({0})).share.ids != (0,)
+
+
+def test_a_note_on_a_pod_that_has_nothing_yet_fails_no_other_pod() -> None:
+    first, second = pod("first", (one(DEVICE, 4),), NOTED), pod("second", (one(DEVICE, 4),), NOTED)
+    world = Snapshot(offered(), [first, second], listed(first, second))
+    assert waits(world, second)
+    match = find(world, DEVICE, 4)
+    assert match is not None
+    assert choose(world, match, frozenset()).annotated
+    world = replace(world, handed={match.pod.uid: {"main": Share("main", DEVICE, (0, 1, 2, 3))}})
+    other = find(world, DEVICE, 4)
+    assert other is not None
+    assert other.pod is not match.pod
+    with pytest.raises(AllocateError, match="has some of them"):
+        choose(world, other, frozenset())
+
+
+def test_what_kubelet_counts_for_pods_that_are_not_known_yet_is_taken() -> None:
+    stranger = PodDevices("default", "stranger", {"c": {CORE.value: frozenset({"0", "1"})}})
+    plain, chosen = pod("plain", (one(DEVICE, 1),)), pod("chosen", (one(DEVICE, 4),), NOTED)
+    for item in (plain, chosen):
+        world = Snapshot(offered(), [item], listed(item), unknown_pods=(stranger,))
+        (request,) = item.requests or ()
+        match = find(world, DEVICE, request.count)
+        assert match is not None
+        if item is plain:
+            assert choose(world, match, frozenset({0})).share.ids != (0,)
+        else:
+            with pytest.raises(AllocateError, match="pod default/stranger has some of them"):
+                choose(world, match, frozenset())
+
+
+# -- snapshot
+
+
+def test_what_kubelet_counts_is_taken_unless_it_is_known_what_was_handed_out() -> None:
+    item = pod("p", (one(DEVICE, 4),), NOTED)
+    counted = {"main": {DEVICE.value: frozenset(("8", "9", "10", "11"))}}
+    world = Snapshot(offered(), [item], listed(item, p=counted))
+    machine = world.offer.hardware
+    assert machine.ids(DEVICE, taken_by(world, item).mask) == (0, 1, 2, 3, 8, 9, 10, 11)
+    known = replace(world, handed={item.uid: {"main": Share("main", DEVICE, (0, 1, 2, 3))}})
+    assert machine.ids(DEVICE, taken_by(known, item).mask) == (0, 1, 2, 3), "kubelet did not follow the preference"
+
+
+def test_ids_without_names_of_containers_are_dealt_out_in_order() -> None:
+    requests = (one(CORE, 4, "i", Role.INIT), one(CORE, 2, "a"), one(CORE, 3, "b"))
+    item = pod("p", requests, {IDS: "2,3,4,5,6", RESOURCE_TYPE: CORE.value})
+    said = read(item.annotations)
+    assert said is not None
+    dealt = {request.container: share.ids for request in requests if (share := share_of(item, said, request.container))}
+    assert dealt == {"i": (2, 3, 4, 5), "a": (2, 3), "b": (4, 5, 6)}
+
+
+def test_only_pods_without_an_extender_withhold_the_other_resource() -> None:
+    machine = offered().hardware
+    by_extender = pod("e", (one(DEVICE, 1),), write(machine, (Share("main", DEVICE, (0,)),), 1))
+    by_plugin = pod("d", (one(DEVICE, 1),), write(machine, (Share("main", DEVICE, (1,)),), 1), by_plugin=True)
+    counted = listed(by_extender, by_plugin, e={"main": {DEVICE.value: frozenset("0")}})
+    world = Snapshot(offered(), [by_extender, by_plugin], counted)
+    assert withheld(world, CORE) == {2, 3}
+    assert withheld(world, DEVICE) == frozenset()
+
+
+def test_ids_that_kubelet_counts_for_a_pod_are_never_withheld() -> None:
+    """It would take them for failed devices of a running pod."""
+    machine = offered().hardware
+    chip = pod("chip", (one(DEVICE, 1),), write(machine, (Share("main", DEVICE, (1,)),), 1), by_plugin=True)
+    core = pod("core", (one(CORE, 1),))
+    counted = listed(
+        chip, core, chip={"main": {DEVICE.value: frozenset("1")}}, core={"main": {CORE.value: frozenset("2")}}
+    )
+    world = Snapshot(offered(), [chip, core], counted)
+    assert withheld(world, CORE) == {3}
+    assert withheld(world, DEVICE) == frozenset()
+
+
+def test_an_extenders_choice_is_handed_out_when_all_containers_have_theirs() -> None:
+    machine = offered().hardware
+    shares = (Share("a", CORE, (0,)), Share("b", CORE, (1,)))
+    item = pod("p", (one(CORE, 1, "a"), one(CORE, 1, "b")), write(machine, shares, 1))
+
+    def recorded(*containers: str) -> list[Mapping[str, str]]:
+        handed = {item.uid: {share.container: share for share in shares if share.container in containers}}
+        return [record.annotations for record in records(Snapshot(offered(), [item], None, handed), 2)]
+
+    assert recorded() == recorded("a") == []
+    assert recorded("a", "b") == [{ALLOCATED: "true"}]
+
+
+@given(st.dictionaries(st.sampled_from([IDS, CORES, ALLOCATION, RESOURCE_TYPE]), st.text()))
+def test_annotations_of_any_text_never_break_the_picture(annotations: dict[str, str]) -> None:
+    item = pod("p", (one(DEVICE, 1),), running=True)
+    odd = replace(item, annotations=from_mapping(annotations))
+    world = Snapshot(offered(), [odd], listed(odd))
+    taken_by(world, odd)
+    withheld(world, CORE)
+    records(world, 1)
+    find(world, DEVICE, 1, again=True)
+    assert isinstance(odd.annotations, PodAnnotations)
+
+
+# -- answers and records
+
+
+def test_the_spec_has_every_name_that_answers_give() -> None:
+    found = offered("trn1.32xlarge")
+    for numbering in ("host", "renumber"):
+        settings = AnswerSettings("cdi", "host" if numbering == "host" else "renumber")
+        spec = cdi_spec(found, settings)
+        known = {f"{spec.kind}={device.name}" for device in spec.devices}
+        for count in counts(found.hardware, DEVICE):
+            for mask in candidates(found.hardware, DEVICE, count):
+                share = Share("main", DEVICE, found.hardware.ids(DEVICE, mask))
+                assert set(answer(found, share, settings).cdi_names) <= known
+
+
+CHIPS = st.sets(st.integers(0, 15)).map(lambda ids: tuple(sorted(ids)))
+
+
+@given(by_hand=CHIPS, broken=st.lists(CHIPS, min_size=1, max_size=4))
+def test_what_was_listed_by_hand_outlives_what_breaks_and_heals(
+    by_hand: tuple[int, ...], broken: list[tuple[int, ...]]
+) -> None:
+    annotations = {UNUSABLE: ranges(by_hand)} if by_hand else {}
+    for unusable in [*broken, ()]:
+        for key, value in unusable_annotations(annotations, unusable).items():
+            annotations.pop(key, None)
+            if value is not None:
+                annotations[key] = value
+        assert unusable_annotations(annotations, unusable) == {}
+        listed_now = set(_ids(annotations.get(UNUSABLE)))
+        assert set(unusable) <= listed_now
+        assert set(by_hand) - set().union(*broken) <= listed_now
+    assert FAILED not in annotations
+    assert set(_ids(annotations.get(UNUSABLE))) <= set(by_hand)
+
+
+def _ids(text: str | None) -> tuple[int, ...]:
+    from dra_driver.legacy.annotations import parse_ids
+
+    return parse_ids("", text) if text else ()

@@ -1,0 +1,193 @@
+"""The pictures: complete, readable without colour, and well-formed."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.topology.drawing import svg, text
+from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
+from dra_driver.topology.hardware import TRAINIUM2
+from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
+from dra_driver.util.errors import DriverError
+
+SVG = "{http://www.w3.org/2000/svg}"
+CELL = re.compile(r"\( ([ 0-9]{2}) \)|\[\*([ 0-9]{2})\*\]")
+
+counts = st.integers(1, 20)
+fabrics: st.SearchStrategy[Fabric] = st.one_of(
+    st.builds(Torus2D, st.integers(1, 5), st.integers(1, 5)),
+    st.builds(Ring, counts),
+    st.builds(Chain, counts),
+    st.builds(Switched, counts),
+    st.just(Single()),
+    st.builds(Unknown, counts),
+)
+
+
+@st.composite
+def marked_types(draw: st.DrawFn) -> tuple[InstanceType, frozenset[int]]:
+    """A type with any fabric, one of the table now and then, and a set of its devices."""
+    row = draw(
+        st.one_of(
+            st.sampled_from([row for row in INSTANCE_TYPES.values() if row.devices]),
+            fabrics.map(lambda fabric: InstanceType("trn9.<&>\"'xlarge", TRAINIUM2, fabric)),
+        )
+    )
+    return row, draw(st.frozensets(st.integers(0, row.fabric.size - 1)))
+
+
+def link_classes(root: ET.Element) -> list[set[str]]:
+    """The style names of every link between two chips, without the legend's samples."""
+    scene = root.find(f"{SVG}g")
+    assert scene is not None
+    return [set(path.attrib["class"].split()) for path in scene.findall(f"{SVG}path")]
+
+
+@given(marked_types())
+def test_text_shows_every_device_once_and_marks_the_marked_ones(example: tuple[InstanceType, frozenset[int]]) -> None:
+    row, marked = example
+    picture, _, legend = text(row, marked).partition("\n\n")
+    cells = CELL.findall(picture)
+    assert sorted(int(plain or strong) for plain, strong in cells) == list(range(row.fabric.size))
+    assert {int(strong) for _, strong in cells if strong} == marked
+    assert ("[*n*]" in legend) == bool(marked)
+
+
+@given(marked_types())
+def test_text_is_ascii_without_trailing_blanks_and_fits_a_terminal(
+    example: tuple[InstanceType, frozenset[int]],
+) -> None:
+    lines = text(*example).split("\n")
+    assert all(line.isascii() and line == line.rstrip() and len(line) <= 100 for line in lines)
+
+
+@given(marked_types())
+def test_text_explains_marked_links_exactly_when_marked_devices_are_linked(
+    example: tuple[InstanceType, frozenset[int]],
+) -> None:
+    row, marked = example
+    linked = any(marked & set(row.fabric.neighbours(index)) for index in marked)
+    picture, _, legend = text(row, marked).partition("\n\n")
+    assert ("link between marked devices" in legend) == linked
+    assert bool(re.search(r"==|\|\||#", picture)) == linked
+
+
+@given(marked_types())
+def test_svg_shows_every_device_once_and_marks_the_marked_ones(example: tuple[InstanceType, frozenset[int]]) -> None:
+    row, marked = example
+    root = ET.fromstring(svg(row, marked))
+    devices = [group for group in root.iter(f"{SVG}g") if "data-device" in group.attrib]
+    assert [int(group.attrib["data-device"]) for group in devices] == list(range(row.fabric.size))
+    assert [group.findtext(f"{SVG}text") for group in devices] == [str(index) for index in range(row.fabric.size)]
+    assert {int(group.attrib["data-device"]) for group in devices if "marked" in group.attrib["class"]} == marked
+
+
+@given(marked_types())
+def test_svg_draws_every_link_once(example: tuple[InstanceType, frozenset[int]]) -> None:
+    row, marked = example
+    classes = link_classes(ET.fromstring(svg(row, marked)))
+    pairs = {frozenset((i, other)) for i in range(row.fabric.size) for other in row.fabric.neighbours(i)}
+    if isinstance(row.fabric, Switched):
+        assert len(classes) == row.fabric.size
+    else:
+        assert len(classes) == len(pairs)
+        assert sum("marked" in names for names in classes) == sum(pair <= marked for pair in pairs)
+
+
+@given(marked_types())
+def test_svg_keeps_every_chip_on_its_card_and_apart_from_the_others(
+    example: tuple[InstanceType, frozenset[int]],
+) -> None:
+    row, marked = example
+    root = ET.fromstring(svg(row, marked))
+    card = next(box for box in root.iter(f"{SVG}rect") if box.attrib["class"] == "card")
+    left, top, width, height = (float(card.attrib[name]) for name in ("x", "y", "width", "height"))
+    scene = root.find(f"{SVG}g")
+    assert scene is not None
+    offset = [float(value) for value in re.findall(r"-?[0-9.]+", scene.attrib["transform"])]
+    corners = [
+        (float(rectangle.attrib["x"]) + offset[0], float(rectangle.attrib["y"]) + offset[1])
+        for rectangle in root.iter(f"{SVG}rect")
+        if rectangle.attrib["class"] == "chip" and float(rectangle.attrib["width"]) > 50
+    ]
+    assert len(corners) == row.fabric.size
+    assert all(left + 9 < x < left + width - 69 and top + 9 < y < top + height - 69 for x, y in corners)
+    for index, (x, y) in enumerate(corners):
+        assert all(abs(x - u) > 62 or abs(y - v) > 62 for u, v in corners[:index])
+
+
+def test_svg_says_in_words_what_it_shows_and_needs_nothing_from_elsewhere() -> None:
+    picture = svg(INSTANCE_TYPES["trn2.48xlarge"], (4, 5, 6, 7))
+    root = ET.fromstring(picture)
+    assert root.findtext(f"{SVG}title") == "Neuron devices of trn2.48xlarge with 4, 5, 6, 7 marked"
+    assert "Device 0 is linked to 1, 3, 4, 12." in (root.findtext(f"{SVG}desc") or "")
+    assert root.attrib["role"] == "img"
+    assert "href" not in picture
+    assert "url(" not in picture
+    assert picture.count("http") == 1
+
+
+def test_svg_draws_the_links_around_the_torus_in_a_stroke_of_their_own() -> None:
+    classes = link_classes(ET.fromstring(svg(INSTANCE_TYPES["trn2.48xlarge"], (4, 5, 6, 7))))
+    assert len(classes) == 32
+    assert sum("around" in names for names in classes) == 8
+    assert sum("around" in names and "marked" in names for names in classes) == 1
+
+
+def test_a_marked_row_reads_in_plain_text() -> None:
+    lines = text(INSTANCE_TYPES["trn2.48xlarge"], (4, 5, 6, 7)).split("\n")
+    assert "  x=0  ..(  0 )---(  1 )---(  2 )---(  3 )..".rstrip() in lines
+    assert "  x=1  ==[* 4*]===[* 5*]===[* 6*]===[* 7*]==" in lines
+
+
+def test_a_ring_is_closed_and_a_chain_is_open() -> None:
+    ring, chain = text(INSTANCE_TYPES["inf2.48xlarge"]).split("\n"), text(INSTANCE_TYPES["inf2.24xlarge"]).split("\n")
+    assert ring[0] == "  +--(  0 )---(  1 )---(  2 )---(  3 )---(  4 )---(  5 )--+"
+    assert ring[2] == "  +--( 11 )---( 10 )---(  9 )---(  8 )---(  7 )---(  6 )--+"
+    assert chain[0] == "  (  0 )---(  1 )---(  2 )---(  3 )---(  4 )---(  5 )"
+
+
+@given(st.integers(3, 40), st.data())
+def test_a_ring_of_any_size_is_drawn_as_a_closed_frame(count: int, data: st.DataObject) -> None:
+    row = InstanceType("trn9.48xlarge", TRAINIUM2, Ring(count))
+    lines = text(row, data.draw(st.frozensets(st.integers(0, count - 1)))).split("\n")[:3]
+    assert len({len(line) for line in lines}) == 1
+    assert {(line[2], line[-1]) for line in lines[::2]} == {("+", "+")}
+
+
+def test_a_long_chain_is_folded_and_stays_open_at_its_ends() -> None:
+    upper, turn, lower = text(INSTANCE_TYPES["inf1.24xlarge"], (7, 8)).split("\n")[:3]
+    assert upper.strip().startswith("(  0 )---(  1 )")
+    assert upper.endswith("[* 7*]==+")
+    assert turn.strip() == "#"
+    assert lower.strip().startswith("( 15 )---( 14 )")
+    assert lower.endswith("[* 8*]==+")
+
+
+@pytest.mark.parametrize("name", ["trn2p.48xlarge", "trn3sn.3xlarge"])
+def test_an_unknown_number_of_devices_is_said_and_not_drawn(name: str) -> None:
+    row = INSTANCE_TYPES[name]
+    assert "is not public" in text(row)
+    root = ET.fromstring(svg(row))
+    assert not [group for group in root.iter(f"{SVG}g") if "data-device" in group.attrib]
+    assert "The number of devices is not public." in [words.text for words in root.iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("draw", [text, svg])
+@pytest.mark.parametrize("name", ["trn2.48xlarge", "trn2p.48xlarge", "inf2.48xlarge"])
+def test_a_mark_on_a_device_that_does_not_exist_is_refused(draw: object, name: str) -> None:
+    with pytest.raises(DriverError, match="there is no device 16"):
+        draw(INSTANCE_TYPES[name], (16,))  # type: ignore[operator] # parametrize does not carry the types
+
+
+@given(marked_types())
+def test_equal_input_gives_equal_bytes_in_any_order_of_the_marks(example: tuple[InstanceType, frozenset[int]]) -> None:
+    row, marked = example
+    ascending, descending = sorted(marked), sorted(marked, reverse=True)
+    assert svg(row, ascending) == svg(row, descending)
+    assert text(row, ascending) == text(row, descending)
