@@ -96,11 +96,11 @@ def report(machine_: str, load: float, kubernetes: str, extent: Extent, found: M
     lines = [
         f"Machine: {machine_}; load before the run {load:.1f}. Kubernetes {kubernetes}.",
         f"{extent.pods} pods at once, with 1 or 4 devices each, on {extent.nodes} nodes of {TYPE}; medians of",
-        f"{extent.rounds} bursts of each form, by turns. From making a pod until it has a node:",
+        f"{extent.rounds} bursts of each form, by turns. From the creation of a pod until it has a node:",
         "",
-        *table(("kube-scheduler", "p50 ms", "p99 ms", "pods a second"), rows),
+        *table(("kube-scheduler", "p50 ms", "p99 ms", "pods per second"), rows),
         "",
-        f"The extender: {extended.processor:.1f} ms of processor time a pod, resident {extended.resident_mb:.0f} MB.",
+        f"The extender: {extended.processor:.1f} ms of CPU time per pod, resident {extended.resident_mb:.0f} MB.",
     ]
     return "\n".join(lines)
 

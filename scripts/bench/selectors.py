@@ -104,7 +104,7 @@ def _seconds(call: Callable[[], object], count: int, rounds: int) -> float:
 
 def text(found: Sequence[Figures]) -> str:
     """Return the report in Markdown."""
-    lines = ["| selector | us a device | celpy, us | compile, ms |", "|---|---|---|---|"]
+    lines = ["| selector | us per device | celpy, us | compile, ms |", "|---|---|---|---|"]
     for row in found:
         beside = "-" if row.celpy is None else f"{row.celpy:.0f}"
         lines.append(f"| `{row.expression}` | {row.device:.2f} | {beside} | {row.compiling:.2f} |")
