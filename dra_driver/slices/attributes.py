@@ -1,4 +1,4 @@
-"""Every attribute and capacity of a published device: one row each. ``docs/attributes.md`` is made from this table.
+"""Every attribute and capacity of a published device: one row each. ``docs/attributes.md`` is generated from it.
 
 Write the page with ``python -m dra_driver.slices.attributes > docs/attributes.md``.
 
@@ -24,7 +24,7 @@ ALL: Final = CHIP + NODE
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One row. ``value`` gives None where nothing is known: left out on all devices of that resource type."""
+    """One row. ``value`` returns None if the value is unknown; the attribute is then omitted on all such devices."""
 
     name: str
     kind: Literal["int", "string", "version", "capacity"]
@@ -35,23 +35,25 @@ class Attribute:
     value: Callable[[Subject], Value]
 
 
-_TORUS = "2D torus types that are no UltraServers (trn1, trn1n, trn2 with 16 chips)"
+_ALWAYS = "always"
+_TORUS = "2D torus types with 16 chips (trn1, trn1n, trn2), except UltraServers"
 _EFA = "types with paired EFA devices"
-_RING = "rings and chains (inf1, inf2) with more chips, if N divides their number"
-_ULTRASERVER = "UltraServer types whose kernel driver tells"
+_RING = "rings and chains (inf1, inf2) of more than N chips, if their number is divisible by N"
+_LOCATED = "types with published tables, if no chip is missing"
+_ULTRASERVER = "UltraServer types, if the kernel driver reports modes"
 SEGMENT_SIZES = (2, 3, 4, 6, 8)
 SET_SIZES = (2, 4)
 """Nodes of the sets that AWS names in labels."""
 _SHORT = {CHIP: "chip", NODE: "node", ALL: "chip, node"}
 
 ATTRIBUTES: tuple[Attribute, ...] = (
-    Attribute("deviceId", "int", "AWS", CHIP, "always", "N of the host's `/dev/neuronN`", lambda s: s.index),
+    Attribute("deviceId", "int", "AWS", CHIP, _ALWAYS, "N of the host's `/dev/neuronN`", lambda s: s.index),
     Attribute(
         "instanceType",
         "string",
         "AWS",
         ALL,
-        "known",
+        "known instance types",
         "EC2 instance type, without HyperPod's `ml.`",
         lambda s: s.inventory.instance_type,
     ),
@@ -60,18 +62,18 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "string",
         "AWS",
         ALL,
-        "kernel driver loaded",
-        "version of the Neuron kernel driver; four parts, thus no semantic version",
+        "hosts with the kernel driver loaded",
+        "version of the Neuron kernel driver, which is not a semantic version",
         lambda s: s.inventory.driver_version,
     ),
-    Attribute("draDriverVersion", "version", "AWS", ALL, "always", "version of this driver", lambda _: VERSION),
+    Attribute("draDriverVersion", "version", "AWS", ALL, _ALWAYS, "version of this driver", lambda _: VERSION),
     Attribute(
         "resourceType",
         "string",
         "AWS",
         ALL,
-        "always",
-        "`neuron_device` for a chip, `neuron_node` for a whole node of an UltraServer",
+        _ALWAYS,
+        "`neuron_device` (a chip) or `neuron_node` (a whole node of an UltraServer)",
         lambda s: s.resource,
     ),
     *(
@@ -80,13 +82,15 @@ ATTRIBUTES: tuple[Attribute, ...] = (
             "string",
             "AWS",
             ALL,
-            f"node label `topology.k8s.aws/network-node-layer-{layer}` set",
-            f"EC2 network node of layer {layer} (1: top of the tree, 3: closest to the host)",
+            "nodes with the label `topology.k8s.aws/network-node-layer-N`",
+            f"EC2 network node of layer {layer} (1 is the top, 3 is closest to the host)",
             subject.network_layer(layer),
         )
         for layer in (1, 2, 3)
     ),
-    Attribute("topology_x", "int", "AWS", CHIP, _TORUS, "row in the torus: deviceId / 4", subject.topology_x),
+    Attribute(
+        "topology_x", "int", "AWS", CHIP, _TORUS, "row in the torus: deviceId / 4, rounded down", subject.topology_x
+    ),
     Attribute("topology_y", "int", "AWS", CHIP, _TORUS, "column in the torus: deviceId % 4", subject.topology_y),
     Attribute(
         "topology4_id",
@@ -94,7 +98,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "AWS",
         CHIP,
         _TORUS,
-        "row: equal for a connected set of 4",
+        "row; equal for a connected set of 4",
         subject.topology_block(1),
     ),
     Attribute(
@@ -103,7 +107,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "AWS",
         CHIP,
         _TORUS,
-        "pair of rows: equal for a connected set of 8",
+        "pair of rows; equal for a connected set of 8",
         subject.topology_block(2),
     ),
     Attribute(
@@ -111,7 +115,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "string",
         "AWS",
         ALL,
-        "UltraServer types with node label `topology.k8s.aws/capacity-block-id`",
+        "UltraServer nodes with the label `topology.k8s.aws/capacity-block-id`",
         "EC2 capacity block",
         subject.capacity_block,
     ),
@@ -124,7 +128,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
             _EFA,
             "PCI address of the paired EFA device"
             if size == 1
-            else f"equal for the {size} chips of one block; AWS's EFA driver publishes the same ids",
+            else f"equal for the {size} chips of a block, as in AWS's EFA driver",
             subject.device_group(size),
         )
         for size in GROUP_SIZES
@@ -135,7 +139,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "this driver",
         ALL,
         _ULTRASERVER,
-        f"modes that the node can be used in now, such as `X4,X2V,X1`; `{ELECTING}` while the election runs",
+        f"currently supported modes, such as `X4,X2V,X1`, or `{ELECTING}`",
         subject.modes,
     ),
     *(
@@ -147,7 +151,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 "string",
                 "this driver",
                 ALL,
-                f"UltraServer nodes that are one of a set of {nodes}",
+                "UltraServer nodes that belong to a set of N nodes",
                 f"equal on the {nodes} nodes of the set",
                 subject.server_id(nodes),
             ),
@@ -156,8 +160,8 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 "int",
                 "this driver",
                 ALL,
-                f"UltraServer nodes that are one of a set of {nodes}",
-                f"place in the set, 0 to {nodes - 1}",
+                "UltraServer nodes that belong to a set of N nodes",
+                f"place in the set of {nodes}, 0 to {nodes - 1}",
                 subject.node_id(nodes),
             ),
         )
@@ -167,8 +171,8 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "int",
         "this driver",
         ALL,
-        "the host tells, or known instance type",
-        "physical NeuronCores of the chip, or of all chips of the node",
+        "known instance types, and hosts that report it",
+        "physical NeuronCores of the chip or the whole node",
         subject.cores,
     ),
     Attribute(
@@ -186,8 +190,8 @@ ATTRIBUTES: tuple[Attribute, ...] = (
             "int",
             "this driver",
             CHIP,
-            _RING.replace("N", str(size)),
-            f"deviceId / {size}: equal for {size} consecutive, thus connected chips",
+            _RING,
+            f"deviceId / {size}; equal for {size} consecutive, connected chips",
             subject.segment(size),
         )
         for size in SEGMENT_SIZES
@@ -197,7 +201,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "string",
         "Kubernetes",
         CHIP,
-        "truly known (types with published tables, fully populated)",
+        _LOCATED,
         "PCI address of the chip",
         lambda s: s.chips[0].pci_bus_id,
     ),
@@ -206,7 +210,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "int",
         "Kubernetes",
         CHIP,
-        "truly known",
+        _LOCATED,
         "NUMA node of the chip",
         subject.numa_node,
     ),
@@ -215,8 +219,8 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "capacity",
         "this driver",
         ALL,
-        "known instance type",
-        "device memory of the chip, or of all chips of the node",
+        "known instance types",
+        "device memory of the chip or the whole node",
         subject.memory,
     ),
 )
@@ -229,23 +233,32 @@ def markdown() -> str:
         "",
         "<!-- Written by `python -m dra_driver.slices.attributes > docs/attributes.md`; do not edit. -->",
         "",
-        f"A name without a domain is in the driver's own: `device.attributes['{DRIVER_NAME}'].deviceId` in CEL,",
-        f"`{DRIVER_NAME}/deviceId` in a `matchAttribute` constraint. All chips of a node have the same set of",
-        "attributes: what is not known for one of them is left out on all, because a CEL expression that meets a",
-        "missing attribute fails the whole pod. So guard what is not `always` there:",
-        f"`has(device.attributes['{DRIVER_NAME}'].topology_x)`. The device that is a whole node of an UltraServer has",
-        "a set of its own (column `Of`). Where a node may offer both, say first which is meant:",
+        f"Names without a domain are in the driver's own domain: `device.attributes['{DRIVER_NAME}'].deviceId` in CEL,",
+        f"`{DRIVER_NAME}/deviceId` in a `matchAttribute` constraint.",
+        "",
+        "All chips of a node have the same set of attributes: if a value is unknown for one chip, the attribute is",
+        "omitted on all of them, because a CEL expression that reads a missing attribute makes the pod unschedulable.",
+        f"Guard attributes that are not always published: `has(device.attributes['{DRIVER_NAME}'].topology_x)`.",
+        "",
+        "The device that represents a whole node of an UltraServer has its own set of attributes (column `Of`). Where",
+        "nodes may offer both, first select the kind of device:",
         f"`device.attributes['{DRIVER_NAME}'].resourceType == 'neuron_device' && ...`.",
         "",
-        "`AWS` rows have name, type and meaning as AWS publishes them; `Kubernetes` rows are standard attributes.",
-        "",
-        "| Name | Type | Of | Defined by | Published when | Meaning |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| `{row.name}` | {row.kind} | {_SHORT[row.of]} | {row.origin} | {row.when} | {row.meaning} |"
-            for row in ATTRIBUTES
-        ),
+        "Attributes defined by `AWS` have the name, type and meaning that AWS publishes; those defined by `Kubernetes`",
+        "are standard attributes.",
     ]
+    sections: dict[str, list[Attribute]] = {}
+    for row in ATTRIBUTES:
+        sections.setdefault(row.when, []).append(row)
+    for when, rows in sections.items():
+        lines += [
+            "",
+            "Published always:" if when == _ALWAYS else f"Published on {when}:",
+            "",
+            "| Name | Type | Of | Defined by | Meaning |",
+            "|---|---|---|---|---|",
+            *(f"| `{row.name}` | {row.kind} | {_SHORT[row.of]} | {row.origin} | {row.meaning} |" for row in rows),
+        ]
     return "\n".join(lines) + "\n"
 
 
