@@ -39,13 +39,13 @@ EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes no option that is not spelt out, and has each command say itself what it does not know, with its usage."""
+    """Accepts no abbreviated options; each command reports unknown arguments itself, with its own usage."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # argparse's
-        """Never any that are not known: argparse would leave those of a command to the parser above it."""
+        """Reports unknown arguments here: argparse would pass those of a command to its parent parser."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -37,14 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``simulate`` that are about workloads; ``--node``, ``--kubernetes`` and ``-o`` are its own."""
     group = parser.add_argument_group("a stream of pods")
     group.add_argument(
-        "--workload", metavar="FILE", help="let the pods of this file come and go (docs/placement.md); - is stdin"
+        "--workload", metavar="FILE", help="simulate the stream of pods in this file (docs/placement.md); - is stdin"
     )
-    group.add_argument("--seed", metavar="N", help="which stream; 1-8 for several of them (default: 1)")
+    group.add_argument("--seed", metavar="N", help="seed of the stream, or several, such as 1-8 (default: 1)")
     group.add_argument(
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"what is tried first, repeatable: {', '.join(POLICY_NAMES)}, all (default: {POLICY_NAMES[0]})",
+        help=f"order of devices and nodes (repeatable): {', '.join(POLICY_NAMES)}, all (default: {POLICY_NAMES[0]})",
     )
 
 
