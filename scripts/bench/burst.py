@@ -235,14 +235,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/benchmark burst",
-        description="Measure bursts of pods through a real kube-scheduler, with the extender and without it, by "
-        "turns. Needs root; brings a control plane up and takes it down.",
+        description="Measure bursts of pods through a real kube-scheduler, alternately with and without the extender. "
+        "Needs root; starts a control plane and removes it at the end.",
         epilog="Example: scripts/benchmark burst --rounds 5",
     )
-    parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="version (default: %(default)s)")
-    parser.add_argument("--nodes", type=int, default=500, help="Node objects (default: %(default)s)")
-    parser.add_argument("--pods", type=int, default=1000, help="pods of a burst (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="bursts of each form (default: %(default)s)")
+    parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="Kubernetes version (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=500, help="number of Node objects (default: %(default)s)")
+    parser.add_argument("--pods", type=int, default=1000, help="pods per burst (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="bursts with and without the extender (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     if min(options.nodes, options.pods, options.rounds) < 1:
         parser.error("nodes, pods and rounds must be at least 1")

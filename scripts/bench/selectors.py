@@ -129,9 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/benchmark selectors",
-        description="Measure the CEL of dra-driver simulate beside celpy's own evaluator, on usual selectors.",
+        description="Compare the CEL of dra-driver simulate with celpy's own evaluator, on common selectors.",
     )
-    parser.add_argument("--rounds", type=int, default=15, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of each measurement (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("rounds must be at least 1")
