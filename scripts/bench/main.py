@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
         prog="scripts/benchmark",
         description="Compare the driver with Kubernetes' own DRA test driver, on a real control plane: calls of "
-        "kubelet, start-up, and the idle driver in its container. Needs root; starts a cluster and removes it at the end. "
-        "Other load on the machine distorts the figures.",
+        "kubelet, start-up, and the idle driver in its container. Needs root; starts a cluster and removes it at the "
+        "end. Other load on the machine distorts the figures.",
         epilog="Parts that need no cluster: scripts/benchmark selectors (CEL of the simulator), scripts/benchmark "
         "allocation (its allocator). With a control plane: scripts/benchmark burst (pods through kube-scheduler, "
         "with and without the extender). Example: scripts/benchmark --rest-minutes 12 >figures.md",
