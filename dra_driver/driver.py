@@ -16,29 +16,29 @@ from typing import Final
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.preparer import Preparer
-from dra_driver.claims.repairer import Repairer
+from dra_driver.claims.repairer import Reconciler
 from dra_driver.claims.values import PlanSettings
+from dra_driver.exclusion import check_node
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.node import boot_id
 from dra_driver.host.watch import HostWatch
+from dra_driver.kube.api import ResourceApi, WatchEvent
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi, WatchEvent
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
 from dra_driver.kubeletplugin.health import HealthServer
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.kubeletplugin.server import KubeletPlugin
-from dra_driver.legacy.deviceplugin.exclusion import check_node
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.names import CDI_KIND, DRIVER_NAME
 from dra_driver.nodelabels.labels import labels
 from dra_driver.nodelabels.writer import LabelWriter
 from dra_driver.samples import journal_samples, label_samples, node_sample, samples
 from dra_driver.settings import Settings
-from dra_driver.slices.devices import devices
-from dra_driver.slices.layout import node_problem
-from dra_driver.slices.publisher import Publisher
+from dra_driver.slices.devices import Offer, offer
+from dra_driver.slices.instance import Instance
+from dra_driver.slices.publisher import SliceController
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 from dra_driver.version import VERSION
@@ -75,6 +75,7 @@ class NodeAgent:
         self._labels: Mapping[str, str] | None = None
         self._scans_with_labels = False
         """Of the scanning thread: they may become known while it reads the host."""
+        self._offer = Offer(())
         self._operations = Operations()
         self._stop_metrics: Callable[[], None] | None = None
         api = ResourceApi(transport)
@@ -90,15 +91,22 @@ class NodeAgent:
             self._on_nodes,
             self._on_node_event,
         )
-        self._publisher = Publisher(api, DRIVER_NAME, settings.node_name, shared_counters=settings.shared_counters)
+        boot = boot_id(settings.host_root)
+        self._slices = SliceController(
+            api,
+            DRIVER_NAME,
+            settings.node_name,
+            instance=Instance.here(boot),
+            shared_counters=settings.shared_counters,
+        )
 
         self._label_writer = LabelWriter(api, settings.node_name)
 
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
-        self._journal = Journal(settings.state_dir, boot_id=boot_id(settings.host_root), cdi=cdi)
+        self._journal = Journal(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
         self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
-        self._repairer = Repairer(self._journal, cdi, api, self._host.now, settings.node_name)
+        self._repairer = Reconciler(self._journal, cdi, api, self._host.now, settings.node_name)
         self._plugin = KubeletPlugin(
             self,
             DRIVER_NAME,
@@ -125,7 +133,7 @@ class NodeAgent:
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
         if self._node is not None:
             check_node(self._node)
-        self._publisher.start()
+        self._slices.start()
         self._label_writer.start()
         if self._node is not None:
             self._saw(self._node)
@@ -139,18 +147,19 @@ class NodeAgent:
         except DriverError as error:
             # Serving all the same lets prepare and unprepare tell kubelet what is wrong, and heals without a restart.
             log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
-        self._plugin.start()
-        self._repairer.start()
-        self._health.start()
+        # Before kubelet is let in: what is done while nobody serves metrics is not counted.
         if settings.metrics_port >= 0:
             collector = Collector(self._operations, self.samples)
             self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
+        self._plugin.start()
+        self._repairer.start()
+        self._health.start()
 
     def stop(self) -> None:
         """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
         log.info("stopping; slices and prepared claims stay")
         stop_in_turn(
-            (self._publisher.stop, THREAD_GRACE),
+            (self._slices.stop, THREAD_GRACE),
             (self._label_writer.stop, THREAD_GRACE),
             (self._plugin.stop, CALL_GRACE),
             (self._repairer.stop, REPAIR_GRACE),
@@ -166,16 +175,17 @@ class NodeAgent:
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Prepare one claim."""
-        with self._operations.measured("prepare"):
+        with self._operations.measured("prepare") as seconds:
             prepared = self._preparer.prepare(claim, deadline)
-        log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared))
+        names = ", ".join(device.device for device in prepared)
+        log.info("prepared claim %s in %.1f ms: %s", claim, seconds() * 1000, names)
         return prepared
 
     def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take one claim's devices back."""
-        with self._operations.measured("unprepare"):
+        with self._operations.measured("unprepare") as seconds:
             self._preparer.unprepare(claim, deadline)
-        log.info("unprepared claim %s", claim)
+        log.info("unprepared claim %s in %.1f ms", claim, seconds() * 1000)
 
     # What the rooms tell each other
 
@@ -189,28 +199,25 @@ class NodeAgent:
     def _on_inventory(self, inventory: NodeInventory) -> None:
         # Turned off, the labels are taken away: an id that nobody keeps true would lead pods to the wrong server.
         self._label_writer.want(labels(inventory.ultraserver) if self._settings.ultraserver_labels == "on" else {})
+        self._offer = offered = offer(inventory, self._settings.ultraserver_layout)
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
         # on them would fail in between. Without the API server nothing can be published anyway.
-        if self._scans_with_labels:
-            offered = devices(inventory, self._settings.ultraserver_layout)
-            log.info(
-                "%s, kernel driver %s: %d of %d devices are offered",
-                inventory.instance_type or "unknown instance type",
-                inventory.driver_version or "not loaded",
-                len(offered),
-                len(inventory.devices),
+        if not self._scans_with_labels:
+            return
+        log.info(
+            "%s, kernel driver %s: %d of %d devices are offered",
+            inventory.instance_type or "unknown instance type",
+            inventory.driver_version or "not loaded",
+            len(offered.devices),
+            len(inventory.devices),
+        )
+        if offered.problem:
+            log.warning(
+                "the whole node is not offered: %s; it is offered again when all chips are usable. The layout "
+                "chips offers the other chips meanwhile",
+                offered.problem,
             )
-            if (problem := self._node_problem(inventory)) != "":
-                log.warning(
-                    "the whole node is not offered: %s; it is offered again when all chips are usable. The layout "
-                    "chips offers the other chips meanwhile",
-                    problem,
-                )
-            self._publisher.set_desired(offered, devices(inventory, "node"))
-
-    def _node_problem(self, inventory: NodeInventory) -> str:
-        """Why the whole node is not offered although it should be, or ""."""
-        return node_problem(inventory) if self._settings.ultraserver_layout != "chips" else ""
+        self._slices.set_desired(offered.devices, offered.fallback)
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -239,7 +246,7 @@ class NodeAgent:
     def _on_registered(self, registered: bool, _error: str) -> None:
         # kubelet deletes the node's slices when it starts, just before it registers drivers again.
         if registered:
-            self._publisher.poke("kubelet registered the driver")
+            self._slices.trigger("kubelet registered the driver")
 
     def _on_plugin_error(self, error: BaseException) -> None:
         self._end(f"kubelet cannot reach the driver any more, so it ends: {error}")
@@ -263,7 +270,7 @@ class NodeAgent:
 
     def liveness(self) -> list[str]:
         """Problems that a restart of the driver may mend; [] when there are none."""
-        status = self._publisher.status
+        status = self._slices.status
         # A journal that cannot be written is no matter of a restart: a full disk stays full, and without the driver
         # nothing is unprepared.
         problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable])]
@@ -274,7 +281,7 @@ class NodeAgent:
 
     def readiness(self) -> list[str]:
         """All that keeps this instance from doing its work right now; [] when there is nothing."""
-        status = self._publisher.status
+        status = self._slices.status
         problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable, self._journal.unwritable])]
         problems += [text for worker in self._workers if (text := worker.problem())]
         if not status.published:
@@ -286,13 +293,13 @@ class NodeAgent:
     @property
     def _workers(self) -> tuple[Worker, ...]:
         others = (self._host, self._node_watch, self._label_writer, self._repairer, self._plugin)
-        return (*self._publisher.workers, *(part.worker for part in others))
+        return (*self._slices.workers, *(part.worker for part in others))
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""
         host = self._host.current
-        yield from samples(host, self._publisher.status, self._plugin.registration)
-        yield node_sample(self._node_problem(host))
+        yield from samples(host, self._slices.status, self._plugin.registration)
+        yield node_sample(self._offer.problem)
         yield from label_samples(self._label_writer.status)
         yield from journal_samples(self._journal.counts, self._repairer.counts)
 

@@ -1,16 +1,22 @@
-"""Prometheus metrics of the agent: counters kept where things happen, read out when somebody scrapes."""
+"""Prometheus metrics of the agent, the device plugin and the extender.
+
+Durations are observed where things happen, by prometheus_client's own histogram. Everything else is a value that lives
+elsewhere and is read when somebody scrapes (``Collector``); reading takes no lock and changes nothing. A program whose
+metrics are off does not import prometheus_client: that costs 1.5 MB.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Histogram
     from prometheus_client.core import Metric
 
 BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 45.0)
@@ -30,48 +36,50 @@ class Sample:
     kind: str = "gauge"
 
 
-@dataclass(slots=True)
-class Latency:
-    """A histogram of one operation's duration and result."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_SECONDS) + 1))
-    total_seconds: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one operation."""
-        position = next((i for i, bound in enumerate(BUCKETS_SECONDS) if seconds <= bound), len(BUCKETS_SECONDS))
-        self.buckets[position] += 1
-        self.total_seconds += seconds
-
-
 class Operations:
-    """Durations of operations by name and result."""
+    """Durations of operations by name and result. Nothing is kept before ``expose``."""
 
     def __init__(self, names: Iterable[str] = ("prepare", "unprepare")) -> None:
-        self._latencies = {(operation, result): Latency() for operation in names for result in ("ok", "error")}
+        self._names = tuple(names)
+        self._histogram: Histogram | None = None
+
+    def expose(self, registry: CollectorRegistry, name: str, text: str) -> None:
+        """Keep durations from now on, in a histogram of this name that the registry shows."""
+        from prometheus_client import Histogram
+
+        labels = ("operation", "result")
+        histogram = Histogram(name, text, labels, registry=registry, buckets=BUCKETS_SECONDS)
+        for operation in self._names:
+            for result in ("ok", "error"):
+                histogram.labels(operation, result)  # so that each is there, with 0, before it happens
+        self._histogram = histogram
 
     @contextmanager
-    def measured(self, operation: str) -> Iterator[None]:
-        """Time one operation; an exception makes it an error and goes on its way."""
+    def measured(self, operation: str) -> Iterator[Callable[[], float]]:
+        """Time one operation; an exception makes it an error and goes on its way. Gives the seconds so far."""
         started = time.perf_counter()
-        result = "error"
+        done = False
         try:
-            yield
-            result = "ok"
+            yield lambda: time.perf_counter() - started
+            done = True
         finally:
-            self._latencies[operation, result].observe(time.perf_counter() - started)
+            self.observe(operation, time.perf_counter() - started, ok=done)
 
     def observe(self, operation: str, seconds: float, *, ok: bool) -> None:
         """Count one operation that was timed elsewhere."""
-        self._latencies[operation, "ok" if ok else "error"].observe(seconds)
-
-    def items(self) -> Iterable[tuple[tuple[str, str], Latency]]:
-        """All histograms with their (operation, result)."""
-        return self._latencies.items()
+        if self._histogram is not None:
+            self._histogram.labels(operation, "ok" if ok else "error").observe(seconds)
 
 
 class Collector:
-    """Turns the state of the agent, or of the extender, into Prometheus metrics at scrape time."""
+    """Shows durations, and values that live elsewhere, as Prometheus metrics.
+
+    Args:
+        operations: durations.
+        samples: the other values, as they are when it is called.
+        name: of the metric with the durations, without ``PREFIX``.
+        text: its help.
+    """
 
     def __init__(
         self,
@@ -85,22 +93,14 @@ class Collector:
         self._name = name
         self._text = text
 
-    def collect(self) -> Iterator[Metric]:
-        """Called by prometheus_client for each scrape."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    def register(self, registry: CollectorRegistry) -> None:
+        """Have the registry show all of it."""
+        self._operations.expose(registry, f"{PREFIX}_{self._name}", self._text)
+        registry.register(self)
 
-        histogram = HistogramMetricFamily(
-            f"{PREFIX}_{self._name}",
-            self._text,
-            labels=["operation", "result"],
-        )
-        for labels, latency in self._operations.items():
-            seen, cumulative = 0, []
-            for bound, count in zip((*map(str, BUCKETS_SECONDS), "+Inf"), latency.buckets, strict=True):
-                seen += count
-                cumulative.append((bound, seen))
-            histogram.add_metric(list(labels), cumulative, latency.total_seconds)
-        yield histogram
+    def collect(self) -> Iterator[Metric]:
+        """The other values. Called by prometheus_client for each scrape."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for sample in self._samples():
@@ -115,10 +115,12 @@ class Collector:
 
 def serve(collector: Collector, address: str, port: int) -> Callable[[], None]:
     """Answer ``GET /metrics`` on a port until the returned function is called. DriverError when it cannot be had."""
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
 
+    # A second series of each histogram that nobody asks for.
+    disable_created_metrics()  # type: ignore[no-untyped-call] # the library gives no types for it
     registry = CollectorRegistry()
-    registry.register(collector)
+    collector.register(registry)
     try:
         server, thread = start_http_server(port, addr=address, registry=registry)
     except OSError as error:

@@ -8,11 +8,11 @@ from dra_driver.host.inventory import NodeInventory
 from dra_driver.kubeletplugin.registration import Registration
 from dra_driver.metrics import Sample
 from dra_driver.nodelabels.writer import LabelStatus
-from dra_driver.slices.status import PublisherStatus
+from dra_driver.slices.status import SliceStatus
 from dra_driver.version import VERSION
 
 
-def samples(inventory: NodeInventory, status: PublisherStatus, registration: Registration) -> Iterator[Sample]:
+def samples(inventory: NodeInventory, status: SliceStatus, registration: Registration) -> Iterator[Sample]:
     """What the host has, what is published, and how registration stands."""
     version = (("version", VERSION), ("instance_type", inventory.instance_type or ""))
     yield Sample("info", "Version and instance type; always 1.", 1, version)

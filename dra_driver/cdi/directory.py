@@ -50,11 +50,11 @@ class SpecDirectory:
         temporary = f"{self._temporary_prefix}{owner}.tmp"
         try:
             try:
-                replace_file(path, data, temporary=temporary, mode=0o644, durable=False)
+                replace_file(path, data, temporary=temporary, mode=0o644, synced=False)
             except FileNotFoundError:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self.path.chmod(0o755)
-                replace_file(path, data, temporary=temporary, mode=0o644, durable=False)
+                replace_file(path, data, temporary=temporary, mode=0o644, synced=False)
         except OSError as error:
             raise self._unusable("write", path, error) from error
         return True
@@ -103,7 +103,7 @@ class SpecDirectory:
 
     def _remove(self, path: Path) -> bool:
         try:
-            return remove_file(path, durable=False)
+            return remove_file(path)
         except OSError as error:
             raise self._unusable("remove", path, error) from error
 

@@ -30,7 +30,7 @@ _ANYBODY_READS_AND_WRITES = 0o666
 _DIGEST_LENGTH = 10
 
 
-def edits(plan: Plan) -> Spec:
+def cdi_spec(plan: Plan) -> Spec:
     """The CDI spec of a plan, with the lowest CDI version that suffices."""
     # One device may stand in several results (a request with admin access beside an ordinary one).
     devices = {device.cdi_name: _container_edits(plan, device) for device in plan.devices}

@@ -10,7 +10,7 @@ import msgspec
 from dra_driver.claims import logical_cores, ultraserver
 from dra_driver.claims.values import Plan
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 
 _COMPARED = (logical_cores.VARIABLES[0], ultraserver.MODE)
@@ -27,7 +27,7 @@ def environment(
         inventory: the node.
 
     Raises:
-        ConfigError: the configuration is not legal. Refusal: it is not for this node or these devices.
+        ConfigError: the configuration is not legal. PrepareError: it is not for this node or these devices.
     """
     requests = list(dict.fromkeys(result.request for result in results))
     sizes: dict[str, int | None] = dict.fromkeys(requests)
@@ -55,7 +55,7 @@ def _own(config: Sequence[DeviceAllocationConfiguration]) -> list[DeviceAllocati
     return [entry for entry in config if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME]
 
 
-def company(env: Mapping[str, str], others: Sequence[Plan]) -> tuple[str, ...]:
+def shared_pod_warnings(env: Mapping[str, str], others: Sequence[Plan]) -> tuple[str, ...]:
     """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
     return tuple(
         f"claim {other.reference} of the same pod has {name}={other.env[name]}, this one {env[name]}; "

@@ -66,7 +66,7 @@ class _Namespace:
                 self.shown[number] -= Counter({node.chip: 1})
 
 
-class Held:
+class PreparedClaims:
     """Prepared claims by UID, by chip and by who uses them. Changed only by the journal, under its lock."""
 
     def __init__(self, entries: Iterable[Entry] = (), quarantined: Iterable[Quarantined] = ()) -> None:
@@ -98,19 +98,19 @@ class Held:
         uid = self._holders.get(chip)
         return None if uid is None else self._entries[uid].plan
 
-    def doubtful(self, chip: int, *, but: str) -> Quarantined | None:
-        """An unreadable file of another claim than ``but`` that may hold the chip."""
+    def quarantined_holder(self, chip: int, *, exclude: str) -> Quarantined | None:
+        """An unreadable file of another claim than ``exclude`` that may hold the chip."""
         for item in self._quarantined.values():
-            if item.uid != but and (item.chips is None or chip in item.chips):
+            if item.uid != exclude and (item.chips is None or chip in item.chips):
                 return item
         return None
 
-    def shown_by_doubtful(self, *, but: str) -> dict[int, int]:
+    def shown_by_quarantined(self, *, exclude: str) -> dict[int, int]:
         """Chips by container number that claims with unreadable files show: in which namespace, nobody knows."""
         return {
             number: chip
             for item in self._quarantined.values()
-            if item.uid != but
+            if item.uid != exclude
             for number, chip in item.shown.items()
         }
 

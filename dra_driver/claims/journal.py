@@ -1,7 +1,16 @@
 """The one truth about prepared claims: a directory with one small file for each, and an index of it in memory.
 
-``claims/<uid>.json`` (see ``journalfile``) is written under another name, flushed, renamed, and the directory flushed:
-after a loss of power it is there whole or not at all.
+What is on the disk when, and why that suffices:
+
+* ``claims/<uid>.json`` (see ``journalfile``) is written under another name, synced, and renamed. So it is there whole
+  or not at all, both for who reads it after a kill and for who reads it after a loss of power.
+* Its name is synced before kubelet gets the reply, when the lock has been let go: calls that wait for that together
+  share one sync of the directory (``files.DirectorySync``). The CDI spec is written in between. After a kill nothing is
+  missing, since names are there for everybody at once. After a loss of power in between there is at most a spec that no
+  file explains, and only where the directory of specs is no tmpfs: such a claim counts as held, see below.
+* A removal is not waited for. A loss of power may bring the file back, but ends all containers too: the entry is then
+  one of an earlier boot, of which no container runs, and repair releases it at its first pass if the claim is gone
+  (``repair``). Where the boot is not known, nothing could tell that, and the removal is synced like a new name.
 
 A file that cannot be read is moved to ``quarantine/`` under its name and reported; the others are not affected. What it
 held stays held (see ``held.Quarantined``) until the claim is prepared again or unprepared, or the API server settles
@@ -10,8 +19,8 @@ as such a claim too: specs are written after the file and removed before it, so 
 
 The index is valid as long as the lock file's mark is the one that was left there; so a call costs the same with one
 claim as with a hundred, and a second instance of the driver may write in between. As long as no other has, a file that
-is missing was not removed by a driver: its claim stays held (see ``Held.missing``). A directory that is missing says
-nothing about any claim: it is written anew from the index.
+is missing was not removed by a driver: its claim stays held (see ``PreparedClaims.missing``). A directory that is
+missing says nothing about any claim: it is written anew from the index.
 """
 
 from __future__ import annotations
@@ -25,12 +34,13 @@ from pathlib import Path
 
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims.edits import shown_in
-from dra_driver.claims.held import Held, Quarantined
+from dra_driver.claims.held import PreparedClaims, Quarantined
 from dra_driver.claims.journalfile import decoded, encoded
 from dra_driver.claims.lock import Mark, StateLock
-from dra_driver.claims.values import UID, Entry, Plan
+from dra_driver.claims.values import Entry, Plan
+from dra_driver.kubeletplugin.plugin import is_uid
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import read_file, remove_file, replace_file, sync_directory
+from dra_driver.util.files import DirectorySync, read_file, remove_file, replace_file, sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +73,20 @@ class Journal:
         """Why a claim could not be kept or forgotten the last time; None when it could."""
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
+        self._names_on_disk = DirectorySync(self._claims)
         self._cdi = cdi
         self._lock = StateLock(directory / "journal.lock", lock_timeout)
-        self._held = Held()
+        self._held = PreparedClaims()
         self._known_at: Mark | None = None
         """While the lock's mark is this, nobody else has changed anything since the index was made."""
         self._in_doubt = True
         """Whether a change by this process ended half-way since."""
 
     @contextmanager
-    def locked(self, deadline: float = math.inf) -> Iterator[Held]:
+    def locked(self, deadline: float = math.inf) -> Iterator[PreparedClaims]:
         """Hold the state lock and see what is held. Nothing slow (no API call) belongs into the body.
 
-        ``deadline``: see ``StateLock.held``.
+        When the block has ended, what was kept in it is kept lastingly. ``deadline``: see ``StateLock.held``.
         """
         with ExitStack() as stack:
             try:
@@ -86,13 +97,14 @@ class Journal:
                 raise
             self.unusable = None
             yield self._held
+        self._settle_names()
 
     def put(self, plan: Plan) -> bool:
-        """Keep a plan as prepared in this boot, lastingly. False when exactly this is kept already."""
+        """Keep a plan as prepared in this boot. False when exactly this is kept already."""
         return self.keep(Entry(plan, self.boot_id))
 
     def keep(self, entry: Entry) -> bool:
-        """Keep an entry, lastingly, and end the quarantine of its claim. False when exactly this is kept already."""
+        """Keep an entry, and end the quarantine of its claim. False when exactly this is kept already."""
         uid = entry.plan.uid
         with self._changing("keep", uid):
             if self._held.entries.get(uid) == entry and uid not in self._held.missing:
@@ -105,14 +117,15 @@ class Journal:
         return True
 
     def remove(self, uid: str) -> bool:
-        """Forget a claim, lastingly; also what of it was unreadable. False when nothing was known of it."""
+        """Forget a claim; also what of it was unreadable. False when nothing was known of it."""
         known, doubtful = uid in self._held.entries, uid in self._held.quarantined
         with self._changing("forget", uid):
             if not known and not doubtful:
                 return False
             self._known_at = self._lock.announce()
             if known:
-                remove_file(self.path(uid), durable=True)
+                if remove_file(self.path(uid)) and not self.boot_id:
+                    self._names_on_disk.changed()
                 self._held.discard(uid)
             if doubtful:
                 self._drop_quarantined(uid)
@@ -123,7 +136,7 @@ class Journal:
         item = self._held.quarantined[uid]
         self._held.quarantine(replace(item, chips=chips))
 
-    def verify(self) -> Held:
+    def verify(self) -> PreparedClaims:
         """Compare the directory with the index, file by file; what is held then.
 
         A file that has become unreadable is written again from memory; so are all when the directory is gone. A single
@@ -153,19 +166,29 @@ class Journal:
         try:
             yield
         except OSError as error:
-            self.unwritable = f"cannot {verb} claim {uid} in {self._claims}: {error.strerror or error}"
-            raise DriverError(
-                self.unwritable,
-                consequence="the call fails and kubelet tries again",
-                remedy="check free space and errors of the disk with the state directory",
-            ) from error
+            raise self._not_written(f"cannot {verb} claim {uid} in {self._claims}", error) from error
         self._in_doubt = in_doubt
         self.unwritable = None
+
+    def _settle_names(self) -> None:
+        try:
+            self._names_on_disk.settle()
+        except OSError as error:
+            raise self._not_written(f"cannot sync {self._claims}", error) from error
+
+    def _not_written(self, what: str, error: OSError) -> DriverError:
+        self.unwritable = f"{what}: {error.strerror or error}"
+        return DriverError(
+            self.unwritable,
+            consequence="the call fails and kubelet tries again",
+            remedy="check free space and errors of the disk with the state directory",
+        )
 
     def _store(self, entry: Entry) -> None:
         uid = entry.plan.uid
         self._make_claims_directory()
-        replace_file(self.path(uid), encoded(entry), temporary=f"{uid}.tmp", mode=0o600, durable=True)
+        replace_file(self.path(uid), encoded(entry), temporary=f"{uid}.tmp", mode=0o600, synced=True)
+        self._names_on_disk.changed()
 
     def _make_claims_directory(self) -> None:
         if not self._claims.exists():
@@ -199,10 +222,10 @@ class Journal:
         self._known_at = mark
         self._in_doubt = False
 
-    def _read_all(self, known: Mapping[str, Entry]) -> Held:
+    def _read_all(self, known: Mapping[str, Entry]) -> PreparedClaims:
         """What the files say; of those that cannot be read or are missing, what is ``known``, or what specs tell."""
         former = self._held.quarantined
-        held = Held()
+        held = PreparedClaims()
         self._restore_quarantined()
         for uid in self._names(self._claims, clean=True):
             entry = self._read(uid, known.get(uid))
@@ -218,13 +241,13 @@ class Journal:
             self._add_quarantined(held, uid, self.path(uid), former.get(uid))
         return held
 
-    def _add_missing(self, held: Held, known: Mapping[str, Entry]) -> None:
+    def _add_missing(self, held: PreparedClaims, known: Mapping[str, Entry]) -> None:
         for uid in set(known).difference(held.entries, held.quarantined):
             if uid not in self._held.missing:
                 log.warning("somebody removed %s; whether its claim ends is asked of the API server", self.path(uid))
             held.add(known[uid], missing=True)
 
-    def _without_file(self, held: Held) -> set[str]:
+    def _without_file(self, held: PreparedClaims) -> set[str]:
         """Claims that runtimes are shown and of which neither file nor memory is left."""
         try:
             shown = self._cdi.list() if self._cdi is not None else {}
@@ -282,10 +305,10 @@ class Journal:
                 self._make_claims_directory()
                 path.replace(self.path(uid))
 
-    def _add_quarantined(self, held: Held, uid: str, path: Path, learned: Quarantined | None) -> None:
+    def _add_quarantined(self, held: PreparedClaims, uid: str, path: Path, learned: Quarantined | None) -> None:
         if uid in held.entries:  # prepared again, then killed before the old file was removed
             with suppress(OSError):  # tried again at the next look
-                remove_file(path, durable=False)
+                remove_file(path)
             return
         try:
             decoded(read_file(path), uid)
@@ -301,7 +324,7 @@ class Journal:
         held.quarantine(Quarantined(uid, str(path), reason, chips, shown or {}))
 
     def _drop_quarantined(self, uid: str) -> None:
-        remove_file(Path(self._held.quarantined[uid].path), durable=False)
+        remove_file(Path(self._held.quarantined[uid].path))
         self._held.settle(uid)
 
     def _names(self, directory: Path, *, clean: bool = False) -> list[str]:
@@ -314,9 +337,9 @@ class Journal:
         for name in names:
             if clean and name.endswith(".tmp"):
                 with suppress(OSError):  # who writes under this name will tell
-                    remove_file(directory / name, durable=False)
+                    remove_file(directory / name)
             uid = name.removesuffix(".json")
-            if uid != name and UID.fullmatch(uid):
+            if uid != name and is_uid(uid):
                 found.append(uid)
         return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from dra_driver.claims.values import Refusal
+from dra_driver.claims.values import PrepareError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.topology.instance_types import INSTANCE_TYPES, lookup
 
@@ -40,7 +40,7 @@ def environment(inventory: NodeInventory, requested: Mapping[str, int | None]) -
         requested: for each request of the claim the configured size, or None.
 
     Raises:
-        Refusal: a size is configured that this hardware does not have, or the requests' sizes differ.
+        PrepareError: a size is configured that this hardware does not have, or the requests' sizes differ.
     """
     hardware = core_sizes(inventory)
     node = inventory.instance_type or "this node's hardware"
@@ -49,7 +49,7 @@ def environment(inventory: NodeInventory, requested: Mapping[str, int | None]) -
         if not asked:
             return {}
         known = "is not known to this version of the driver" if hardware is None else "has no logical NeuronCores"
-        raise Refusal(
+        raise PrepareError(
             f"NeuronConfig sets logicalNeuronCore {next(iter(asked.values()))}, but {node} {known}",
             consequence="the claim is not prepared",
             remedy="leave logicalNeuronCore out, or select Trainium2 or later in the request",
@@ -60,12 +60,12 @@ def environment(inventory: NodeInventory, requested: Mapping[str, int | None]) -
     illegal = sorted(set(asked.values()).difference(hardware.lnc_values))
     if illegal:
         legal = ", ".join(map(str, hardware.lnc_values))
-        raise Refusal(f"NeuronConfig sets logicalNeuronCore {illegal[0]}, but {node} has only {legal}")
+        raise PrepareError(f"NeuronConfig sets logicalNeuronCore {illegal[0]}, but {node} has only {legal}")
     if len(set(sizes.values())) > 1:
         listed = ", ".join(
             f"{request[:63]}: {size}{'' if request in asked else ' (default)'}" for request, size in sizes.items()
         )
-        raise Refusal(
+        raise PrepareError(
             f"the requests of the claim have different logicalNeuronCore values ({listed})",
             consequence="a container that uses the whole claim could get only one of them; it is not prepared",
             remedy="use one value for all requests, or a claim for each value",

@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dra_driver.claims.held import Held
-from dra_driver.claims.values import Consumers, Plan, Refusal
+from dra_driver.claims.held import PreparedClaims
+from dra_driver.claims.values import Consumers, Plan, PrepareError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ClaimUse:
     pods: frozenset[str] | None
 
 
-class ConsumersUnknown(Refusal):
+class ConsumersUnknown(PrepareError):  # noqa: N818 - a question, which is mostly answered
     """Numbers depend on who uses other claims now: get those claims and plan again with ``consumers``."""
 
     def __init__(self, claims: Sequence[Plan]) -> None:
@@ -55,8 +55,9 @@ class ConsumersUnknown(Refusal):
 def numbers(
     chips: Sequence[int],
     claim: ClaimUse,
-    held: Held,
+    held: PreparedClaims,
     consumers: Consumers,
+    together: Sequence[Plan],
     *,
     host: bool,
 ) -> dict[int, int]:
@@ -67,6 +68,7 @@ def numbers(
         claim: whose chips they are.
         held: prepared claims; the claim itself may be among them.
         consumers: what is known newly of who uses prepared claims.
+        together: prepared claims that a pod of the claim uses too (``co_used_claims``).
         host: whether to keep the host's numbers.
 
     Raises:
@@ -76,8 +78,8 @@ def numbers(
     if sorted(former.values()) == list(chips):
         return {chip: number for number, chip in former.items()}
     wanted = {chip: chip if host else rank for rank, chip in enumerate(chips)}
-    taken = held.shown_by_doubtful(but=claim.uid)
-    for other in meeting(claim, held, consumers):
+    taken = held.shown_by_quarantined(exclude=claim.uid)
+    for other in together:
         taken |= {number: node.chip for number, node in other.nodes.items()}
     chip_at = {number: chip for chip, number in wanted.items()}
     if any(chip_at.get(number, chip) != chip for number, chip in taken.items()):
@@ -91,7 +93,7 @@ def numbers(
     return wanted
 
 
-def meeting(claim: ClaimUse, held: Held, consumers: Consumers) -> list[Plan]:
+def co_used_claims(claim: ClaimUse, held: PreparedClaims, consumers: Consumers) -> list[Plan]:
     """Prepared claims that a pod of the claim is known to use too (in doubt: that it may use)."""
     found = {plan.uid: plan for plan in held.used_by(claim.namespace, claim.pods)}
     for uid, pods in consumers.items():
@@ -102,7 +104,7 @@ def meeting(claim: ClaimUse, held: Held, consumers: Consumers) -> list[Plan]:
     return list(found.values())
 
 
-def clashing(one: Plan, other: Plan) -> tuple[int, ...]:
+def number_conflicts(one: Plan, other: Plan) -> tuple[int, ...]:
     """Container numbers that mean different chips in two claims, ascending."""
     chip_at = {number: node.chip for number, node in one.nodes.items()}
     return tuple(sorted(number for number, node in other.nodes.items() if chip_at.get(number, node.chip) != node.chip))

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from dra_driver.claims.edits import cdi_device_name
-from dra_driver.claims.environment import company, environment, parameters
-from dra_driver.claims.held import Held
-from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, meeting, numbers
-from dra_driver.claims.values import UID, ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, Refusal
+from dra_driver.claims.environment import environment, parameters, shared_pod_warnings
+from dra_driver.claims.held import PreparedClaims
+from dra_driver.claims.numbering import ClaimUse, ConsumersUnknown, co_used_claims, numbers
+from dra_driver.claims.values import ChipNode, Consumers, Plan, PlannedDevice, PlanSettings, PrepareError
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kubeletplugin.plugin import is_uid
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.chips import chips_of, host_chips
 from dra_driver.util.text import shorten
@@ -25,7 +26,8 @@ __all__ = [
     "ConsumersUnknown",
     "Plan",
     "PlanSettings",
-    "Refusal",
+    "PrepareError",
+    "chips_needed",
     "own_pod",
     "own_results",
     "plan",
@@ -39,7 +41,7 @@ _NOT_PREPARED = "the claim is not prepared"
 def plan(
     claim: ResourceClaim,
     inventory: NodeInventory,
-    held: Held,
+    held: PreparedClaims,
     settings: PlanSettings,
     consumers: Consumers | None = None,
 ) -> Plan:
@@ -53,7 +55,7 @@ def plan(
         consumers: who uses other prepared claims now, as far as ``ConsumersUnknown`` asked for it.
 
     Raises:
-        Refusal: why the claim cannot be prepared. ConsumersUnknown: more has to be known first.
+        PrepareError: why the claim cannot be prepared. ConsumersUnknown: more has to be known first.
     """
     meta = claim.metadata
     _check_uid(meta.uid)
@@ -64,7 +66,8 @@ def plan(
     env = environment(claim, results, inventory)
     use = ClaimUse(meta.namespace, meta.uid, users(claim))
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
-    number_of = numbers(sorted(present), use, held, consumers or {}, host=keeps_host_numbers)
+    together = co_used_claims(use, held, consumers or {})
+    number_of = numbers(sorted(present), use, held, consumers or {}, together, host=keeps_host_numbers)
     nodes = {chip: replace(node, number=number_of[chip]) for chip, node in present.items()}
     decided = parameters(claim)
     return Plan(
@@ -86,7 +89,7 @@ def plan(
         env=env,
         pods=None if use.pods is None else tuple(sorted(use.pods)),
         own_pod=own_pod(claim),
-        warnings=(*warnings, *company(env, meeting(use, held, consumers or {}))),
+        warnings=(*warnings, *shared_pod_warnings(env, together)),
         parameters=decided,
     )
 
@@ -98,7 +101,7 @@ def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
     driver is loaded, so after a reboot the old one may belong to other hardware.
 
     Raises:
-        Refusal: a chip of the plan is no longer there.
+        PrepareError: a chip of the plan is no longer there.
     """
     devices = tuple(
         replace(
@@ -113,17 +116,17 @@ def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
 
 
 def own_results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
-    """The claim's allocation results of this driver. Refusal when there are none."""
+    """The claim's allocation results of this driver. PrepareError when there are none."""
     allocation = claim.status.allocation
     if allocation is None:
-        raise Refusal(
+        raise PrepareError(
             "the claim is not allocated",
             consequence=_NOT_PREPARED,
             remedy="kubelet tries again; if this stays, look at the events of the pod and at the scheduler",
         )
     results = [result for result in allocation.devices.results if result.driver == DRIVER_NAME]
     if not results:
-        raise Refusal(
+        raise PrepareError(
             f"the claim's allocation has no device of {DRIVER_NAME}",
             consequence="there is nothing to prepare",
             remedy="select the DeviceClass of the Neuron driver in the claim if Neuron devices are wanted",
@@ -139,6 +142,19 @@ def users(claim: ResourceClaim) -> frozenset[str] | None:
     return frozenset(consumer.uid for consumer in reserved)
 
 
+def chips_needed(claim: ResourceClaim) -> frozenset[int] | None:
+    """Host indexes of the chips that the claim's devices are made of; None when all of the host must be looked at."""
+    allocation = claim.status.allocation
+    chips: set[int] = set()
+    for result in allocation.devices.results if allocation is not None else ():
+        if result.driver == DRIVER_NAME:
+            found = chips_of(result.device, ())
+            if found is None:
+                return None
+            chips.update(found)
+    return frozenset(chips)
+
+
 def own_pod(claim: ResourceClaim) -> str:
     """UID of the pod that a claim from a template was made for, when no other uses it; else ""."""
     owners = {owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod" and owner.controller}
@@ -148,21 +164,21 @@ def own_pod(claim: ResourceClaim) -> str:
 
 def _chips(result: DeviceRequestAllocationResult, inventory: NodeInventory, settings: PlanSettings) -> tuple[int, ...]:
     if result.pool != settings.node_name:
-        raise Refusal(
+        raise PrepareError(
             f"device {_named(result.device)} is allocated from pool {_named(result.pool)}, not from this node's pool "
             f"{settings.node_name}",
             consequence=_NOT_PREPARED,
             remedy="delete the pod so that it is scheduled again",
         )
     if result.share_id is not None:
-        raise Refusal(
+        raise PrepareError(
             f"device {_named(result.device)} is allocated as a share, but Neuron devices cannot be shared that way",
             consequence=_NOT_PREPARED,
             remedy="remove capacity requests from the claim; pods can share a whole claim instead",
         )
     chips = chips_of(result.device, host_chips(inventory))
     if chips is None:
-        raise Refusal(
+        raise PrepareError(
             f"device {_named(result.device)} is not one that this driver publishes",
             consequence=_NOT_PREPARED,
             remedy="delete the pod so that it is scheduled again; check that one version of the driver runs",
@@ -171,7 +187,7 @@ def _chips(result: DeviceRequestAllocationResult, inventory: NodeInventory, sett
 
 
 def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
-    """The chip under its host number. Refusal when a container could not open it."""
+    """The chip under its host number. PrepareError when a container could not open it."""
     device = inventory.device(chip)
     if device is None:
         problem = f"there is no chip {chip} on this host now"
@@ -182,7 +198,7 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
         problem = f"/dev/neuron{chip} is missing on the host"
     else:
         return ChipNode(chip=chip, number=chip, major=device.major, minor=device.minor)
-    raise Refusal(
+    raise PrepareError(
         f"device {_named(name)} cannot be used: {problem}",
         consequence="the pod cannot start on this node with this claim",
         remedy="check the Neuron kernel driver (dmesg, lsmod) and the instance; delete the pod to get other devices",
@@ -190,8 +206,8 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
 
 
 def _check_uid(uid: str) -> None:
-    if not UID.fullmatch(uid):
-        raise Refusal(
+    if not is_uid(uid):
+        raise PrepareError(
             f"the claim's UID {_named(uid)!r} is not one",
             consequence=_NOT_PREPARED,
             remedy="give the claim as the API server has it",
@@ -199,9 +215,9 @@ def _check_uid(uid: str) -> None:
 
 
 def _exclusive(
-    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], uid: str, held: Held
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], uid: str, held: PreparedClaims
 ) -> list[int]:
-    """Chips that the claim is to have for itself, ascending. Refusal when one is not free, or allocated twice."""
+    """Chips that the claim is to have for itself, ascending. PrepareError when one is not free, or allocated twice."""
     taken: dict[int, DeviceRequestAllocationResult] = {}
     for result, chips in pairs:
         for chip in () if result.admin_access else chips:
@@ -211,22 +227,22 @@ def _exclusive(
     return sorted(taken)
 
 
-def _check_free(chip: int, device: str, uid: str, held: Held) -> None:
+def _check_free(chip: int, device: str, uid: str, held: PreparedClaims) -> None:
     holder = held.holder(chip)
     if holder is not None and holder.uid != uid:
-        raise Refusal(
+        raise PrepareError(
             f"device {device} is still prepared for claim {holder.reference} ({holder.uid})",
             consequence="it is not given to a second claim",
             remedy="kubelet tries again; the device is free once the pods of that claim have ended on this node",
         )
-    doubt = held.doubtful(chip, but=uid)
+    doubt = held.quarantined_holder(chip, exclude=uid)
     if doubt is None:
         return
     if doubt.chips is None:
         what = f"what claim {doubt.uid} holds is not known, since its journal file cannot be read ({doubt.problem})"
     else:
         what = f"device {device} is held by claim {doubt.uid}, whose journal file cannot be read ({doubt.problem})"
-    raise Refusal(
+    raise PrepareError(
         what,
         consequence=f"device {device} is held back",
         remedy="this ends when kubelet unprepares that claim or the API server says that it is gone, which the driver "
@@ -241,13 +257,13 @@ def _check_once(
     if other is None:
         return
     if other.device == result.device:
-        raise Refusal(
+        raise PrepareError(
             f"device {result.device} is allocated twice in this claim, for requests {_named(other.request)} and "
             f"{_named(result.request)}",
             consequence=_NOT_PREPARED,
             remedy="delete the pod so that the claim is allocated again",
         )
-    raise Refusal(
+    raise PrepareError(
         f"devices {other.device} and {result.device} are both allocated to this claim, but share chip {chip}",
         consequence=_NOT_PREPARED,
         remedy="select resourceType 'neuron_node' or 'neuron_device' in each request; allocationMode All without it "
@@ -265,7 +281,7 @@ def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]
         "devicegroup8_id or devicegroup16_id"
     )
     if settings.contiguity == "refuse":
-        raise Refusal(what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy)
+        raise PrepareError(what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy)
     return (f"{what}; {consequence}; {remedy}",)
 
 

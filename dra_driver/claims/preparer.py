@@ -19,21 +19,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.claims.edits import edits
+from dra_driver.claims.edits import cdi_spec
 from dra_driver.claims.environment import environment, parameters
-from dra_driver.claims.held import Held
+from dra_driver.claims.held import PreparedClaims
 from dra_driver.claims.journal import Journal
-from dra_driver.claims.plan import ConsumersUnknown, own_results, plan, refreshed, users
-from dra_driver.claims.values import Consumers, Plan, PlanSettings, Refusal
+from dra_driver.claims.plan import ConsumersUnknown, chips_needed, own_results, plan, refreshed, users
+from dra_driver.claims.values import Consumers, Plan, PlanSettings, PrepareError
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.errors import ApiError, Unreachable
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from dra_driver.kubeletplugin.plugin import ClaimRef, PreparedDevice
 from dra_driver.util.errors import DriverError
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class ClaimSource(Protocol):
-    """Where claims are read: ``kube.resources.ResourceApi``, the parts in use. Calls raise ApiError."""
+    """Where claims are read: ``kube.api.ResourceApi``, the parts in use. Calls raise ApiError."""
 
     def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ResourceClaim:
         """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
@@ -68,7 +68,8 @@ class Preparer:
         source: the API server.
         journal: what is prepared.
         cdi: where runtimes look for it.
-        inventory: reads the node as it is now; asked at each preparation, with no lock held.
+        inventory: reads the node as it is now, of its chips the ones given or (None) all; asked at each preparation,
+            with no lock held.
         settings: the administrator's choices.
         sleep: ``time.sleep``, for tests.
     """
@@ -78,7 +79,7 @@ class Preparer:
         source: ClaimSource,
         journal: Journal,
         cdi: SpecDirectory,
-        inventory: Callable[[], NodeInventory],
+        inventory: Callable[[Collection[int] | None], NodeInventory],
         settings: PlanSettings,
         *,
         sleep: Callable[[float], None] = time.sleep,
@@ -95,7 +96,7 @@ class Preparer:
         stored, trouble = self._fetch(claim, deadline)
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.config  # noqa: F401 - so that the first import does not happen under the lock
-        inventory = self._inventory()
+        inventory = self._inventory(None if stored is None else chips_needed(stored))
         consumers: dict[str, frozenset[str] | None] = {}
         for _ in range(_ROUNDS):
             try:
@@ -105,14 +106,14 @@ class Preparer:
                     else:
                         wanted = self._planned(stored, inventory, held, consumers)
                     self._journal.put(wanted)
-                    self._cdi.write(wanted.uid, edits(wanted))
+                    self._cdi.write(wanted.uid, cdi_spec(wanted))
                 return self._reply(wanted)
             except ConsumersUnknown as unknown:
                 for other in unknown.claims:
                     if time.monotonic() >= deadline:
                         raise
                     consumers[other.uid] = self._users_now(other, deadline)
-        raise Refusal(
+        raise PrepareError(
             "the device numbers depend on other claims that are being prepared at the same time",
             consequence="the claim is not prepared",
             remedy="kubelet tries again",
@@ -124,7 +125,9 @@ class Preparer:
             self._cdi.remove(claim.uid)
             self._journal.remove(claim.uid)
 
-    def _planned(self, claim: ResourceClaim, inventory: NodeInventory, held: Held, consumers: Consumers) -> Plan:
+    def _planned(
+        self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, consumers: Consumers
+    ) -> Plan:
         entry = held.entries.get(claim.metadata.uid)
         if entry is not None:
             outlived = entry.outlived(self._journal.boot_id)
@@ -132,7 +135,7 @@ class Preparer:
                 wanted = refreshed(entry.plan, inventory)
                 return replace(wanted, env=environment(claim, own_results(claim), inventory)) if outlived else wanted
             if not outlived:
-                raise Refusal(
+                raise PrepareError(
                     f"claim {entry.plan.reference} was allocated anew, but its former devices are still prepared here",
                     consequence="containers may be using them, so it is not prepared",
                     remedy="delete the pods that use the claim; kubelet then unprepares it",
@@ -143,7 +146,9 @@ class Preparer:
             log.warning("claim %s: %s", wanted.reference, warning)
         return wanted
 
-    def _from_journal(self, ref: ClaimRef, inventory: NodeInventory, held: Held, trouble: ApiError | None) -> Plan:
+    def _from_journal(
+        self, ref: ClaimRef, inventory: NodeInventory, held: PreparedClaims, trouble: ApiError | None
+    ) -> Plan:
         entry = held.entries.get(ref.uid)
         if entry is None:
             raise DriverError(
@@ -166,14 +171,14 @@ class Preparer:
         ]
 
     def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[ResourceClaim | None, ApiError | None]:
-        """The claim, or what keeps the API server from telling. Refusal when it says that there is no such claim."""
+        """The claim, or what keeps the API server from telling. PrepareError when it says that there is none."""
         end = min(time.monotonic() + _ENOUGH, deadline)
         for pause in (*_PAUSES, None):
             try:
                 claim = self._get(ref.namespace, ref.name, deadline)
             except ApiError as error:
                 if error.object_missing:
-                    raise Refusal(
+                    raise PrepareError(
                         f"claim {ref.namespace}/{ref.name} does not exist any more",
                         consequence="there is nothing to prepare",
                         remedy="delete the pod, or create the claim",
@@ -184,7 +189,7 @@ class Preparer:
                 self._sleep(wait)
                 continue
             if claim.metadata.uid != ref.uid:
-                raise Refusal(
+                raise PrepareError(
                     f"claim {ref.namespace}/{ref.name} was replaced: its UID is {claim.metadata.uid}, not {ref.uid}",
                     consequence="the claim that the pod was started for is gone",
                     remedy="delete the pod so that it is started with the new claim",
@@ -209,7 +214,7 @@ class Preparer:
 
 
 def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
-    """Whether the claim has the devices and parameters that were prepared. Refusal when it has no device of ours."""
+    """Whether the claim has the devices and parameters that were prepared. PrepareError: it has no device of ours."""
     devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
     allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
     return devices == allocated and prepared.parameters in (None, parameters(claim))

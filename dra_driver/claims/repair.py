@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dra_driver.cdi.spec import encode
-from dra_driver.claims.edits import edits
-from dra_driver.claims.held import Held
-from dra_driver.claims.numbering import clashing
+from dra_driver.claims.edits import cdi_spec
+from dra_driver.claims.held import PreparedClaims
+from dra_driver.claims.numbering import number_conflicts
 from dra_driver.claims.plan import refreshed
-from dra_driver.claims.values import Entry, Plan, Refusal
+from dra_driver.claims.values import Entry, Plan, PrepareError
 from dra_driver.host.inventory import NodeInventory
 
 GONE_CHECKS = 3
@@ -35,7 +35,7 @@ GONE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ClaimObservation:
     """What the API server says of a claim.
 
     Attributes:
@@ -75,12 +75,12 @@ class Repair:
     chips: frozenset[int] = field(default=frozenset())
 
 
-def repairs(
-    held: Held,
+def diff(
+    held: PreparedClaims,
     specs: Mapping[str, bytes | None],
     inventory: NodeInventory,
     boot_id: str,
-    standings: Mapping[str, Standing],
+    observations: Mapping[str, ClaimObservation],
 ) -> list[Repair]:
     """What to do, in order of UIDs.
 
@@ -89,35 +89,35 @@ def repairs(
         specs: own CDI spec files by claim UID (None: unreadable).
         inventory: the node as it is now.
         boot_id: identity of this boot.
-        standings: what the API server said, for the claims that it was asked about.
+        observations: what the API server said, for the claims that it was asked about.
     """
     found: list[Repair] = []
     for uid, entry in sorted(held.entries.items()):
-        missing, standing = uid in held.missing, standings.get(uid)
-        repair = _end(entry, missing, boot_id, standing) or _spec_repair(entry, specs, inventory)
-        if repair is None and missing and standing is not None:
+        missing, observation = uid in held.missing, observations.get(uid)
+        repair = _end(entry, missing, boot_id, observation) or _spec_repair(entry, specs, inventory)
+        if repair is None and missing and observation is not None:
             repair = Repair("write-journal", uid, "its journal file was removed, but its claim is not gone", entry)
         if repair is not None:
             found.append(repair)
     for uid, item in sorted(held.quarantined.items()):
-        standing = standings.get(uid)
-        if standing is None:
+        observation = observations.get(uid)
+        if observation is None:
             continue
-        if standing.here and standing.chips is not None and item.chips is None:
+        if observation.here and observation.chips is not None and item.chips is None:
             found.append(
-                Repair("learn", uid, "the API server tells what the unreadable file held", None, standing.chips)
+                Repair("learn", uid, "the API server tells what the unreadable file held", None, observation.chips)
             )
-        elif standing.surely_gone:
+        elif observation.surely_gone:
             found.append(Repair("release", uid, "its journal file is unreadable and its claim is gone"))
     return found
 
 
-def clashes(held: Held, standings: Mapping[str, Standing]) -> list[tuple[Plan, Plan]]:
+def clashes(held: PreparedClaims, observations: Mapping[str, ClaimObservation]) -> list[tuple[Plan, Plan]]:
     """Pairs of claims that one pod uses and that show different chips under one number."""
     users: dict[str, list[Plan]] = {}
     for uid, entry in sorted(held.entries.items()):
-        standing = standings.get(uid)
-        pods = entry.plan.pods if standing is None or not standing.here else standing.pods
+        observation = observations.get(uid)
+        pods = entry.plan.pods if observation is None or not observation.here else observation.pods
         for pod in pods or ():
             users.setdefault(pod, []).append(entry.plan)
     pairs = {
@@ -125,13 +125,13 @@ def clashes(held: Held, standings: Mapping[str, Standing]) -> list[tuple[Plan, P
         for plans in users.values()
         for index, one in enumerate(plans)
         for other in plans[index + 1 :]
-        if clashing(one, other)
+        if number_conflicts(one, other)
     }
     return [pairs[key] for key in sorted(pairs)]
 
 
-def _end(entry: Entry, missing: bool, boot_id: str, standing: Standing | None) -> Repair | None:
-    if standing is None or standing.here:
+def _end(entry: Entry, missing: bool, boot_id: str, observation: ClaimObservation | None) -> Repair | None:
+    if observation is None or observation.here:
         return None
     if missing:
         return Repair("release", entry.plan.uid, "its journal file was removed, and the claim is gone")
@@ -144,14 +144,14 @@ def _spec_repair(entry: Entry, specs: Mapping[str, bytes | None], inventory: Nod
     uid = entry.plan.uid
     try:
         wanted = refreshed(entry.plan, inventory)
-    except Refusal as refusal:
-        return Repair("withdraw-spec", uid, refusal.what) if uid in specs else None
+    except PrepareError as error:
+        return Repair("withdraw-spec", uid, error.what) if uid in specs else None
     # The boot stays: the entry is no proof that the claim is used in this one.
     kept = Entry(wanted, entry.boot_id)
     if wanted != entry.plan:
         return Repair("write-spec", uid, "the kernel has given its chips other device numbers", kept)
     if uid not in specs:
         return Repair("write-spec", uid, "it is missing", kept)
-    if specs[uid] != encode(edits(wanted)):
+    if specs[uid] != encode(cdi_spec(wanted)):
         return Repair("write-spec", uid, "it differs from the journal", kept)
     return None

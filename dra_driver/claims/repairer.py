@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 from dra_driver.cdi.directory import SpecDirectory
 from dra_driver.claims import ultraserver
-from dra_driver.claims.edits import edits
-from dra_driver.claims.held import Held
+from dra_driver.claims.edits import cdi_spec
+from dra_driver.claims.held import PreparedClaims
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.preparer import ClaimSource
-from dra_driver.claims.repair import GONE_SECONDS, Repair, clashes, repairs
-from dra_driver.claims.standings import Standings
+from dra_driver.claims.repair import GONE_SECONDS, Repair, clashes, diff
+from dra_driver.claims.standings import ClaimObserver
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.slices.chips import host_chips
 from dra_driver.util.errors import DriverError
@@ -30,7 +30,7 @@ INTERVAL = 60.0
 log = logging.getLogger(__name__)
 
 
-class Repairer:
+class Reconciler:
     """Keeps CDI directory and journal equal to what should be.
 
     Args:
@@ -55,7 +55,7 @@ class Repairer:
         self._journal = journal
         self._cdi = cdi
         self._inventory = inventory
-        self._standings = Standings(source, node_name, journal.boot_id, lambda: host_chips(inventory()), clock)
+        self._observer = ClaimObserver(source, node_name, journal.boot_id, lambda: host_chips(inventory()), clock)
         self._pass = threading.Lock()
         self.worker = Worker("repairing what claims left", self._round)
         self.counts: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class Repairer:
         """End; a pass under way gets ``timeout`` seconds, and the next start goes on wherever it ends."""
         self.worker.stop(timeout)
 
-    def tick(self) -> list[Repair]:
+    def reconcile(self) -> list[Repair]:
         """Ask the API server what is due, then repair; the repairs done. DriverError when files cannot be read."""
         try:
             self._ask()
@@ -85,7 +85,7 @@ class Repairer:
         with self._pass, self._journal.locked():
             held = self._journal.verify()
             specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
-            wanted = repairs(held, specs, inventory, self._journal.boot_id, self._standings.known)
+            wanted = diff(held, specs, inventory, self._journal.boot_id, self._observer.known)
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             findings = self._look(held, inventory)
@@ -99,13 +99,13 @@ class Repairer:
         with self._pass:
             with self._journal.locked():
                 held = self._journal.verify()
-                due, unreadable = self._standings.due(held), list(held.quarantined)
-                list_due = self._standings.list_due(held)
+                due, unreadable = self._observer.due(held), list(held.quarantined)
+                list_due = self._observer.list_due(held)
             for plan in due:
                 self.worker.beat()
-                self._standings.ask((plan,))
+                self._observer.ask((plan,))
             if list_due:
-                self._standings.ask_list(unreadable)
+                self._observer.ask_list(unreadable)
 
     def _applied(self, repair: Repair) -> bool:
         log.info("claim %s: %s: %s", repair.uid, repair.kind, repair.reason)
@@ -122,7 +122,7 @@ class Repairer:
         if repair.entry is not None:
             self._journal.keep(repair.entry)
             if repair.kind == "write-spec":
-                self._cdi.write(repair.uid, edits(repair.entry.plan))
+                self._cdi.write(repair.uid, cdi_spec(repair.entry.plan))
         elif repair.kind == "learn":
             self._journal.learn(repair.uid, repair.chips)
         else:
@@ -130,7 +130,7 @@ class Repairer:
             if repair.kind == "release":
                 self._journal.remove(repair.uid)
 
-    def _look(self, held: Held, inventory: NodeInventory) -> tuple[str, ...]:
+    def _look(self, held: PreparedClaims, inventory: NodeInventory) -> tuple[str, ...]:
         unreadable = [
             f"the journal file of claim {item.uid} cannot be read ({item.problem}); "
             f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back "
@@ -143,13 +143,13 @@ class Repairer:
             "held, since containers may be using them; if none are, reboot the node, or remove "
             f"{self._journal.path(uid)}"
             for uid, entry in held.entries.items()
-            if (standing := self._standings.known.get(uid)) is not None and standing.surely_gone
+            if (observation := self._observer.known.get(uid)) is not None and observation.surely_gone
         ]
         clashing = [
             f"claims {one.reference} and {other.reference} are used by one pod and show different chips under the same "
             "/dev/neuronN; a container that uses both sees the chips of only one; set --device-numbering host on nodes "
             "where pods share claims like that"
-            for one, other in clashes(held, self._standings.known)
+            for one, other in clashes(held, self._observer.known)
         ]
         outdated = [
             f"claim {entry.plan.reference} was prepared for another state of the UltraServer: {change}; delete "
@@ -161,7 +161,7 @@ class Repairer:
 
     def _round(self) -> float:
         try:
-            self.tick()
+            self.reconcile()
         except Exception:
             self.counts["failed"] += 1
             raise

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from dra_driver.claims.held import Held
+from dra_driver.claims.held import PreparedClaims
 from dra_driver.claims.plan import users
 from dra_driver.claims.preparer import ClaimSource
-from dra_driver.claims.repair import Standing
+from dra_driver.claims.repair import ClaimObservation
 from dra_driver.claims.values import Plan
 from dra_driver.kube.errors import ApiError, DecodeError
-from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices.chips import chips_of
 
@@ -34,7 +34,7 @@ CHECK_DOUBTFUL = 300.0
 log = logging.getLogger(__name__)
 
 
-class Standings:
+class ClaimObserver:
     """Answers by claim UID. For one thread.
 
     Args:
@@ -58,16 +58,16 @@ class Standings:
         self._node_name = node_name
         self._boot_id = boot_id
         self._clock = clock
-        self._known: dict[str, Standing] = {}
+        self._known: dict[str, ClaimObservation] = {}
         self._due: dict[str, float] = {}
         self._list_due = clock()
 
     @property
-    def known(self) -> Mapping[str, Standing]:
+    def known(self) -> Mapping[str, ClaimObservation]:
         """The answers so far."""
         return MappingProxyType(self._known)
 
-    def due(self, held: Held) -> list[Plan]:
+    def due(self, held: PreparedClaims) -> list[Plan]:
         """Claims whose turn it is. Forgets claims that are no longer held."""
         now = self._clock()
         for uid in set(self._due).difference(held.entries):
@@ -82,7 +82,7 @@ class Standings:
             self._known.pop(uid, None)  # what was said before its file was removed decides nothing
         return [entry.plan for uid, entry in held.entries.items() if self._due[uid] <= now]
 
-    def list_due(self, held: Held) -> bool:
+    def list_due(self, held: PreparedClaims) -> bool:
         """Whether unreadable files make it time for a list."""
         return bool(held.quarantined) and self._list_due <= self._clock()
 
@@ -118,7 +118,7 @@ class Standings:
         if before is not None and before.here == bool(own):
             answer = replace(before, checked=now, checks=before.checks + 1)
         else:
-            answer = Standing(here=bool(own), since=now, checked=now)
+            answer = ClaimObservation(here=bool(own), since=now, checked=now)
         if own and claim is not None:
             answer = replace(answer, chips=self._chips(own), pods=users(claim))
         self._known[uid] = answer

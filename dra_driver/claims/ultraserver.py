@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dra_driver.claims.values import Plan, Refusal
+from dra_driver.claims.values import Plan, PrepareError
 from dra_driver.host.inventory import Membership, NodeInventory
-from dra_driver.kube.objects import DeviceRequestAllocationResult
+from dra_driver.kube.types import DeviceRequestAllocationResult
 from dra_driver.names import NODE_DEVICE
 from dra_driver.topology.ultraserver import Mode, mode_for
 
@@ -34,7 +34,7 @@ def environment(
         requested: for each request of the claim the configured number of nodes, or None.
 
     Raises:
-        Refusal: the configuration is not for this device, or not for this node now.
+        PrepareError: the configuration is not for this device, or not for this node now.
     """
     asked = {request: nodes for request, nodes in requested.items() if nodes is not None}
     if not asked:
@@ -42,7 +42,7 @@ def environment(
     _check_devices(results, asked)
     if len(set(asked.values())) > 1:
         listed = ", ".join(f"{request[:63]}: {nodes}" for request, nodes in asked.items())
-        raise Refusal(
+        raise PrepareError(
             f"the requests of the claim have different ultraserverMode values ({listed})",
             consequence=f"a node is in one mode at a time; {_NOT_PREPARED}",
             remedy="use one value for all requests",
@@ -54,7 +54,7 @@ def environment(
         return {MODE: str(mode.value)}
     server = member.set_for(nodes)
     if server is None:
-        raise Refusal(
+        raise PrepareError(
             f"ultraserverMode {nodes} is asked for, but the kernel driver tells no server id for {nodes} nodes here",
             consequence=_NOT_PREPARED,
             remedy="look at the driver's log on this node for the state of the UltraServer; delete the pod to get "
@@ -86,7 +86,7 @@ def outdated(prepared: Plan, inventory: NodeInventory) -> str:
 def _check_devices(results: Sequence[DeviceRequestAllocationResult], asked: Mapping[str, int]) -> None:
     for result in results:
         if result.request in asked and result.device != NODE_DEVICE:
-            raise Refusal(
+            raise PrepareError(
                 f"UltraServerConfig (ultraserverMode {asked[result.request]}) is set for request "
                 f"{result.request[:63]}, but its device {result.device[:63]} is not a whole node",
                 consequence=_NOT_PREPARED,
@@ -98,20 +98,20 @@ def _check_devices(results: Sequence[DeviceRequestAllocationResult], asked: Mapp
 def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mode:
     asked = f"ultraserverMode {nodes} is asked for"
     if member is None:
-        raise Refusal(
+        raise PrepareError(
             f"{asked}, but {inventory.instance_type or 'this node'} is no part of an UltraServer",
             consequence=_NOT_PREPARED,
             remedy="remove the UltraServerConfig, or select a node of an UltraServer",
         )
     if member.electing:
-        raise Refusal(
+        raise PrepareError(
             f"{asked}, but the nodes of this UltraServer are still finding each other, which can take ten minutes",
             consequence="no mode can be used until then",
             remedy="kubelet tries again, nothing is to be done",
         )
     mode = mode_for(nodes, member.modes)
     if mode is None:
-        raise Refusal(
+        raise PrepareError(
             f"{asked}, but this node offers {_offered(member)}: {_reason(member, nodes)}",
             consequence=f"{_NOT_PREPARED}; kubelet tries again",
             remedy="delete the pod to get another node, or ask for fewer nodes; the driver's log on this node has more",

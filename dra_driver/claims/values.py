@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,14 +12,11 @@ from dra_driver.util.errors import DriverError
 
 DEVICE_PATH = "/dev/neuron"
 
-UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
-"""What a claim's UID must look like to be part of file names and CDI names."""
-
 Consumers = Mapping[str, frozenset[str] | None]
 """Pods (UIDs) that claims are reserved for now, by claim UID; None: could not be found out."""
 
 
-class Refusal(DriverError):  # noqa: N818 - it is an answer, not a failure of the driver
+class PrepareError(DriverError):
     """A claim that is not prepared. kubelet puts the text into the pod's event and tries again later."""
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from dra_driver.cel import RELEASES, nearest
 from dra_driver.cli.errors import UsageError
 from dra_driver.cli.objectfile import read_text
 from dra_driver.cli.progress import Progress
-from dra_driver.simulator.releases import RELEASES, nearest
 
 if TYPE_CHECKING:
-    from dra_driver.simulator.manifests import Manifests
+    from dra_driver.manifests import Manifests
 
 MOST_BYTES: Final = 256 << 20
 """Of one file: several times the objects of the largest cluster that Kubernetes is tested for."""
@@ -23,14 +23,7 @@ _NODE: Final = re.compile(r"([^=]{1,80})(?:=([0-9]{1,9}))?", re.ASCII)
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``read_input`` takes beside the files: where the nodes come from, and the release that is meant."""
-    cluster = parser.add_argument_group("cluster (one or more of these)")
-    cluster.add_argument(
-        "--node",
-        metavar="TYPE[=N]",
-        action="append",
-        default=[],
-        help="one or N emulated nodes of this EC2 type (repeatable)",
-    )
+    cluster = add_node_arguments(parser, "cluster (one or more of these)")
     cluster.add_argument(
         "--objects",
         metavar="FILE",
@@ -46,6 +39,18 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         "--kubeconfig",
         metavar="FILE",
         help="kubeconfig of the cluster (default: as for kubectl); implies --from-cluster",
+    )
+
+
+def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """What ``emulated_nodes`` takes, and the release that is meant; the group with ``--node``."""
+    cluster = parser.add_argument_group(title)
+    cluster.add_argument(
+        "--node",
+        metavar="TYPE[=N]",
+        action="append",
+        default=[],
+        help="one or N emulated nodes of this EC2 type (repeatable)",
     )
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(
@@ -66,6 +71,18 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kubernetes", choices=RELEASES, help=f"release to simulate (default: the cluster's, or else {RELEASES[-1]})"
     )
+    return cluster
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """The format of the output."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml", "svg"),
+        default="text",
+        help="output format (default: %(default)s)",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +102,9 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
     Raises:
         UsageError: the arguments do not fit together, or a file cannot be read. ManifestError: what is in it is wrong.
     """
+    from dra_driver.manifests import Manifests, left_out, read_manifests
     from dra_driver.simulator.allocator.release import release
-    from dra_driver.simulator.manifests import Manifests, left_out, merge, read_manifests, waiting_left_out
+    from dra_driver.simulator.cluster import merge, waiting_left_out
 
     live = args.from_cluster or args.kubeconfig is not None
     _check(args, files, live=live)
@@ -136,7 +154,7 @@ def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
 
 def emulated_nodes(args: argparse.Namespace) -> Manifests:
     """The nodes of ``--node``; UsageError for those that cannot be emulated."""
-    from dra_driver.simulator.manifests import emulated
+    from dra_driver.simulator.emulated_nodes import emulated
     from dra_driver.util.errors import DriverError
 
     try:

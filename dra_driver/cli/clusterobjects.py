@@ -10,10 +10,10 @@ from dra_driver.cli.errors import UsageError
 from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
-    from dra_driver.kube.resources import ResourceApi
-    from dra_driver.kube.transport import Transport
-    from dra_driver.simulator.manifests import Manifests
-    from dra_driver.simulator.objects import DeviceClass
+    from dra_driver.kube.api import ResourceApi
+    from dra_driver.kube.client import Transport
+    from dra_driver.manifests import Manifests
+    from dra_driver.manifests.objects import DeviceClass
 
 Listed = tuple[str, str, list[dict[str, Any]]]
 """API version, kind, and the objects of that kind."""
@@ -46,7 +46,7 @@ def asking(kubeconfig: str | None) -> Iterator[Transport]:
     Raises:
         UsageError: it cannot be used, or the server does not answer. Exit status 1 is an answer about devices.
     """
-    from dra_driver.kube.transport import Transport
+    from dra_driver.kube.client import Transport
 
     try:
         transport = Transport.from_kubeconfig(kubeconfig)
@@ -64,8 +64,9 @@ def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
     Raises:
         UsageError: see ``asking``. ManifestError: the cluster has something that cannot be read.
     """
-    from dra_driver.kube.resources import ResourceApi
-    from dra_driver.simulator.manifests import Manifests, merge, read_stored
+    from dra_driver.kube.api import ResourceApi
+    from dra_driver.manifests import Manifests, read_stored
+    from dra_driver.simulator.cluster import merge
 
     with asking(kubeconfig) as transport:
         rules, notes = _taint_rules(transport)
@@ -88,25 +89,19 @@ def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
 
 def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
     """The DeviceClasses of a cluster; errors as for ``read_cluster``."""
-    from dra_driver.simulator.manifests import read_stored
+    from dra_driver.manifests import read_stored
 
     return read_stored([_listed(transport, *CLASSES)]).classes
 
 
 def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:
     """The newest version that is served, the kind, and its objects."""
-    from dra_driver.kube.collection import Collection, Resource
-    from dra_driver.kube.errors import ApiError
+    from dra_driver.kube.api import Collection
+    from dra_driver.kube.types import Resource
 
-    for version in versions:
-        try:
-            items, _ = Collection(transport, Resource(dict, kind, plural, (version,))).list_all()
-        except ApiError as error:
-            if error.status != 404 or version == versions[-1]:
-                raise
-            continue
-        return version, kind, items
-    raise AssertionError("a resource has at least one version")
+    collection = Collection(transport, Resource(dict, kind, plural, versions))
+    items, _ = collection.list_all()
+    return collection.version, kind, items
 
 
 def released(api: ResourceApi) -> str:

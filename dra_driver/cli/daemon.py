@@ -15,7 +15,7 @@ from dra_driver.cli.errors import UsageError
 from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
-    from dra_driver.kube.transport import Transport
+    from dra_driver.kube.client import Transport
 
 Option = tuple[str, str, str | None, str]
 """Option, environment variable, default, help."""
@@ -85,7 +85,7 @@ def number(option: str, text: str, least: float, most: float) -> float:
 
 def transport(kubeconfig: str) -> Transport:
     """Access to the API server: by a kubeconfig (UsageError: it cannot be used), or ("") as a pod's service account."""
-    from dra_driver.kube.transport import Transport
+    from dra_driver.kube.client import Transport
 
     if not kubeconfig:
         return Transport.in_cluster()

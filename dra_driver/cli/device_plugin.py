@@ -77,7 +77,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "device-plugin",
-        help="offer aws.amazon.com/neuron and neuroncore to kubelet, in clusters without DRA",
         description="Offer this node's chips and cores to kubelet as extended resources, and give containers the "
         "devices that the scheduler extender has chosen. Without an extender, a container can request one or all.",
         epilog="example: dra-driver device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf",

@@ -36,7 +36,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "emulate-host",
-        help="write the files of a Neuron host into a directory",
         description="Write the files that the driver reads on a host of an instance type: sysfs, DMI, kernel driver\n"
         "version and device nodes. The device nodes are character devices that containers can open, but\n"
         "that do nothing (plain files if this process does not run as root). Writing again replaces the\n"

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli.clusterinput import add_cluster_arguments, read_input
 from dra_driver.cli.errors import UsageError
-from dra_driver.simulator import not_installed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dra_driver.manifests import Manifests
     from dra_driver.simulator.explain import Explanation, Target
-    from dra_driver.simulator.manifests import Manifests
 
 EXAMPLES: Final = """\
 examples:
@@ -33,7 +32,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "explain",
-        help="explain why claims of pods fit or do not fit",
         description="Explain for each node what keeps a pod's claims off it: the clause of a selector that is false,\n"
         "the group that lacks devices, the devices in use; then what would help, and known traps.\n"
         "Exit status 0: all fit, 1: not all fit, 2: invalid input.",
@@ -58,11 +56,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanations; 0 when everything fits."""
-    try:
-        from dra_driver.simulator.explain import explanations
-    except ModuleNotFoundError as error:
-        raise not_installed(error.name) from error
-    from dra_driver.simulator.manifests import ManifestError
+    from dra_driver.manifests import ManifestError
+    from dra_driver.simulator.explain import explanations
 
     target, files = _items(args)
     if target is not None and not (files or args.objects or args.from_cluster or args.kubeconfig):

@@ -74,7 +74,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "extender",
-        help="choose devices for kube-scheduler, in clusters without DRA",
         description="Run a scheduler extender for pods with limits of aws.amazon.com/neuron or\n"
         "aws.amazon.com/neuroncore. It reports to kube-scheduler which nodes have connected devices free,\n"
         "and binds the pod with the annotations that the device plugin reads. With several replicas, one\n"

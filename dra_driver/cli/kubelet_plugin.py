@@ -103,7 +103,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "kubelet-plugin",
-        help="run the node agent (started by the DaemonSet)",
         description="Run the node agent, which publishes this node's Neuron devices and prepares claims for kubelet.",
         epilog="example: dra-driver kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf",
     )

@@ -12,28 +12,29 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from dra_driver.cli.errors import UsageError
 from dra_driver.util.errors import DriverError
 from dra_driver.version import VERSION
 
-COMMANDS = (
-    "kubelet_plugin",
-    "placer",
-    "extender",
-    "device_plugin",
-    "topology",
-    "emulate_host",
-    "slices",
-    "plan",
-    "rank",
-    "select",
-    "simulate",
-    "explain",
-    "migrate",
-)
-"""Modules of this package with ``register(subparsers)``, in the order of the help text."""
+COMMANDS: Final = {
+    "kubelet_plugin": "run the node agent (what the DaemonSet starts)",
+    "placer": "give groups of pods UltraServers (what the Deployment of --placer starts)",
+    "extender": "choose devices for kube-scheduler, in clusters without DRA",
+    "device_plugin": "offer aws.amazon.com/neuron and neuroncore to kubelet (clusters without DRA)",
+    "topology": "show an instance type's devices and how they are linked",
+    "emulate_host": "write the files of a Neuron host into a directory",
+    "slices": "print the ResourceSlices that would be published",
+    "plan": "show what a container of an allocated claim would get",
+    "rank": "in an init container: find this pod's rank in a group on UltraServers",
+    "select": "try a CEL device selector",
+    "simulate": "show which devices pods would get, without a cluster",
+    "explain": "say why pods' claims fit or do not fit",
+    "fragmentation": "simulate how broken up a cluster gets while pods come and go",
+    "migrate": "turn pod specs with Neuron limits into pods with claims",
+}
+"""Module of this package with ``register(subparsers)`` -> what the help says of its command, in this order."""
 
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
@@ -61,9 +62,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"dra-driver {VERSION}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        import_module(f"dra_driver.cli.{name}").register(subparsers)
-    args = parser.parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    for name, text in COMMANDS.items():
+        command = name.replace("_", "-")
+        if command == chosen:
+            import_module(f"dra_driver.cli.{name}").register(subparsers)
+        else:
+            # Only the help names it; what it needs is not loaded.
+            subparsers.add_parser(command, help=text, add_help=False)
+    args = parser.parse_args(given)
     return guarded(lambda: args.run(args))
 
 

@@ -33,7 +33,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "migrate",
-        help="convert pod specs with Neuron limits to pods with claims",
         description="Print Pods, Deployments, ReplicaSets, StatefulSets, Jobs and LeaderWorkerSets with\n"
         "ResourceClaimTemplates in place of the limits aws.amazon.com/neuron, neurondevice and\n"
         "neuroncore. Other objects are printed unchanged. Differences in behaviour are reported on\n"
@@ -70,7 +69,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the objects; warnings go to standard error."""
     from dra_driver.legacy.migration import extended_classes, migrate
-    from dra_driver.simulator.manifests import ManifestError
+    from dra_driver.manifests import ManifestError
 
     if not args.files and not args.extended_resource:
         raise UsageError("FILE is missing", remedy="give the file that has the pods, or - for standard input")

@@ -35,14 +35,13 @@ OPTIONS: tuple[daemon.Option, ...] = (
 )
 
 CHOICES = {"log_format": ("text", "json")}
-LEAST_TIMEOUT, MOST_TIMEOUT = 1.0, 86400.0
+MIN_TIMEOUT, MAX_TIMEOUT = 1.0, 86400.0
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "placer",
-        help="assign UltraServers to groups of pods (started by the Deployment of --placer)",
         description="Assign each group of pods with the scheduling gate neuron.aws.com/ultraserver a free UltraServer, "
         "or half of one. With several replicas, one is active, and the others wait for its lease to expire.",
         epilog="example: dra-driver placer --kubeconfig admin.conf --namespace neuron-dra-driver --group-timeout 120",
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     values = daemon.read_options(OPTIONS, CHOICES, vars(args), os.environ)
     configure(values["log_format"], args.v)
-    timeout = daemon.number("--group-timeout", values["group_timeout"], LEAST_TIMEOUT, MOST_TIMEOUT)
+    timeout = daemon.number("--group-timeout", values["group_timeout"], MIN_TIMEOUT, MAX_TIMEOUT)
     port = int(daemon.number("--healthcheck-port", values["healthcheck_port"], -65535, 65535))
     identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
     rules = Rules(timeout=timeout, avoid=timeout)

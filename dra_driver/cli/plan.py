@@ -10,14 +10,13 @@ from dra_driver.cli.errors import UsageError
 from dra_driver.cli.slices import add_host_arguments, print_object, read_host
 
 if TYPE_CHECKING:
-    from dra_driver.kube.objects import ResourceClaim
+    from dra_driver.kube.types import ResourceClaim
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "plan",
-        help="show what containers with an allocated claim would get",
         description="Show what the driver would prepare for an allocated ResourceClaim, without changing anything.",
         epilog="example: kubectl get resourceclaim NAME -o yaml | "
         "dra-driver plan --instance-type trn2.48xlarge -f - -o json",
@@ -36,10 +35,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; a Refusal becomes exit status 1 with the text that kubelet would get."""
+    """Print the plan; a PrepareError becomes exit status 1 with the text that kubelet would get."""
     from dra_driver.claims.document import plan_document
-    from dra_driver.claims.edits import edits
-    from dra_driver.claims.held import Held
+    from dra_driver.claims.edits import cdi_spec
+    from dra_driver.claims.held import PreparedClaims
     from dra_driver.claims.plan import PlanSettings, plan
 
     claim = read_claim(args.filename)
@@ -48,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
         device_numbering=args.device_numbering,
         contiguity=args.contiguity,
     )
-    planned = plan(claim, read_host(args), Held(), settings)
-    document = plan_document(planned, edits(planned))
+    planned = plan(claim, read_host(args), PreparedClaims(), settings)
+    document = plan_document(planned, cdi_spec(planned))
     for warning in planned.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if args.output == "json":
@@ -79,11 +78,11 @@ def read_claim(filename: str) -> ResourceClaim:
     import msgspec
 
     from dra_driver.cli.objectfile import read_text
-    from dra_driver.kube.objects import ResourceClaim
-    from dra_driver.simulator.manifests import ManifestError
-    from dra_driver.simulator.manifests.documents import documents, items_of
-    from dra_driver.simulator.manifests.kinds import DRA, KINDS
-    from dra_driver.simulator.manifests.read import read_object
+    from dra_driver.kube.types import ResourceClaim
+    from dra_driver.manifests import ManifestError
+    from dra_driver.manifests.documents import documents, items_of
+    from dra_driver.manifests.fields import DRA, KINDS
+    from dra_driver.manifests.read import read_object
 
     try:
         items = [

@@ -1,4 +1,4 @@
-"""``dra-driver rank``: an init container's command that tells a pod its place in a group on UltraServers."""
+"""``dra-driver rank``: an init container's command that gives a pod its rank in a group on UltraServers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from dra_driver.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.ultraserver.rendezvous.environment import Place
-    from dra_driver.ultraserver.rendezvous.roster import Hello, Table
+    from dra_driver.ultraserver.rendezvous.environment import Membership
+    from dra_driver.ultraserver.rendezvous.roster import Hello, RankTable
 
 DEFAULT_PORT = 46900
 DEFAULT_SECONDS = 600.0
-LONGEST_SECONDS = 86400.0
+MAX_SECONDS = 86400.0
 
 EPILOG = """\
 Reads LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX, which LeaderWorkerSet sets, and
@@ -33,9 +33,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "rank",
-        help="find this pod's place in a group on UltraServers (for init containers)",
         description="Find the other pods of a group of a LeaderWorkerSet, check that their nodes form complete\n"
-        "UltraServers, and write this pod's place to a file.",
+        "UltraServers, and write this pod's rank to a file.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -61,10 +60,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Find the place and write it; GroupError when the group cannot start."""
+    """Find the rank and write it; GroupError when the group cannot start."""
     import asyncio
 
-    from dra_driver.ultraserver.rendezvous.environment import hello, place_of
+    from dra_driver.ultraserver.rendezvous.environment import hello, own_membership
     from dra_driver.ultraserver.rendezvous.leader import lead, listen
     from dra_driver.ultraserver.rendezvous.roster import GroupError
     from dra_driver.ultraserver.rendezvous.worker import follow
@@ -72,45 +71,43 @@ def run(args: argparse.Namespace) -> int:
     # The first process of a container gets no default action for it, and a pod that is deleted would wait for the kill.
     # There is nothing to end in good order: the file appears whole or not at all.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
-    if not (0 < args.port < 65536 and 0 < args.timeout <= LONGEST_SECONDS):
-        raise UsageError(
-            f"--port is 1 to 65535, --timeout up to {LONGEST_SECONDS:g} s, not {args.port}, {args.timeout}"
-        )
+    if not (0 < args.port < 65536 and 0 < args.timeout <= MAX_SECONDS):
+        raise UsageError(f"--port is 1 to 65535, --timeout up to {MAX_SECONDS:g} s, not {args.port}, {args.timeout}")
     try:
         given = {"LWS_LEADER_ADDRESS": args.leader_address} if args.leader_address else {}
-        place = place_of({**os.environ, **given})
-        own = hello(place, args.host or _host(place, args.port))
+        membership = own_membership({**os.environ, **given})
+        own = hello(membership, args.host or _host(membership, args.port))
     except GroupError as error:
         raise UsageError(str(error)) from error
 
-    def keep(table: Table) -> None:
+    def keep(table: RankTable) -> None:
         _keep(args.output, table, own)
 
     _say(f"{own.member} of {own.size}, in sets of {own.nodes} nodes" + _server(own))
-    if place.index:
-        asyncio.run(follow(own, (place.leader, args.port), args.timeout, keep, _say))
+    if membership.index:
+        asyncio.run(follow(own, (membership.leader, args.port), args.timeout, keep, _say))
     else:
         asyncio.run(lead(own, listen(args.listen, args.port), args.timeout, keep, _say))
     return 0
 
 
-def _keep(path: Path, table: Table, own: Hello) -> None:
+def _keep(path: Path, table: RankTable, own: Hello) -> None:
     """Print the group and write the file; OSError when that is not possible."""
     from dra_driver.ultraserver.rendezvous.environment import env_file, variables
     from dra_driver.util.files import replace_file
 
-    for place, member in enumerate(table.members):
+    for rank, member in enumerate(table.members):
         where = f" node {member.node} of server {member.server}" if member.server else ""
-        _say(f"place {place}: {member}{where}")
+        _say(f"rank {rank}: {member}{where}")
     values = variables(table, own.member.index)
-    replace_file(path, env_file(values), temporary=f".{path.name}.new", mode=0o644, durable=False)
+    replace_file(path, env_file(values), temporary=f".{path.name}.new", mode=0o644, synced=False)
     _say(f"{path}: " + " ".join(f"{name}={value}" for name, value in values.items()))
 
 
-def _host(place: Place, port: int) -> str:
+def _host(membership: Membership, port: int) -> str:
     from dra_driver.ultraserver.rendezvous.environment import own_host
 
-    return own_host(place, socket.gethostname()) or _address_towards(place.leader, port)
+    return own_host(membership, socket.gethostname()) or _address_towards(membership.leader, port)
 
 
 def _address_towards(leader: str, port: int) -> str:

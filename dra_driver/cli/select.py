@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from dra_driver.cel import RELEASES, CelDevice, CelError, Program, UnsupportedError, compile_for, nearest
 from dra_driver.cli.errors import UsageError
 from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
-from dra_driver.simulator import not_installed
-from dra_driver.simulator.releases import RELEASES, nearest
 from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
-    from dra_driver.kube import objects as published
-    from dra_driver.simulator import objects
-    from dra_driver.simulator.cel import CelError, Program
+    from dra_driver.kube import types as published
+    from dra_driver.manifests import objects
 
     Slice = published.ResourceSlice | objects.ResourceSlice
     Device = published.Device | objects.Device
@@ -53,7 +51,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "select",
-        help="test a CEL device selector",
         description="Evaluate one CEL device selector, or the selectors of the DeviceClass that offers an extended "
         "resource, on each device, as Kubernetes does. A device on which a selector fails stops the "
         "scheduling of the pod. Without devices, the command only checks whether the API server accepts "
@@ -103,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _selectors(resource: str, source: Source) -> list[str]:
     """The expressions of the class that offers the extended resource."""
-    from dra_driver.simulator.manifests import offering
+    from dra_driver.manifests import offering
 
     name = offering(source.classes).get(resource)
     if name is None:
@@ -118,12 +115,7 @@ def _selectors(resource: str, source: Source) -> list[str]:
 def compiled(expression: str, release: str) -> Program:
     """The selector; UsageError says where and why Kubernetes refuses it, DriverError that it cannot be told."""
     try:
-        from dra_driver.simulator.cel import CelError, Environment, UnsupportedError
-        from dra_driver.simulator.cel import compile as compile_
-    except ModuleNotFoundError as error:
-        raise not_installed(error.name) from error
-    try:
-        return compile_(expression, Environment("1.36" if release == "1.36" else "1.37"))
+        return compile_for(release)(expression)
     except UnsupportedError as error:
         raise DriverError(f"what Kubernetes does with it cannot be told: {_place(expression, error)}") from error
     except CelError as error:
@@ -132,8 +124,6 @@ def compiled(expression: str, release: str) -> Program:
 
 def row(programs: Sequence[Program], item: Slice, device: Device) -> Row:
     """What the selectors say of one device; after one that is false or fails the others are not looked at."""
-    from dra_driver.simulator.cel import CelDevice, CelError
-
     try:
         matches = all(program.matches(CelDevice.of(item.spec.driver, device)) for program in programs)
     except CelError as error:
@@ -169,7 +159,7 @@ def _source(args: argparse.Namespace) -> Source:
         return _of_file(args.slices)
     if args.instance_type is None:
         return Source()
-    from dra_driver.simulator.manifests import driver_class
+    from dra_driver.simulator.emulated_nodes import driver_class
     from dra_driver.slices.devices import devices
     from dra_driver.slices.pool import pool
 
@@ -179,7 +169,7 @@ def _source(args: argparse.Namespace) -> Source:
 
 def _of_cluster(kubeconfig: str) -> Source:
     from dra_driver.cli.clusterobjects import asking, read_classes, released
-    from dra_driver.kube.resources import ResourceApi
+    from dra_driver.kube.api import ResourceApi
 
     with asking(kubeconfig) as transport:
         api = ResourceApi(transport)
@@ -190,7 +180,7 @@ def _of_file(filename: str) -> Source:
     """Of a file that may have other objects too; UsageError says what is wrong, and where."""
     from dra_driver.cli.clusterinput import MOST_BYTES
     from dra_driver.cli.objectfile import read_text
-    from dra_driver.simulator.manifests import ManifestError, read_manifests
+    from dra_driver.manifests import ManifestError, read_manifests
 
     try:
         found = read_manifests([(filename, read_text(filename, MOST_BYTES))])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Final
 
-from dra_driver.cli.clusterinput import add_cluster_arguments, read_input
+from dra_driver.cli.clusterinput import add_cluster_arguments, add_output_arguments, read_input
 from dra_driver.cli.errors import UsageError
+from dra_driver.cli.fragmentation import add_stream_arguments
+from dra_driver.cli.fragmentation import run as run_fragmentation
 from dra_driver.cli.progress import Progress
-from dra_driver.cli.workload import add_arguments, is_about_workload, run_workload
 
 if TYPE_CHECKING:
     from dra_driver.simulator.placement import Simulation
@@ -19,7 +21,6 @@ examples:
   dra-driver simulate deployment.yaml --node trn2.48xlarge=4 --node trn1.32xlarge -o svg > picture.svg
   dra-driver simulate group.yaml --node trn2u.48xlarge=8
   dra-driver simulate pod.yaml --kubeconfig ~/.kube/config
-  dra-driver simulate --workload examples/workloads/mixed.yaml --seed 1-8 --policy all
   kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | dra-driver simulate --objects -
 """
 
@@ -28,7 +29,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "simulate",
-        help="show which devices pods would get, without a cluster",
         description="Allocate devices to the claims of pods as kube-scheduler does. Show the node and devices of each\n"
         "pod, what its containers get, and what remains free.\n"
         "Exit status 0: all placed, 1: not all placed, 2: invalid input.",
@@ -43,23 +43,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "classes (YAML or JSON; - is stdin)",
     )
     add_cluster_arguments(parser)
-    add_arguments(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json", "yaml", "svg"),
-        default="text",
-        help="output format (default: %(default)s)",
-    )
+    parser.add_argument("--workload", metavar="FILE", help=argparse.SUPPRESS)
+    add_stream_arguments(parser, hidden=True)
+    add_output_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Place everything and show it; 1 when something waits."""
-    if is_about_workload(args):
-        return run_workload(args)
+    if any(value is not None for value in (args.workload, args.seed, args.policy)):
+        return _run_workload(args)
     from dra_driver.cli.simulateoutput import show
-    from dra_driver.simulator.manifests import ManifestError
+    from dra_driver.manifests import ManifestError
     from dra_driver.simulator.placement import simulate
 
     try:
@@ -71,6 +66,26 @@ def run(args: argparse.Namespace) -> int:
     _refuse_nothing(simulation)
     show(given.manifests, simulation, args.output)
     return 0 if all(outcome.placed for outcome in simulation.outcomes) else 1
+
+
+def _run_workload(args: argparse.Namespace) -> int:
+    """``simulate --workload``, which became a command; the old spelling goes on working for one release."""
+    if args.workload is None:
+        raise UsageError("--seed and --policy go with --workload", remedy="give --workload FILE too, or leave them out")
+    beside = {"FILE": args.files, "--objects": args.objects, "--from-cluster": args.from_cluster}
+    given = [name for name, value in beside.items() if value]
+    if args.kubeconfig is not None:
+        given.append("--kubeconfig")
+    if given:
+        raise UsageError(
+            f"{given[0]} does not go with --workload",
+            remedy="its nodes are emulated: name them in the file, or by --node",
+        )
+    print(
+        "warning: simulate --workload FILE is now dra-driver fragmentation FILE; the next release takes only that",
+        file=sys.stderr,
+    )
+    return run_fragmentation(args)
 
 
 def _refuse_nothing(simulation: Simulation) -> None:

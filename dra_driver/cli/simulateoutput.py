@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
-    from dra_driver.simulator.manifests import Manifests
+    from dra_driver.manifests import Manifests
     from dra_driver.simulator.placement import Outcome, Simulation
     from dra_driver.simulator.preparation import NodeDrivers, Prepared
 

@@ -22,7 +22,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "slices",
-        help="print the ResourceSlices that would be published",
         description="Print the ResourceSlices that a node of this type, or this host, would publish.",
         epilog="example: dra-driver slices --instance-type trn2.48xlarge -o yaml",
     )

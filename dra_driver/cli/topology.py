@@ -40,7 +40,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "topology",
-        help="show the devices of an instance type and their links",
         description="Show the devices of an EC2 instance type and their links, and evaluate a set of devices.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

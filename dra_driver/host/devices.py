@@ -41,10 +41,22 @@ class Scan:
     known: NodeInventory | None
     findings: Findings
     settling: bool = False
+    _shows_nodes: bool | None = None
+
+    @property
+    def shows_nodes(self) -> bool:
+        """Whether /dev has the node of some Neuron device, and so is the host's; listed at most once."""
+        if self._shows_nodes is None:
+            self._shows_nodes = bool(_indexes(self.files, "dev"))
+        return self._shows_nodes
 
 
-def device_entries(files: HostFiles, findings: Findings) -> dict[int, str]:
-    """Index to sysfs directory of every device, ascending."""
+def device_entries(files: HostFiles, findings: Findings, chips: Collection[int] | None = None) -> dict[int, str]:
+    """Index to sysfs directory of every device, or of those among ``chips``, ascending."""
+    if chips is not None:
+        paths = {index: [f"{directory}/neuron{index}" for directory in DEVICE_DIRECTORIES] for index in sorted(chips)}
+        there = {index: next(filter(files.is_directory, found), "") for index, found in paths.items()}
+        return {index: path for index, path in there.items() if path}
     for directory in DEVICE_DIRECTORIES:
         entries = _indexes(files, directory)
         if entries:
@@ -68,8 +80,7 @@ def read_devices(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...
     sysfs does not tell them (the class devices have no parent), and after a failure of one chip nothing guarantees that
     the kernel driver numbers the rest as the table does.
     """
-    nodes = _indexes(scan.files, "dev")
-    read = (_read_device(scan, index, path, nodes) for index, path in entries.items())
+    read = (_read_device(scan, index, path) for index, path in entries.items())
     devices = tuple(device for device in read if device is not None)
     _check_major(scan, devices)
     kind = scan.kind
@@ -87,22 +98,21 @@ def read_devices(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...
 
 
 def read_numbers(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...]:
-    """All devices, ascending, with their device numbers of now; what else they are is as ``scan.known`` has it.
+    """These devices with their device numbers of now; what else they are is as ``scan.known`` has it.
 
     That is two small reads a device: the rest costs ten times as much, and nobody knows how long firmware takes.
     """
-    nodes = _indexes(scan.files, "dev")
-    read = (_read_numbers(scan, index, path, nodes) for index, path in entries.items())
+    read = (_read_numbers(scan, index, path) for index, path in entries.items())
     return tuple(device for device in read if device is not None)
 
 
-def _read_numbers(scan: Scan, index: int, path: str, nodes: Collection[int]) -> NeuronDevice | None:
+def _read_numbers(scan: Scan, index: int, path: str) -> NeuronDevice | None:
     known = scan.known.device(index) if scan.known is not None else None
     if known is None:
-        return _read_device(scan, index, path, nodes)
+        return _read_device(scan, index, path)
     numbers = _parsed(scan, index, f"{path}/dev", _numbers, "device-numbers-unreadable")
     major, minor = numbers or (None, None)
-    return replace(known, major=major, minor=minor, node_present=_node_present(scan, index, numbers) if nodes else None)
+    return replace(known, major=major, minor=minor, node_present=_node_present(scan, index, numbers))
 
 
 def _placed(device: NeuronDevice, kind: InstanceType) -> NeuronDevice:
@@ -113,7 +123,7 @@ def _placed(device: NeuronDevice, kind: InstanceType) -> NeuronDevice:
     )
 
 
-def _read_device(scan: Scan, index: int, path: str, nodes: Collection[int]) -> NeuronDevice | None:
+def _read_device(scan: Scan, index: int, path: str) -> NeuronDevice | None:
     """One device; None when it went away, or was replaced, while it was read: half of its values would be missing."""
     kind, before = scan.kind, _inode(scan.files, path)
     numbers = _parsed(scan, index, f"{path}/dev", _numbers, "device-numbers-unreadable")
@@ -126,7 +136,7 @@ def _read_device(scan: Scan, index: int, path: str, nodes: Collection[int]) -> N
         index=index,
         major=major,
         minor=minor,
-        node_present=_node_present(scan, index, numbers) if nodes else None,
+        node_present=_node_present(scan, index, numbers),
         core_count=kind.cores_per_device if cores is None and kind is not None else cores,
         connected=_parsed(scan, index, f"{path}/connected_devices", _connected, "connected-unreadable"),
         serial_number=_serial_number(scan, index, path, numbers),
@@ -206,13 +216,15 @@ def _note_state(scan: Scan, index: int, path: str) -> None:
     scan.settling = scan.settling or said.busy or said.text == _STATE_RESETTING
 
 
-def _node_present(scan: Scan, index: int, numbers: tuple[int, int] | None) -> bool:
+def _node_present(scan: Scan, index: int, numbers: tuple[int, int] | None) -> bool | None:
     """Whether the host's /dev has the device's node (a plain file on a host emulated without root).
 
-    Asked only when /dev has the node of some Neuron device and so is the host's: a container's own /dev, which is all
-    that the vendor's DaemonSet gives the driver, has none.
+    None when /dev has the node of no Neuron device, and so is not the host's: a container's own /dev, which is all that
+    the vendor's DaemonSet gives the driver, has none.
     """
     status = scan.files.status(f"dev/neuron{index}")
+    if status is None and not scan.shows_nodes:
+        return None
     if status is None or not (stat.S_ISCHR(status.st_mode) or stat.S_ISREG(status.st_mode)):
         scan.findings.add_device("device-node-missing", index)
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -48,7 +48,7 @@ def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInven
     return discover_files(files, labels, known)
 
 
-def renew(root: Path, known: NodeInventory) -> NodeInventory:
+def renew(root: Path, known: NodeInventory, chips: Collection[int] | None = None) -> NodeInventory:
     """``known`` with what containers are given read again, and nothing else.
 
     That is which chips there are, their device numbers, the node-wide logical core size and the place in the
@@ -58,15 +58,18 @@ def renew(root: Path, known: NodeInventory) -> NodeInventory:
     Args:
         root: as for ``discover``.
         known: the inventory of the last scan.
+        chips: host indexes of those to read again (50 us each); the others stay as known. None: all that there are.
     """
     files, findings = HostFiles(root), Findings()
     kind = lookup(known.instance_type) if known.instance_type is not None else None
-    entries = device_entries(files, findings)
+    entries = device_entries(files, findings, chips)
     _, loaded = driver_version(files, bool(entries), findings)
     scan = Scan(files, kind, known, findings)
+    others = () if chips is None else (device for device in known.devices if device.index not in chips)
+    devices = (*others, *read_numbers(scan, entries)) if loaded else ()
     return replace(
         known,
-        devices=read_numbers(scan, entries) if loaded else (),
+        devices=tuple(sorted(devices, key=lambda device: device.index)),
         default_lnc=default_lnc(files, kind, findings),
         ultraserver=membership(scan, loaded=loaded),
     )

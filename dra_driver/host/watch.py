@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -74,8 +74,11 @@ class HostWatch:
         """The newest inventory; ``NOTHING_READ`` before the first scan."""
         return self._current
 
-    def now(self) -> NodeInventory:
+    def now(self, chips: Collection[int] | None = None) -> NodeInventory:
         """The newest inventory, with what containers are given read from the host again (see ``renew``).
+
+        Args:
+            chips: host indexes of those to read; None: all.
 
         Raises:
             DriverError: the host's files hang, and who reads them would too.
@@ -87,7 +90,7 @@ class HostWatch:
                 consequence="no claim is prepared",
                 remedy="look at the node's kernel log; usually the node must be rebooted",
             )
-        return renew(self._root, self._current)
+        return renew(self._root, self._current, chips)
 
     def start(self) -> None:
         """Scan in a thread from now on. ``current`` is true on return, unless the host takes its time to answer."""

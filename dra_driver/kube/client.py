@@ -1,117 +1,538 @@
-"""The official client without what a driver does not use, and the credentials of a pod.
+"""HTTP to one API server: ``RestConfig`` says where it is and who asks, ``Transport`` sends requests.
 
-Used of it: ``Configuration`` (host, TLS, proxy, credentials) and ``RESTClientObject`` (requests over pooled
-connections). ``ApiClient``, one floor above, makes URLs and headers, which are a few lines here, and brings pydantic,
-dateutil and multiprocessing with it. ``import kubernetes`` moreover loads all subpackages: streams, informers, the
-dynamic client, a kubeconfig reader with OAuth, YAML. These are loaded only when somebody touches them (Python's own
-``LazyLoader``; nothing is replaced). Resident memory of the import, kubernetes 37.0.2 on CPython 3.11 (3.13): all of it
-25 MB, with ``ApiClient`` 18 (18) MB, as it is here 7 (6) MB. Touching ``kubernetes.config`` loads nearly everything
-again, hence the few lines for a pod's credentials here.
+urllib3 carries them, over kept connections. Nothing is retried here but what is certain to be harmless: a GET that a
+server-closed idle connection swallowed, and any request after a 401, once, with credentials read again.
+
+A pod's service account is two files and two environment variables, read here. A kubeconfig is read, its exec plugins
+are run and its tokens renewed by the official client. Importing any part of that imports all of it: 24 MB and a second
+(kubernetes 37.0.2 on CPython 3.11), so it is imported for a kubeconfig only.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
+import http.client
+import ipaddress
+import logging
 import os
-import sys
+import socket
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
 
+import msgspec
+import urllib3
+
+from dra_driver.kube.errors import Unreachable, refusal
 from dra_driver.util.errors import DriverError
 
-_LAZY: Final = frozenset(
-    {
-        "kubernetes.config",
-        "kubernetes.dynamic",
-        "kubernetes.informer",
-        "kubernetes.leaderelection",
-        "kubernetes.stream",
-        "kubernetes.watch",
-        "yaml",
-    }
-)
-
-
-class _LazyFinder(importlib.abc.MetaPathFinder):
-    """Finds what only parts of the client need, to be executed at its first use."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Called by the import system."""
-        if fullname not in _LAZY:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
-        return spec
-
-
-sys.meta_path.insert(0, _LazyFinder())
-try:
-    from kubernetes.client.configuration import Configuration
-    from kubernetes.client.exceptions import OpenApiException
-    from kubernetes.client.rest import RESTClientObject
-finally:
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _LazyFinder)]
-
-__all__ = [
-    "SERVICE_ACCOUNT",
-    "Configuration",
-    "OpenApiException",
-    "RESTClientObject",
-    "get_refresh",
-    "load_service_account",
-    "set_refresh",
-]
-
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to open a connection, where the answer may take as long or longer."""
+READ_TIMEOUT: Final = 15.0
+"""Seconds without a byte before a request is given up."""
+POOL_SIZE: Final = 32
+"""Idle connections kept. More may be open at once; those are closed after use."""
+JSON: Final = "application/json"
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where kubelet puts a pod's token and the cluster's certificate authority."""
 TOKEN_SECONDS: Final = 60.0
 """A token is read again after so long; kubelet renews it at 80 % of its life."""
 
+_NO_RETRIES: Final = urllib3.Retry(total=False, redirect=False)
+_KEEP_ALIVE: Final = (
+    *urllib3.connection.HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 9),
+)
+"""A watch whose server is gone is noticed; the timings are client-go's (``net.Dialer`` of Go)."""
 
-def load_service_account(
-    configuration: Configuration,
-    directory: Path = SERVICE_ACCOUNT,
-    environment: Mapping[str, str] = os.environ,
-) -> None:
-    """Set host, certificate authority and a token that stays fresh. DriverError outside a pod."""
-    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
+Query = Sequence[tuple[str, str]]
+
+log = logging.getLogger(__name__)
+
+
+def _no_credentials() -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestConfig:
+    """Where an API server is, and how it lets us in (client-go's ``rest.Config``).
+
+    Files are read whenever a connection is opened, so what replaces them is used.
+
+    Attributes:
+        server: URL; may have a path, below which the API is.
+        authorization: gives the header ``Authorization`` of the next request, "" for none. Called from any thread.
+            DriverError: the credentials cannot be had.
+        ca_file: certificates of the authorities that the server's certificate is checked with; None: those of the
+            system.
+        cert_file: certificate of the client.
+        key_file: its key; None: in the same file.
+        verify: whether the server's certificate is checked.
+        tls_server_name: whom the certificate has to name, where that is not the host of the URL.
+        proxy: URL of a proxy, or None.
+        no_proxy: hosts, domains, networks, each perhaps with a port, separated by commas, that are asked directly.
+    """
+
+    server: str
+    authorization: Callable[[], str] = _no_credentials
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    verify: bool = True
+    tls_server_name: str | None = None
+    proxy: str | None = None
+    no_proxy: str = ""
+
+
+def in_cluster_config(directory: Path = SERVICE_ACCOUNT) -> RestConfig:
+    """The service account of the pod that this process runs in; DriverError outside a pod."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise DriverError("no API server is named in the environment (KUBERNETES_SERVICE_HOST)")
-    configuration.host = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    configuration.ssl_ca_cert = str(directory / "ca.crt")
-    read_at = 0.0
-
-    def refresh(target: Configuration) -> None:
-        nonlocal read_at
-        if not read_at or time.monotonic() - read_at >= TOKEN_SECONDS:
-            target.api_key["BearerToken"] = f"bearer {_read(directory / 'token')}"
-            read_at = time.monotonic()
-
-    _read(directory / "ca.crt")
-    refresh(configuration)
-    set_refresh(configuration, refresh)
+    _read_text(directory / "ca.crt")
+    token = _TokenFile(directory / "token")
+    token()
+    return RestConfig(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        authorization=token,
+        ca_file=str(directory / "ca.crt"),
+        proxy=_variable("https_proxy") or _variable("all_proxy"),
+        no_proxy=_variable("no_proxy") or "",
+    )
 
 
-def set_refresh(configuration: Configuration, refresh: Callable[[Configuration], None]) -> None:
-    """Have the client call ``refresh`` before it uses a token."""
-    configuration.refresh_api_key_hook = refresh  # type: ignore[assignment] # the client's own type is wrong
+class _TokenFile:
+    """The header for a token that is replaced now and then. Thread-safe: at worst the file is read twice."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._header = ""
+        self._read_at = 0.0
+
+    def __call__(self) -> str:
+        if not self._header or time.monotonic() - self._read_at >= TOKEN_SECONDS:
+            self._header = f"Bearer {_read_text(self._file)}"
+            self._read_at = time.monotonic()
+        return self._header
 
 
-def get_refresh(configuration: Configuration) -> Callable[[Configuration], None] | None:
-    """What the client calls before it uses a token."""
-    hook: Callable[[Configuration], None] | None = vars(configuration).get("refresh_api_key_hook")
-    return hook
+def config_from_kubeconfig(path: str | None, context: str | None = None) -> RestConfig:
+    """What a kubeconfig says; DriverError when it cannot be used.
+
+    Args:
+        path: file, or several separated by colons; None is ``$KUBECONFIG`` or ``~/.kube/config``.
+        context: name; None is the current one.
+    """
+    from kubernetes.client import Configuration
+    from kubernetes.config import ConfigException, load_kube_config
+
+    found = Configuration(host="")
+    try:
+        # The client ships no types for this function.
+        load_kube_config(path, context, found, persist_config=False)  # type: ignore[no-untyped-call]
+    except ConfigException as error:
+        raise DriverError(str(error)) from error
+    except (TypeError, AttributeError, LookupError) as error:  # it takes for granted what is where
+        raise DriverError("it is not a kubeconfig") from error
+    if not found.host:
+        raise DriverError("its cluster has no server")
+    lock = threading.Lock()
+
+    def authorization() -> str:
+        try:
+            with lock:  # or each thread would run the exec plugin
+                return found.get_api_key_with_prefix("BearerToken") or ""
+        except ConfigException as error:
+            raise DriverError(str(error)) from error
+
+    return RestConfig(
+        server=found.host,
+        authorization=authorization,
+        ca_file=found.ssl_ca_cert,
+        cert_file=found.cert_file,
+        key_file=found.key_file,
+        verify=found.verify_ssl,
+        tls_server_name=found.tls_server_name,
+        proxy=found.proxy,
+        no_proxy=found.no_proxy or "",
+    )
 
 
-def _read(path: Path) -> str:
+def bypasses_proxy(server: str, no_proxy: str) -> bool:
+    """Whether a server is asked directly.
+
+    Args:
+        server: URL.
+        no_proxy: what Go's ``httpproxy`` understands, separated by commas: ``*``, networks such as ``10.0.0.0/8``,
+            addresses, and domains with all below them, with a port or without.
+    """
+    parts = urlsplit(server)
+    host = parts.hostname or ""
+    address = _network(host)
+    for entry in (entry.strip().lower() for entry in no_proxy.split(",")):
+        network = _network(entry)
+        if entry == "*" or (address and network and address.version == network.version and address[0] in network):
+            return True
+        name, _, port = entry.rpartition(":") if entry.rpartition(":")[2].isdecimal() else (entry, "", "")
+        name = name.strip("[]").lstrip(".")
+        if name and port in ("", str(parts.port)) and (host == name or host.endswith(f".{name}")):
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A success: HTTP status (2xx) and body."""
+
+    status: int
+    body: bytes
+
+
+class Stream:
+    """Lines of an answer that the server keeps open. Iterate in one thread; ``abort`` from any."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._aborted = False
+
+    def abort(self) -> None:
+        """End the iteration at once, even one that waits for bytes. May be called more than once."""
+        self._aborted = True
+        try:
+            self._response.shutdown()
+        except (OSError, RuntimeError, ValueError):
+            log.debug("the stream had ended already")  # nothing is left to wake
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Complete lines without their end; raises Unreachable when the connection is lost."""
+        pending = bytearray()
+        try:
+            for chunk in self._response.stream(65536, decode_content=True):
+                pending += chunk
+                *lines, rest = pending.split(b"\n")
+                pending = rest
+                for line in lines:
+                    if line:
+                        yield bytes(line)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            if not self._aborted:
+                raise Unreachable(f"the watch was lost: {_cause(error)}") from error
+
+
+class _Endpoint:
+    """The connections that are opened with one configuration. DriverError when there can be none."""
+
+    def __init__(self, config: RestConfig) -> None:
+        self.config = config
+        self._urlopen: Callable[..., urllib3.BaseHTTPResponse]
+        self.proxy = config.proxy
+        server = config.server.rstrip("/")
+        try:
+            _check_files(config)
+            if not self.proxy or bypasses_proxy(server, config.no_proxy):
+                self.proxy = None
+                self._manager = urllib3.PoolManager(**_pool_options(config))
+                self._urlopen = self._manager.connection_from_url(server).urlopen
+                self._base = urllib3.util.parse_url(server).path or ""
+            else:
+                headers = _proxy_headers(self.proxy)
+                self._manager = urllib3.ProxyManager(self.proxy, proxy_headers=headers, **_pool_options(config))
+                self._manager.connection_from_url(server)  # checks the URL
+                self._urlopen = self._manager.urlopen
+                self._base = server
+        except (urllib3.exceptions.HTTPError, ValueError) as error:
+            raise DriverError(f"{config.server} cannot be asked{self.via}: {error}") from error
+
+    def close(self) -> None:
+        """Close idle connections; nothing can be sent any more."""
+        self._manager.clear()
+
+    @property
+    def via(self) -> str:
+        """For error texts: which proxy is used; never its credentials."""
+        return f" through proxy {urlsplit(self.proxy).hostname}" if self.proxy else ""
+
+    def send(
+        self, method: str, target: str, headers: dict[str, str], body: bytes | None, timeout: urllib3.Timeout
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer, its body unread."""
+        return self._urlopen(
+            method,
+            self._base + target,
+            body=body,
+            headers=headers,
+            retries=_NO_RETRIES,
+            redirect=False,
+            timeout=timeout,
+            preload_content=False,
+        )
+
+
+class Transport:
+    """One API server and the credentials for it. Thread-safe.
+
+    Args:
+        config: where it is and who asks.
+        reload: gives the configuration anew; called once when the server answers 401.
+        user_agent: ``User-Agent`` of every request.
+
+    Raises:
+        DriverError: the URL of the server or of its proxy cannot be used.
+    """
+
+    def __init__(
+        self, config: RestConfig, reload: Callable[[], RestConfig] | None = None, user_agent: str = "dra-driver"
+    ) -> None:
+        self._reload = reload
+        self._endpoint = _Endpoint(config)
+        self._lock = threading.Lock()
+        self._user_agent = user_agent
+        self.server = config.server
+
+    @classmethod
+    def in_cluster(cls, user_agent: str = "dra-driver", directory: Path = SERVICE_ACCOUNT) -> Transport:
+        """With the service account of the pod; DriverError outside a pod."""
+        remedy = "run inside a pod, or give a kubeconfig"
+        return cls._load(lambda: in_cluster_config(directory), user_agent, remedy)
+
+    @classmethod
+    def from_kubeconfig(cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver") -> Transport:
+        """With a kubeconfig file; None is ``$KUBECONFIG`` or ``~/.kube/config``. DriverError when it cannot be used."""
+        remedy = f"check {path or 'the kubeconfig file'} and its current context"
+        return cls._load(lambda: config_from_kubeconfig(path, context), user_agent, remedy)
+
+    @classmethod
+    def _load(cls, load: Callable[[], RestConfig], user_agent: str, remedy: str) -> Transport:
+        try:
+            return cls(load(), load, user_agent)
+        except Exception as error:  # the loaders let through whatever YAML, TLS or a missing key raise
+            reason = " ".join(str(error).split())
+            raise DriverError(f"no access to the API server is configured: {reason}", remedy=remedy) from error
+
+    def close(self) -> None:
+        """Close idle connections."""
+        with self._lock:
+            used, self._endpoint = self._endpoint, _Endpoint(self._endpoint.config)
+        used.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query = (),
+        body: object = None,
+        content_type: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> Response:
+        """Send a request and read its answer.
+
+        Args:
+            method: HTTP method.
+            path: absolute path.
+            query: query parameters.
+            body: plain JSON value (what ``msgspec.to_builtins`` gives), or None for a request without one.
+            content_type: of the body: JSON, or what JSON is a part of (YAML, the kinds of patches).
+            timeout: seconds without a byte before it is given up, also while the connection is opened.
+
+        Raises:
+            ApiError: any status but 2xx.
+            Unreachable: no answer.
+        """
+        endpoint, answer = self._open(method, path, query, body, content_type, timeout)
+        data = _read(endpoint, method, path, answer)
+        if not 200 <= answer.status < 300:
+            raise refusal(method, path, answer.status, data, answer.headers.get("Retry-After"))
+        return Response(answer.status, data)
+
+    @contextmanager
+    def stream(self, path: str, *, query: Query = (), timeout: float) -> Iterator[Stream]:
+        """GET an answer that stays open, line by line.
+
+        Args:
+            path: absolute path.
+            query: query parameters.
+            timeout: seconds without a byte, once the answer has begun, before it counts as lost.
+
+        Raises:
+            ApiError: any status but 2xx.
+            Unreachable: no answer.
+        """
+        endpoint, answer = self._open("GET", path, query, None, JSON, READ_TIMEOUT)
+        try:
+            if not 200 <= answer.status < 300:
+                data = _read(endpoint, "GET", path, answer, 4096)
+                raise refusal("GET", path, answer.status, data, answer.headers.get("Retry-After"))
+            connection = answer.connection
+            if isinstance(connection, urllib3.connection.HTTPConnection) and connection.sock is not None:
+                connection.sock.settimeout(timeout)
+            yield Stream(answer)
+        finally:
+            answer.close()
+
+    def _open(
+        self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float
+    ) -> tuple[_Endpoint, urllib3.BaseHTTPResponse]:
+        """The answer with its body unread, after a second try where that is harmless; and who gave it."""
+        words = "&".join(f"{quote(name)}={quote(value)}" for name, value in query)
+        target = f"{path}?{words}" if words else path
+        headers = {"Accept": JSON, "User-Agent": self._user_agent}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = content_type
+            data = msgspec.json.encode(body)
+        limits = urllib3.Timeout(connect=min(CONNECT_TIMEOUT, timeout), read=timeout)
+        endpoint = self._endpoint
+        try:
+            answer = _send(endpoint, method, target, headers, data, limits)
+        except Unreachable as error:
+            if method != "GET" or not _swallowed_by_idle_connection(error.__cause__):
+                raise
+            answer = _send(endpoint, method, target, headers, data, limits)
+        if answer.status == 401 and self._reload is not None:
+            answer.close()  # nobody wants its body
+            endpoint = self._reloaded(endpoint, self._reload, method, path)
+            answer = _send(endpoint, method, target, headers, data, limits)
+        return endpoint, answer
+
+    def _reloaded(self, refused: _Endpoint, reload: Callable[[], RestConfig], method: str, path: str) -> _Endpoint:
+        """With credentials read again: new connections, since a client certificate belongs to those opened with it."""
+        with self._lock:
+            if self._endpoint is refused:  # no other thread was faster
+                try:
+                    self._endpoint = _Endpoint(reload())
+                except Exception as error:  # see _load
+                    raise _unreachable(refused, method, path, error) from error
+            return self._endpoint
+
+
+def _send(
+    endpoint: _Endpoint,
+    method: str,
+    target: str,
+    headers: dict[str, str],
+    body: bytes | None,
+    timeout: urllib3.Timeout,
+) -> urllib3.BaseHTTPResponse:
+    path = target.partition("?")[0]
+    try:
+        authorization = endpoint.config.authorization()
+        if authorization:
+            headers = headers | {"Authorization": authorization}
+        answer = endpoint.send(method, target, headers, body, timeout)
+    except (urllib3.exceptions.HTTPError, DriverError, OSError) as error:
+        raise _unreachable(endpoint, method, path, error) from error
+    except ValueError as error:
+        # http.client repeats the header in its text, and the header may be the token.
+        del error
+        raise Unreachable(
+            f"{method} {path} was not sent: the credentials cannot be put into an HTTP header",
+            remedy="check the token file or kubeconfig for line breaks and control characters",
+        ) from None
+    log.debug("%s %s: %d", method, path, answer.status)
+    return answer
+
+
+def _read(
+    endpoint: _Endpoint, method: str, path: str, answer: urllib3.BaseHTTPResponse, most: int | None = None
+) -> bytes:
+    """The body, or ``most`` bytes of it."""
+    try:
+        return answer.read(most)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise _unreachable(endpoint, method, path, error) from error
+
+
+def _unreachable(endpoint: _Endpoint, method: str, path: str, error: BaseException) -> Unreachable:
+    return Unreachable(
+        f"the API server {endpoint.config.server} gave no answer to {method} {path}{endpoint.via}: {_cause(error)}",
+        remedy="check that the API server is up and reachable from here",
+    )
+
+
+def _swallowed_by_idle_connection(error: BaseException | None) -> bool:
+    """Whether the connection was closed before any byte of an answer (an idle one that the server had closed)."""
+    while error is not None:
+        if isinstance(error, (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _cause(error: BaseException) -> str:
+    """A short text for an error; urllib3's own texts repeat the host."""
+    text = str(error)
+    if isinstance(error, urllib3.exceptions.ProxyError):
+        return f"{error.args[0]}: {_cause(error.original_error)}"
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
+        return text.rpartition(": ")[2]
+    if isinstance(error, urllib3.exceptions.ConnectTimeoutError):
+        return "no connection in time"
+    if isinstance(error, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
+        return "no answer in time"
+    if isinstance(error, urllib3.exceptions.ProtocolError) and len(error.args) > 1:
+        return str(error.args[1])
+    return text or type(error).__name__
+
+
+def _check_files(config: RestConfig) -> None:
+    """DriverError where a file cannot be used: said by name here, and not at the first request by OpenSSL's code."""
+    if not config.server.startswith("https:"):
+        return
+    context = urllib3.util.ssl_.create_urllib3_context()
+    try:
+        what = "the certificate of its authority"
+        if config.ca_file:
+            context.load_verify_locations(config.ca_file)
+        what = "the certificate of the client, or its key,"
+        if config.cert_file:
+            context.load_cert_chain(config.cert_file, config.key_file)
+    except (OSError, ValueError) as error:  # OpenSSL's errors are OSErrors
+        raise DriverError(f"{what} cannot be used: {error}") from error
+
+
+def _pool_options(config: RestConfig) -> dict[str, Any]:
+    if not config.verify:
+        # The user has said so in the kubeconfig; a warning for each request would tell nothing new.
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    return {
+        "maxsize": POOL_SIZE,
+        "socket_options": _KEEP_ALIVE,
+        "cert_reqs": "CERT_REQUIRED" if config.verify else "CERT_NONE",
+        "ca_certs": config.ca_file,
+        "cert_file": config.cert_file,
+        "key_file": config.key_file,
+        **({"server_hostname": config.tls_server_name} if config.tls_server_name else {}),
+    }
+
+
+def _proxy_headers(proxy: str) -> dict[str, str]:
+    """Name and password of a proxy's URL, as a header."""
+    user, at, _ = urlsplit(proxy).netloc.rpartition("@")
+    return urllib3.make_headers(proxy_basic_auth=unquote(user)) if at else {}
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _variable(name: str) -> str | None:
+    """A variable in lower or, as is more usual, in upper case."""
+    return os.environ.get(name) or os.environ.get(name.upper()) or None
+
+
+def _read_text(path: Path) -> str:
     try:
         text = path.read_text().strip()
     except (OSError, ValueError) as error:

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import ObjectMeta
-from dra_driver.kube.records import Lease, LeaseSpec
-from dra_driver.kube.timestamps import timestamp
+from dra_driver.kube.types import Lease, LeaseSpec, ObjectMeta, timestamp
 from dra_driver.util.backoff import Backoff
 from dra_driver.util.worker import Worker
 

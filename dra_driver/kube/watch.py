@@ -1,4 +1,6 @@
-"""List and watch that lasts: one thread that follows a collection and never asks in a tight loop.
+"""List and watch that lasts: ``Reflector`` follows a collection, ``Informer`` also keeps its objects.
+
+One thread a collection, which never asks in a tight loop.
 
 A watch is agreed to last about ten minutes, with jitter so that nodes started together drift apart: an idle collection
 costs about six requests an hour. A lost or ended watch goes on from the last resource version seen (bookmarks keep it
@@ -14,12 +16,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from dra_driver.kube.api import Collection, Watch, WatchEvent
 from dra_driver.kube.errors import ApiError, DecodeError
-from dra_driver.kube.resources import Watch, WatchEvent
+from dra_driver.kube.types import ObjectMeta
 from dra_driver.util.backoff import Backoff
-from dra_driver.util.worker import LONGEST_SECONDS, Worker
+from dra_driver.util.worker import MAX_ROUND_SECONDS, Worker
 
 T = TypeVar("T")
 
@@ -126,13 +129,13 @@ class Reflector(Generic[T]):
                     self._open = watch
                 self._opened_at = time.monotonic()
                 self._trouble = ""
-                self.worker.well(seconds + LONGEST_SECONDS)
+                self.worker.well(seconds + MAX_ROUND_SECONDS)
                 for event in watch:
                     resource_version = event.resource_version or resource_version
                     if event.object is not None:
                         self.worker.beat()
                         self._on_event(event)
-                    self.worker.beat(seconds + LONGEST_SECONDS)
+                    self.worker.beat(seconds + MAX_ROUND_SECONDS)
         except ApiError as error:
             # 404: the version of the API is no longer served, and a list finds the one that is. An event that cannot be
             # read would come again and again from the same place.
@@ -163,3 +166,117 @@ class _Moved(Exception):  # noqa: N818 # carries an error, is none
         super().__init__()
         self.resource_version = resource_version
         self.error = error
+
+
+class HasMetadata(Protocol):
+    """Any Kubernetes object."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Its identity and version."""
+
+
+HeldT = TypeVar("HeldT", bound=HasMetadata)
+
+
+class Informer(Generic[HeldT]):
+    """Follows a collection. What was written is told by ``wrote``, so nothing is decided on a state before it.
+
+    Args:
+        name: for the log.
+        collection: what to follow.
+        changed: called, in the informer's thread, after each change.
+    """
+
+    def __init__(self, name: str, collection: Collection[HeldT], changed: Callable[[], None]) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[tuple[str, str], HeldT] = {}
+        self._written: dict[tuple[str, str], HeldT] = {}
+        """What was written and has not come by the watch yet."""
+        self._changed = changed
+        self._synced = False
+        self._reflector: Reflector[HeldT] = Reflector(
+            name, collection.list_all, collection.watch, self._listed, self._happened, backoff=Backoff(cap=10.0)
+        )
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._reflector.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End."""
+        self._reflector.stop(timeout)
+
+    @property
+    def worker(self) -> Worker:
+        """Its loop, for health reports."""
+        return self._reflector.worker
+
+    @property
+    def current(self) -> bool:
+        """Whether the objects were listed and are followed without trouble."""
+        return self._synced and not self._reflector.last_error
+
+    @property
+    def last_error(self) -> str:
+        """Why they are not followed, or ""."""
+        return self._reflector.last_error
+
+    def objects(self) -> list[HeldT]:
+        """All objects, no order."""
+        with self._lock:
+            return list(self._objects.values())
+
+    def wrote(self, item: HeldT) -> None:
+        """The server's answer to a write or read: newer than what the watch has told."""
+        with self._lock:
+            key = _key(item)
+            known = self._objects.get(key)
+            if known is not None and _version(known) < _version(item):
+                self._objects[key] = self._written[key] = item
+
+    def gone(self, namespace: str, name: str, uid: str) -> None:
+        """The server said that there is no such object."""
+        with self._lock:
+            known = self._objects.get((namespace, name))
+            if known is not None and known.metadata.uid == uid:
+                del self._objects[namespace, name]
+                self._written.pop((namespace, name), None)
+
+    def _listed(self, items: list[HeldT]) -> None:
+        with self._lock:
+            self._objects = {_key(item): item for item in items}
+            for key, written in list(self._written.items()):
+                known = self._objects.get(key)
+                if known is not None and _version(known) < _version(written):
+                    self._objects[key] = written
+                else:
+                    del self._written[key]
+            self._synced = True
+        self._changed()
+
+    def _happened(self, event: WatchEvent[HeldT]) -> None:
+        item = event.object
+        if item is None:
+            return
+        with self._lock:
+            key = _key(item)
+            known = self._objects.get(key)
+            if known is not None and _version(known) > _version(item):
+                return
+            self._written.pop(key, None)
+            if event.type == "DELETED":
+                self._objects.pop(key, None)
+            else:
+                self._objects[key] = item
+        self._changed()
+
+
+def _key(item: HasMetadata) -> tuple[str, str]:
+    return item.metadata.namespace, item.metadata.name
+
+
+def _version(item: HasMetadata) -> int:
+    """Resource versions of one kind are numbers that grow (Kubernetes 1.35 API conventions, and etcd before that)."""
+    text = item.metadata.resource_version
+    return int(text) if text.isdecimal() else 0

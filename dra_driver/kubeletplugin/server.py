@@ -43,6 +43,8 @@ REGISTRAR_WORKERS = 2
 RESTORE_GRACE_SECONDS = 45.0
 
 PROBE_SECONDS = 5.0
+PROBE_LOOKS = 6
+"""A server is asked at every so many looks at its socket, and at each look while it is silent: an answer costs 3 ms."""
 SILENT_MOST = 3
 """A server that stays silent so often in a row is broken; once can be a node under load."""
 
@@ -72,8 +74,8 @@ class KubeletPlugin:
         on_error: called at most once, when the driver cannot be reached any more or a plugin's method raised
             SystemExit; the process should exit, so that it is started afresh.
         workers: number of calls handled at once; further ones wait.
-        check_interval: seconds between looks at the own sockets: a deleted one is restored, one that does not answer
-            three times in a row is an error.
+        check_interval: seconds between looks at the own sockets: a deleted one is restored. At every sixth look they
+            are asked for an answer; one that gives none three looks in a row is an error.
         reregister_after: seconds without a call after which the registration socket is made afresh, so that kubelet
             connects anew; None: never. Keeps kubelet 1.34.0 and 1.34.1 from hanging for good, which they do once
             they have not called a driver for 30 minutes; 1500 is a good value there.
@@ -116,6 +118,7 @@ class KubeletPlugin:
         self._servers: dict[str, SocketServer] = {}
         self._replaced: set[str] = set()
         self._silent: dict[str, int] = {}
+        self._looks = 0
         self._error: BaseException | None = None
         self._stopped = threading.Event()
 
@@ -256,7 +259,11 @@ class KubeletPlugin:
                 server.stop(RESTORE_GRACE_SECONDS)
 
     def _check_answers(self) -> None:
+        self._looks += 1
+        due = self._looks % PROBE_LOOKS == 0
         for name, server in list(self._servers.items()):
+            if not due and not self._silent.get(name):
+                continue
             if server.presence() is not Presence.OURS or server.answers(PROBE_SECONDS) or self.worker.stopping:
                 self._silent[name] = 0
                 continue

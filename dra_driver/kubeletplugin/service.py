@@ -136,10 +136,7 @@ class DRAService:
                 )
                 log.warning("%s", text)
                 return Failure(text)
-            outcome = self._guarded(verb, claim, act, deadline)
-        if not isinstance(outcome, Failure):
-            log.info("%s of claim %s done in %.1f ms", verb, claim, (time.monotonic() - started) * 1000)
-        return outcome
+            return self._guarded(verb, claim, act, deadline)
 
     def _guarded(self, verb: str, claim: ClaimRef, act: Act, deadline: float) -> Outcome:
         try:

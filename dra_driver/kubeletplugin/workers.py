@@ -1,8 +1,9 @@
 """Worker threads for a gRPC server.
 
 Unlike those of :class:`concurrent.futures.ThreadPoolExecutor` they are daemons, so that a prepare that never returns
-cannot keep the process from exiting (kubelet repeats it with the next process). The first exists from the start; the
-others begin when all are busy, since an idle driver needs none of them (24 idle threads cost 3 MB).
+cannot keep the process from exiting (kubelet repeats it with the next process). The first exists from the start, for a
+process table may be full later; the others begin when all are busy, and end when they have had nothing to do for a
+while, since an idle driver needs none of them (24 idle threads cost 3 MB).
 """
 
 from __future__ import annotations
@@ -10,19 +11,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent import futures
-from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+IDLE_SECONDS: Final = 30.0
+"""Without a job for so long, a thread ends that is not the last one."""
 
 _Job = Callable[[], None]
 
 
 class Workers(futures.Executor):
-    """At most ``count`` daemon threads that work through one queue."""
+    """At most ``count`` daemon threads that work through one queue.
 
-    def __init__(self, count: int, name: str) -> None:
+    Args:
+        count: threads at most.
+        name: beginning of their names.
+        idle_seconds: see ``IDLE_SECONDS``.
+    """
+
+    def __init__(self, count: int, name: str, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._most = count
         self._name = name
@@ -80,11 +91,24 @@ class Workers(futures.Executor):
         self._free += 1
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             job()
             del job  # a waiting thread must not keep the last request alive
             with self._lock:
                 self._free += 1
+
+    def _next(self) -> _Job | None:
+        """The next job; None when this thread is to end."""
+        while True:
+            # The last thread looks up now and then too; it stays.
+            try:
+                return self._jobs.get(timeout=self._idle_seconds)
+            except Empty:
+                with self._lock:
+                    if self._threads > 1 and self._free > 0:  # jobs that were put just now have their threads
+                        self._threads -= 1
+                        self._free -= 1
+                        return None
 
 
 def as_thread_pool(workers: Workers) -> Any:

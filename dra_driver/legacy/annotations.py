@@ -1,13 +1,15 @@
-"""What the annotations of pods and nodes say about devices, written and read.
+"""The annotations of pods and nodes about devices: written and parsed.
 
-The extender writes the vendor's keys, the new ones and the old ones, for those who read them, and one key of our own
-that also tells which container has what::
+The extender writes the vendor's keys, current and former ones, for their readers, and one key of its own that also
+records which container has which ids::
 
     neuron.aws.com/allocation: {"coresPerDevice":2,"containers":[{"name":"main","resource":"aws.amazon.com/neuroncore",
                                 "ids":"0-8"}]}
 
-Anybody who may edit a pod may edit these. So they are read strictly and within bounds, and what several keys say counts
-together: an edit may take a device from the cluster, but never gives one to two pods.
+Anyone who may edit a pod may edit these. They are therefore parsed strictly and within bounds, and the devices named by
+any of the keys count as taken: an edit may withhold a device from the cluster, but never gives one to two pods.
+
+Sources: aws-neuron-sdk ``deploy/infrastructure/scheduler.rst`` and its flow diagrams.
 """
 
 from __future__ import annotations
@@ -19,40 +21,40 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.kube.collection import ApiObject
-from dra_driver.legacy.resource_requests import MOST_CONTAINERS
-from dra_driver.legacy.rules import MOST_CORES_PER_DEVICE, MOST_DEVICES, RETIRED_DEVICE, Hardware, Resource
+from dra_driver.kube.types import ApiObject
+from dra_driver.legacy.resource_requests import MAX_CONTAINERS
+from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, RETIRED_DEVICE, Hardware, Resource
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
 IDS: Final = "AWS_NEURON_IDS"
 ALLOCATED: Final = "NEURON_ALLOCATED"
-"""``false`` when the extender has chosen, ``true`` when the device plugin has handed out."""
+"""``false`` once the extender has chosen the devices, ``true`` once the device plugin has handed them out."""
 ALLOC_TIME: Final = "NEURON_ALLOC_TIME"
-"""When the extender has chosen: nanoseconds since the epoch."""
+"""When the extender chose the devices: nanoseconds since the epoch."""
 RESOURCE_TYPE: Final = "NEURON_RESOURCE_TYPE"
-"""Of what resource the ids are."""
+"""Resource that the ids belong to."""
 CORES: Final = "NEURON_CORES"
 DEVICES: Final = "NEURON_DEVS"
-"""Older names of the ids, one for each resource."""
+"""Former keys for the ids, one for each resource."""
 ALLOCATION: Final = "neuron.aws.com/allocation"
-"""Our own: which container has what, see ``dra_driver.legacy.annotations``."""
+"""The extender's own key: which container has which ids, as shown above."""
 
 DEVICE_USAGE: Final = "NEURON_DEV_USAGE_MAP"
 CORE_USAGE: Final = "NEURON_CORE_USAGE_MAP"
-"""Node annotations, ``true`` or ``false`` for each id: kept for those who read them, never read by us."""
+"""Node annotations, ``true`` or ``false`` for each id: written for their readers, never used for decisions."""
 UNUSABLE: Final = "neuron.aws.com/unusable-devices"
-"""Node annotation: ids of devices such as ``3,7`` that nobody is to get, written by the device plugin or by hand."""
+"""Node annotation: ids of devices such as ``3,7`` that no pod may get, written by the device plugin or by hand."""
 
-LONGEST: Final = 16384
-"""Characters of one annotation that are looked at."""
-_MOST_IDS: Final = MOST_DEVICES * MOST_CORES_PER_DEVICE
+MAX_LENGTH: Final = 16384
+"""Characters of an annotation; longer ones are rejected."""
+_MAX_IDS: Final = MAX_DEVICES * MAX_CORES_PER_DEVICE
 _NANOSECONDS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _PART: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 
 
 class PodAnnotations(ApiObject, frozen=True):
-    """``metadata.annotations`` of a pod, the keys in use."""
+    """``metadata.annotations`` of a pod: the keys in use."""
 
     ids: str | None = msgspec.field(name=IDS, default=None)
     allocated: str | None = msgspec.field(name=ALLOCATED, default=None)
@@ -64,7 +66,7 @@ class PodAnnotations(ApiObject, frozen=True):
 
 
 class NodeAnnotations(ApiObject, frozen=True):
-    """``metadata.annotations`` of a node, the keys in use."""
+    """``metadata.annotations`` of a node: the keys in use."""
 
     device_usage: str | None = msgspec.field(name=DEVICE_USAGE, default=None)
     core_usage: str | None = msgspec.field(name=CORE_USAGE, default=None)
@@ -73,7 +75,7 @@ class NodeAnnotations(ApiObject, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one container has. ``container`` is "" where the annotations do not tell."""
+    """The ids of one container. ``container`` is "" if the annotations do not name it."""
 
     container: str
     resource: Resource
@@ -83,18 +85,18 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What the annotations of one pod say."""
+    """The allocation recorded in the annotations of one pod."""
 
     shares: tuple[Share, ...]
     cores_per_device: int = 0
-    """Of the node at the time of the choice; 0 where the annotations do not tell."""
+    """Of the node when the devices were chosen; 0 if unknown."""
     handed_out: bool = False
-    """Whether the device plugin has given it to the containers."""
+    """Whether the device plugin has handed the devices to the containers."""
     chosen_at: int = 0
-    """Nanoseconds since the epoch; 0 where the annotations do not tell."""
+    """Nanoseconds since the epoch; 0 if unknown."""
 
     def of(self, container: str) -> Share | None:
-        """What one container has, or None."""
+        """The share of one container, or None."""
         return next((share for share in self.shares if share.container == container), None)
 
 
@@ -114,9 +116,9 @@ _KINDS: Final = {kind.value: kind for kind in Resource} | {RETIRED_DEVICE: Resou
 
 
 def write(hardware: Hardware, shares: tuple[Share, ...], now: int) -> dict[str, str]:
-    """The annotations of a pod for which ``shares`` (at least one) were chosen ``now`` (nanoseconds)."""
+    """The annotations of a pod for which ``shares`` (at least one) were chosen at ``now`` (Unix nanoseconds)."""
     kinds = {share.resource for share in shares}
-    # Where containers ask for different resources, the one list of the vendor's key is of cores.
+    # If containers request different resources, the single list under the vendor's key holds cores.
     kind = kinds.pop() if len(kinds) == 1 else Resource.CORE
     found = {
         IDS: _csv(_all_ids(hardware, shares, kind)),
@@ -146,28 +148,28 @@ POD_KEYS: Final = (
     DEVICES,
     ALLOCATION,
 )
-"""Annotations of a pod that say which devices it has."""
+"""Annotations of a pod that record its devices."""
 
 
 def from_mapping(annotations: Mapping[str, str]) -> PodAnnotations:
-    """The keys in use of ``metadata.annotations``."""
+    """The keys in use from ``metadata.annotations``."""
     return msgspec.convert({key: annotations[key] for key in POD_KEYS if key in annotations}, PodAnnotations)
 
 
 def present(found: PodAnnotations) -> tuple[str, ...]:
-    """The keys in use that a pod has."""
+    """The keys in use that are present."""
     return tuple(msgspec.to_builtins(found))
 
 
 def read(found: PodAnnotations, asked: Iterable[Resource] = ()) -> Allocation | None:
-    """What a pod's annotations say; None when they say nothing.
+    """The allocation in a pod's annotations; None if they have none.
 
     Args:
         found: the annotations.
-        asked: resources in the pod's limits: they tell of what the ids are where no key does.
+        asked: resources in the pod's limits; they decide what the ids are if no key does.
 
     Raises:
-        DriverError: a key cannot be read; the text names it.
+        DriverError: a key cannot be parsed; the text names it.
     """
     handed_out = (found.allocated or "").strip().lower() == "true"
     time = _NANOSECONDS.fullmatch(found.alloc_time or "")
@@ -183,13 +185,13 @@ def read(found: PodAnnotations, asked: Iterable[Resource] = ()) -> Allocation | 
         )
         if text
     )
-    # The same ids under an old and a new name are one share.
+    # The same ids under a former and a current key are one share.
     shares = tuple(dict.fromkeys(shares))
     return Allocation(shares, 0, handed_out, chosen_at) if shares else None
 
 
 def said(found: PodAnnotations, asked: Iterable[Resource] = ()) -> tuple[tuple[Allocation, ...], str]:
-    """Everything that any of the keys says, each key by itself; and why one of them cannot be read, or ""."""
+    """The allocation under each key by itself; and why one of them cannot be parsed, or ""."""
     asked = tuple(asked)
     allocations, trouble = [], ""
     for part in (
@@ -210,13 +212,13 @@ def said(found: PodAnnotations, asked: Iterable[Resource] = ()) -> tuple[tuple[A
 def _read_own(text: str, handed_out: bool, chosen_at: int) -> Allocation:
     key = ALLOCATION
     try:
-        wire = _DECODER.decode(text if len(text) <= LONGEST else "")
+        wire = _DECODER.decode(text if len(text) <= MAX_LENGTH else "")
         shares = tuple(
             Share(share.name, Resource(share.resource), parse_ids(key, share.ids)) for share in wire.containers
         )
     except (msgspec.MsgspecError, ValueError) as error:
         raise _unreadable(key, text) from error
-    if not 1 <= len(shares) <= MOST_CONTAINERS or not 1 <= wire.cores_per_device <= MOST_CORES_PER_DEVICE:
+    if not 1 <= len(shares) <= MAX_CONTAINERS or not 1 <= wire.cores_per_device <= MAX_CORES_PER_DEVICE:
         raise _unreadable(key, text)
     return Allocation(shares, wire.cores_per_device, handed_out, chosen_at)
 
@@ -230,17 +232,17 @@ def _kind(found: PodAnnotations, asked: Iterable[Resource]) -> Resource:
         return kind
     if len(kinds) == 1:
         return kinds.pop()
-    raise DriverError(f"annotation {IDS} is there without {RESOURCE_TYPE}, so of what its ids are is not known")
+    raise DriverError(f"annotation {IDS} is present without {RESOURCE_TYPE}, so the resource of its ids is not known")
 
 
 def parse_ids(key: str, text: str) -> tuple[int, ...]:
-    """Ids such as ``0,1,2`` or ``0-8,12`` ascending; DriverError naming ``key`` for anything else, and for none."""
+    """Ids such as ``0,1,2`` or ``0-8,12``, ascending. Raises DriverError naming ``key`` for anything else."""
     found: set[int] = set()
-    for part in text.split(",") if len(text) <= LONGEST else ("",):
+    for part in text.split(",") if len(text) <= MAX_LENGTH else ("",):
         match = _PART.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         ids = range(first, last + 1)
-        if not ids or last >= _MOST_IDS or found.intersection(ids):
+        if not ids or last >= _MAX_IDS or found.intersection(ids):
             raise _unreadable(key, text)
         found.update(ids)
     return tuple(sorted(found))

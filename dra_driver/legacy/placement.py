@@ -1,8 +1,8 @@
-"""Sets for all containers of a pod at once, or the sentence that says why there are none.
+"""Assigns sets to all containers of a pod, or explains why it does not fit.
 
-Containers that run at the same time have sets of their own. An init container runs alone but for the sidecars started
-before it, so it shares the devices of the containers after it, as kubelet counts it too: a pod needs the most that it
-uses at one time, not the sum.
+Containers that run at the same time get disjoint sets. An init container runs alone except for the sidecars started
+before it, so it shares the devices of the containers after it. kubelet counts the same way: a pod needs the most that
+it uses at one time, not the sum.
 """
 
 from __future__ import annotations
@@ -12,79 +12,79 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final
 
-from dra_driver.legacy.resource_requests import Demand, Role, Want
+from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import (
     Hardware,
     Resource,
     bits,
-    by_wholeness,
     candidates,
     counts,
     free_candidates,
     free_runs,
+    least_breaking_first,
 )
 
-MOST_STEPS: Final = 500
-"""Ways to pack one pod on one node that are tried before its containers count as not fitting together."""
+MAX_STEPS: Final = 500
+"""Ways to pack one pod on one node that are tried before its containers are considered not to fit together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a pod cannot be here.
+class DoesNotFit:
+    """Why a pod does not fit on a node.
 
     Attributes:
-        text: for the pod's event, which ends it with a full stop; equal on nodes of equal type and use, so that the
-            scheduler counts them.
-        lasting: whether it stays so whatever pods end.
+        text: for the pod's event, which appends a full stop; equal on nodes of equal type and usage, so that the
+            scheduler can count them.
+        lasting: whether it never fits, whatever pods end.
     """
 
     text: str
     lasting: bool
 
 
-def place(hardware: Hardware, taken: int, wants: Demand) -> tuple[int, ...] | Refusal:
-    """A mask of cores for each of ``wants``, in their order.
+def place(hardware: Hardware, taken: int, requests: PodRequest) -> tuple[int, ...] | DoesNotFit:
+    """A mask of cores for each of ``requests``, in the same order.
 
     Args:
         hardware: the node.
-        taken: cores that others have.
-        wants: of one pod.
+        taken: cores that other pods hold.
+        requests: of one pod.
     """
-    return Packing(hardware, wants).place(taken)
+    return Packing(hardware, requests).place(taken)
 
 
-def fits(hardware: Hardware, taken: int, wants: Demand) -> Refusal | None:
-    """Why ``place`` would refuse, or None: much faster."""
-    return Packing(hardware, wants).fits(taken)
+def fits(hardware: Hardware, taken: int, requests: PodRequest) -> DoesNotFit | None:
+    """Why ``place`` would fail, or None; much faster."""
+    return Packing(hardware, requests).fits(taken)
 
 
 class Packing:
-    """A pod's containers on one kind of node: made once, then asked about every node of that kind.
+    """A pod's containers on one kind of node: created once, then used for every node of that kind.
 
-    Whether they fit is decided by counting, and by packing from one end, which is cheap enough for thousands of nodes.
-    The best sets are then those after which the rest still fits; so both answers always agree.
+    Whether they fit is decided by counting and by packing from one end, which is cheap enough for thousands of nodes.
+    The best sets are the best ones after which the rest still fits, so both answers always agree.
     """
 
-    def __init__(self, hardware: Hardware, wants: Demand) -> None:
+    def __init__(self, hardware: Hardware, requests: PodRequest) -> None:
         self.hardware = hardware
-        self._wants = wants
-        # The largest first: small sets find room in what larger ones leave, and inside sets that are theirs to share.
-        self._order = sorted(range(len(wants)), key=lambda item: (-cores_of(hardware, wants[item]), item))
-        self._together = _together(wants)
-        self._sizes = tuple({(want.resource, want.count): want for want in wants}.values())
-        """One container of each size."""
-        self._inits = [item for item in self._order if wants[item].role is Role.INIT]
+        self._requests = requests
+        # Largest first: small sets fit into what larger ones leave, and into sets that they may share.
+        self._order = sorted(range(len(requests)), key=lambda item: (-cores_of(hardware, requests[item]), item))
+        self._together = _together(requests)
+        self._sizes = tuple({(request.resource, request.count): request for request in requests}.values())
+        """One request of each size."""
+        self._inits = [item for item in self._order if requests[item].role is Role.INIT]
         self._groups = self._grouped()
 
-    def fits(self, taken: int) -> Refusal | None:
-        """Why ``place`` would refuse, or None."""
+    def fits(self, taken: int) -> DoesNotFit | None:
+        """Why ``place`` would fail, or None."""
         return self._refusal(taken) if self._pack(taken, {}) is None else None
 
-    def place(self, taken: int) -> tuple[int, ...] | Refusal:
-        """A mask of cores for each container, in their order.
+    def place(self, taken: int) -> tuple[int, ...] | DoesNotFit:
+        """A mask of cores for each container, in the same order.
 
         Args:
-            taken: cores that others have.
+            taken: cores that other pods hold.
         """
         packed = self._pack(taken, {})
         if packed is None:
@@ -100,15 +100,15 @@ class Packing:
         return tuple(chosen[item] for item in range(len(chosen)))
 
     def _options(self, taken: int, item: int, chosen: Mapping[int, int]) -> list[int]:
-        """The free sets for a container, the best first."""
-        want, own = self._wants[item], union(chosen.values())
-        free = free_candidates(self.hardware, self._busy(taken, item, chosen), want.resource, want.count)
-        return by_wholeness(self.hardware, taken | own, free, own)
+        """The free sets for a container, best first."""
+        request, own = self._requests[item], union(chosen.values())
+        free = free_candidates(self.hardware, self._busy(taken, item, chosen), request.resource, request.count)
+        return least_breaking_first(self.hardware, taken | own, free, own)
 
     def _pack(self, taken: int, chosen: Mapping[int, int]) -> Mapping[int, int] | None:
-        """A set for each container, by its place, beside those that are chosen; None when none is found."""
+        """A set for each container by index, including the chosen ones; None if there is no such packing."""
         groups = self._beside(chosen) if chosen else self._groups
-        busy = taken | union(mask for item, mask in chosen.items() if self._wants[item].role is not Role.INIT)
+        busy = taken | union(mask for item, mask in chosen.items() if self._requests[item].role is not Role.INIT)
         if sum(group.cores * len(group.items) for group in groups) > self.hardware.cores - busy.bit_count():
             return None
         inits = [item for item in self._inits if item not in chosen]
@@ -116,7 +116,7 @@ class Packing:
             return None
         if not _hopeful(busy, groups):
             return None
-        for packed in _packings(busy, groups, iter(range(MOST_STEPS))):
+        for packed in _packings(busy, groups, iter(range(MAX_STEPS))):
             found = {**chosen, **packed}
             rooms = {item: self._room(taken, item, found) for item in inits}
             if all(rooms.values()):
@@ -124,9 +124,9 @@ class Packing:
         return None
 
     def _room(self, taken: int, item: int, chosen: Mapping[int, int]) -> int:
-        """The first set that is free for a container; 0 for none."""
-        want, busy = self._wants[item], self._busy(taken, item, chosen)
-        masks = candidates(self.hardware, want.resource, want.count)
+        """The first free set for a container; 0 if there is none."""
+        request, busy = self._requests[item], self._busy(taken, item, chosen)
+        masks = candidates(self.hardware, request.resource, request.count)
         return next((mask for mask in masks if not mask & busy), 0)
 
     def _busy(self, taken: int, item: int, chosen: Mapping[int, int]) -> int:
@@ -134,20 +134,20 @@ class Packing:
         return taken | union(mask for other, mask in chosen.items() if other in beside)
 
     def _grouped(self) -> list[_Group]:
-        """The containers that run side by side; equal ones, which may change places, are one group."""
+        """The containers that run side by side; interchangeable ones form one group."""
         found: dict[tuple[Resource, int, frozenset[int]], list[int]] = {}
         for item in self._order:
-            want = self._wants[item]
-            if want.role is not Role.INIT:
+            request = self._requests[item]
+            if request.role is not Role.INIT:
                 meets = self._together[item].intersection(self._inits)
-                found.setdefault((want.resource, want.count, meets), []).append(item)
+                found.setdefault((request.resource, request.count, meets), []).append(item)
         return [
             _Group(tuple(items), meets, candidates(self.hardware, resource, count))
             for (resource, count, meets), items in found.items()
         ]
 
     def _beside(self, chosen: Mapping[int, int]) -> list[_Group]:
-        """What is left of the groups when some containers have their sets."""
+        """The groups without the containers that have their sets already."""
         found = []
         for group in self._groups:
             items = tuple(item for item in group.items if item not in chosen)
@@ -157,16 +157,16 @@ class Packing:
                 found.append(replace(group, items=items, masks=masks))
         return found
 
-    def _refusal(self, taken: int) -> Refusal:
+    def _refusal(self, taken: int) -> DoesNotFit:
         hardware = self.hardware
-        for want in self._sizes:
-            if not candidates(hardware, want.resource, want.count):
-                return Refusal(f"{unsupported(hardware, want)} {_fits(hardware, want, taken)}", lasting=True)
-        for want in self._sizes:
-            if not any(not mask & taken for mask in candidates(hardware, want.resource, want.count)):
-                # Not for ever: on an empty node there is always room for one container.
-                return Refusal(f"{_busy(want)} {_fits(hardware, want, taken)}", lasting=False)
-        return Refusal(f"{self._not_all} {_free(hardware, self._wants[0], taken)}", self._never)
+        for request in self._sizes:
+            if not candidates(hardware, request.resource, request.count):
+                return DoesNotFit(f"{unsupported(hardware, request)} {_fits(hardware, request, taken)}", lasting=True)
+        for request in self._sizes:
+            if not any(not mask & taken for mask in candidates(hardware, request.resource, request.count)):
+                # Not permanent: an empty node always has room for one container.
+                return DoesNotFit(f"{_busy(request)} {_fits(hardware, request, taken)}", lasting=False)
+        return DoesNotFit(f"{self._not_all} {_free(hardware, self._requests[0], taken)}", self._never)
 
     @cached_property
     def _never(self) -> bool:
@@ -174,18 +174,18 @@ class Packing:
 
     @cached_property
     def _not_all(self) -> str:
-        asked = " and ".join(dict.fromkeys(_amount(want) for want in self._wants))
+        asked = " and ".join(dict.fromkeys(_amount(request) for request in self._requests))
         return f"No free Neuron sets for all containers of the pod together, which ask for {asked}."
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Containers that ask for the same beside the same others.
+    """Containers with equal requests that run beside the same others.
 
     Attributes:
-        items: their places in the demand.
-        meets: init containers that run beside them.
-        masks: sets that each of them may get, ascending.
+        items: their indexes in the pod's requests.
+        meets: indexes of the init containers that run beside them.
+        masks: the sets that each of them may get, ascending.
     """
 
     items: tuple[int, ...]
@@ -194,12 +194,12 @@ class _Group:
 
     @property
     def cores(self) -> int:
-        """Of one of them."""
+        """Number of cores of one of them."""
         return self.masks[0].bit_count() if self.masks else 0
 
 
 def _hopeful(busy: int, groups: Sequence[_Group]) -> bool:
-    """Whether each group, together with those whose sets hold sets of its own, has room alone."""
+    """Whether each group would fit if only it existed, with the groups whose sets contain its sets."""
     for group in groups:
         number = sum(len(other.items) for other in groups if _holds(other.masks, group.masks))
         if next(_disjoint(busy, group.masks, number, iter((0,))), None) is None:
@@ -213,7 +213,7 @@ def _holds(large: tuple[int, ...], small: tuple[int, ...]) -> bool:
 
 
 def _packings(busy: int, groups: Sequence[_Group], steps: Iterator[int]) -> Iterator[dict[int, int]]:
-    """Disjoint sets for the containers of all groups, by their places."""
+    """Disjoint sets for the containers of all groups, by index."""
     if not groups:
         yield {}
         return
@@ -224,12 +224,12 @@ def _packings(busy: int, groups: Sequence[_Group], steps: Iterator[int]) -> Iter
 
 
 def _disjoint(busy: int, masks: Sequence[int], number: int, steps: Iterator[int]) -> Iterator[list[int]]:
-    """So many disjoint ones of the masks, in every way, beginning with the leftmost ones.
+    """Every way to choose ``number`` disjoint masks, leftmost first.
 
-    All are of one length, so where the leftmost ones are too few, there are no others.
+    All masks have the same length, so if the leftmost choice is too small, no other one is large enough.
     """
     found: list[int] = []
-    """Positions."""
+    """Indexes into ``masks``."""
     start = 0
     for _ in steps:
         for position in range(start, len(masks)):
@@ -246,53 +246,55 @@ def _disjoint(busy: int, masks: Sequence[int], number: int, steps: Iterator[int]
         start += 1
 
 
-def unsupported(hardware: Hardware, want: Want) -> str:
-    """The vendor's sentence for a count that no node of this type can give."""
+def unsupported(hardware: Hardware, request: ContainerRequest) -> str:
+    """The vendor's message for a count that no node of this type can serve."""
     return (
-        f"Instance type {hardware.instance_type} does not support requests for {want.resource.noun}: {want.count}. "
-        f"Please request a different number of {want.resource.noun}s."
+        f"Instance type {hardware.instance_type} does not support requests for {request.resource.noun}: "
+        f"{request.count}. Please request a different number of {request.resource.noun}s."
     )
 
 
 def union(masks: Iterable[int]) -> int:
-    """All cores of some masks."""
+    """Union of some masks."""
     found = 0
     for mask in masks:
         found |= mask
     return found
 
 
-def _together(wants: Demand) -> tuple[frozenset[int], ...]:
-    """For each container the others that may run at the same time."""
+def _together(requests: PodRequest) -> tuple[frozenset[int], ...]:
+    """For each container, the others that may run at the same time."""
 
     def meet(first: int, second: int) -> bool:
-        roles = wants[first].role, wants[second].role
+        roles = requests[first].role, requests[second].role
         if Role.INIT not in roles:
             return True
         init, other = (first, second) if roles[0] is Role.INIT else (second, first)
-        return wants[other].role is Role.SIDECAR and other < init
+        return requests[other].role is Role.SIDECAR and other < init
 
-    items = range(len(wants))
+    items = range(len(requests))
     return tuple(frozenset(other for other in items if other != item and meet(item, other)) for item in items)
 
 
-def cores_of(hardware: Hardware, want: Want) -> int:
-    """How many cores a container gets."""
-    return want.count * (hardware.cores_per_device if want.resource is Resource.DEVICE else 1)
+def cores_of(hardware: Hardware, request: ContainerRequest) -> int:
+    """Number of cores that a container gets."""
+    return request.count * (hardware.cores_per_device if request.resource is Resource.DEVICE else 1)
 
 
-def _busy(want: Want) -> str:
-    connected = "" if want.count == 1 else "connected "
-    return f"No {_amount(want, connected)} are free." if want.count > 1 else f"No {want.resource.noun} is free."
+def _busy(request: ContainerRequest) -> str:
+    connected = "" if request.count == 1 else "connected "
+    return (
+        f"No {_amount(request, connected)} are free." if request.count > 1 else f"No {request.resource.noun} is free."
+    )
 
 
-def _amount(want: Want, adjective: str = "") -> str:
-    return f"{want.count} {adjective}{want.resource.noun}{'' if want.count == 1 else 's'}"
+def _amount(request: ContainerRequest, adjective: str = "") -> str:
+    return f"{request.count} {adjective}{request.resource.noun}{'' if request.count == 1 else 's'}"
 
 
-def _fits(hardware: Hardware, want: Want, taken: int) -> str:
-    """What is asked, what fits, what is free."""
-    return f"Possible here: {_possible(hardware, want.resource)}. {_free(hardware, want, taken)}"
+def _fits(hardware: Hardware, request: ContainerRequest, taken: int) -> str:
+    """What is possible on the node, and what is free."""
+    return f"Possible here: {_possible(hardware, request.resource)}. {_free(hardware, request, taken)}"
 
 
 @lru_cache(maxsize=1024)
@@ -300,19 +302,19 @@ def _possible(hardware: Hardware, resource: Resource) -> str:
     return list_counts(counts(hardware, resource))
 
 
-def _free(hardware: Hardware, want: Want, taken: int) -> str:
-    units = hardware.units(want.resource)
-    number = units - hardware.busy(want.resource, taken)
-    # No set is longer than the longest free run.
+def _free(hardware: Hardware, request: ContainerRequest, taken: int) -> str:
+    units = hardware.units(request.resource)
+    number = units - hardware.busy(request.resource, taken)
+    # No set can be longer than the longest free run.
     longest = max(free_runs(hardware, taken), default=0) // (hardware.cores // units)
-    for count in reversed(counts(hardware, want.resource)):
-        if count <= longest and any(not mask & taken for mask in candidates(hardware, want.resource, count)):
-            return f"Free: {number} of {units} {want.resource.noun}s, at most {count} together"
-    return f"Free: {number} of {units} {want.resource.noun}s"
+    for count in reversed(counts(hardware, request.resource)):
+        if count <= longest and any(not mask & taken for mask in candidates(hardware, request.resource, count)):
+            return f"Free: {number} of {units} {request.resource.noun}s, at most {count} together"
+    return f"Free: {number} of {units} {request.resource.noun}s"
 
 
 def list_counts(numbers: tuple[int, ...]) -> str:
-    """Numbers as text, runs of three and more as ranges: ``1 to 4, 8``."""
+    """Numbers as text, runs of three or more as ranges: ``1 to 4, 8``."""
     parts: list[str] = []
     mask = sum(1 << number for number in numbers)
     start = 0

@@ -1,7 +1,7 @@
-"""What a pod asks for: its containers' limits of the two resources, read strictly.
+"""What a pod requests: its containers' limits of the two resources, parsed strictly.
 
-Numbers are Kubernetes quantities. The API server stores whole ones only, but an extender is asked by whoever reaches
-its port, so nothing is taken for granted.
+Amounts are Kubernetes quantities. The API server stores only whole numbers, but the extender serves whoever reaches its
+port, so nothing is taken for granted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.kube.collection import ApiObject
+from dra_driver.kube.types import ApiObject
 from dra_driver.legacy.rules import Resource
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
 Number = str | int | float | None
-MOST_CONTAINERS: Final = 64
-"""Containers of one pod that ask for Neuron resources."""
+MAX_CONTAINERS: Final = 64
+"""Containers of one pod that request Neuron resources."""
 
 _QUANTITY: Final = re.compile(r"([0-9]{1,18})(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?", re.ASCII)
 _SUFFIXES: Final[dict[str, int]] = dict(zip("kMGTPE", (1000**power for power in range(1, 7)), strict=True)) | {
@@ -30,7 +30,7 @@ _SUFFIXES: Final[dict[str, int]] = dict(zip("kMGTPE", (1000**power for power in 
 
 
 class Limits(ApiObject, frozen=True):
-    """``resources.limits`` or ``resources.requests``, the entries in use."""
+    """``resources.limits`` or ``resources.requests``: the fields in use."""
 
     devices: Number = msgspec.field(name=Resource.DEVICE.value, default=None)
     cores: Number = msgspec.field(name=Resource.CORE.value, default=None)
@@ -52,7 +52,7 @@ class Container(ApiObject, frozen=True):
 
 
 class PodSpec(ApiObject, frozen=True):
-    """``spec`` of a pod, the parts in use."""
+    """``spec`` of a pod: the fields in use."""
 
     node_name: str = ""
     priority: int | None = None
@@ -61,13 +61,13 @@ class PodSpec(ApiObject, frozen=True):
 
 
 class PodStatus(ApiObject, frozen=True):
-    """``status`` of a pod, the part in use."""
+    """``status`` of a pod: the field in use."""
 
     phase: str = "Pending"
 
 
 ENDED: Final = frozenset({"Succeeded", "Failed"})
-"""Phases in which a pod's devices are free again."""
+"""Phases in which a pod has released its devices."""
 
 
 class Role(Enum):
@@ -79,8 +79,8 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """What one container asks for."""
+class ContainerRequest:
+    """What one container requests."""
 
     container: str
     role: Role
@@ -88,34 +88,34 @@ class Want:
     count: int
 
 
-Demand = tuple[Want, ...]
-"""In the order in which kubelet hands out: init containers, then the others. Empty: no Neuron resources."""
+PodRequest = tuple[ContainerRequest, ...]
+"""In kubelet's order of allocation: init containers, then the others. Empty if the pod requests no Neuron resources."""
 
 
-def demand(init: tuple[Container, ...] | None, main: tuple[Container, ...] | None) -> Demand:
-    """What a pod asks for. DriverError names the container and the number that cannot be."""
+def pod_request(init: tuple[Container, ...] | None, main: tuple[Container, ...] | None) -> PodRequest:
+    """What a pod requests. Raises DriverError naming the container and the invalid amount."""
     found = []
     for container in init or ():
         role = Role.SIDECAR if container.restart_policy == "Always" else Role.INIT
-        found += _wants(container, role)
+        found += _requests_of(container, role)
     for container in main or ():
-        found += _wants(container, Role.MAIN)
-    if len(found) > MOST_CONTAINERS:
+        found += _requests_of(container, Role.MAIN)
+    if len(found) > MAX_CONTAINERS:
         raise DriverError(
             f"{len(found)} containers of the pod ask for Neuron resources",
-            remedy=f"let at most {MOST_CONTAINERS} of them do so",
+            remedy=f"let at most {MAX_CONTAINERS} of them do so",
         )
     return tuple(found)
 
 
-def at_once(wants: Iterable[Want]) -> int:
-    """The most of what is asked for that is in use at one time."""
-    counts = [(want.count, want.role) for want in wants]
+def at_once(requests: Iterable[ContainerRequest]) -> int:
+    """The largest total that is in use at one time."""
+    counts = [(request.count, request.role) for request in requests]
     later = sum(count for count, role in counts if role is not Role.INIT)
     return max([later, *(count for count, _ in counts)])
 
 
-def _wants(container: Container, role: Role) -> list[Want]:
+def _requests_of(container: Container, role: Role) -> list[ContainerRequest]:
     asked = container.resources or Resources()
     limits, requests = asked.limits or Limits(), asked.requests or Limits()
     given = {
@@ -123,7 +123,7 @@ def _wants(container: Container, role: Role) -> list[Want]:
         Resource.CORE: requests.cores if limits.cores is None else limits.cores,
     }
     counts = {name: _count(container.name, name, value) for name, value in given.items() if value is not None}
-    found = [Want(container.name, role, name, count) for name, count in counts.items() if count]
+    found = [ContainerRequest(container.name, role, name, count) for name, count in counts.items() if count]
     if len(found) > 1:
         raise DriverError(
             f"container {quoted(container.name)} asks for both {Resource.DEVICE.value} and {Resource.CORE.value}",

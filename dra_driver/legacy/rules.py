@@ -1,7 +1,15 @@
-"""Names that the pair shares with users, with the vendor's pair, and with each other.
+"""The rules of devices and cores on clusters without DRA: the resources, the nodes, and which sets a container may get.
 
-Sources: aws-neuron-sdk ``deploy/infrastructure/scheduler.rst`` and its flow diagrams (annotations, texts); the extended
-resources of the vendor's device plugin.
+The vendor's rules (aws-neuron-sdk ``deploy/infrastructure/scheduler.rst``): the devices of one container are directly
+connected, that is, any run of a ring or chain, and on a torus the aligned sets of 1, 4, 8 and 16. One device and all
+devices are always possible. Cores are one run of core ids whose devices form such a set. A run across the end of a ring
+is connected, but the runtime cannot use it (see ``dra_driver.topology.fabric``), so it is never handed out.
+
+The best set leaves the most larger sets unbroken: afterwards the node has the most free sets of the largest size, then
+of the next size, and so on.
+
+Sets of cores are masks: bit ``i`` of an ``int`` stands for core ``i`` of the node. A device is the set of its cores, so
+one mask describes what is taken of both resources, and the two can never disagree.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ from dra_driver.util.errors import DriverError
 
 
 class Resource(Enum):
-    """An extended resource; ``noun`` is what the vendor's refusals call one of it."""
+    """An extended resource; ``noun`` is the singular that the vendor's messages use."""
 
     DEVICE = "aws.amazon.com/neuron"
     CORE = "aws.amazon.com/neuroncore"
@@ -30,13 +38,13 @@ class Resource(Enum):
 
 
 RETIRED_DEVICE: Final = "aws.amazon.com/neurondevice"
-"""What ``Resource.DEVICE`` was called before; pods that the vendor's extender has placed may still say so."""
+"""Former name of ``Resource.DEVICE``; pods placed by the vendor's extender may still use it."""
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 """Node label; SageMaker HyperPod puts ``ml.`` before the EC2 type."""
 
 
-MOST_DEVICES, MOST_CORES_PER_DEVICE = 64, 8
+MAX_DEVICES, MAX_CORES_PER_DEVICE = 64, 8
 """Limits of the kernel driver."""
 
 
@@ -64,31 +72,31 @@ class Hardware:
         return self.devices if resource is Resource.DEVICE else self.cores
 
     def mask(self, resource: Resource, ids: Iterable[int]) -> int:
-        """The cores behind some ids, which must exist."""
+        """Mask of the cores of some ids, all of which must exist."""
         width = self.cores_per_device if resource is Resource.DEVICE else 1
         return sum(((1 << width) - 1) << number * width for number in set(ids))
 
     def ids(self, resource: Resource, mask: int) -> tuple[int, ...]:
-        """Devices of which any core is in the mask, or the cores; ascending."""
+        """Ids of the devices with at least one core in the mask, or of the cores; ascending."""
         cores = bits(mask)
         if resource is Resource.CORE:
             return tuple(cores)
         return tuple(dict.fromkeys(core // self.cores_per_device for core in cores))
 
     def first_cores(self, mask: int) -> int:
-        """The first core of each device of which any core is in the mask: stands for the device."""
+        """Mask of the first core of each device that has at least one core in the mask; it represents the device."""
         found = mask
         for step in range(1, self.cores_per_device):
             found |= mask >> step
         return found & ((1 << self.cores) - 1) // ((1 << self.cores_per_device) - 1)
 
     def busy(self, resource: Resource, mask: int) -> int:
-        """How many devices have any core in the mask, or how many cores are in it."""
+        """Number of devices with at least one core in the mask, or number of cores in it."""
         return (self.first_cores(mask) if resource is Resource.DEVICE else mask).bit_count()
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Positions of the ones, ascending."""
+    """Positions of the set bits, ascending."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -97,10 +105,17 @@ def bits(mask: int) -> Iterator[int]:
 
 @lru_cache(maxsize=4096)
 def hardware(instance_type: str, devices: int, cores: int) -> Hardware:
-    """What a node is, from its label and the capacity that kubelet reports for the two resources (0: not reported).
+    """The hardware of a node, from its label and the capacity that kubelet reports for the two resources.
 
-    A type that is not known still has devices that can be given singly or all together. DriverError when the numbers
-    cannot be right, which also happens for moments while a device plugin starts.
+    The devices of an unknown type can be handed out one at a time or all together.
+
+    Args:
+        instance_type: value of the node's label, or "".
+        devices: reported capacity; 0 if none is reported.
+        cores: reported capacity; 0 if none is reported.
+
+    Raises:
+        DriverError: the numbers are inconsistent, which also happens briefly while a device plugin starts.
     """
     name = instance_type.removeprefix(HYPERPOD_PREFIX)
     row = lookup(name)
@@ -110,7 +125,7 @@ def hardware(instance_type: str, devices: int, cores: int) -> Hardware:
         raise DriverError(
             "the node offers no Neuron devices", remedy="look at the log of the device plugin on that node"
         )
-    if not 1 <= count <= MOST_DEVICES or known not in (None, count):
+    if not 1 <= count <= MAX_DEVICES or known not in (None, count):
         raise DriverError(
             f"the node reports {devices} devices, but {_kind(name, known)}",
             consequence="so which devices these are is not known",
@@ -118,7 +133,7 @@ def hardware(instance_type: str, devices: int, cores: int) -> Hardware:
         )
     default = row.cores_per_device // row.default_lnc if row else 1
     per_device, rest = divmod(cores, count) if cores else (default, 0)
-    legal = {row.cores_per_device // size for size in row.lnc_values} if row else range(1, MOST_CORES_PER_DEVICE + 1)
+    legal = {row.cores_per_device // size for size in row.lnc_values} if row else range(1, MAX_CORES_PER_DEVICE + 1)
     if rest or per_device not in legal:
         raise DriverError(
             f"the node reports {cores} cores on {count} devices, which {_kind(name, known)} cannot have",
@@ -131,19 +146,19 @@ def hardware(instance_type: str, devices: int, cores: int) -> Hardware:
 
 def _kind(name: str, devices: int | None) -> str:
     shown = name[:64] or "a node without the label of its type"
-    return f"{shown} has {devices}" if devices else f"{shown} has 1 to {MOST_DEVICES}"
+    return f"{shown} has {devices}" if devices else f"{shown} has 1 to {MAX_DEVICES}"
 
 
-Wholeness = tuple[tuple[int, ...], tuple[int, ...]]
-"""Free sets of devices by size, largest first; lengths of free runs of cores, longest first. More is better."""
+UnbrokenSets = tuple[tuple[int, ...], tuple[int, ...]]
+"""Number of free sets of devices by size, largest size first; lengths of free runs of cores, longest first."""
 
 BEST_SCORE = 10
-"""The best of an extender's scores; the least is 0."""
+"""Highest score of an extender; the lowest is 0."""
 
 
 def candidates(hardware: Hardware, resource: Resource, count: int) -> tuple[int, ...]:
-    """Masks of the sets that a request may get on an empty node, ascending; none where the rules allow none."""
-    # Whoever asks for a billion must not make the table grow.
+    """Masks of the sets that may serve a request on an empty node, ascending; empty if the rules allow none."""
+    # A request for a billion devices must not fill the cache.
     return _candidates(hardware, resource, count) if 1 <= count <= hardware.units(resource) else ()
 
 
@@ -168,27 +183,27 @@ def _device_sets(hardware: Hardware, count: int) -> tuple[IndexSet, ...]:
 
 @lru_cache(maxsize=1024)
 def counts(hardware: Hardware, resource: Resource) -> tuple[int, ...]:
-    """Every count that can be asked for, ascending."""
+    """Every count that can be requested, ascending."""
     units = hardware.units(resource)
     return tuple(count for count in range(1, units + 1) if candidates(hardware, resource, count))
 
 
 def free_candidates(hardware: Hardware, taken: int, resource: Resource, count: int) -> list[int]:
-    """Those sets of ``candidates`` of which nothing is taken."""
+    """The ``candidates`` that are entirely free."""
     return [mask for mask in candidates(hardware, resource, count) if not mask & taken]
 
 
-def by_wholeness(hardware: Hardware, taken: int, masks: list[int], shared: int = 0) -> list[int]:
-    """Sets, the best first: those with the most of ``shared`` (what the pod has already), then those that keep most."""
+def least_breaking_first(hardware: Hardware, taken: int, masks: list[int], shared: int = 0) -> list[int]:
+    """Sets, best first: those with the most of ``shared`` (what the pod already has), then those that break least."""
 
-    def rank(mask: int) -> tuple[int, Wholeness, int]:
-        return -(mask & ~shared).bit_count(), wholeness(hardware, taken | mask), -mask
+    def rank(mask: int) -> tuple[int, UnbrokenSets, int]:
+        return -(mask & ~shared).bit_count(), unbroken_sets(hardware, taken | mask), -mask
 
     return sorted(masks, key=rank, reverse=True)
 
 
-def wholeness(hardware: Hardware, taken: int) -> Wholeness:
-    """How much of a node is whole."""
+def unbroken_sets(hardware: Hardware, taken: int) -> UnbrokenSets:
+    """The free sets and runs of a node."""
     return _free_sets(hardware, hardware.first_cores(taken)), tuple(free_runs(hardware, taken))
 
 
@@ -200,24 +215,24 @@ def free_runs(hardware: Hardware, taken: int) -> list[int]:
 
 @lru_cache(maxsize=8192)
 def _free_sets(hardware: Hardware, busy: int) -> tuple[int, ...]:
-    """How many sets of each size are free; ``busy`` has the first cores of the devices that are not."""
+    """Number of free sets of each size; ``busy`` holds the first cores of the devices that are not free."""
     return tuple(sum(not mask & busy for mask in masks) for _, masks in _set_masks(hardware))
 
 
 @cache
 def _set_masks(hardware: Hardware) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Size and masks of all sets of devices, largest first."""
+    """Size and masks of all sets of devices, largest size first."""
     sizes = range(hardware.devices, 0, -1)
     return tuple((size, found) for size in sizes if (found := candidates(hardware, Resource.DEVICE, size)))
 
 
 def score(hardware: Hardware, before: int, after: int) -> int:
-    """How well a choice packs: 10 when nothing larger than itself was broken, 0 when an empty node was.
+    """How well a choice packs: 10 if it broke no larger set, 0 if it broke up an empty node.
 
     Args:
         hardware: the node.
-        before: what was taken.
-        after: what is taken with it.
+        before: mask of the cores taken before.
+        after: mask of the cores taken with the choice.
     """
     asked = (after & ~before).bit_count()
     room = hardware.cores - asked
@@ -226,8 +241,11 @@ def score(hardware: Hardware, before: int, after: int) -> int:
 
 
 def _largest_broken(hardware: Hardware, before: int, after: int) -> int:
-    """Cores of the largest free set that was free before and is not any more."""
-    (sets_before, runs_before), (sets_after, runs_after) = wholeness(hardware, before), wholeness(hardware, after)
+    """Number of cores of the largest set that was free before and no longer is."""
+    (sets_before, runs_before), (sets_after, runs_after) = (
+        unbroken_sets(hardware, before),
+        unbroken_sets(hardware, after),
+    )
     for (size, _), was, is_ in zip(_set_masks(hardware), sets_before, sets_after, strict=True):
         if is_ < was:
             return size * hardware.cores_per_device

@@ -1,8 +1,8 @@
-"""What is taken on a node: it follows from the pods that are bound there, and from nothing else.
+"""What is taken on a node: derived from the pods that are bound to it, and from nothing else.
 
-A pod takes what its annotations say until it has ended or is gone. Where they do not say it (a pod that another
-scheduler has placed and whose devices nobody has written down yet, or annotations that somebody has edited), all that
-it may have is kept for it until that is known: no device is given twice.
+A pod holds what its annotations record until it has ended or been deleted. If they do not record it (another scheduler
+placed the pod and its devices are not recorded yet, or somebody edited the annotations), everything that the pod may
+have is reserved for it until that is known: no device is ever handed out twice.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import msgspec
 
 from dra_driver.legacy.annotations import UNUSABLE, Allocation, PodAnnotations, parse_ids, said
 from dra_driver.legacy.placement import union
-from dra_driver.legacy.resource_requests import Demand, at_once
+from dra_driver.legacy.resource_requests import PodRequest, at_once
 from dra_driver.legacy.rules import Hardware, Resource, free_candidates
 from dra_driver.util.errors import DriverError
 
 _USUAL: Final = 2048
-"""Characters of annotations that are worth remembering; larger ones must not fill the memory."""
+"""Characters of annotations that are cached; larger ones must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one bound pod has.
+    """What one bound pod holds.
 
     Attributes:
         pod: ``namespace/name``.
-        allocations: what its annotations say, each key by itself.
-        wants: what it asks for; None when that cannot be read.
-        trouble: why the allocations may not be all that it has, or "".
+        allocations: from its annotations, one for each key.
+        requests: of the pod; None if they cannot be parsed.
+        trouble: why the pod may hold more than the allocations, or "".
     """
 
     pod: str
     allocations: tuple[Allocation, ...]
-    wants: Demand | None
+    requests: PodRequest | None
     trouble: str = ""
 
 
@@ -46,48 +46,48 @@ class Usage:
     """What is taken on a node.
 
     Attributes:
-        taken: mask of cores that somebody has or may have.
-        trouble: a sentence that says why some of them are kept for somebody who may not have them, or "".
+        taken: mask of the cores that some pod has or may have.
+        trouble: why some of them are reserved for a pod that may not have them, as a sentence, or "".
     """
 
     taken: int
     trouble: str = ""
 
 
-def holding(pod: str, annotations: PodAnnotations, wants: Demand | None) -> Holding | None:
-    """What a bound pod that has not ended has; None when it has nothing.
+def holding(pod: str, annotations: PodAnnotations, requests: PodRequest | None) -> Holding | None:
+    """What a bound pod that has not ended holds; None if it holds nothing.
 
     Args:
         pod: ``namespace/name``.
         annotations: of the pod.
-        wants: what it asks for; None when that cannot be read.
+        requests: of the pod; None if they cannot be parsed.
     """
-    if wants is not None and not wants:
-        # Annotations on a pod that asks for nothing are no claim to anything: kubelet gives it nothing.
+    if requests is not None and not requests:
+        # Annotations on a pod without requests entitle it to nothing: kubelet gives it nothing.
         return None
-    # Neither of these changes what is held.
+    # Neither of these affects what is held.
     bare = msgspec.structs.replace(annotations, allocated=None, alloc_time=None)
-    asked = frozenset(want.resource for want in wants or ())
+    asked = frozenset(request.resource for request in requests or ())
     size = sum(len(text) for text in msgspec.structs.astuple(bare) if text)
     found, unreadable = _said(bare, asked) if size <= _USUAL else said(bare, asked)
     most = max(map(_ids, found), default=0)
-    # Fewer ids than are in use at one time cannot be all that it has.
-    if wants is not None and most >= at_once(wants):
-        # A key that cannot be read takes nothing away from what the others say.
-        return Holding(pod, found, wants)
-    fewer = "its annotations tell of fewer devices than it asks for" if wants else "what it asks for cannot be read"
-    missing = fewer if found else "no annotation tells which of its devices it has"
-    return Holding(pod, found, wants, unreadable or missing)
+    # Fewer ids than are in use at one time cannot be everything.
+    if requests is not None and most >= at_once(requests):
+        # A key that cannot be parsed does not invalidate the others.
+        return Holding(pod, found, requests)
+    fewer = "its annotations list fewer devices than it asks for" if requests else "what it asks for cannot be read"
+    missing = fewer if found else "no annotation says which devices it has"
+    return Holding(pod, found, requests, unreadable or missing)
 
 
 @lru_cache(maxsize=4096)
 def _said(annotations: PodAnnotations, asked: frozenset[Resource]) -> tuple[tuple[Allocation, ...], str]:
-    """Equal for all pods with equal devices: thousands of pods have few different ones."""
+    """Cached, since thousands of pods share few different allocations."""
     return said(annotations, asked)
 
 
 def usage(hardware: Hardware, holdings: Iterable[Holding], unusable: str | None = None) -> Usage:
-    """What is taken on a node by the pods bound to it, and by devices that nobody is to get (``names.UNUSABLE``)."""
+    """What is taken on a node: by the pods bound to it, and devices that no pod may get (``annotations.UNUSABLE``)."""
     failed, taken, doubtful, trouble = 0, 0, [], ""
     if unusable:
         try:
@@ -97,17 +97,17 @@ def usage(hardware: Hardware, holdings: Iterable[Holding], unusable: str | None 
     for item in holdings:
         mask, text = held_by(hardware, item)
         if text:
-            doubtful.append((mask, item.wants))
-            trouble = trouble or f"What it may have is kept for pod {item.pod}: {text}"
+            doubtful.append((mask, item.requests))
+            trouble = trouble or f"Devices that it may have are reserved for pod {item.pod}: {text}"
         else:
             taken |= mask
-    # Devices that failed under a pod are its devices still, and what a doubtful pod says tells nothing of another one.
-    possible = union(mask | _may_have(hardware, taken, wants) for mask, wants in doubtful)
+    # Devices that failed under a pod still belong to it; the annotations of a doubtful pod prove nothing about others.
+    possible = union(mask | _may_have(hardware, taken, requests) for mask, requests in doubtful)
     return Usage(failed | taken | possible, trouble)
 
 
 def held_by(hardware: Hardware, holding: Holding) -> tuple[int, str]:
-    """The cores that a pod is said to have; and why these may not be all, or ""."""
+    """The cores recorded for a pod; and why it may hold more, or ""."""
     mask, trouble = 0, holding.trouble
     for allocation in holding.allocations:
         try:
@@ -117,15 +117,15 @@ def held_by(hardware: Hardware, holding: Holding) -> tuple[int, str]:
     return mask, trouble
 
 
-def _may_have(hardware: Hardware, taken: int, wants: Demand | None) -> int:
-    """All that a pod may have been given, of what others (``taken``) do not have."""
+def _may_have(hardware: Hardware, taken: int, requests: PodRequest | None) -> int:
+    """Everything that a pod may have been given, except what others hold (``taken``)."""
     found = 0
-    for want in wants or ():
-        masks = free_candidates(hardware, taken, want.resource, want.count)
+    for request in requests or ():
+        masks = free_candidates(hardware, taken, request.resource, request.count)
         if not masks:
-            return _everything(hardware)  # something that is known is wrong
+            return _everything(hardware)  # some recorded fact is wrong
         found |= union(masks)
-    return found if wants else _everything(hardware)
+    return found if requests else _everything(hardware)
 
 
 def _everything(hardware: Hardware) -> int:
@@ -133,19 +133,19 @@ def _everything(hardware: Hardware) -> int:
 
 
 def held(hardware: Hardware, allocation: Allocation) -> int:
-    """The cores of an allocation; DriverError when the node has no such ids."""
+    """The cores of an allocation. Raises DriverError if the node has no such ids."""
     found = 0
     for share in allocation.shares:
         resource, ids, width = share.resource, share.ids, allocation.cores_per_device
         if resource is Resource.CORE and width not in (0, hardware.cores_per_device):
-            # The node's logical core size has changed since: the same core ids lie on other devices now.
+            # The node's logical core size has changed: the same core ids are now on other devices.
             resource, ids = Resource.DEVICE, tuple(sorted({number // width for number in ids}))
         found |= _mask(hardware, resource, ids)
     return found
 
 
 def held_if_there(hardware: Hardware, allocation: Allocation) -> int:
-    """The cores of an allocation; 0 when the node has no such ids."""
+    """The cores of an allocation; 0 if the node has no such ids."""
     try:
         return held(hardware, allocation)
     except DriverError:

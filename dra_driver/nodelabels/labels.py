@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dra_driver.host.inventory import Membership
-from dra_driver.kube.objects import Node
+from dra_driver.kube.types import Node
 
 PREFIX: Final = "neuron.amazonaws.com/ultraserver-"
 MODE: Final = f"{PREFIX}mode"

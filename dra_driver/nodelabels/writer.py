@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.types import Node
 from dra_driver.nodelabels.labels import MANAGER, needs_write
 from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError

@@ -14,23 +14,14 @@ from functools import partial
 
 import msgspec
 
+from dra_driver.manifests import Attempt, Manifests, PodWithClaims, attempts, offering, special_claim
+from dra_driver.manifests.objects import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
+from dra_driver.manifests.workloads import Node
 from dra_driver.simulator.allocator import Allocation, Choice, NodeView, Refusal, Scheduler, World
-from dra_driver.simulator.allocator.candidates import Candidate, Surroundings
-from dra_driver.simulator.allocator.progress import Progress
-from dra_driver.simulator.manifests import (
-    Attempt,
-    Manifests,
-    PodWithClaims,
-    allocated_elsewhere,
-    attempts,
-    cluster_of,
-    obstacle,
-    offering,
-    special_claim,
-)
-from dra_driver.simulator.objects import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
+from dra_driver.simulator.allocator.candidates import Candidate, SearchContext
+from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
+from dra_driver.simulator.cluster import allocated_elsewhere, cluster_of, obstacle
 from dra_driver.simulator.scoring import Scores
-from dra_driver.simulator.workloads import Node
 from dra_driver.util.errors import DriverError
 
 _Fitting = tuple[list[NodeView], Counter[str]]
@@ -98,7 +89,7 @@ def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str]
     """
     world = simulation.world
     pools = world.pools.pools(node)
-    progress = Progress((), Surroundings(node, pools, world.usage, world.selectors, world.release))
+    progress = PartialAllocation((), SearchContext(node, pools, world.usage, world.selectors, world.release))
     return {
         pool.key: [
             offer.device.name

@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 
 from dra_driver.claims.document import plan_document
-from dra_driver.claims.edits import edits
-from dra_driver.claims.held import Held
+from dra_driver.claims.edits import cdi_spec
+from dra_driver.claims.held import PreparedClaims
 from dra_driver.claims.plan import ConsumersUnknown, Plan, PlanSettings, plan, users
 from dra_driver.claims.values import Entry
 from dra_driver.host.emulated_files import emulated_inventory
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
-from dra_driver.kube import objects as published
+from dra_driver.kube import types as published
+from dra_driver.manifests import Manifests, with_uid
+from dra_driver.manifests.names import uid
+from dra_driver.manifests.objects import Device, ResourceClaim, ResourceSlice
 from dra_driver.names import DRIVER_NAME
-from dra_driver.simulator.manifests import Manifests, with_uid
-from dra_driver.simulator.manifests.names import uid
-from dra_driver.simulator.objects import Device, ResourceClaim, ResourceSlice
 from dra_driver.simulator.placement import Outcome
 from dra_driver.topology.instance_types import lookup
 from dra_driver.topology.ultraserver import parse_modes
@@ -44,7 +44,7 @@ class NodeDrivers:
     def __init__(self, manifests: Manifests) -> None:
         self._manifests = manifests
         self._inventories: dict[str, NodeInventory | None] = dict(manifests.inventories)
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, PreparedClaims] = {}
         self._users: dict[str, set[str]] = {}
         self._slices: dict[str, list[ResourceSlice]] = {}
         for item in manifests.slices:
@@ -70,17 +70,17 @@ class NodeDrivers:
 
     def _prepare(self, claim: ResourceClaim, outcome: Outcome, inventory: NodeInventory) -> Prepared:
         node, name = outcome.node or "", claim.metadata.name
-        held = self._held.setdefault(node, Held())
+        held = self._held.setdefault(node, PreparedClaims())
         try:
             stored = _as_stored(claim, outcome)
             made = self._planned(stored, inventory, held, PlanSettings(node))
         except DriverError as error:
             return Prepared(name, None, None, str(error))
         held.add(Entry(made))
-        return Prepared(name, made, plan_document(made, edits(made)), "")
+        return Prepared(name, made, plan_document(made, cdi_spec(made)), "")
 
     def _planned(
-        self, claim: published.ResourceClaim, inventory: NodeInventory, held: Held, settings: PlanSettings
+        self, claim: published.ResourceClaim, inventory: NodeInventory, held: PreparedClaims, settings: PlanSettings
     ) -> Plan:
         uid_ = claim.metadata.uid
         self._users.setdefault(uid_, set()).update(users(claim) or ())

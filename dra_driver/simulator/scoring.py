@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from dra_driver.manifests import PodWithClaims
+from dra_driver.manifests.model import SCORED, of_pod
+from dra_driver.manifests.objects import AllocationResult, NodeSelector, ResourceClaim
+from dra_driver.manifests.workloads import LabelSelector, Node, SpreadConstraint
+from dra_driver.quantity import UNIT, nanos
 from dra_driver.simulator.allocator import Allocation
-from dra_driver.simulator.manifests import PodWithClaims
-from dra_driver.simulator.manifests.nodes import selects, tolerates
-from dra_driver.simulator.manifests.requested import SCORED, of_pod
-from dra_driver.simulator.objects import AllocationResult, NodeSelector, ResourceClaim
-from dra_driver.simulator.quantity import UNIT, nanos
-from dra_driver.simulator.workloads import LabelSelector, Node, SpreadConstraint
+from dra_driver.simulator.cluster import selects, tolerates
 
-MOST: Final = 100
+MAX_SCORE: Final = 100
 """The highest score of a node, before the weight."""
 _UNSAID: Final[Mapping[str, int]] = {"cpu": UNIT // 10, "memory": (200 << 20) * UNIT}
 """What a container counts as for LeastAllocated that requests none."""
@@ -140,7 +140,7 @@ class Scores:
             (1, self._balanced(pod, names)),
             (2, self._spread(pod, names)),
             (2, _of_most([self._preferred(pod, self._nodes[name]) for name in names])),
-            (3, [MOST - score for score in _of_most([_disliked(pod, self._nodes[name]) for name in names])]),
+            (3, [MAX_SCORE - score for score in _of_most([_disliked(pod, self._nodes[name]) for name in names])]),
         )
         return [[weight * score for score in scores] for weight, scores in parts]
 
@@ -149,7 +149,8 @@ class Scores:
         scores = []
         for name in names:
             free = [
-                max(has - wants, 0) * MOST // has for wants, has in self._of(name, wanted, self._loads[name].counted)
+                max(has - wants, 0) * MAX_SCORE // has
+                for wants, has in self._of(name, wanted, self._loads[name].counted)
             ]
             scores.append(sum(free) // len(free))
         return scores
@@ -163,7 +164,7 @@ class Scores:
             requested = self._loads[name].requested
             after = _balance(self._of(name, wanted, requested))
             before = _balance(self._of(name, {}, requested))
-            scores.append(MOST // 2 + (MOST // 2 + after - before) // 2)
+            scores.append(MAX_SCORE // 2 + (MAX_SCORE // 2 + after - before) // 2)
         return scores
 
     def _of(self, name: str, wanted: Mapping[str, int], load: Mapping[str, int]) -> list[tuple[int, int]]:
@@ -196,7 +197,7 @@ class Scores:
         rounded = {name: math.floor(score + 0.5) for name, score in counts.items()}
         most, least = max(rounded.values(), default=0), min(rounded.values(), default=0)
         return [
-            0 if name not in rounded else MOST * (most + least - rounded[name]) // most if most else MOST
+            0 if name not in rounded else MAX_SCORE * (most + least - rounded[name]) // most if most else MAX_SCORE
             for name in names
         ]
 
@@ -260,7 +261,7 @@ def _of_claim(claim: ResourceClaim, result: AllocationResult) -> int:
 def _of_most(scores: Sequence[int]) -> list[int]:
     """In hundredths of the highest."""
     most = max(scores)
-    return [MOST * score // most if most else 0 for score in scores]
+    return [MAX_SCORE * score // most if most else 0 for score in scores]
 
 
 def _disliked(pod: PodWithClaims, node: Node) -> int:
@@ -277,7 +278,7 @@ def _rounded(resource: str, amount: int) -> int:
 def _balance(pairs: Iterable[tuple[int, int]]) -> int:
     """The more alike the used parts of processor and memory, the more."""
     one, other = (min(wants / has, 1) for wants, has in pairs)
-    return int((1 - abs(one - other) / 2) * MOST)
+    return int((1 - abs(one - other) / 2) * MAX_SCORE)
 
 
 def _normal(images: Iterable[str]) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.slices import subject
-from dra_driver.slices.subject import ELECTING, ResourceType, Subject, Value
+from dra_driver.slices.subject import ELECTING, AttributeSource, ResourceType, Value
 from dra_driver.topology.fabric import GROUP_SIZES
 from dra_driver.version import VERSION
 
@@ -32,7 +32,7 @@ class Attribute:
     of: tuple[ResourceType, ...]
     when: str
     meaning: str
-    value: Callable[[Subject], Value]
+    value: Callable[[AttributeSource], Value]
 
 
 _ALWAYS = "always"

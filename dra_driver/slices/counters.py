@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from dra_driver.kube.objects import Counter, CounterSet, Device, DeviceCounterConsumption, ServerVersion
+from dra_driver.kube.types import Counter, CounterSet, Device, DeviceCounterConsumption, ServerVersion
 
 SharedCounters = Literal["auto", "force"]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import Device, DeviceAttribute, DeviceCapacity
+from dra_driver.kube.types import Device, DeviceAttribute, DeviceCapacity
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.attributes import ATTRIBUTES, Attribute
 from dra_driver.slices.counters import MOST_COUNTERS, consuming
 from dra_driver.slices.layout import Layout, is_ultraserver, node_problem
-from dra_driver.slices.subject import Subject, Value
+from dra_driver.slices.subject import AttributeSource, Value
 from dra_driver.topology.instance_types import lookup
 
 LONGEST_TEXT = 64
@@ -23,8 +24,25 @@ MOST_ATTRIBUTES = 32
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a node offers."""
+
+    devices: tuple[Device, ...]
+    """To be published: chips first, by ascending index."""
+    fallback: tuple[Device, ...] = ()
+    """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
+    problem: str = ""
+    """Why the whole node is not offered although it should be, or ""."""
+
+
 def devices(inventory: NodeInventory, layout: Layout = "node") -> tuple[Device, ...]:
-    """The devices that a node offers, chips first and by ascending index; equal inventories give equal devices.
+    """The devices of the node's offer."""
+    return offer(inventory, layout).devices
+
+
+def offer(inventory: NodeInventory, layout: Layout = "node") -> Offer:
+    """What a node offers; equal inventories give equal offers.
 
     A chip whose device numbers cannot be read is not offered: no container could be given it. The device that is the
     whole node is offered only when ``layout.node_problem`` has nothing to say. All chips have the same set of
@@ -37,20 +55,21 @@ def devices(inventory: NodeInventory, layout: Layout = "node") -> tuple[Device, 
         (chip for chip in inventory.devices if chip.major is not None and chip.minor is not None),
         key=lambda chip: chip.index,
     )
-    chips = [(device_name(chip.index), Subject(inventory, kind, "neuron_device", (chip,))) for chip in offered]
+    chips = [(device_name(chip.index), AttributeSource(inventory, kind, "neuron_device", (chip,))) for chip in offered]
     if not is_ultraserver(inventory) or layout == "chips":
-        return _published(chips)
-    whole = [] if node_problem(inventory) else [(NODE_DEVICE, Subject(inventory, kind, "neuron_node", tuple(offered)))]
+        return Offer(_published(chips))
+    problem = node_problem(inventory)
+    whole = [] if problem else [(NODE_DEVICE, AttributeSource(inventory, kind, "neuron_node", tuple(offered)))]
+    node = _published(whole)
     if layout == "node":
-        return _published(whole)
-    return tuple(
-        consuming(device, [chip.index for chip in subject.chips])
-        for named in (chips[:MOST_COUNTERS], whole)
-        for device, (_, subject) in zip(_published(named), named, strict=True)
-    )
+        return Offer(node, problem=problem)
+    shared = chips[:MOST_COUNTERS]
+    both = zip((*_published(shared), *node), (*shared, *whole), strict=True)
+    counted = tuple(consuming(device, [chip.index for chip in subject.chips]) for device, (_, subject) in both)
+    return Offer(counted, node, problem)
 
 
-def _published(named: Sequence[tuple[str, Subject]]) -> tuple[Device, ...]:
+def _published(named: Sequence[tuple[str, AttributeSource]]) -> tuple[Device, ...]:
     """Devices of one resource type."""
     subjects = [subject for _, subject in named]
     rows = [row for row in ATTRIBUTES if subjects and subjects[0].resource in row.of]

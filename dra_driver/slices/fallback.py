@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import Device, ServerVersion
-from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.types import Device, ServerVersion
 from dra_driver.slices.counters import SharedCounters, counters_problem
 from dra_driver.slices.inbox import Desired
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Chooser:
+class CounterPolicy:
     """For one thread. It asks the server for its version at each choice, so an upgrade is noticed at the next look.
 
     Args:

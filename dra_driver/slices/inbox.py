@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.kube.objects import Device, ResourceSlice
-from dra_driver.kube.resources import WatchEvent
+from dra_driver.kube.api import WatchEvent
+from dra_driver.kube.types import Device, ResourceSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class Desired:
 
 
 @dataclass(frozen=True, slots=True)
-class Poke:
+class Trigger:
     """Look at once."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """The watch saw these slices: all there are (``complete``), or one that exists or (version None) is gone."""
 
     versions: dict[str, str | None]
@@ -40,10 +40,10 @@ class Seen:
         return any(known.get(name) != version for name, version in self.versions.items())
 
 
-Message = Desired | Poke | Seen
+Message = Desired | Trigger | Observed
 
 
-class Inbox:
+class Queue:
     """Messages in the order they came. Put by any thread, taken by one.
 
     Args:
@@ -61,13 +61,13 @@ class Inbox:
 
     def listed(self, slices: Sequence[ResourceSlice]) -> None:
         """Leave what a list of all slices shows."""
-        self.put(Seen(dict(versions(slices)), complete=True))
+        self.put(Observed(dict(versions(slices)), complete=True))
 
     def happened(self, event: WatchEvent[ResourceSlice]) -> None:
         """Leave what an event of the watch shows."""
         if event.object is not None:
             version = None if event.type == "DELETED" else event.object.metadata.resource_version
-            self.put(Seen({event.object.metadata.name: version}, complete=False))
+            self.put(Observed({event.object.metadata.name: version}, complete=False))
 
     def take(self) -> Iterator[Message]:
         """All there are."""

@@ -16,12 +16,10 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Self
 
 from dra_driver.util.backoff import Backoff
 
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 YIELD_SECONDS: Final = 120.0
 LONGEST_YIELD_SECONDS: Final = 3600.0
 
@@ -38,13 +36,13 @@ class Instance:
     """Any text without slash that tells instances apart."""
 
     @classmethod
-    def here(cls, boot_id: Path = BOOT_ID) -> Self:
-        """This process, now."""
-        try:
-            boot = boot_id.read_text().strip()
-        except OSError:
-            boot = "unknown"  # every instance on this host reads the same
-        return cls(boot, int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000), os.urandom(4).hex())
+    def here(cls, boot_id: str) -> Self:
+        """This process, now.
+
+        Args:
+            boot_id: of the host (``host.node.boot_id``); "" when nothing tells, to any instance on this host.
+        """
+        return cls(boot_id or "unknown", int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000), os.urandom(4).hex())
 
     @property
     def stamp(self) -> str:
@@ -60,7 +58,7 @@ class Instance:
         return (int(started), identity) > (self.started, self.identity)
 
 
-class Precedence:
+class InstancePriority:
     """Decides whether this instance may write over what it found. Not thread-safe.
 
     Args:
@@ -76,7 +74,7 @@ class Precedence:
         self.until = 0.0
         """The newer instance's content is left alone until this time."""
 
-    def yields(self, stamps: Sequence[str], now: float, *, as_before: bool) -> bool:
+    def defers(self, stamps: Sequence[str], now: float, *, as_before: bool) -> bool:
         """Whether to leave alone what there is.
 
         Args:

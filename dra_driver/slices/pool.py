@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dra_driver.kube.objects import (
+from dra_driver.kube.types import (
     CounterSet,
     Device,
     ObjectMeta,

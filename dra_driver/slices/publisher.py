@@ -3,7 +3,7 @@
 One worker thread does everything that asks or writes; a watch only tells it when to look. Before it decides, the worker
 lists the slices anew (field-selected: one small answer), so no write ever rests on a stale cache. It looks
 
-* when the desired devices change or somebody calls ``poke`` (kubelet deletes slices around registrations): at once,
+* when the desired devices change or somebody calls ``trigger`` (kubelet deletes slices around registrations): at once,
 * when the watch shows slices that it did not write itself: within 0.3 s, slower if that happens again and again,
 * every half hour or so in any case, which also finds what a watch has missed.
 
@@ -22,17 +22,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import Device, Node, ResourceSlice
-from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.types import Device, Node, ResourceSlice
 from dra_driver.kube.watch import WATCH_SECONDS, Reflector
 from dra_driver.slices.counters import SharedCounters
-from dra_driver.slices.fallback import Chooser
-from dra_driver.slices.inbox import Desired, Inbox, Message, Poke, Seen, versions
-from dra_driver.slices.instance import YIELD_SECONDS, Instance, Precedence
+from dra_driver.slices.fallback import CounterPolicy
+from dra_driver.slices.inbox import Desired, Message, Observed, Queue, Trigger, versions
+from dra_driver.slices.instance import YIELD_SECONDS, Instance, InstancePriority
 from dra_driver.slices.pool import pool
-from dra_driver.slices.reconcile import Actions, decide
-from dra_driver.slices.status import PublisherStatus
+from dra_driver.slices.reconcile import Changes, decide
+from dra_driver.slices.status import SliceStatus
 from dra_driver.slices.writer import CountersDropped, Writer
 from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
@@ -56,7 +56,7 @@ class _Stopped(Exception):  # noqa: N818 # no error: ends the work in progress
     pass
 
 
-class Publisher:
+class SliceController:
     """Publishes one node's pool.
 
     Args:
@@ -87,38 +87,38 @@ class Publisher:
         self._api = api
         self._driver = driver
         self._node = node
-        self._instance = instance or Instance.here()
+        self._instance = instance or Instance.here("")
         self._annotation = f"{driver}/published-by"
         self._resync_seconds = resync_seconds
-        self._precedence = Precedence(self._instance, yield_seconds)
+        self._priority = InstancePriority(self._instance, yield_seconds)
         self._backoff = backoff or Backoff(free=1)
         self._refusal_backoff = Backoff(cap=300.0)
         self._repair_backoff = Backoff(first=1.0, free=3)
         self._last_repair = 0.0
 
         self._worker = Worker("publishing slices", self._round)
-        self._inbox = Inbox(self._worker.wake)
+        self._queue = Queue(self._worker.wake)
         self._published = threading.Event()
         self._reflector: Reflector[ResourceSlice] = Reflector(
             "own slices",
             lambda: api.list_slices(driver, node),
             lambda version, seconds: api.watch_slices(driver, node, version, seconds),
-            self._inbox.listed,
-            self._inbox.happened,
+            self._queue.listed,
+            self._queue.happened,
             watch_seconds=watch_seconds,
         )
         self._following = False
 
         # Of the worker only:
         self._desired: Desired | None = None
-        self._chooser = Chooser(api, shared_counters)
+        self._counter_policy = CounterPolicy(api, shared_counters)
         self._known: dict[str, str] | None = None
         """Resource versions of the slices by name."""
         self._writer = Writer(api, self._annotation, self._instance.stamp, self._before_write, self._count)
         self._due = math.inf
         self._not_before = 0.0
         self._repairing = False
-        self.status = PublisherStatus()
+        self.status = SliceStatus()
         """Replaced as a whole by the worker: read it once, use that."""
 
     def start(self) -> None:
@@ -142,11 +142,11 @@ class Publisher:
 
         ``fallback`` is published instead where ``devices`` consume counters and the server cannot be trusted with them.
         """
-        self._inbox.put(Desired(tuple(devices), tuple(fallback)))
+        self._queue.put(Desired(tuple(devices), tuple(fallback)))
 
-    def poke(self, reason: str) -> None:
+    def trigger(self, reason: str) -> None:
         """Look at once: something happened that may have removed slices, such as a registration with kubelet."""
-        self._inbox.put(Poke(reason))
+        self._queue.put(Trigger(reason))
 
     def wait_published(self, timeout: float) -> bool:
         """Whether the slices were published within ``timeout`` seconds."""
@@ -155,11 +155,11 @@ class Publisher:
     # Worker thread
 
     def _round(self) -> float:
-        for message in self._inbox.take():
+        for message in self._queue.take():
             self._take(message)
         if self._desired is not None and time.monotonic() >= self._due:
             try:
-                self._look(self._desired)
+                self._reconcile(self._desired)
             except _Stopped:
                 return math.inf
             except DriverError as error:
@@ -172,10 +172,10 @@ class Publisher:
             case Desired() if message != self._desired:
                 self._desired = message
                 self._due = max(now, self._not_before)
-            case Poke(reason):
+            case Trigger(reason):
                 log.info("looking after the slices: %s", reason)
                 self._due = min(self._due, max(now, self._not_before))
-            case Seen() if self._known is not None and message.differs(self._known) and not self.status.last_error:
+            case Observed() if self._known is not None and message.differs(self._known) and not self.status.last_error:
                 self._repairing = True
                 self._update(published=False)
                 if now - self._last_repair > CALM_SECONDS:
@@ -186,30 +186,30 @@ class Publisher:
                 self._due = min(self._due, now + self._repair_backoff.next(pause))
                 self._last_repair = now
 
-    def _look(self, wanted: Desired) -> None:
+    def _reconcile(self, wanted: Desired) -> None:
         """Compare with the server, write what is needed, and say when to look again."""
         try:
-            self._compare(self._chooser.choose(wanted))
+            self._compare(self._counter_policy.choose(wanted))
         except CountersDropped:
-            self._compare(self._chooser.counters_dropped(wanted))
+            self._compare(self._counter_policy.counters_dropped(wanted))
 
     def _compare(self, devices: tuple[Device, ...]) -> None:
         node = self._get_node()
         existing, _ = self._api.list_slices(self._driver, self._node)
         desired = pool(devices, self._node, node.metadata.uid, self._driver)
-        actions = decide(existing, desired, self._writer.accepted)
+        changes = decide(existing, desired, self._writer.normalized)
         stamps = [item.metadata.annotations.get(self._annotation, "") for item in existing]
         found = versions(existing)
         now = time.monotonic()
-        if not actions.nothing and self._precedence.yields(stamps, now, as_before=found == self._known):
+        if not changes.empty and self._priority.defers(stamps, now, as_before=found == self._known):
             self._known = found
-            self._succeeded(actions, superseded=True)
+            self._succeeded(changes, superseded=True)
             return
-        stored = self._writer.apply(actions)
-        if self._repairing and not actions.nothing:
+        stored = self._writer.apply(changes)
+        if self._repairing and not changes.empty:
             self._count("repairs")
-        self._known = versions([*actions.keep, *stored])
-        self._succeeded(actions, superseded=False)
+        self._known = versions([*changes.keep, *stored])
+        self._succeeded(changes, superseded=False)
 
     def _get_node(self) -> Node:
         try:
@@ -229,17 +229,17 @@ class Publisher:
             raise _Stopped
         self._worker.beat()
 
-    def _succeeded(self, actions: Actions, *, superseded: bool) -> None:
+    def _succeeded(self, changes: Changes, *, superseded: bool) -> None:
         now = time.monotonic()
         if self.status.last_error:
             log.info("publishing slices works again")
-        if not actions.nothing and not superseded:
+        if not changes.empty and not superseded:
             log.info(
                 "published generation %d: %d deleted, %d updated, %d created",
-                actions.generation,
-                len(actions.delete),
-                len(actions.update),
-                len(actions.create),
+                changes.generation,
+                len(changes.delete),
+                len(changes.update),
+                len(changes.create),
             )
         self._backoff.reset()
         self._refusal_backoff.reset()
@@ -247,7 +247,7 @@ class Publisher:
         self._repairing = False
         self._due = now + self._resync_seconds * random.uniform(6 / 7, 8 / 7)  # noqa: S311 # jitter is no secret
         if superseded:
-            self._due = min(self._due, self._precedence.until)
+            self._due = min(self._due, self._priority.until)
             if not self.status.superseded:
                 log.info("a newer instance of the driver publishes for this node; this one leaves it to that")
         names = self._known or {}
@@ -256,12 +256,12 @@ class Publisher:
             published=True,
             superseded=superseded,
             slices=len(names),
-            missing=len(actions.create) if superseded else 0,
-            generation=actions.generation,
+            missing=len(changes.create) if superseded else 0,
+            generation=changes.generation,
             last_error="",
             failing_since=None,
             last_success=time.time(),
-            fallback=self._chooser.problem,
+            fallback=self._counter_policy.problem,
             dropped_fields=tuple(sorted(self._writer.dropped)),
         )
         self._published.set()

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dra_driver.kube.objects import ResourceSlice, ResourceSliceSpec
+from dra_driver.kube.types import ResourceSlice, ResourceSliceSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class ServerNormalized:
     """A server's answer that was not what was sent (it dropped or added fields): to be left as it is."""
 
     sent: ResourceSliceSpec
@@ -25,7 +25,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Actions:
+class Changes:
     """To be done in this order. ``update`` and ``create`` are the objects to send."""
 
     delete: tuple[ResourceSlice, ...]
@@ -36,7 +36,7 @@ class Actions:
     generation: int
 
     @property
-    def nothing(self) -> bool:
+    def empty(self) -> bool:
         """Whether the server has what is desired."""
         return not (self.delete or self.update or self.create)
 
@@ -44,30 +44,30 @@ class Actions:
 def decide(
     existing: Sequence[ResourceSlice],
     desired: Sequence[ResourceSlice],
-    accepted: Mapping[str, Accepted] | None = None,
-) -> Actions:
+    normalized: Mapping[str, ServerNormalized] | None = None,
+) -> Changes:
     """Compare what is with what should be.
 
     Args:
         existing: slices of the driver on the node as stored, of any pool. Others are left alone.
         desired: at least one slice, all of one pool, as ``pool`` makes them; their generation does not matter.
-        accepted: by slice name, what the server made of an earlier write.
+        normalized: by slice name, what the server made of an earlier write.
     """
-    accepted = accepted or {}
+    normalized = normalized or {}
     spec = desired[0].spec
     own = [item for item in existing if (item.spec.driver, item.spec.node_name) == (spec.driver, spec.node_name)]
     in_pool = [item for item in own if item.spec.pool.name == spec.pool.name]
     newest = max((item.spec.pool.generation for item in in_pool), default=0)
     current = [item for item in in_pool if item.spec.pool.generation == newest and not _terminating(item)]
 
-    matched = dict(_match(current, desired, newest, accepted))
-    changed = [index for index, item in matched.items() if not _same(item, _at(desired[index], newest), accepted)]
+    matched = dict(_match(current, desired, newest, normalized))
+    changed = [index for index, item in matched.items() if not _same(item, _at(desired[index], newest), normalized)]
     is_addition = len(matched) < len(desired)
     generation = newest + 1 if newest == 0 or is_addition or len(changed) > 1 else newest
     updated = [*matched] if generation != newest else changed
     keep = [item for index, item in matched.items() if index not in updated]
     kept_names = {item.metadata.name for item in matched.values()}
-    return Actions(
+    return Changes(
         delete=tuple(item for item in own if item.metadata.name not in kept_names and not _terminating(item)),
         update=tuple(_replacement(matched[index], _at(desired[index], generation)) for index in updated),
         create=tuple(_at(item, generation) for index, item in enumerate(desired) if index not in matched),
@@ -80,22 +80,22 @@ def _match(
     current: Sequence[ResourceSlice],
     desired: Sequence[ResourceSlice],
     generation: int,
-    accepted: Mapping[str, Accepted],
+    normalized: Mapping[str, ServerNormalized],
 ) -> Iterator[tuple[int, ResourceSlice]]:
     """The existing slice to keep for each index. Of several, one that needs no write, else the first by name."""
     for index, wanted in enumerate(desired):
         candidates = [item for item in current if item.metadata.name.startswith(wanted.metadata.generate_name)]
         target = _at(wanted, generation)
         if candidates:
-            yield index, min(candidates, key=lambda item: (not _same(item, target, accepted), item.metadata.name))
+            yield index, min(candidates, key=lambda item: (not _same(item, target, normalized), item.metadata.name))
 
 
-def _same(stored: ResourceSlice, wanted: ResourceSlice, accepted: Mapping[str, Accepted]) -> bool:
+def _same(stored: ResourceSlice, wanted: ResourceSlice, normalized: Mapping[str, ServerNormalized]) -> bool:
     if stored.metadata.owner_references != wanted.metadata.owner_references:
         return False
     if stored.spec == wanted.spec and not stored.unrecognised:
         return True
-    return accepted.get(stored.metadata.name) == Accepted(wanted.spec, stored.spec, stored.unrecognised)
+    return normalized.get(stored.metadata.name) == ServerNormalized(wanted.spec, stored.spec, stored.unrecognised)
 
 
 def _at(item: ResourceSlice, generation: int) -> ResourceSlice:

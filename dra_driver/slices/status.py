@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class PublisherStatus:
+class SliceStatus:
     """A snapshot. Counters count since the start of the process."""
 
     published: bool = False

@@ -19,7 +19,7 @@ ELECTING: Final = "electing"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class AttributeSource:
     """A device to publish."""
 
     inventory: NodeInventory
@@ -35,7 +35,7 @@ class Subject:
         return self.chips[0].index
 
 
-def _torus(subject: Subject) -> Torus2D | None:
+def _torus(subject: AttributeSource) -> Torus2D | None:
     """The torus of a type whose torus coordinates AWS publishes: not of UltraServers."""
     kind = subject.type
     if kind is None or kind.ultraserver is not None or not isinstance(kind.fabric, Torus2D):
@@ -43,32 +43,32 @@ def _torus(subject: Subject) -> Torus2D | None:
     return kind.fabric if subject.index < kind.fabric.size else None
 
 
-def topology_x(subject: Subject) -> Value:
+def topology_x(subject: AttributeSource) -> Value:
     """Row in the torus."""
     torus = _torus(subject)
     return torus.position(subject.index)[0] if torus else None
 
 
-def topology_y(subject: Subject) -> Value:
+def topology_y(subject: AttributeSource) -> Value:
     """Column in the torus."""
     torus = _torus(subject)
     return torus.position(subject.index)[1] if torus else None
 
 
-def topology_block(rows: int) -> Callable[[Subject], Value]:
+def topology_block(rows: int) -> Callable[[AttributeSource], Value]:
     """Block of so many rows of the torus."""
 
-    def value(subject: Subject) -> Value:
+    def value(subject: AttributeSource) -> Value:
         torus = _torus(subject)
         return torus.position(subject.index)[0] // rows if torus and torus.rows >= rows else None
 
     return value
 
 
-def device_group(size: int) -> Callable[[Subject], Value]:
+def device_group(size: int) -> Callable[[AttributeSource], Value]:
     """AWS's id of the block of so many chips; of a whole node if the block is all of it."""
 
-    def value(subject: Subject) -> Value:
+    def value(subject: AttributeSource) -> Value:
         if subject.type is None or len(subject.chips) not in (1, size):
             return None
         return device_group_ids(subject.type, subject.index).get(size)
@@ -76,10 +76,10 @@ def device_group(size: int) -> Callable[[Subject], Value]:
     return value
 
 
-def segment(size: int) -> Callable[[Subject], Value]:
+def segment(size: int) -> Callable[[AttributeSource], Value]:
     """Run of so many chips on a ring or chain."""
 
-    def value(subject: Subject) -> Value:
+    def value(subject: AttributeSource) -> Value:
         fabric = subject.type.fabric if subject.type else None
         if not isinstance(fabric, (Ring, Chain)) or subject.index >= fabric.size:
             return None
@@ -88,7 +88,7 @@ def segment(size: int) -> Callable[[Subject], Value]:
     return value
 
 
-def connected(subject: Subject) -> Value:
+def connected(subject: AttributeSource) -> Value:
     """From the type's table; from sysfs only where the kernel driver reads the links from the hardware."""
     kind, chip = subject.type, subject.chips[0]
     if kind is None or not kind.fabric.adjacency_promised or chip.index >= kind.fabric.size:
@@ -97,40 +97,40 @@ def connected(subject: Subject) -> Value:
     return ",".join(map(str, from_hardware or kind.fabric.neighbours(chip.index)))
 
 
-def cores(subject: Subject) -> Value:
+def cores(subject: AttributeSource) -> Value:
     """From the type's table while the host does not tell (a chip in reset): the attribute must not come and go."""
     expected = subject.type.cores_per_device if subject.type else None
     counts = [chip.core_count or expected for chip in subject.chips]
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def memory(subject: Subject) -> Value:
+def memory(subject: AttributeSource) -> Value:
     """Device memory of all its chips."""
     return f"{len(subject.chips) * subject.type.device_memory_bytes >> 30}Gi" if subject.type else None
 
 
-def network_layer(layer: int) -> Callable[[Subject], Value]:
+def network_layer(layer: int) -> Callable[[AttributeSource], Value]:
     """The network node of this layer (1 to 3)."""
     return lambda subject: subject.inventory.network_layers[layer - 1]
 
 
-def capacity_block(subject: Subject) -> Value:
+def capacity_block(subject: AttributeSource) -> Value:
     """Of UltraServers only, as AWS does it."""
     has_ultraserver = subject.type is not None and subject.type.ultraserver is not None
     return subject.inventory.capacity_block_id if has_ultraserver else None
 
 
-def numa_node(subject: Subject) -> Value:
+def numa_node(subject: AttributeSource) -> Value:
     """Sysfs says -1 where there is none."""
     node = subject.chips[0].numa_node
     return node if node is not None and node >= 0 else None
 
 
-def _membership(subject: Subject) -> Membership | None:
+def _membership(subject: AttributeSource) -> Membership | None:
     return subject.inventory.ultraserver
 
 
-def modes(subject: Subject) -> Value:
+def modes(subject: AttributeSource) -> Value:
     """Names of the modes offered, in the order of the membership."""
     membership = _membership(subject)
     if membership is None:
@@ -138,10 +138,10 @@ def modes(subject: Subject) -> Value:
     return ELECTING if membership.electing else ",".join(map(str, membership.modes)) or None
 
 
-def server_id(nodes: int) -> Callable[[Subject], Value]:
+def server_id(nodes: int) -> Callable[[AttributeSource], Value]:
     """Id of the set of so many nodes."""
 
-    def value(subject: Subject) -> Value:
+    def value(subject: AttributeSource) -> Value:
         membership = _membership(subject)
         sets = membership.sets if membership else ()
         return next((found.server_id for found in sets if found.nodes == nodes), None)
@@ -149,10 +149,10 @@ def server_id(nodes: int) -> Callable[[Subject], Value]:
     return value
 
 
-def node_id(nodes: int) -> Callable[[Subject], Value]:
+def node_id(nodes: int) -> Callable[[AttributeSource], Value]:
     """This node's place in the set of so many nodes."""
 
-    def value(subject: Subject) -> Value:
+    def value(subject: AttributeSource) -> Value:
         membership = _membership(subject)
         sets = membership.sets if membership else ()
         return next((found.node_id for found in sets if found.nodes == nodes), None)

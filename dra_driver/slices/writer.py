@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from dra_driver.kube.api import ResourceApi, Stored
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import ResourceSlice
-from dra_driver.kube.resources import ResourceApi, Stored
+from dra_driver.kube.types import ResourceSlice
 from dra_driver.slices.counters import dropped_counters
-from dra_driver.slices.reconcile import Accepted, Actions
+from dra_driver.slices.reconcile import Changes, ServerNormalized
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +38,19 @@ class Writer:
     stamp: str
     before_each: Callable[[], None]
     count: Callable[[str], None]
-    accepted: dict[str, Accepted] = field(default_factory=dict)
+    normalized: dict[str, ServerNormalized] = field(default_factory=dict)
     """By slice name, what the server made of a write: to be left as it is."""
     dropped: frozenset[str] = frozenset()
     """Fields that the server did not keep, of all writes."""
 
-    def apply(self, actions: Actions) -> list[ResourceSlice]:
+    def apply(self, changes: Changes) -> list[ResourceSlice]:
         """Write; gives the slices as stored.
 
         Raises:
             ApiError: what has changed meanwhile is a conflict (409).
             CountersDropped: at the first slice that lost its counters; nothing is written after it.
         """
-        for item in actions.delete:
+        for item in changes.delete:
             self.before_each()
             try:
                 self.api.delete_slice(item)
@@ -58,12 +58,12 @@ class Writer:
                 if error.status != 404:
                     raise
             self.count("deletes")
-        stored = [self._write(self.api.update_slice, item, "updates") for item in actions.update]
-        return stored + [self._write(self.api.create_slice, item, "creates") for item in actions.create]
+        stored = [self._write(self.api.update_slice, item, "updates") for item in changes.update]
+        return stored + [self._write(self.api.create_slice, item, "creates") for item in changes.create]
 
     def forget_all_but(self, names: Collection[str]) -> None:
         """Forget what the server made of slices that are no more."""
-        self.accepted = {name: value for name, value in self.accepted.items() if name in names}
+        self.normalized = {name: value for name, value in self.normalized.items() if name in names}
 
     def _write(
         self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice, counted_as: str
@@ -76,7 +76,7 @@ class Writer:
         stored = answer.object
         if stored.spec != item.spec or stored.unrecognised:
             # Sending it again would not help: the server does not have the feature, or has one of its own.
-            self.accepted[stored.metadata.name] = Accepted(item.spec, stored.spec, stored.unrecognised)
+            self.normalized[stored.metadata.name] = ServerNormalized(item.spec, stored.spec, stored.unrecognised)
         if answer.dropped:
             log.warning(
                 "the API server did not keep %s of slice %s; a feature gate is off or the version is too old",

@@ -1,4 +1,4 @@
-"""Waiting times between tries."""
+"""Waits between retries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Backoff:
-    """Exponential waits with jitter: each next one is between half of the bound and the bound, which doubles to a cap.
+    """Exponential back-off with jitter: each wait is between half the bound and the bound, which doubles up to a cap.
 
-    ``free`` first tries come without a wait, so that single mishaps cost nothing. Not thread-safe.
+    The first ``free`` retries do not wait, so that a single failure costs nothing. Not thread-safe.
     """
 
     first: float = 0.2
@@ -33,5 +33,5 @@ class Backoff:
         return max(wait, at_least or 0.0)
 
     def reset(self) -> None:
-        """All is well: start again from the first wait."""
+        """Success: start again from the first wait."""
         self.tries = 0

@@ -1,14 +1,14 @@
-"""The one error base: every error that a person may see says what happened, what follows and what to do."""
+"""The base of all errors that a person may see: each says what happened, the consequence, and what to do."""
 
 from __future__ import annotations
 
 
 class DriverError(Exception):
-    """An error whose text is fit for the log, for kubelet (thus the pod's event) and for a command's standard error.
+    """An error whose text is meant for the log, for kubelet (and thus the pod's event) and for standard error.
 
     Args:
-        what: what happened, naming the object and the value seen.
-        consequence: what follows from it for the reader, or "".
+        what: what happened, naming the object and the value found.
+        consequence: what this means for the reader, or "".
         remedy: what to do next, or "".
     """
 

@@ -1,4 +1,4 @@
-"""Small files replaced whole: never half-written under their name, never through somebody else's symbolic link."""
+"""Small files, read and replaced as a whole: never half-written, never through somebody else's symbolic link."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from pathlib import Path
 
-READ_LIMIT = 1 << 20
-"""Bytes; no file of this driver comes near it."""
+MAX_FILE_BYTES = 1 << 20
+"""Far more than any file of this driver has."""
 
 
-def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, durable: bool) -> None:
+def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, synced: bool) -> None:
     """Put ``data`` under ``path`` at once: readers see the old file or the new one, whole.
 
     Args:
@@ -21,78 +22,75 @@ def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, durable:
         temporary: name, in the same directory, to write under first; what is there is taken as left by a killed
             writer, so two writers must not use one name at a time.
         mode: permission bits, whatever the umask.
-        durable: wait until content and name have reached the disk, so that they survive a loss of power.
+        synced: wait until the content has reached the disk before it gets its name, so that a loss of power leaves
+            the old file or the new one, whole. Which of them is certain only after a sync of the directory.
 
     Raises:
-        OSError: nothing changed under ``path`` (with ``durable``: or it changed and may not survive a loss of power).
+        OSError: nothing changed under ``path``.
     """
     staged = path.with_name(temporary)
     try:
         try:
-            _write_new(staged, data, mode, durable=durable)
+            _write_new(staged, data, mode, synced=synced)
         except FileExistsError:
             staged.unlink()
-            _write_new(staged, data, mode, durable=durable)
+            _write_new(staged, data, mode, synced=synced)
         staged.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             staged.unlink()
         raise
-    if durable:
-        sync_directory(path.parent)
 
 
-def _write_new(path: Path, data: bytes, mode: int, *, durable: bool) -> None:
+def _write_new(path: Path, data: bytes, mode: int, *, synced: bool) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         os.fchmod(descriptor, mode)
         remaining = memoryview(data)
         while remaining:
             remaining = remaining[os.write(descriptor, remaining) :]
-        if durable:
+        if synced:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def remove_file(path: Path, *, durable: bool) -> bool:
+def remove_file(path: Path) -> bool:
     """Remove a file (of a symbolic link: the link). False when there was none. Raises OSError."""
     try:
         path.unlink()
     except FileNotFoundError:
         return False
-    if durable:
-        sync_directory(path.parent)
     return True
 
 
 def read_file(path: Path) -> bytes | None:
-    """Content of a regular file, None when there is none under that name.
+    """Content of a regular file, None if it does not exist.
 
     Raises:
-        OSError: unreadable, a symbolic link, not a regular file, or larger than ``READ_LIMIT``.
+        OSError: unreadable, a symbolic link, not a regular file, or larger than ``MAX_FILE_BYTES``.
     """
     try:
         descriptor = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - opened above without following links
-        data = file.read(READ_LIMIT + 1)
-    if data is None or len(data) > READ_LIMIT:
-        raise OSError(f"{path} is larger than {READ_LIMIT} bytes, so it is none of ours")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if data is None or len(data) > MAX_FILE_BYTES:
+        raise OSError(f"{path} is larger than {MAX_FILE_BYTES} bytes, so it is none of ours")
     return data
 
 
 def open_regular(path: Path, flags: int, mode: int = 0) -> int:
-    """Descriptor of a regular file, opened without following a link and without waiting for anybody.
+    """Descriptor of a regular file, opened without following a symbolic link and without blocking.
 
     Args:
         path: the file.
         flags: of ``os.open``.
-        mode: permission bits when ``flags`` make the file.
+        mode: permission bits if ``flags`` create the file.
 
     Raises:
-        OSError: it cannot be opened, or something else than a regular file is there.
+        OSError: it cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -108,3 +106,38 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class DirectorySync:
+    """Changes of names in one directory, brought to the disk by as few syncs as possible (a group commit).
+
+    A sync that began before a change may have missed it. So who comes while one runs waits for the next, which one of
+    the waiting threads makes for all of them.
+
+    Args:
+        path: the directory; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._counting = threading.Lock()
+        self._syncing = threading.Lock()
+        self._changes = 0
+        self._synced = 0
+        """How many of the changes are certainly on the disk."""
+
+    def changed(self) -> None:
+        """Tell of a change that was made just now."""
+        with self._counting:
+            self._changes += 1
+
+    def settle(self) -> None:
+        """Wait until all changes so far, by any thread, have reached the disk. Raises OSError: they may not have."""
+        wanted = self._changes
+        if self._synced >= wanted:
+            return
+        with self._syncing:
+            if self._synced < wanted:
+                reached = self._changes
+                sync_directory(self._path)
+                self._synced = reached

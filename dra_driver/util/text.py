@@ -32,7 +32,7 @@ def quoted_ascii(text: str, max_length: int = 80) -> str:
 
 def one_line(text: str, max_bytes: int = MAX_LINE_BYTES) -> str:
     """``text`` as one printable line of at most ``max_bytes`` bytes of UTF-8, which ends with ``...`` if shortened."""
-    # Cut first: nobody joins and splits a megabyte to show a kilobyte of it.
+    # Cut first, so that a megabyte is not processed to show a kilobyte of it.
     head = "".join(c if c.isprintable() else " " for c in text[: max_bytes + 1])
     line = " ".join(head.split()).encode("utf-8", "replace")
     if len(line) <= max_bytes and len(text) <= max_bytes + 1:

@@ -14,11 +14,12 @@ from typing import TypeVar
 from lab.errors import LabError
 
 from bench import machine
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ObjectMeta
+from dra_driver.manifests import Manifests, objects
 from dra_driver.names import DRIVER_NAME, device_name
-from dra_driver.simulator import objects
 from dra_driver.simulator.allocator import Allocation, Refusal, Scheduler
-from dra_driver.simulator.manifests import Manifests, cluster_of, emulated, merge
+from dra_driver.simulator.cluster import cluster_of, merge
+from dra_driver.simulator.emulated_nodes import emulated
 
 T = TypeVar("T")
 

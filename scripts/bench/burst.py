@@ -29,7 +29,7 @@ from bench import drivers, extender, machine
 from bench.burstobjects import PORT, TYPE, Object, node, pod, scheduler_configuration
 from bench.figures import percentile
 from bench.report import table
-from dra_driver.kube.transport import Stream, Transport
+from dra_driver.kube.client import Stream, Transport
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"

@@ -23,7 +23,7 @@ from lab.spec import DEFAULT_KUBERNETES, ClusterSpec
 from bench import calls, drivers, extender, machine, objects, report, rest, start
 from bench.drivers import Driver, Running
 from bench.figures import CallFigures, call_figures
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.client import Transport
 
 _READY_SECONDS = 30.0
 # Nothing of a cluster shall be busy while calls are measured; and pods that only exist as names are not to be noticed.

@@ -45,7 +45,7 @@ def text(
         ),
         "",
         "Resident memory of the called processes, in MB. They use a kubeconfig, whose parser costs this driver",
-        "about 15 MB that it does not need in a pod:",
+        "about 22 MB that it does not need in a pod:",
         "",
         *table(
             ("driver", "before the calls", "after them"),

@@ -20,7 +20,7 @@ from lab.settings import REPOSITORY, Settings
 
 from bench import objects, procfs
 from bench.drivers import INSTANCE_TYPE
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.client import Transport
 
 IMAGE = "neuron-dra-driver:benchmark"
 SETTLE_SECONDS = 40.0

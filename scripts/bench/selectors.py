@@ -14,8 +14,10 @@ from celpy.adapter import json_to_cel
 from celpy.evaluation import CELEvalError
 
 from bench import machine
+from dra_driver.cel import CelDevice, KubernetesRelease, Semver
+from dra_driver.cel import compile as compile_
 from dra_driver.names import DRIVER_NAME
-from dra_driver.simulator.cel import CelDevice, Environment, Quantity, Semver, program
+from dra_driver.quantity import parse
 
 MOST_MICROSECONDS, MOST_COMPILE_MILLISECONDS = 1.5, 1.0
 """Targets: of one device with a program that is compiled, and of compiling."""
@@ -66,15 +68,15 @@ class Figures:
 def device() -> CelDevice:
     """Return a chip as a slice describes it."""
     attributes: dict[str, bool | int | str | Semver] = {**ATTRIBUTES, "driverVersion": Semver.parse("2.19.64")}
-    return CelDevice(DRIVER_NAME, {DRIVER_NAME: attributes}, {DRIVER_NAME: {"memory": Quantity.parse("96Gi")}})
+    return CelDevice(DRIVER_NAME, {DRIVER_NAME: attributes}, {DRIVER_NAME: {"memory": parse("96Gi")}})
 
 
 def measure(expression: str, rounds: int) -> Figures:
     """Measure one selector; the best of some rounds of each kind."""
     chip = device()
-    matches = program.compile(expression).matches
+    matches = compile_(expression).matches
     # Past the cache of programs.
-    compiling = _seconds(lambda: program.compile.__wrapped__(expression, Environment()), 20, rounds)
+    compiling = _seconds(lambda: compile_.__wrapped__(expression, KubernetesRelease()), 20, rounds)
     return Figures(
         expression, _seconds(lambda: matches(chip), 2_000, rounds) * 1e6, compiling * 1e3, _celpy(expression, rounds)
     )

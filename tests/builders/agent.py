@@ -8,23 +8,32 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from dra_driver.cli import kubelet_plugin
+from dra_driver.driver import NodeAgent
+from dra_driver.host.emulated_servers import Servers
+from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.kubeletplugin.api import health_v1_pb2
 from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.instance_types import resolve_emulation
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.kubelet import Kubelet
 from tests.eventually import eventually
 from tests.paths import ROOT
 
 NODE = "node-a"
+TRN2U = resolve_emulation("trn2u.48xlarge")
+THIRD = Servers.parse("2x4").options(TRN2U, 3)
+"""What the third node of an UltraServer of four has."""
 TOKEN = "do-not-log-me"
 START_SECONDS = 20.0
 """A start takes half a second; test machines are shared."""
@@ -124,6 +133,35 @@ def node(root: Path, **server: Any) -> Iterator[World]:
     with ApiServer(token=TOKEN, **server) as api, Kubelet(root / "kubelet") as kubelet:
         api.add_node(NODE)
         yield World(root, kubelet, api)
+
+
+@contextmanager
+def third_of_four() -> Iterator[World]:
+    """The third node of an UltraServer of four, as its kernel driver shows it; no agent yet."""
+    with tempfile.TemporaryDirectory(prefix="u-") as name, node(Path(name)) as made:
+        write_host(made.host, TRN2U, THIRD)
+        yield made
+
+
+def agent_on_host(world: World, *options: str) -> AbstractContextManager[Agent]:
+    """An agent as by ``agent`` that reads the host as it is, and does not write one."""
+    return agent(world, "--emulate", "", "--host-root", str(world.host), *options)
+
+
+def agent_here(world: World, instance_type: str, *, faster: float = 1.0) -> NodeAgent:
+    """An agent in this process, not started yet, on a host of this type; it scans ``faster`` times as often."""
+    write_host(world.host, resolve_emulation(instance_type), EmulationOptions())
+    options = {
+        "node_name": NODE,
+        "cdi_root": str(world.cdi),
+        "registrar_dir": str(world.kubelet.registry_dir),
+        "plugins_dir": str(world.kubelet.plugins_dir),
+        "host_root": str(world.host),
+        "healthcheck_port": "-1",
+    }
+    settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
+    settings = replace(settings, rescan_seconds=settings.rescan_seconds / faster)
+    return NodeAgent(settings, world.server.transport(authorization=lambda: f"Bearer {TOKEN}"), lambda: None)
 
 
 @contextmanager

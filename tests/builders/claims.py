@@ -13,10 +13,10 @@ from dra_driver.cdi.spec import Spec
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.plan import PlanSettings
 from dra_driver.claims.preparer import Preparer
-from dra_driver.claims.repairer import Repairer
+from dra_driver.claims.repairer import Reconciler
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import (
+from dra_driver.kube.types import (
     AllocationResult,
     DeviceAllocationConfiguration,
     DeviceAllocationResult,
@@ -171,9 +171,11 @@ class Node:
         self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
         self.journal = Journal(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
         self.preparer = Preparer(
-            self.api, self.journal, self.cdi, lambda: self.inventory, self.settings, sleep=self.slept.append
+            self.api, self.journal, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
         )
-        self.repairer = Repairer(self.journal, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now)
+        self.repairer = Reconciler(
+            self.journal, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now
+        )
 
     def reboot(self, *, major: int | None = None) -> None:
         """Lose the tmpfs, start anew; ``major``: the number that the kernel driver gets this time."""

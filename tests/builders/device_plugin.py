@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.topology.instance_types import resolve_emulation
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod
+from tests.doubles.sample_driver import node_directory
 from tests.eventually import eventually
 
 NODE = "node-a"
@@ -160,6 +161,22 @@ class PluginNode:
         self.server.store.delete("pods", f"default/{pod.name}")
 
 
+MakeNode = Callable[..., PluginNode]
+"""Makes a node of an instance type; options as for ``plugin_node``."""
+
+
+@contextmanager
+def plugin_nodes() -> Iterator[MakeNode]:
+    """Nodes as many as are asked for, each with a short path of its own; all of them end together."""
+    with ExitStack() as stack:
+
+        def made(kind: str = "trn1.32xlarge", **options: Any) -> PluginNode:
+            root: Path = stack.enter_context(node_directory())
+            return stack.enter_context(plugin_node(root, kind, **options))
+
+        yield made
+
+
 @contextmanager
 def plugin_node(root: Path, kind: str, *, emulated: bool = True, **manager: Any) -> Iterator[PluginNode]:
     """A node of an instance type, with its kubelet."""
@@ -169,6 +186,12 @@ def plugin_node(root: Path, kind: str, *, emulated: bool = True, **manager: Any)
         if emulated:
             node.emulate()
         yield node
+
+
+def admit(node: PluginNode, pod: KnownPod) -> Any:
+    """The answer for a pod with one container."""
+    (answer,) = node.manager.admit(pod).values()
+    return answer
 
 
 def chips(answer: Any) -> list[int]:

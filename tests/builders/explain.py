@@ -11,11 +11,11 @@ import msgspec
 
 from dra_driver.host.discover import discover
 from dra_driver.host.emulator import EmulationOptions, write_host
+from dra_driver.manifests.objects import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.simulator.allocator import NodeView, Usage, World
+from dra_driver.simulator.cluster import selectors
 from dra_driver.simulator.explain import Explanation, Question, explain
 from dra_driver.simulator.explain.values import Diagnosis
-from dra_driver.simulator.manifests import selectors
-from dra_driver.simulator.objects import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.slices.devices import devices
 from dra_driver.slices.layout import Layout
 from dra_driver.slices.pool import pool

@@ -16,12 +16,12 @@ from dra_driver.ultraserver.placer.values import (
     SERVER_2,
     SERVER_4,
     Action,
-    Explain,
+    Annotate,
+    Assign,
+    EmitEvent,
+    Evict,
     Node,
-    Note,
-    Place,
     Pod,
-    Release,
     Released,
     Rules,
     Snapshot,
@@ -174,24 +174,24 @@ class World:
         """What the API server makes of actions; one that rests on an old state changes nothing."""
         for action in actions:
             match action:
-                case Place(pod, label, server, since) if self._current(pod):
+                case Assign(pod, label, server, since) if self._current(pod):
                     selector = {**pod.selector, label: server}
                     self._change(
                         pod.uid, gated=False, placed=(label, server), since=since, stuck=None, selector=selector
                     )
-                case Note(pod, since, stuck) if self._current(pod):
+                case Annotate(pod, since, stuck) if self._current(pod):
                     self._change(pod.uid, since=since, stuck=stuck)
-                case Release(pods, released):
+                case Evict(pods, released):
                     self.released.append(released)
                     self._delete([self.pods[pod.uid] for pod in pods if pod.uid in self.pods])
-                case Explain() | Place() | Note():
+                case EmitEvent() | Assign() | Annotate():
                     pass
 
     def place(self, most: int = 20) -> list[Action]:
         """Decide and act until nothing but explanations is left; returns those."""
         for _ in range(most):
             actions = self.decide()
-            if all(isinstance(action, Explain) for action in actions):
+            if all(isinstance(action, EmitEvent) for action in actions):
                 return actions
             self.apply(actions)
         raise AssertionError(f"the decisions do not come to rest: {actions}")

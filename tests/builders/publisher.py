@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dra_driver.kube.objects import Device, DeviceAttribute
-from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.api import ResourceApi
+from dra_driver.kube.types import Device, DeviceAttribute
 from dra_driver.names import DRIVER_NAME, device_name
 from dra_driver.slices.instance import Instance
-from dra_driver.slices.publisher import Publisher
+from dra_driver.slices.publisher import SliceController
 from dra_driver.util.backoff import Backoff
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
@@ -25,11 +25,11 @@ def chips(count: int, note: str = "x") -> tuple[Device, ...]:
 @contextmanager
 def publishing(
     server: ApiServer, devices: Sequence[Device] | None = None, *, started: int = 1000, **options: Any
-) -> Iterator[Publisher]:
+) -> Iterator[SliceController]:
     """A running publisher; with ``devices`` it has published them."""
     options.setdefault("backoff", Backoff(first=0.02, cap=0.2, free=1))
     instance = Instance("boot", started, str(started))
-    publisher = Publisher(ResourceApi(server.transport()), DRIVER_NAME, NODE, instance=instance, **options)
+    publisher = SliceController(ResourceApi(server.transport()), DRIVER_NAME, NODE, instance=instance, **options)
     publisher.start()
     try:
         if devices is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from dra_driver.simulator.allocator import World
-from dra_driver.simulator.manifests import cluster_of, emulated
-from dra_driver.simulator.workload import Site, Workload, read_workload, sites
+from dra_driver.simulator.cluster import cluster_of
+from dra_driver.simulator.emulated_nodes import emulated
+from dra_driver.simulator.fragmentation import Site, Workload, read_workload, sites
 
 TEXT = """\
 nodes:

@@ -131,6 +131,7 @@ def test_two_hundred_random_claims_share_no_chip(
         while time.monotonic() < until:
             most = max(most, nothing_twice(namespace))
             looks += 1
+            time.sleep(0.1)
         kinds.update(found.device for claim in namespace.claims() for found in namespace.allocated(claim))
         gone = choices.sample(alive, k=min(len(alive), choices.randrange(6, 14)))
         alive = [name for name in alive if name not in gone]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.release import (
@@ -33,8 +33,8 @@ from tests.cluster.lib.release import (
 )
 from tests.cluster.test_security import listening, rules
 
-# The last one has the control plane of 1.34.
-pytestmark = pytest.mark.kubernetes("1.37", "1.33")
+# What kubelet, scheduler and API server decide of the chart's objects; the last one has the control plane of 1.34.
+BOTH_ENDS = pytest.mark.kubernetes("1.37", "1.33")
 
 SECRET = "k8s-neuron-scheduler-tls"
 
@@ -57,6 +57,7 @@ def handed_out(namespace: Namespace, name: str) -> dict[str, str]:
     return eventually(f"the devices of pod {name} to be handed out", probe, 20)
 
 
+@BOTH_ENDS
 def test_nine_cores_run_by_the_eleven_steps_of_the_flow_diagram(pair: Release, namespace: Namespace) -> None:
     # One node has three of its four devices free, and not side by side: kube-scheduler itself would take it.
     namespace.apply(limited("left", {NEURON: 1}, node="node-2"))
@@ -96,6 +97,7 @@ def test_nine_cores_run_by_the_eleven_steps_of_the_flow_diagram(pair: Release, n
     assert namespace.numbers("nine") == [0, 1, 2]
 
 
+@BOTH_ENDS
 def test_an_upgrade_keeps_certificate_and_running_pods_and_seven_devices_of_a_torus_wait(
     pair: Release, namespace: Namespace
 ) -> None:
@@ -182,6 +184,7 @@ def test_a_secret_without_the_schedulers_certificate_is_refused_by_name(pair: Re
         pair.kube.kubectl("delete", f"--namespace={NAMESPACE}", "secret", "test-incomplete")
 
 
+@BOTH_ENDS
 def test_nothing_of_the_chart_is_left_after_the_commands_for_its_removal(pair: Release, kube: Kube) -> None:
     made = {(item["kind"], item["metadata"]["name"]) for item in pair.stored()}
     assert len(made) == len(pair.made())
@@ -278,6 +281,7 @@ REFUSED = (
 )
 
 
+@BOTH_ENDS
 @pytest.mark.parametrize("account", RIGHTS)
 def test_what_a_taken_over_pod_would_want_is_refused(pair: Release, account: str) -> None:
     who = (f"--namespace={NAMESPACE}", f"--as=system:serviceaccount:{NAMESPACE}:{account}")
@@ -321,6 +325,7 @@ def assert_refused(client: Transport, path: str, changes: Iterable[tuple[Object,
         assert text in caught.value.message, change
 
 
+@BOTH_ENDS
 def test_the_extender_may_change_its_own_annotations_and_nothing_else(
     pair: Release, waits: Namespace, tmp_path: Path
 ) -> None:
@@ -343,6 +348,7 @@ def test_the_extender_may_change_its_own_annotations_and_nothing_else(
     assert not waits.node_of("waits")
 
 
+@BOTH_ENDS
 def test_a_device_plugin_may_change_its_own_annotations_on_its_own_node_and_nothing_else(
     pair: Release, waits: Namespace, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import IMAGE, SLEEP
 from tests.paths import ROOT
 
-pytestmark = pytest.mark.kubernetes("1.37", "1.36", "1.34", "1.33")
+pytestmark = pytest.mark.kubernetes("1.37", "1.33")
 
 NODE = "node-1"
 NEURON, CORE = Resource.DEVICE.value, Resource.CORE.value

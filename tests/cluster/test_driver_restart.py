@@ -36,7 +36,7 @@ def _own_sockets(driver_uid: str) -> list[str]:
     return sorted([f"dra-{driver_uid}.sock", f"neuron.aws.com-{driver_uid}-reg.sock"])
 
 
-@pytest.mark.kubernetes("1.37", "1.36", "1.34")
+@pytest.mark.kubernetes("1.37", "1.34")
 def test_a_killed_driver_registers_again_and_writes_no_slice(
     driver: Installation, kube: Kube, namespace: Namespace, node_files: dict[str, NodeFiles]
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_killed_driver_registers_again_and_writes_no_slice(
         assert watch.events() == []
 
 
-@pytest.mark.kubernetes("1.37", "1.36", "1.34")
+@pytest.mark.kubernetes("1.37", "1.34")
 def test_a_replaced_driver_pod_registers_with_sockets_of_its_own_and_writes_no_slice(
     driver: Installation, kube: Kube, namespace: Namespace, node_files: dict[str, NodeFiles]
 ) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from lab.cluster import Cluster
 
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.legacy.abuse import Abuse
 from tests.cluster.lib.legacy.extender import DEVICE_PLUGIN, WHOLE_NODES, ExtenderLab, extender_lab
@@ -19,7 +19,7 @@ from tests.cluster.lib.legacy.nodes import Given, neuron_nodes
 from tests.cluster.lib.legacy.pods import Pods, container, ids, node, notes, pod, refusal
 from tests.cluster.lib.legacy.rules import CORE, DEVICE, KINDS, NOUNS, Kind
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.36", "1.34")]
+pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.34")]
 
 COUNTS = range(1, 17)
 MORE_CORES = (17, 18, 24, 31, 32, 33, 47, 48, 63, 64)
@@ -279,7 +279,7 @@ def test_a_node_keeps_for_a_pod_of_unknown_devices_what_it_may_have_until_they_a
     pods.create(pod("stranger", container("main", {DEVICE: 1}), scheduler="default-scheduler"))
     pods.wait_bound("stranger")
     pods.create(pod("p", container("main", {DEVICE: 4})))
-    text = "pod default/stranger: no annotation tells which of its devices it has"
+    text = "pod default/stranger: no annotation says which devices it has"
     pods.wait("the pod to be named", lambda: text in refusal(pods.known.get("p", {})), 60)
     pods.delete("stranger", at_once=True)
     pods.wait_bound("p")
@@ -289,7 +289,7 @@ def test_a_node_keeps_for_a_pod_of_unknown_devices_what_it_may_have_until_they_a
     side.end_extender(side.replicas[0], hard=False)
     side.start_extender()
     pods.create(pod("q", container("main", {DEVICE: 4})))
-    pods.wait("the pod to be named", lambda: "kept for pod default/p: " in refusal(pods.known.get("q", {})), 60)
+    pods.wait("the pod to be named", lambda: "reserved for pod default/p: " in refusal(pods.known.get("q", {})), 60)
     pods.annotate("p", {"AWS_NEURON_IDS": "0,1,2,3"})  # one that can be read is enough
     pods.wait_bound("q")
     assert _told(pods, "p", "k8s.ovn.org/pod-networks") == "{}"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.client import Transport
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.legacy.extender import DEVICE_PLUGIN, ExtenderLab, extender_lab
 from tests.cluster.lib.legacy.ledger import Ledger
@@ -67,7 +67,7 @@ def world(side: ExtenderLab) -> Iterator[tuple[Pods, NeuronNodes, Ledger]]:
 
 
 @pytest.mark.control_plane
-@pytest.mark.kubernetes("1.37", "1.36", "1.34")
+@pytest.mark.kubernetes("1.37", "1.34")
 @pytest.mark.timeout(1800, func_only=True)
 def test_no_device_is_given_twice_or_lost_while_pods_come_and_go_and_extenders_are_killed(
     side: ExtenderLab, lab: Cluster, figures: list[str]

@@ -25,7 +25,7 @@ from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
 from tests.cluster.lib.objects import pod, request, template
 
-pytestmark = [pytest.mark.kubernetes("1.37", "1.36", "1.34")]
+pytestmark = [pytest.mark.kubernetes("1.37", "1.34")]
 NODE, OTHER = "node-1", "node-2"
 
 

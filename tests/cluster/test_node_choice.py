@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,8 +18,8 @@ import pytest
 from lab.cluster import Cluster
 
 from dra_driver.cli.main import main
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from tests.cluster.lib.kube import Object
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.36"), pytest.mark.timeout(600)]
@@ -32,8 +32,14 @@ LIMITS = f"deviceclass.resource.kubernetes.io/{DRIVER}"
 CORE, APPS = "/api/v1", "/apis/apps/v1/namespaces/default/statefulsets"
 PODS_PATH = f"{CORE}/namespaces/default/pods"
 DRA = "/apis/resource.k8s.io/v1"
+CLAIMS_PATH = f"{DRA}/namespaces/default/resourceclaims"
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "operator": "Exists"}
 """What the API server taints a new node with; no kubelet takes it away here."""
+SETTLED_SECONDS = 3.0
+"""For which a pod stays refused: the scheduler may have looked before it had seen the claim."""
+
+Outcome = tuple[str | None, list[tuple[str, str]]]
+"""The node that the scheduler takes, None for none; and what it allocates there: request and device."""
 
 
 @pytest.fixture(scope="module")
@@ -154,58 +160,74 @@ def test_the_scheduler_takes_the_node_that_the_simulator_says(
 ) -> None:
     choices: Counter[str] = Counter()
     wrong: list[str] = []
-    for number in range(CLUSTERS):
-        world = World(api, number)
+    worlds = [World(api, number) for number in range(CLUSTERS)]
+    for world in worlds:
         world.build()
-        time.sleep(1)
-        for place in range(PODS):
-            objects = world.pod(place)
-            file = tmp_path / f"{number}-{place}.json"
+    time.sleep(1)
+    for place in range(PODS):
+        # The worlds have no node in common: their schedulings do not touch each other, and are waited for together.
+        pods = [world.pod(place) for world in worlds]
+        answers: list[Object] = []
+        for world, objects in zip(worlds, pods, strict=True):
+            file = tmp_path / f"{world.number}-{place}.json"
             file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
             main(["simulate", str(file), "--kubeconfig", os.fspath(lab.kubeconfig), "-o", "json"])
-            (said,) = json.loads(capsys.readouterr().out)["claims"]
-            node, requests = _played(api, objects)
+            answers += json.loads(capsys.readouterr().out)["claims"]
+        for said, objects, (node, requests) in zip(answers, pods, _played(api, pods), strict=True):
             choices[said["nodeChoice"] or "none fits"] += 1
             known = said["nodeChoice"] in ("only", "score", None)
             if (known and node != said["node"]) or bool(node) != bool(said["node"]):
-                wrong.append(f"{file.name}: {node} and not {said['node']} ({said['nodeChoice']}): {file.read_text()}")
-            if node == said["node"] and node is not None and requests is not None:
+                wrong.append(f"{node} and not {said['node']} ({said['nodeChoice']}): {json.dumps(objects)}")
+            if node == said["node"] and node is not None:
                 allocation = said["allocation"]["devices"]["results"]
                 simulated = [(item["request"], item["device"]) for item in allocation]
                 if simulated != requests:
-                    wrong.append(f"{file.name}: {requests} and not {simulated}")
+                    wrong.append(f"{requests} and not {simulated}: {json.dumps(objects)}")
     figures.append(f"choice of nodes: {', '.join(f'{count} {kind}' for kind, count in choices.most_common())}")
     assert not wrong, "\n".join(wrong)
     assert choices["score"] > CLUSTERS * PODS // 4
 
 
-def _played(api: Transport, objects: list[Object]) -> tuple[str | None, list[tuple[str, str]] | None]:
-    """The node that the scheduler takes, None for none; and what it allocates, by request."""
-    *claims, pod = objects
-    for claim in claims:
-        create(api, f"{DRA}/namespaces/default/resourceclaims", claim)
-    create(api, PODS_PATH, pod)
-    path = f"{PODS_PATH}/{pod['metadata']['name']}"
-    refused = None
-    while True:
-        now = json.loads(api.request("GET", path).body)
-        node: str | None = now["spec"].get("nodeName")
-        special = now["status"].get("extendedResourceClaimStatus", {}).get("resourceClaimName")
-        if node:
-            name = special or claims[0]["metadata"]["name"]
-            claim = json.loads(api.request("GET", f"{DRA}/namespaces/default/resourceclaims/{name}").body)
-            results = claim["status"]["allocation"]["devices"]["results"]
-            return node, [(item["request"], item["device"]) for item in results]
-        conditions = [item for item in now["status"].get("conditions", ()) if item["type"] == "PodScheduled"]
-        if conditions and conditions[0]["status"] == "False":
-            # The scheduler may have looked before it had seen the claim.
-            refused = refused or time.monotonic()
-            if time.monotonic() > refused + 3:
-                break
-        time.sleep(0.05)
-    for leaving in (path, *(f"{DRA}/namespaces/default/resourceclaims/{item['metadata']['name']}" for item in claims)):
+def _played(api: Transport, pods: Sequence[list[Object]]) -> list[Outcome]:
+    """What the scheduler makes of pods and their claims, all made at once; what does not fit is deleted again."""
+    for *claims, pod in pods:
+        for claim in claims:
+            create(api, CLAIMS_PATH, claim)
+        create(api, PODS_PATH, pod)
+    outcomes: dict[int, Outcome] = {}
+    refused: dict[int, float] = {}
+    while len(outcomes) < len(pods):
+        for number, (*claims, pod) in enumerate(pods):
+            if number in outcomes:
+                continue
+            now = json.loads(api.request("GET", f"{PODS_PATH}/{pod['metadata']['name']}").body)
+            if now["spec"].get("nodeName"):
+                outcomes[number] = _allocated(api, now, claims)
+            elif _is_refused(now) and time.monotonic() > refused.setdefault(number, time.monotonic()) + SETTLED_SECONDS:
+                outcomes[number] = (None, [])
+        time.sleep(0.1)
+    for number, (*claims, pod) in enumerate(pods):
+        if outcomes[number][0] is None:
+            paths = [f"{CLAIMS_PATH}/{claim['metadata']['name']}" for claim in claims]
+            _delete(api, f"{PODS_PATH}/{pod['metadata']['name']}", *paths)
+    return [outcomes[number] for number in range(len(pods))]
+
+
+def _allocated(api: Transport, pod: Object, claims: Sequence[Object]) -> Outcome:
+    special = pod["status"].get("extendedResourceClaimStatus", {}).get("resourceClaimName")
+    name = special or claims[0]["metadata"]["name"]
+    results = json.loads(api.request("GET", f"{CLAIMS_PATH}/{name}").body)["status"]["allocation"]["devices"]["results"]
+    return pod["spec"]["nodeName"], [(item["request"], item["device"]) for item in results]
+
+
+def _is_refused(pod: Object) -> bool:
+    conditions = [item for item in pod["status"].get("conditions", ()) if item["type"] == "PodScheduled"]
+    return bool(conditions) and conditions[0]["status"] == "False"
+
+
+def _delete(api: Transport, *paths: str) -> None:
+    for path in paths:
         try:
-            api.request("DELETE", leaving, query=[("gracePeriodSeconds", "0")])
+            api.request("DELETE", path, query=[("gracePeriodSeconds", "0")])
         except ApiError as error:
             assert error.status == 404, error
-    return None, None

@@ -25,7 +25,7 @@ from tests.cluster.lib.lifecycle import own_namespace, process_of
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod as plain_pod
 
-pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.36")]
+pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.34")]
 
 TRIES = int(os.environ.get("NEURON_DRA_PLACER_TRIES", "2"))
 BARE_TRIES = 10

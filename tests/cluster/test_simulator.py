@@ -17,7 +17,7 @@ from random import Random
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.client import Transport
 from tests.builders.refused_objects import refused, taken
 from tests.cluster.lib.scheduling import Bench, Played
 from tests.generators.cel_expressions import DOMAIN, KUBERNETES, expression

@@ -23,7 +23,7 @@ from tests.cluster.lib.namespace import Allocated, Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.36", "1.34")]
+pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.34")]
 
 SPECS = ROOT / "examples/specs"
 PREFIX = "neuron.amazonaws.com/ultraserver-"
@@ -264,7 +264,7 @@ def with_rank(wanted: Object, image: str) -> Object:
 
 
 def check_places(namespace: Namespace, pods: list[Object]) -> None:
-    """Check that each pod has its node id as its place, and knows where place 0 is."""
+    """Check that each pod has its node id as its rank, and knows where rank 0 is."""
     places = [labels_of(namespace.kube, node)["node-id-4"] for node in nodes_of(pods)]
     first = pods[places.index("0")]["status"]["podIP"]
     for pod, place in zip(pods, places, strict=True):

@@ -46,7 +46,7 @@ def _sockets(pod: Object) -> list[str]:
     return sorted([f"dra-{uid}.sock", f"neuron.aws.com-{uid}-reg.sock"])
 
 
-@pytest.mark.kubernetes("1.37", "1.36", "1.34")
+@pytest.mark.kubernetes("1.37", "1.34")
 def test_a_rolling_update_writes_no_slice_and_no_pod_notices_it(
     driver: Installation, kube: Kube, namespace: Namespace, node_files: dict[str, NodeFiles]
 ) -> None:

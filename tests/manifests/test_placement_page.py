@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.simulator.workload import POLICIES, read_workload
+from dra_driver.simulator.fragmentation import POLICIES, read_workload
 from tests.manifests.support import name_of
 from tests.paths import ROOT
 
@@ -22,9 +22,9 @@ def block(after: str, opening: str = "```") -> str:
     return PAGE.split(after, 1)[1].split(f"{opening}\n", 1)[1].split("```", 1)[0]
 
 
-def simulate(*arguments: str) -> str:
+def fragmentation(*arguments: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-m", "dra_driver", "simulate", *arguments],
+        [sys.executable, "-m", "dra_driver", "fragmentation", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -37,8 +37,8 @@ def simulate(*arguments: str) -> str:
 def test_the_run_that_the_page_begins_with_prints_what_it_shows() -> None:
     shown = block("measures it.", "```console")
     command, _, output = shown.partition("\n")
-    assert command.startswith("$ dra-driver simulate --workload ")
-    assert simulate(*command.split()[3:]) == output
+    assert command.startswith("$ dra-driver fragmentation ")
+    assert fragmentation(*command.split()[3:]) == output
 
 
 def test_the_workload_on_the_page_is_one(tmp_path: Path) -> None:
@@ -46,12 +46,12 @@ def test_the_workload_on_the_page_is_one(tmp_path: Path) -> None:
     kinds = {kind.name for kind in read_workload("docs/placement.md", text).kinds}
     path = tmp_path / "workload.yaml"
     path.write_text(text.replace("length: 30d", "length: 2d"))
-    assert all(name in simulate("--workload", str(path)) for name in kinds)
+    assert all(name in fragmentation(str(path)) for name in kinds)
 
 
 @pytest.mark.parametrize("path", WORKLOADS, ids=name_of)
 def test_the_figures_on_the_page_are_of_all_policies(path: Path) -> None:
-    table = block(f"--workload {name_of(path)} --seed 1-20 --policy all")
+    table = block(f"fragmentation {name_of(path)} --seed 1-20 --policy all")
     assert table.startswith(f"{name_of(path)}: ")
     assert [line.split()[0] for line in table.split("\n\n")[1].splitlines()[1:]] == list(POLICIES)
     kinds = [kind.name for kind in read_workload(path.name, path.read_text()).kinds]

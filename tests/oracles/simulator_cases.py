@@ -16,10 +16,8 @@ from typing import Any, cast
 
 import msgspec
 
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Selectors, World
-from dra_driver.simulator.cel import CelDevice, CelError, Environment, Program, UnsupportedError, compile  # noqa: A004 # the usual word for it
-from dra_driver.simulator.cel.program import Kubernetes
-from dra_driver.simulator.objects import (
+from dra_driver.cel import CelDevice, CelError, Kubernetes, KubernetesRelease, Program, UnsupportedError, compile  # noqa: A004 # the usual word for it
+from dra_driver.manifests.objects import (
     AllocationResult,
     Device,
     DeviceClass,
@@ -27,6 +25,7 @@ from dra_driver.simulator.objects import (
     ResourceClaim,
     ResourceSlice,
 )
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Selectors, World
 from tests.generators.simulator_cases import Object
 
 
@@ -49,7 +48,7 @@ class _Watched:
 def legal(expression: str, kubernetes: Kubernetes) -> bool | None:
     """Whether the API server accepts the expression; None when the simulator does not know."""
     try:
-        compile(expression, Environment(kubernetes))
+        compile(expression, KubernetesRelease(kubernetes))
     except UnsupportedError:
         return None
     except CelError:
@@ -98,7 +97,7 @@ class Simulated:
     def __init__(self, found: Sequence[Object], kubernetes: Kubernetes, missing: Sequence[str] = ()) -> None:
         self.kubernetes = kubernetes
         self._met: list[str] = []
-        environment = Environment(kubernetes)
+        environment = KubernetesRelease(kubernetes)
 
         def program(text: str) -> _Watched:
             try:

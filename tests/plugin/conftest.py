@@ -1,4 +1,4 @@
-"""The API server that tests get unless their module makes one of its own."""
+"""What tests get unless their module makes one of its own: an API server, and nodes with a device plugin."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.builders.device_plugin import MakeNode, plugin_nodes
 from tests.builders.extender import add_node
 from tests.doubles.apiserver.server import ApiServer
 
@@ -21,3 +22,10 @@ def server() -> Iterator[ApiServer]:
 def torus(server: ApiServer) -> None:
     """A node "n" of sixteen devices."""
     add_node(server, "n")
+
+
+@pytest.fixture
+def make() -> Iterator[MakeNode]:
+    """Makes nodes for device plugins."""
+    with plugin_nodes() as made:
+        yield made

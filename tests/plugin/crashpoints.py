@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dra_driver.cdi.spec import encode
-from dra_driver.claims.edits import edits
+from dra_driver.claims.edits import cdi_spec
 from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from tests.builders.claims import ApiServer, Node, claim, uid
 
 EFFECTS = ("open", "write", "ftruncate", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")
@@ -110,7 +110,7 @@ SCENARIOS = {
     "prepare-after-reboot": Scenario((A, B), _rebooted, lambda node: node.prepare(B)),
     "prepare-reallocated": Scenario((A, OTHER_B), _reallocated, lambda node: node.prepare(OTHER_B)),
     "unprepare": Scenario((A, B), _both, lambda node: node.unprepare(B)),
-    "repair": Scenario((B,), _untidy, lambda node: node.repairer.tick(), tidy=False),
+    "repair": Scenario((B,), _untidy, lambda node: node.repairer.reconcile(), tidy=False),
     "quarantine": Scenario((A, B), _spoiled, lambda node: node.prepare(B), tidy=False),
     "prepare-quarantined": Scenario((A, B), _spoiled, lambda node: node.prepare(A), tidy=False),
     "unprepare-quarantined": Scenario((A, B), _spoiled, lambda node: node.unprepare(A), tidy=False),
@@ -194,12 +194,12 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
     assert views[0] == views[1], f"{where}: a running instance and a new one see different things"
     bystander.journal.close()
 
-    node.repairer.tick()
+    node.repairer.reconcile()
     consistent(node, where)
     # The retry succeeds and ends in one place.
     scenario.act(node)
     scenario.act(node)
-    node.repairer.tick()
+    node.repairer.reconcile()
     consistent(node, where)
     for item in scenario.live:
         first = node.prepare(item)
@@ -211,7 +211,7 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
     for item in (*scenario.live, A):
         node.unprepare(item)
     for _ in range(GONE_CHECKS):  # the stray spec's claim is gone
-        node.repairer.tick()
+        node.repairer.reconcile()
         node.now += GONE_SECONDS
     everything = node.api.put(claim(7, range(16), pods=["pod-7"]))
     assert len(node.prepare(everything)) == 16, where
@@ -223,7 +223,7 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
 def consistent(node: Node, where: str) -> None:
     """The CDI directory shows exactly what the journal says, in the device numbers of now."""
     with node.journal.locked() as held:
-        wanted = {uid: encode(edits(entry.plan)) for uid, entry in held.entries.items()}
+        wanted = {uid: encode(cdi_spec(entry.plan)) for uid, entry in held.entries.items()}
         shown = {uid: node.cdi.content(uid) for uid in node.cdi.list() if uid not in held.quarantined}
         majors = {n.major for entry in held.entries.values() for n in entry.plan.nodes.values()}
     assert shown == wanted, where

@@ -16,6 +16,7 @@ from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.instance_types import resolve_emulation
 from tests.builders.agent import NODE, TOKEN, World, agent, free_port, health, node, scraped
+from tests.builders.host import renumber
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
 
@@ -148,13 +149,13 @@ def test_a_claim_gets_the_device_numbers_of_its_preparation_not_those_of_the_las
     with agent(world, *SELDOM) as running:
         running.ready()
         for index in range(16):  # the kernel module is loaded anew and gets another major
-            (world.host / DEVICES / f"neuron{index}/dev").write_text(f"251:{index}\n")
+            renumber(world.host, index, 251)
         wanted = claim(world)
         world.kubelet.prepare("pod", [wanted])
         assert device_numbers(world) == {(251, index) for index in (4, 5, 6, 7)}
         # A retry too: kubelet forgets at its restart what is prepared.
         for index in range(16):
-            (world.host / DEVICES / f"neuron{index}/dev").write_text(f"252:{index}\n")
+            renumber(world.host, index, 252)
         world.kubelet.restart()
         world.kubelet.wait_registered(DRIVER_NAME)
         world.kubelet.prepare("pod", [wanted])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.kube.transport import READ_TIMEOUT
+from dra_driver.kube.client import READ_TIMEOUT
 from dra_driver.names import DRIVER_NAME
 from tests.builders.agent import NODE, Agent, World, agent, free_port, health, node
 from tests.doubles import hanging_host

@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver import driver
-from dra_driver.cli import kubelet_plugin
-from dra_driver.driver import NodeAgent
-from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.kubeletplugin import server
 from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.instance_types import resolve_emulation
-from tests.builders.agent import NODE, TOKEN, World, node
+from tests.builders.agent import NODE, World, agent_here, node
 from tests.eventually import eventually
 
 
@@ -35,20 +31,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(defaults, "check_interval", 0.1)
 
 
-def agent_of(world: World) -> NodeAgent:
-    write_host(world.host, resolve_emulation("trn1.2xlarge"), EmulationOptions())
-    options = {
-        "node_name": NODE,
-        "cdi_root": str(world.cdi),
-        "registrar_dir": str(world.kubelet.registry_dir),
-        "plugins_dir": str(world.kubelet.plugins_dir),
-        "host_root": str(world.host),
-        "healthcheck_port": "-1",
-    }
-    settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
-    return NodeAgent(settings, world.server.transport(api_key={"BearerToken": f"Bearer {TOKEN}"}), lambda: None)
-
-
 def kubelet_is(world: World, version: str) -> None:
     found = world.server.store.get("nodes", NODE)
     world.server.store.update("nodes", NODE, {**found, "status": {"nodeInfo": {"kubeletVersion": version}}})
@@ -58,7 +40,7 @@ def kubelet_is(world: World, version: str) -> None:
 def test_a_kubelet_that_forgets_idle_drivers_is_kept_awake_although_the_api_server_came_late(world: World) -> None:
     kubelet_is(world, "v1.34.1-eks-113cf36")
     world.server.stop()
-    agent = agent_of(world)
+    agent = agent_here(world, "trn1.2xlarge")
     try:
         agent.start()
         world.kubelet.wait_registered(DRIVER_NAME)
@@ -72,7 +54,7 @@ def test_a_kubelet_that_forgets_idle_drivers_is_kept_awake_although_the_api_serv
 @pytest.mark.usefixtures("quick")
 def test_an_updated_kubelet_is_left_alone_from_then_on(world: World) -> None:
     kubelet_is(world, "v1.34.0")
-    agent = agent_of(world)
+    agent = agent_here(world, "trn1.2xlarge")
     try:
         agent.start()
         eventually(lambda: world.kubelet.registrations >= 3, 20.0, "registrations one after the other")

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dra_driver.host.emulated_servers import Servers
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.nodelabels.labels import KEYS
-from dra_driver.topology.instance_types import resolve_emulation
-from tests.builders.agent import NODE, Agent, World, agent, free_port, node, scraped
+from tests.builders.agent import (
+    NODE,
+    THIRD,
+    TRN2U,
+    Agent,
+    World,
+    agent_on_host,
+    free_port,
+    scraped,
+    third_of_four,
+)
 from tests.eventually import eventually
 
-TRN2U = resolve_emulation("trn2u.48xlarge")
-THIRD = Servers.parse("2x4").options(TRN2U, 3)
 LABELS = {
     "neuron.amazonaws.com/ultraserver-mode": "1_2_4",
     "neuron.amazonaws.com/ultraserver-server-id-2": "1a2b3c4d5e6f7080",
@@ -31,15 +34,8 @@ LABELS = {
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """The third node of a server; no agent yet."""
-    with tempfile.TemporaryDirectory(prefix="l-") as name, node(Path(name)) as made:
-        write_host(made.host, TRN2U, THIRD)
+    with third_of_four() as made:
         yield made
-
-
-def started(world: World, *options: str) -> Any:
-    """An agent that reads the host as it is, and does not write one."""
-    return agent(world, "--emulate", "", "--host-root", str(world.host), *options)
 
 
 def labels(world: World) -> dict[str, str]:
@@ -61,7 +57,7 @@ def patches(world: World) -> int:
 
 
 def test_labels_are_written_once_in_a_life_and_survive_elections_and_restarts(world: World) -> None:
-    with started(world) as running:
+    with agent_on_host(world) as running:
         labelled(world, running, LABELS)
         write_host(world.host, TRN2U, EmulationOptions(busy=True))
         eventually(lambda: world.attributes("ultraserverModes") == {"electing"}, within=10, what="the election")
@@ -69,17 +65,17 @@ def test_labels_are_written_once_in_a_life_and_survive_elections_and_restarts(wo
         write_host(world.host, TRN2U, THIRD)
         eventually(lambda: world.attributes("ultraserverModes") == {"X4,X2V,X1"}, within=10, what="its end")
         assert running.terminate() == 0
-    with started(world) as running:
+    with agent_on_host(world) as running:
         labelled(world, running, LABELS)
         time.sleep(0.5)
     assert patches(world) == 1
 
 
 def test_turned_off_the_labels_are_taken_away(world: World) -> None:
-    with started(world) as running:
+    with agent_on_host(world) as running:
         labelled(world, running, LABELS)
     for _ in range(2):
-        with started(world, "--ultraserver-labels", "off") as running:
+        with agent_on_host(world, "--ultraserver-labels", "off") as running:
             labelled(world, running, {})
     assert patches(world) == 2
 
@@ -88,11 +84,11 @@ def test_the_layout_decides_what_is_offered(world: World) -> None:
     chips = [device_name(index) for index in range(16)]
     port = free_port()
     for layout, names in (("node", [NODE_DEVICE]), ("both", [*chips, NODE_DEVICE]), ("chips", chips)):
-        with started(world, "--ultraserver-layout", layout) as running:
+        with agent_on_host(world, "--ultraserver-layout", layout) as running:
             running.ready()
             offers(world, names)
     world.server.git_version = "v1.36.3"
-    with started(world, "--ultraserver-layout", "both", "--metrics-port", str(port)) as running:
+    with agent_on_host(world, "--ultraserver-layout", "both", "--metrics-port", str(port)) as running:
         running.ready()
         offers(world, [NODE_DEVICE])
         eventually(lambda: "neuron_dra_driver_slices_fallback 1.0" in scraped(port), what="the metric")
@@ -102,7 +98,7 @@ def test_the_layout_decides_what_is_offered(world: World) -> None:
 def test_a_node_that_lacks_a_chip_says_so_and_offers_nothing(world: World) -> None:
     port = free_port()
     write_host(world.host, TRN2U, EmulationOptions(missing=frozenset({3})))
-    with started(world, "--metrics-port", str(port)) as running:
+    with agent_on_host(world, "--metrics-port", str(port)) as running:
         running.ready()
         eventually(lambda: "neuron_dra_driver_node_not_offered 1.0" in scraped(port), what="the metric")
         assert "the whole node is not offered: neuron3 cannot be given to a container" in running.log

@@ -4,43 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
+from dra_driver.exclusion import Excluded
 from dra_driver.host import reading, watch
 from dra_driver.legacy.annotations import ALLOCATED, IDS, Share, write
-from dra_driver.legacy.deviceplugin.exclusion import Excluded
 from dra_driver.legacy.rules import Resource
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.worker import STOP_SECONDS
-from tests.builders.device_plugin import CORE, NEURON, NODE, PluginNode, chips, plugin_node
+from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, PluginNode, admit, chips
 from tests.doubles.device_manager import Container, KnownPod, sockets
 from tests.doubles.kubelet_connection import KubeletError
-from tests.doubles.sample_driver import node_directory
 from tests.eventually import eventually
-
-MakeNode = Callable[..., PluginNode]
-
-
-@pytest.fixture
-def make() -> Iterator[MakeNode]:
-    with ExitStack() as stack:
-
-        def made(kind: str = "trn1.32xlarge", **options: Any) -> PluginNode:
-            root: Path = stack.enter_context(node_directory())
-            return stack.enter_context(plugin_node(root, kind, **options))
-
-        yield made
-
-
-def admit(node: PluginNode, pod: KnownPod) -> Any:
-    (answer,) = node.manager.admit(pod).values()
-    return answer
 
 
 def publish(node: PluginNode, devices: int = 2) -> None:

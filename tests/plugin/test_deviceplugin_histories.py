@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dra_driver.legacy.annotations import Share, from_mapping
-from dra_driver.legacy.placement import Refusal, place
-from dra_driver.legacy.resource_requests import Role, Want
+from dra_driver.legacy.placement import DoesNotFit, place
+from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.legacy.usage import Usage, holding, usage
 from tests.builders.device_plugin import CORE, NEURON, PluginNode, chips, cores, plugin_node
@@ -61,8 +61,8 @@ class History:
                 continue
             (container,) = item["spec"]["containers"]
             ((resource, count),) = container["resources"]["limits"].items()
-            wants = (Want(container["name"], Role.MAIN, Resource(resource), int(count)),)
-            known = holding(item["metadata"]["name"], from_mapping(item["metadata"]["annotations"]), wants)
+            requests = (ContainerRequest(container["name"], Role.MAIN, Resource(resource), int(count)),)
+            known = holding(item["metadata"]["name"], from_mapping(item["metadata"]["annotations"]), requests)
             if known is not None:
                 found.append(known)
         return usage(self.node.hardware, found)
@@ -75,8 +75,8 @@ class History:
         eventually(self.freed_is_told, what="kubelet knows what pods without an extender have left")
         if self.room(resource.value) < count:
             return
-        chosen = place(self.node.hardware, self.usage().taken, (Want("main", Role.MAIN, resource, count),))
-        if isinstance(chosen, Refusal):
+        chosen = place(self.node.hardware, self.usage().taken, (ContainerRequest("main", Role.MAIN, resource, count),))
+        if isinstance(chosen, DoesNotFit):
             return
         self.number += 1
         share = Share("main", resource, self.node.hardware.ids(resource, chosen[0]))

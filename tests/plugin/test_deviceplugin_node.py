@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -24,34 +20,16 @@ from dra_driver.legacy.annotations import (
 )
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
-from tests.builders.device_plugin import CORE, NEURON, NODE, PluginNode, chips, cores, plugin_node
-from tests.doubles.device_manager import Container, KnownPod
+from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, admit, chips, cores
+from tests.builders.host import renumber
+from tests.doubles.device_manager import Container
 from tests.doubles.kubelet_connection import KubeletError
-from tests.doubles.sample_driver import node_directory
 from tests.eventually import eventually
 from tests.oracles.cdi_schema import SCHEMA
 
 OTHER_RESOURCE = json.dumps(
     {"coresPerDevice": 2, "containers": [{"name": "main", "resource": CORE, "ids": "0-3"}]}, separators=(",", ":")
 )
-MakeNode = Callable[..., PluginNode]
-
-
-@pytest.fixture
-def make() -> Iterator[MakeNode]:
-    with ExitStack() as stack:
-
-        def made(kind: str, **options: Any) -> PluginNode:
-            root: Path = stack.enter_context(node_directory())
-            return stack.enter_context(plugin_node(root, kind, **options))
-
-        yield made
-
-
-def admit(node: PluginNode, pod: KnownPod) -> Any:
-    """The answer for a pod with one container."""
-    (answer,) = node.manager.admit(pod).values()
-    return answer
 
 
 # -- what is offered
@@ -174,7 +152,7 @@ def test_without_the_list_of_kubelet_the_oldest_choice_comes_first(make: MakeNod
         early = node.chosen("early", NEURON, range(4, 8), at=1000)
         assert chips(admit(node, early)) == [4, 5, 6, 7]
         assert chips(admit(node, late)) == [0, 1, 2, 3]
-        assert any("kubelet does not tell" in text for text in agent.readiness())
+        assert any("kubelet does not list its pods" in text for text in agent.readiness())
 
 
 def test_a_pod_that_the_watch_has_not_told_of_yet_is_read(make: MakeNode) -> None:
@@ -507,7 +485,7 @@ def test_a_container_gets_the_device_numbers_of_its_allocation_not_those_of_the_
     node = make("trn1.32xlarge")
     with node.plugin(injection="cdi", numbering="host", rescan_seconds=3600.0):
         for chip in range(16):  # the kernel module is loaded anew and gets another major
-            (node.host / f"sys/devices/virtual/neuron_device/neuron{chip}/dev").write_text(f"251:{chip}\n")
+            renumber(node.host, chip, 251)
         answer = admit(node, node.chosen("p", NEURON, range(4, 8)))
         (path,) = node.cdi.glob("*.json")
         shown = {device["name"]: device for device in json.loads(path.read_text())["devices"]}

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import Election, Times
-from dra_driver.kube.records import LEASES
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import LEASES
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
 

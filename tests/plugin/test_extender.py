@@ -230,7 +230,7 @@ def test_another_pod_of_the_same_name_is_not_bound(server: ApiServer, one: Exten
     server.store.delete("pods", "a/p")
     assert "not found" in one.bind(item, "n")
     again = add_pod(server, "p", limits(1))
-    assert "another one now" in one.bind(item, "n")
+    assert "replaced by another one" in one.bind(item, "n")
     assert pod(server, "p")["spec"].get("nodeName") is None
     assert one.schedule(again, ["n"]) == "n"
     assert len(cores_in_use(server)["n"]) == 2
@@ -358,7 +358,7 @@ def test_a_pod_that_was_bound_past_the_extender_stops_its_node_until_its_devices
     probe = pod_document("probe", limits(1))
     eventually(lambda: one.fits(probe, nodes) == [], what="the stray pod")
     text = one.filter(probe, nodes)["FailedNodes"]["n"]
-    assert "pod a/stray: no annotation tells which of its devices it has" in text
+    assert "pod a/stray: no annotation says which devices it has" in text
     annotate(server, "pods", "a/stray", AWS_NEURON_IDS="3")
     eventually(lambda: one.fits(probe, nodes) == nodes, what="its devices")
     assert one.schedule(add_pod(server, "p", limits(4)), nodes) == "n"
@@ -375,9 +375,9 @@ def test_a_bound_pod_with_unreadable_annotations_keeps_only_what_it_may_have(ser
         assert ids(server, "four") == [4, 5, 6, 7], "it has 8 to 15"
         text = one.filter(pod_document("p", limits(4)), nodes)["FailedNodes"]["n"]
         assert text.startswith("No 4 connected devices are free.")
-        assert "kept for pod a/broken: annotation AWS_NEURON_IDS is 'nonsense', which cannot be read" in text
+        assert "reserved for pod a/broken: annotation AWS_NEURON_IDS is 'nonsense', which cannot be read" in text
         last = add_pod(server, "last", limits(1))
-        assert "kept for pod a/broken: " in one.bind(last, "n")
+        assert "reserved for pod a/broken: " in one.bind(last, "n")
         end_pod(server, "broken")
         eventually(lambda: one.fits(last, nodes) == nodes, what="free devices")
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dra_driver.legacy.extender import cluster as picture
-from dra_driver.legacy.extender.binding import Binder, Order
+from dra_driver.legacy.extender.binding import Binder, BindRequest
 from dra_driver.legacy.extender.cluster import Cluster, Followers
 from dra_driver.legacy.extender.service import LEASE_NAME
 from dra_driver.util.errors import DriverError
@@ -102,8 +102,8 @@ def test_who_leads_no_more_binds_nothing_and_holds_nothing(server: ApiServer) ->
         item = add_pod(server, "p", limits(4))
         transport = server.transport()
         binder = Binder(transport, one.service.cluster, lambda: False)
-        with pytest.raises(DriverError, match="does not lead any more"):
-            binder.bind(Order("a", "p", item["metadata"]["uid"], "n"))
+        with pytest.raises(DriverError, match="no longer leads"):
+            binder.bind(BindRequest("a", "p", item["metadata"]["uid"], "n"))
         assert not binder.uncertain
         everything_is_accounted_for(server, one)
         transport.close()

@@ -69,7 +69,7 @@ def test_the_leader_is_known_by_its_own_certificate(server: ApiServer, certifica
             eventually(lambda: ask(second.port, certificates) == 200, within=10, what="an answer of the leader")
         with extender(server, "three", elect=True, tls=tls(certificates, "other-server")) as third:
             # It asks the leader, but what the same CA has signed is not the leader's certificate.
-            eventually(lambda: "gave no answer" in answer(third.port, certificates)[1], within=10, what="a refusal")
+            eventually(lambda: "did not answer" in answer(third.port, certificates)[1], within=10, what="a refusal")
 
 
 def test_only_clients_with_a_certificate_may_ask(server: ApiServer, certificates: Path) -> None:

@@ -123,7 +123,7 @@ def test_two_binds_of_one_pod_at_once_end_in_one(server: ApiServer, one: Extende
     for thread in threads:
         thread.join()
     assert "" in found
-    assert {*found} <= {"", "the pod is being bound already; it is tried again"}
+    assert {*found} <= {"", "the pod is being bound already; it is retried"}
     assert len(ids(server, "p")) == 4
     everything_is_accounted_for(server, one)
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dra_driver.claims import repairer, standings
-from dra_driver.cli import kubelet_plugin
 from dra_driver.driver import NodeAgent
-from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.kube import watch
 from dra_driver.names import DRIVER_NAME
 from dra_driver.slices import publisher
-from dra_driver.topology.instance_types import resolve_emulation
-from tests.builders.agent import NODE, TOKEN, World, node
+from tests.builders.agent import NODE, World, agent_here, node
 from tests.doubles.kubelet import Claim
 from tests.eventually import eventually
 
@@ -32,7 +28,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     # The waits between watches depend on these two together: the server ends a watch after whole seconds only.
     seconds = watch.WATCH_SECONDS / FASTER
     assert seconds == 1
-    follow, publish = watch.Reflector.__init__.__kwdefaults__, publisher.Publisher.__init__.__kwdefaults__
+    follow, publish = watch.Reflector.__init__.__kwdefaults__, publisher.SliceController.__init__.__kwdefaults__
     assert follow is not None
     assert publish is not None
     monkeypatch.setitem(follow, "watch_seconds", seconds)
@@ -48,19 +44,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(world: World) -> NodeAgent:
-    write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
-    options = {
-        "node_name": NODE,
-        "cdi_root": str(world.cdi),
-        "registrar_dir": str(world.kubelet.registry_dir),
-        "plugins_dir": str(world.kubelet.plugins_dir),
-        "host_root": str(world.host),
-        "healthcheck_port": "-1",
-    }
-    settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
-    settings = replace(settings, rescan_seconds=settings.rescan_seconds / FASTER)
-    transport = world.server.transport(api_key={"BearerToken": f"Bearer {TOKEN}"})
-    agent = NodeAgent(settings, transport, lambda: None)
+    agent = agent_here(world, "trn2.48xlarge", faster=FASTER)
     agent.start()
     return agent
 

@@ -10,15 +10,16 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
-from kubernetes.client import Configuration
 
+from dra_driver.kube import api as api_module
+from dra_driver.kube.api import Collection, ResourceApi
+from dra_driver.kube.client import CONNECT_TIMEOUT, RestConfig, Transport
 from dra_driver.kube.errors import ApiError, Unreachable
-from dra_driver.kube.objects import Device, DeviceAttribute, ResourceSlice
-from dra_driver.kube.resources import ResourceApi
-from dra_driver.kube.transport import CONNECT_TIMEOUT, Transport
+from dra_driver.kube.types import RESOURCE_CLAIMS, Device, DeviceAttribute, ResourceSlice
 from dra_driver.slices.pool import pool
 from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
@@ -65,6 +66,14 @@ def test_lists_come_in_pages(server: ApiServer, api: ResourceApi) -> None:
     before = server.count("GET", "resourceclaims")
     assert len(api.list_claims()) == 1101
     assert server.count("GET", "resourceclaims") - before == 3
+
+
+def test_a_list_without_end_is_given_up(server: ApiServer, api: ResourceApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_module, "MAX_OBJECTS", 500)
+    for i in range(1000):
+        server.add_claim("ns", f"claim-{i}")
+    with pytest.raises(ApiError, match="more than 500 resourceclaims"):
+        api.list_claims()
 
 
 def test_a_missing_object_says_so_and_is_asked_for_once(server: ApiServer, api: ResourceApi) -> None:
@@ -140,6 +149,15 @@ def test_an_object_that_is_missing_in_an_older_version_settles_the_version() -> 
         assert api.version == "v1beta1"
 
 
+def test_every_collection_finds_the_version_that_is_served() -> None:
+    with ApiServer(versions=("v1beta1",)) as server:
+        server.add_claim("ns", "claim", uid="u")
+        claims = Collection(server.transport(), RESOURCE_CLAIMS)
+        assert claims.get("ns", "claim").metadata.uid == "u"
+        assert claims.version == "resource.k8s.io/v1beta1"
+        assert [claim.metadata.uid for claim in claims.list_all()[0]] == ["u"]
+
+
 def test_a_version_that_disappears_is_replaced() -> None:
     with ApiServer(versions=("v1beta1", "v1beta2")) as server:
         api = ResourceApi(server.transport())
@@ -188,11 +206,10 @@ def test_a_connection_may_take_no_longer_than_the_answer() -> None:
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(address)
-        configuration = Configuration()
-        configuration.host = f"http://127.0.0.1:{address[1]}"
+        config = RestConfig(server=f"http://127.0.0.1:{address[1]}")
         started = time.monotonic()
         with pytest.raises(Unreachable, match="no connection in time"):
-            Transport(configuration).request("PUT", "/api/v1/x", body={}, timeout=0.5)
+            Transport(config).request("PUT", "/api/v1/x", body={}, timeout=0.5)
         assert 0.4 < time.monotonic() - started < 2.0
 
 
@@ -209,7 +226,7 @@ def test_connecting_takes_no_longer_than_the_request_may() -> None:
             waiting = sockets.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
-        transport = Transport(Configuration(host=f"http://127.0.0.1:{full.getsockname()[1]}"))
+        transport = Transport(RestConfig(server=f"http://127.0.0.1:{full.getsockname()[1]}"))
         began = time.monotonic()
         with pytest.raises(Unreachable, match="no connection in time"):
             transport.request("GET", "/version", timeout=0.3)
@@ -356,7 +373,7 @@ def test_tokens_appear_in_no_log_and_no_error(
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         for token in ("se-cret", "se-cret\nX: y"):
-            transport = Transport(Configuration(host=server.url, api_key={"BearerToken": f"Bearer {token}"}))
+            transport = Transport(RestConfig(server=server.url, authorization=partial(str, f"Bearer {token}")))
             server.token = "another"
             with pytest.raises(ApiError) as caught:
                 transport.request("GET", "/version")
@@ -389,7 +406,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[ApiServer, str]]:
 
 def test_tls_connections_are_kept(secure: tuple[ApiServer, str]) -> None:
     server, certificate = secure
-    api = ResourceApi(server.transport(ssl_ca_cert=certificate))
+    api = ResourceApi(server.transport(ca_file=certificate))
     for _ in range(20):
         api.get_node("node-a")
     assert server.connections == 1
@@ -405,7 +422,7 @@ def test_an_untrusted_server_is_not_talked_to(secure: tuple[ApiServer, str]) -> 
 
 def test_a_stream_over_tls_ends_at_once_when_aborted(secure: tuple[ApiServer, str]) -> None:
     server, certificate = secure
-    check_abort(server.transport(ssl_ca_cert=certificate))
+    check_abort(server.transport(ca_file=certificate))
 
 
 # Streams

@@ -10,9 +10,9 @@ from typing import Any, Self
 import pytest
 
 from dra_driver.kube import watch
+from dra_driver.kube.api import ResourceApi, WatchEvent
 from dra_driver.kube.errors import Unreachable
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi, WatchEvent
+from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
 from dra_driver.util.backoff import Backoff
 from tests.doubles.apiserver.server import ApiServer

@@ -215,7 +215,7 @@ def test_requests_are_base_names_and_share_ids_are_for_v1(node: Node, messages: 
     assert node.unprepare(("ns", "c", UID), messages=messages)[UID].error == ""
 
 
-# -- the orders in which kubelet calls (X4, X5)
+# -- the orders in which kubelet calls: again while the first call runs, and for claims never prepared
 
 
 def test_unprepare_of_an_unknown_claim_succeeds(node: Node) -> None:

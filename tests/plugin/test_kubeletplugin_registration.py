@@ -541,7 +541,7 @@ def test_stop_may_be_called_twice_and_before_start(root: Path, driver: SampleDri
     assert plugin.wait(0)
 
 
-# -- kubelet 1.34.0 and 1.34.1 (T1, X8)
+# -- kubelet 1.34.0 and 1.34.1, which hang after half an hour without a call
 
 
 def test_an_idle_deadlock_of_kubelet_is_lasting_without_registering_anew(root: Path, driver: SampleDriver) -> None:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from dra_driver.host.inventory import Membership, ServerSet
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi
+from dra_driver.kube.api import ResourceApi
+from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
 from dra_driver.nodelabels.labels import KEYS, MODE, SERVER_ID, labels
 from dra_driver.nodelabels.writer import LabelWriter

@@ -148,7 +148,7 @@ def test_a_group_that_stays_incomplete_is_deleted_in_the_foreground_and_kept_off
         eventually(lambda: "deletionTimestamp" in pod(server, "four-0")["metadata"])
         assert pod(server, "four-0")["metadata"]["finalizers"] == ["foregroundDeletion"]
         assert (
-            "only 1 of its 4 pods got a node of s0 within 1 s; the group is made anew" in messages(server, "four-0")[1]
+            "only 1 of its 4 pods got a node of s0 within 1 s; the group is recreated" in messages(server, "four-0")[1]
         )
         server.store.delete("pods", "a/four-0")
         server.delete_claim("a", "four-0-node")
@@ -175,7 +175,7 @@ def test_a_group_for_whose_worker_the_scheduler_finds_no_node_is_made_anew_withi
         assert time.monotonic() - said > 10.0, "the scheduler backs off for so long before it looks again"
         assert messages(server, "four-0")[1].startswith(
             "the scheduler finds no node of s0 for four-0-3: 0/8 nodes are available: 4 Insufficient cpu.; "
-            "the group is made anew"
+            "the group is recreated"
         )
 
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dra_driver.kube.errors import Unreachable
-from dra_driver.kube.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, result, uid
+from tests.generators.effort import examples
 from tests.plugin.crashpoints import effects
 
 CHIPS: list[list[int | DeviceRequestAllocationResult]] = [
@@ -57,7 +58,7 @@ class Histories(RuleBasedStateMachine):
         for item in CLAIMS.values():
             self.instances[0].unprepare(item)
         node = self.instances[0]
-        node.repairer.tick()
+        node.repairer.reconcile()
         everything = self.api.put(claim(99, range(16), pods=["pod-99"]))
         assert len(node.prepare(everything)) == 16, "a chip was lost"
         node.unprepare(everything)
@@ -123,7 +124,7 @@ class Histories(RuleBasedStateMachine):
     def repair(self, which: int, kill_at: int | None) -> None:
         node = self.instances[which]
         try:
-            self.survives(node.repairer.tick, kill_at, which)
+            self.survives(node.repairer.reconcile, kill_at, which)
         except Killed:
             return
         self.visible = {number for number in self.promised if number in self.visible or self.readable(number)}
@@ -199,7 +200,9 @@ class Histories(RuleBasedStateMachine):
                 for number in self.promised:
                     for chip in _exclusive(CLAIMS[number]):
                         holder = held.holder(chip)
-                        assert (holder is not None and holder.uid == uid(number)) or held.doubtful(chip, but="")
+                        assert (holder is not None and holder.uid == uid(number)) or held.quarantined_holder(
+                            chip, exclude=""
+                        )
 
     @invariant()
     def nothing_is_held_that_kubelet_never_began(self) -> None:
@@ -234,6 +237,6 @@ def _chips(of: DeviceRequestAllocationResult) -> list[int]:
 
 
 Histories.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(100), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestHistories = Histories.TestCase

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.claims import repairer
-from dra_driver.claims.held import Held
+from dra_driver.claims.held import PreparedClaims
 from dra_driver.claims.standings import CHECK_AGAIN, CHECK_DOUBTFUL
 from dra_driver.kube.errors import DecodeError, Unreachable
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, host, result, uid, without
 from tests.eventually import eventually
@@ -29,7 +29,7 @@ def node(tmp_path: Path, api: ApiServer) -> Node:
 
 
 def kinds(node: Node) -> list[tuple[str, str]]:
-    return [(repair.kind, repair.uid) for repair in node.repairer.tick()]
+    return [(repair.kind, repair.uid) for repair in node.repairer.reconcile()]
 
 
 def later(node: Node, seconds: float) -> list[tuple[str, str]]:
@@ -115,6 +115,19 @@ def test_the_spec_of_a_vanished_chip_is_withdrawn_until_it_is_back(node: Node, a
     assert node.journaled() == {uid(1): (4,)}
     node.inventory = host()
     assert kinds(node) == [("write-spec", uid(1))]
+
+
+def test_a_file_that_a_loss_of_power_brought_back_is_released_at_the_first_word(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4, 5]))
+    node.prepare(item)
+    content = node.journal_file(item).read_bytes()
+    node.unprepare(item)
+    api.delete(item)
+    node.reboot()
+    node.journal_file(item).write_bytes(content)  # its removal had not reached the disk
+    node.restart()
+    assert [repair.kind for repair in node.repairer.reconcile()] == ["release"]
+    assert node.journaled() == {}
 
 
 def test_a_claim_of_an_earlier_boot_that_is_gone_is_released_at_the_first_word(node: Node, api: ApiServer) -> None:
@@ -410,7 +423,7 @@ def test_a_failure_that_nobody_foresaw_does_not_end_repair(
     node.cdi.remove(uid(1))
     real, failures = node.journal.verify, [RuntimeError("odd"), RuntimeError("odd")]
 
-    def verify() -> Held:
+    def verify() -> PreparedClaims:
         if failures:
             raise failures.pop()
         return real()

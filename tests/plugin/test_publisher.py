@@ -61,14 +61,14 @@ def test_an_unchanged_node_is_written_once_in_its_life(server: ApiServer) -> Non
     for _ in range(3):
         with publishing(server, chips(4)) as publisher:
             publisher.set_desired(chips(4))
-            publisher.poke("registered")
+            publisher.trigger("registered")
             settle(server)
     assert server.writes() == 1
 
 
 def test_nothing_is_written_before_the_devices_are_known(server: ApiServer) -> None:
     with publishing(server) as publisher:
-        publisher.poke("registered")
+        publisher.trigger("registered")
         time.sleep(0.1)
         assert server.requests == []
         assert not publisher.status.published
@@ -105,7 +105,7 @@ def test_stopping_leaves_the_slices_and_is_prompt(server: ApiServer) -> None:
         assert time.monotonic() - started < 1.0
         server.wipe_slices(NODE)
         publisher.set_desired(chips(2))
-        publisher.poke("registered")
+        publisher.trigger("registered")
         time.sleep(0.2)
         assert server.slices() == []
         assert server.writes() == 1
@@ -131,7 +131,7 @@ def test_wiped_slices_are_back_without_a_watch_when_kubelet_registers_us(server:
         server.fail(500, times=10_000, watch=True)
         server.cut()
         server.wipe_slices(NODE)
-        publisher.poke("registered with kubelet")
+        publisher.trigger("registered with kubelet")
         eventually(lambda: len(published(server)) == 4, within=2.0)
 
 
@@ -221,7 +221,7 @@ def test_a_recreated_node_gets_its_slices_back_with_the_right_owner(server: ApiS
         settle(server)
         server.store.delete("nodes", NODE)
         server.add_node(NODE, uid="new-node-uid")
-        publisher.poke("the Node object changed")
+        publisher.trigger("the Node object changed")
         eventually(lambda: server.slices()[0]["metadata"]["ownerReferences"][0]["uid"] == "new-node-uid")
         server.store.delete("nodes", NODE)
         server.add_node(NODE, uid="third-uid")
@@ -310,7 +310,7 @@ def test_a_throttling_server_is_left_alone_as_long_as_it_asks(server: ApiServer)
     with publishing(server) as publisher:
         publisher.set_desired(chips(4))
         eventually(lambda: publisher.status.errors == 1)
-        publisher.poke("impatience")
+        publisher.trigger("impatience")
         publisher.set_desired(chips(5))
         assert publisher.wait_published(5.0)
         refused, accepted = (request.at for request in server.requests if request.method == "POST")

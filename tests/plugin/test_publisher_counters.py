@@ -13,7 +13,7 @@ from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.chips import chips_of
 from dra_driver.slices.devices import devices
-from dra_driver.slices.publisher import Publisher
+from dra_driver.slices.publisher import SliceController
 from tests.builders.publisher import NODE, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -36,7 +36,7 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
-def ask_for(publisher: Publisher, layout: Any = "both") -> None:
+def ask_for(publisher: SliceController, layout: Any = "both") -> None:
     publisher.set_desired(devices(HOST, layout), devices(HOST, "node"))
 
 
@@ -84,7 +84,7 @@ def test_node_and_chips_are_published_with_counters_on_a_server_that_keeps_them(
         assert len(first["spec"]["sharedCounters"][0]["counters"]) == 16
         assert len(second["spec"]["devices"][-1]["consumesCounters"][0]["counters"]) == 16
         assert publisher.status.fallback == ""
-        publisher.poke("again")
+        publisher.trigger("again")
         time.sleep(0.3)
         assert server.writes() == 2
     no_chip_was_ever_offered_twice(server)
@@ -123,7 +123,7 @@ def test_a_server_that_drops_counters_gets_the_node_alone(
         assert "DRAPartitionableDevices" in publisher.status.fallback
         assert "DRAPartitionableDevices" in caplog.text
         writes = server.writes()
-        publisher.poke("again")
+        publisher.trigger("again")
         time.sleep(0.3)
         assert server.writes() == writes, "it does not try again and again"
     if DROPPED[0] in dropped:  # as one feature gate does it: seen in the slice that is written before any device

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dra_driver.kube.objects import DeviceCapacity
+from dra_driver.kube.types import DeviceCapacity
 from tests.builders.publisher import NODE, chips, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
@@ -41,7 +41,7 @@ def test_a_server_upgrade_changes_the_version_and_writes_nothing() -> None:
         with publishing(server, chips(4)) as publisher:
             server.versions = ("v1",)
             server.cut()
-            publisher.poke("registered")
+            publisher.trigger("registered")
             eventually(lambda: server.count("GET", "/v1/resourceslices", watch=True))
             time.sleep(0.2)
             assert server.writes() == 1
@@ -54,14 +54,14 @@ def test_fields_that_the_server_drops_are_named_once_and_not_sent_again(caplog: 
         server.add_node(NODE)
         with publishing(server, devices) as publisher:
             for reason in ("once", "twice"):
-                publisher.poke(reason)
+                publisher.trigger(reason)
                 time.sleep(0.2)
             assert server.writes() == 1
             assert publisher.status.published
             assert publisher.status.dropped_fields == ("devices[].capacity",)
             publisher.set_desired(devices[:2])
             eventually(lambda: len(published(server)) == 2)
-            publisher.poke("again")
+            publisher.trigger("again")
             time.sleep(0.2)
             assert server.writes() == 2
     assert "devices[].capacity" in caplog.text
@@ -86,7 +86,7 @@ def test_fields_that_the_server_adds_by_itself_are_no_reason_to_write_again() ->
         server.add_node(NODE)
         with publishing(server, chips(2)) as publisher:
             for _ in range(3):
-                publisher.poke("again")
+                publisher.trigger("again")
                 time.sleep(0.1)
             assert server.writes() == 1
             assert publisher.status.published

@@ -1,4 +1,4 @@
-"""Members of a group find their places over real sockets, whatever comes late, twice, wrongly, or not at all."""
+"""Members of a group find their ranks over real sockets, whatever comes late, twice, wrongly, or not at all."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from dra_driver.ultraserver.rendezvous import leader as leader_side
 from dra_driver.ultraserver.rendezvous import worker as worker_side
 from dra_driver.ultraserver.rendezvous.leader import lead, listen
 from dra_driver.ultraserver.rendezvous.roster import (
-    HELLO_LIMIT,
+    MAX_HELLO_BYTES,
     Confirmed,
     GroupError,
     Hello,
     Member,
-    Placed,
     Progress,
+    Ranks,
+    RankTable,
     Refused,
-    Table,
     from_leader,
     line_of,
 )
@@ -53,7 +53,7 @@ class Group:
         self.pool = pool
         self.listener = listen("127.0.0.1", 0)
         self.port: int = self.listener.getsockname()[1]
-        self.kept: dict[int, Table] = {}
+        self.kept: dict[int, RankTable] = {}
         self.said: dict[int, list[str]] = {index: [] for index in range(size)}
 
     def member(self, index: int) -> Member:
@@ -97,7 +97,7 @@ class Group:
         expected = list(range(self.size)) if self.nodes == 1 else list(range(self.size))[::-1]
         assert [member.index for member in self.kept[0].members] == expected
 
-    def _ends(self, index: int) -> tuple[Callable[[Table], None], Callable[[str], None]]:
+    def _ends(self, index: int) -> tuple[Callable[[RankTable], None], Callable[[str], None]]:
         return (lambda table: self.kept.__setitem__(index, table)), self.said[index].append
 
 
@@ -173,7 +173,7 @@ def test_a_second_worker_of_one_index_is_refused_and_the_group_goes_on(make: Mak
     futures = [group.lead(), group.follow(1), group.follow(2)]
     group.wait_said(0, "waiting for worker 3")
     other = Member(1, "impostor", SERVERS[0], 2)
-    assert "worker 1 (impostor) comes second: worker 1 (h1) is there" in outcome(group.follow(1, own=other))
+    assert "worker 1 (impostor) is a duplicate: worker 1 (h1) is there" in outcome(group.follow(1, own=other))
     futures.append(group.follow(3))
     for future in futures:
         future.result(SOON)
@@ -198,7 +198,7 @@ def test_the_leader_answers_again_until_a_worker_has_confirmed(make: Make) -> No
     for _ in range(2):  # killed each time between the table and the confirmation
         with group.connect() as killed:
             killed.sendall(line_of(group.hello(group.member(1))))
-            assert read_answer(killed) == Placed([group.member(1), group.member(0)])
+            assert read_answer(killed) == Ranks([group.member(1), group.member(0)])
     assert not leader.done()
     group.follow(1).result(SOON)
     leader.result(SOON)
@@ -210,9 +210,9 @@ def test_a_started_group_takes_no_other_worker_instead(make: Make) -> None:
     leader = group.lead()
     with group.connect() as killed:
         killed.sendall(line_of(group.hello(group.member(1))))
-        assert isinstance(read_answer(killed), Placed)
+        assert isinstance(read_answer(killed), Ranks)
     moved = Member(1, "h1", SERVERS[1], 0)
-    assert "the whole group is made anew" in outcome(group.follow(1, own=moved))
+    assert "the whole group is recreated" in outcome(group.follow(1, own=moved))
     group.follow(1).result(SOON)
     leader.result(SOON)
 
@@ -222,8 +222,8 @@ HOSTILE = [
     b"\n",
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     b"\x16\x03\x01\x02\x00\n",
-    b"[" * (HELLO_LIMIT - 1) + b"\n",
-    b"x" * (8 * HELLO_LIMIT),
+    b"[" * (MAX_HELLO_BYTES - 1) + b"\n",
+    b"x" * (8 * MAX_HELLO_BYTES),
     line_of(Confirmed()),
     line_of(Hello(Member(0, "h0", SERVERS[0], 1), 2, 2)),
     line_of(Hello(Member(7, "h7", SERVERS[0], 1), 2, 2)),
@@ -265,14 +265,14 @@ def test_when_a_worker_never_comes_all_end_with_its_number(make: Make) -> None:
     group = make(4, 4)
     futures = [group.lead(within=1.5), group.follow(1), group.follow(2)]
     for text in [outcome(future) for future in futures]:
-        assert "3 of 4 members: waiting for worker 3, but 1.5 s are over; the group cannot start" in text
+        assert "3 of 4 members: waiting for worker 3, but 1.5 s have passed; the group cannot start" in text
     assert group.kept == {}
 
 
 def test_a_worker_without_a_leader_ends_with_what_it_last_saw(make: Make) -> None:
     group = make(2, 2)
     group.listener.close()
-    assert "0.5 s are over without a place" in (text := outcome(group.follow(1, within=0.5)))
+    assert "0.5 s have passed without a rank" in (text := outcome(group.follow(1, within=0.5)))
     assert "cannot be reached yet" in text
 
 
@@ -280,7 +280,7 @@ def test_a_worker_without_a_leader_ends_with_what_it_last_saw(make: Make) -> Non
     ("server", "node", "text"),
     [
         (SERVERS[1], 1, "1 of the group's members, and 4 must be together: worker 2 (h2)"),
-        ("0" * 16, 1, "worker 2 (h2) is on a node that is part of no set of 4 nodes"),
+        ("0" * 16, 1, "worker 2 (h2) is on a node that is not part of a set of 4 nodes"),
         (SERVERS[0], 0, "have the same node id"),
     ],
 )
@@ -298,17 +298,17 @@ def test_a_worker_in_the_wrong_place_stops_everybody_with_the_reason(
 def test_a_leader_that_talks_nonsense_is_asked_again(make: Make) -> None:
     group = make(2, 2)
     worker = group.follow(1)
-    answers = [b"SSH-2.0-x\r\n", b"x" * 2_000_000, line_of(Placed([group.member(0)])), b""]
+    answers = [b"SSH-2.0-x\r\n", b"x" * 2_000_000, line_of(Ranks([group.member(0)])), b""]
     for answer in answers:
         connection, _ = group.listener.accept()
         with connection:
             connection.settimeout(SOON)
-            assert connection.recv(HELLO_LIMIT)
+            assert connection.recv(MAX_HELLO_BYTES)
             # It may hang up before all of a long line is sent.
-            connection.sendall(answer) if len(answer) < HELLO_LIMIT else connection.send(answer)
+            connection.sendall(answer) if len(answer) < MAX_HELLO_BYTES else connection.send(answer)
     connection, _ = group.listener.accept()
     with connection:
-        assert connection.recv(HELLO_LIMIT)
+        assert connection.recv(MAX_HELLO_BYTES)
         connection.sendall(line_of(Refused("no\x1b[2J")))
         assert outcome(worker) == "no?[2J"
 

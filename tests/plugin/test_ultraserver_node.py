@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dra_driver.host.emulated_servers import Servers
 from dra_driver.host.emulator import EmulationOptions, write_host
 from dra_driver.names import DRIVER_NAME, NODE_DEVICE
-from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.topology.ultraserver import Mode
-from tests.builders.agent import NODE, Agent, World, agent, node
+from tests.builders.agent import NODE, THIRD, TRN2U, Agent, World, agent, agent_on_host, third_of_four
 from tests.doubles.kubelet import Claim, Device, KubeletError
 from tests.eventually import eventually
 
-TRN2U = resolve_emulation("trn2u.48xlarge")
-THIRD = Servers.parse("2x4").options(TRN2U, 3)
 ELECTING = EmulationOptions(busy=True)
 SERVER, PAIR = "1a2b3c4d5e6f7081", "1a2b3c4d5e6f7080"
 FOUR_NODES = {
@@ -32,15 +26,8 @@ FOUR_NODES = {
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """The third node of a server, as its kernel driver shows it; no agent yet."""
-    with tempfile.TemporaryDirectory(prefix="u-") as name, node(Path(name)) as made:
-        write_host(made.host, TRN2U, THIRD)
+    with third_of_four() as made:
         yield made
-
-
-def started(world: World, *options: str) -> Any:
-    """An agent that reads the host as it is, and does not write one."""
-    return agent(world, "--emulate", "", "--host-root", str(world.host), *options)
 
 
 def claim(world: World, nodes: int | None, name: str = "claim", device: str = NODE_DEVICE) -> Claim:
@@ -79,7 +66,7 @@ def settled(running: Agent, text: str) -> None:
 
 
 def test_a_whole_node_is_prepared_with_all_chips_and_its_place_in_the_server(world: World) -> None:
-    with started(world) as running:
+    with agent_on_host(world) as running:
         running.ready()
         eventually(lambda: world.offered() == [NODE_DEVICE], what="the node device")
         (device,) = prepared(world, claim(world, 4))
@@ -98,7 +85,7 @@ def test_a_whole_node_is_prepared_with_all_chips_and_its_place_in_the_server(wor
 
 def test_a_pod_of_before_the_election_waits_and_starts_when_it_has_ended(world: World) -> None:
     write_host(world.host, TRN2U, ELECTING)
-    with started(world) as running:
+    with agent_on_host(world) as running:
         running.ready()
         wanted = claim(world, 4)
         with pytest.raises(KubeletError, match="the nodes of this UltraServer are still finding each other"):
@@ -111,7 +98,7 @@ def test_a_pod_of_before_the_election_waits_and_starts_when_it_has_ended(world: 
 
 
 def test_a_pod_is_told_the_place_of_its_preparation_not_that_of_the_last_scan(world: World) -> None:
-    with started(world, "--rescan-seconds", "3600") as running:
+    with agent_on_host(world, "--rescan-seconds", "3600") as running:
         running.ready()
         write_host(world.host, TRN2U, ELECTING)
         wanted = claim(world, 4)
@@ -123,7 +110,7 @@ def test_a_pod_is_told_the_place_of_its_preparation_not_that_of_the_last_scan(wo
 
 
 def test_a_mode_that_is_lost_after_the_start_is_refused_with_those_that_are_left(world: World) -> None:
-    with started(world) as running:
+    with agent_on_host(world) as running:
         running.ready()
         write_host(world.host, TRN2U, EmulationOptions(ultraserver_modes=(Mode.X2H, Mode.X1), node_ids={2: 1}))
         settled(running, "ultraserver-incomplete")
@@ -138,14 +125,14 @@ def test_a_mode_that_is_lost_after_the_start_is_refused_with_those_that_are_left
 
 def test_a_restart_and_an_election_change_nothing_for_a_prepared_claim(world: World) -> None:
     wanted = claim(world, 4)
-    with started(world) as running:
+    with agent_on_host(world) as running:
         running.ready()
         first = prepared(world, wanted)
         running.kill()
     write_host(world.host, TRN2U, ELECTING)
     shutil.rmtree(world.cdi)
     world.kubelet.restart()  # it then asks again for what it has prepared
-    with started(world) as running:
+    with agent_on_host(world) as running:
         running.ready()
         assert prepared(world, wanted) == first
         assert environment(world) == FOUR_NODES
@@ -155,7 +142,7 @@ def test_a_restart_and_an_election_change_nothing_for_a_prepared_claim(world: Wo
 
 
 def test_an_election_costs_two_writes_and_the_node_stays_on_offer(world: World) -> None:
-    with started(world) as running:
+    with agent_on_host(world) as running:
         running.ready()
         eventually(lambda: world.offered() == [NODE_DEVICE], what="the node device")
         writes, slices = world.server.writes(), world.server.slices()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.allocation import TYPE, Figures, cold, fill, room_on_the_last_node, text
 
-from dra_driver.simulator.manifests import emulated
+from dra_driver.simulator.emulated_nodes import emulated
 
 
 def test_a_full_cluster_has_four_claims_on_each_node() -> None:

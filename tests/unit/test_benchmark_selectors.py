@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from bench.selectors import SELECTORS, Figures, device, text
 
-from dra_driver.simulator.cel import compile  # noqa: A004 # the usual word for it
+from dra_driver.cel import compile  # noqa: A004 # the usual word for it
 
 
 @pytest.mark.parametrize("selector", SELECTORS)

@@ -15,8 +15,9 @@ from celpy.evaluation import CELEvalError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.simulator.cel import CelDevice, CelError, compile  # noqa: A004 # the usual word for it
+from dra_driver.cel import CelDevice, CelError, compile  # noqa: A004 # the usual word for it
 from tests.generators.cel_expressions import COMMON, expression
+from tests.generators.effort import examples
 
 # Making an environment raises the recursion limit of the whole process; here it must stay what it is.
 LIMIT = sys.getrecursionlimit()
@@ -54,7 +55,7 @@ def ours(text: str) -> object:
         return "error" if error.kind == "runtime" else str(error)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 4))
 def test_random_expressions_have_the_value_that_celpy_gives_them(random: Random, depth: int) -> None:
     text = expression(random, "bool", depth, COMMON)

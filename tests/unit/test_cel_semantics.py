@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.objects import Device, DeviceAttribute, DeviceCapacity
-from dra_driver.simulator.cel import (
+from dra_driver.cel import (
     CelDevice,
     CelError,
-    Environment,
+    KubernetesRelease,
     Position,
-    Quantity,
     UnsupportedError,
     compile,  # noqa: A004 # the usual word for it
 )
+from dra_driver.kube.types import Device, DeviceAttribute, DeviceCapacity
+from dra_driver.quantity import parse
 
 DRIVER = "dra.example.com"
 DEVICE = CelDevice.of(
@@ -75,11 +75,7 @@ def failure(expression: str, device: CelDevice = DEVICE) -> CelError:
         ('device.attributes.all(domain, device.attributes[domain].exists(id, id == "cores"))', True),
         ('device.attributes.exists(domain, ids, "type" in ids && domain.endsWith("com"))', True),
         ("device.allowMultipleAllocations", False),
-        ('ip("10.1.2.3").family() == 4 && cidr("10.0.0.0/8").containsIP("10.1.2.3")', True),
-        ('url("https://a.io:8080/b?c=d").getPort() == "8080"', True),
         ("sets.equivalent([1, 2, 2], [2, 1])", True),
-        ("'%s-%d'.format(['a', 7]) == 'a-7'", True),
-        ("!format.dns1123Label().validate('a-b').hasValue()", True),
     ],
 )
 def test_a_selector_has_its_value(expression: str, expected: bool) -> None:
@@ -223,8 +219,11 @@ def test_text_that_never_ends_is_refused_at_once() -> None:
     [
         ('duration("1s") < duration("2s")', "does not have duration()"),
         ('device.attributes["a"].b.getHours() == 0', "does not have getHours()"),
-        ('"%e".format([1.5]) == ""', "%e is not simulated"),
-        ('"%f".format([1e20]) == ""', "%f of a number of 1e15 or more"),
+        ('ip("10.1.2.3").family() == 4 && cidr("10.0.0.0/8").containsIP("10.1.2.3")', "does not have ip()"),
+        ("type(device) == net.CIDR", "does not have the type net.CIDR"),
+        ('url("https://a.io:8080/b?c=d").getPort() == "8080"', "does not have url()"),
+        ("'%s-%d'.format(['a', 7]) == 'a-7'", "does not have format()"),
+        ("!format.dns1123Label().validate('a-b').hasValue()", "does not have format.dns1123Label()"),
         ("google.protobuf.Int64Value{value: 5} == 5", "no value of type google.protobuf.Int64Value"),
         ("kubernetes.DRADevice{} == device", "no value of type kubernetes.DRADevice"),
         ('quantity("1e5000").isInteger()', "more than 1000 digits"),
@@ -239,9 +238,9 @@ def test_what_is_not_simulated_says_so(expression: str, message: str) -> None:
 
 def test_a_quantity_that_1_36_changes_by_adding_is_not_simulated() -> None:
     expression = 'sign(quantity("1234567890123456789").add(1)) == 1'
-    assert compile(expression, Environment("1.37")).matches(DEVICE)
+    assert compile(expression, KubernetesRelease("1.37")).matches(DEVICE)
     with pytest.raises(UnsupportedError, match="changes the quantity"):
-        compile(expression, Environment("1.36")).matches(DEVICE)
+        compile(expression, KubernetesRelease("1.36")).matches(DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +248,9 @@ def test_a_quantity_that_1_36_changes_by_adding_is_not_simulated() -> None:
     [f"device.attributes.`{DRIVER}`.oneBool", f"device.attributes.?`{DRIVER}`.oneBool.orValue(false)"],
 )
 def test_fields_in_back_quotes_came_with_1_37(expression: str) -> None:
-    assert compile(expression, Environment("1.37")).matches(DEVICE)
+    assert compile(expression, KubernetesRelease("1.37")).matches(DEVICE)
     with pytest.raises(CelError, match="unsupported syntax"):
-        compile(expression, Environment("1.36"))
+        compile(expression, KubernetesRelease("1.36"))
 
 
 def test_an_attribute_that_selectors_cannot_have_fails_the_device() -> None:
@@ -330,6 +329,6 @@ def test_any_series_of_tokens_compiles_or_is_refused(tokens: list[str]) -> None:
 
 @given(st.integers(-(2**40), 2**40), st.sampled_from(["", "m", "k", "Ki", "M", "Mi", "Gi", "e3", "E-3", "n"]))
 def test_quantities_add_up(number: int, suffix: str) -> None:
-    quantity = Quantity.parse(f"{number}{suffix}")
+    quantity = parse(f"{number}{suffix}")
     assert quantity.add(quantity).sub(quantity).nanos == quantity.nanos
-    assert Quantity.parse(f"{number}.0{suffix}").nanos == quantity.nanos
+    assert parse(f"{number}.0{suffix}").nanos == quantity.nanos

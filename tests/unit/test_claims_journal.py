@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 
 from dra_driver.cdi.directory import SpecDirectory
-from dra_driver.claims.edits import edits
+from dra_driver.claims.edits import cdi_spec
 from dra_driver.claims.journal import Journal
 from dra_driver.claims.lock import StateLock
 from dra_driver.claims.plan import Plan
 from dra_driver.claims.values import ChipNode, PlannedDevice
 from dra_driver.names import CDI_KIND
+from dra_driver.util import files
 from dra_driver.util.errors import DriverError
+from dra_driver.util.files import DirectorySync
 from tests.builders.claims import uid
 
 
@@ -213,8 +215,8 @@ def test_an_unreadable_file_is_moved_aside_and_never_stops_the_others(
     assert "cannot be read" in caplog.text
     with fresh.locked() as found:
         assert found.quarantined[uid(1)].chips is None
-        assert found.doubtful(9, but=uid(2)) is not None
-        assert found.doubtful(9, but=uid(1)) is None
+        assert found.quarantined_holder(9, exclude=uid(2)) is not None
+        assert found.quarantined_holder(9, exclude=uid(1)) is None
     assert not path.exists()
     assert (directory / "quarantine" / path.name).read_bytes() == content
     assert held(Journal(directory)) == {"claim-2": (5,)}, "it stays so over a restart"
@@ -235,11 +237,11 @@ def test_what_else_tells_its_chips_bounds_what_is_held_back(directory: Path) -> 
     put(Journal(directory), made(1, 4))
     corrupt(Journal(directory), 1)
     cdi = SpecDirectory(directory.parent / "cdi", CDI_KIND)
-    cdi.write(uid(1), edits(made(1, 4)))
+    cdi.write(uid(1), cdi_spec(made(1, 4)))
     fresh = Journal(directory, cdi=cdi)
     with fresh.locked() as found:
-        assert found.doubtful(4, but="") is not None
-        assert found.doubtful(5, but="") is None
+        assert found.quarantined_holder(4, exclude="") is not None
+        assert found.quarantined_holder(5, exclude="") is None
 
 
 def test_what_the_api_server_told_outlives_another_instances_change(directory: Path) -> None:
@@ -457,7 +459,7 @@ def test_counting_neither_waits_for_the_lock_nor_touches_a_file(journal: Journal
 def test_a_claim_whose_spec_no_file_explains_is_held_back_as_its_spec_tells(tmp_path: Path) -> None:
     cdi = SpecDirectory(tmp_path / "cdi", CDI_KIND)
     plan = made(1, 4, 5)
-    cdi.write(plan.uid, edits(plan))
+    cdi.write(plan.uid, cdi_spec(plan))
     with Journal(tmp_path / "state", cdi=cdi).locked() as found:
         assert found.quarantined[uid(1)].chips == frozenset({4, 5})
         assert found.quarantined[uid(1)].reason == "it is missing"
@@ -517,7 +519,7 @@ def test_a_lock_that_cannot_be_had_is_a_problem_until_it_can(journal: Journal, d
 
 
 def test_content_reaches_the_disk_before_its_name_and_the_name_before_the_reply(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(journal, made(1, 4))
     seen: list[str] = []
@@ -538,4 +540,60 @@ def test_content_reaches_the_disk_before_its_name_and_the_name_before_the_reply(
     assert [step for step in seen if step != "unlink"] == ["write", "fsync", "replace", "fsync directory"]
     seen.clear()
     remove(journal, 2)
-    assert seen == ["unlink", "fsync directory"]
+    assert seen == ["unlink"], "a file that comes back after a loss of power is one of an earlier boot"
+    seen.clear()
+    without_boot = Journal(directory)
+    remove(without_boot, 1)
+    assert seen == ["unlink", "fsync directory"], "nothing else could tell that it is one of an earlier boot"
+
+
+def test_calls_that_wait_together_share_one_sync_of_the_directory(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = DirectorySync(directory)
+    first_runs, go_on = threading.Event(), threading.Event()
+    syncs: list[Path] = []
+
+    def slow(path: Path) -> None:
+        syncs.append(path)
+        first_runs.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(files, "sync_directory", slow)
+
+    def change() -> None:
+        names.changed()
+        told.release()
+        names.settle()
+
+    told = threading.Semaphore(0)
+    threads = [threading.Thread(target=change) for _ in range(5)]
+    threads[0].start()
+    assert first_runs.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    for _ in threads:
+        assert told.acquire(timeout=10)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(syncs) == 2, "the first one alone, then one for all that came while it ran"
+    names.settle()
+    assert len(syncs) == 2
+
+
+def test_a_name_that_could_not_be_synced_is_synced_by_the_next_call(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "sync_directory", full)
+        with pytest.raises(DriverError, match="cannot sync"):
+            put(journal, made(1, 4))
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_directory", synced.append)
+    put(journal, made(1, 4))
+    assert len(synced) == 1, "the retry finds the file written and its name not yet certain"
+    assert journal.unwritable is None

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.edits import edits, shown_in
-from dra_driver.claims.held import Held
-from dra_driver.claims.plan import Plan, Refusal, plan
+from dra_driver.claims.edits import cdi_spec, shown_in
+from dra_driver.claims.held import PreparedClaims
+from dra_driver.claims.plan import Plan, PrepareError, plan
 from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS
 from dra_driver.claims.values import Entry
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from dra_driver.slices.chips import chips_of, host_chips
 from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, result, uid, without
@@ -26,11 +26,11 @@ def whole(number: int = 1) -> ResourceClaim:
 
 
 def made(item: ResourceClaim, inventory: NodeInventory, *held: Plan) -> Plan:
-    return plan(item, inventory, Held(Entry(one) for one in held), SETTINGS)
+    return plan(item, inventory, PreparedClaims(Entry(one) for one in held), SETTINGS)
 
 
 def refusal(item: ResourceClaim, inventory: NodeInventory, *held: Plan) -> str:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(PrepareError) as caught:
         made(item, inventory, *held)
     return str(caught.value)
 
@@ -39,7 +39,7 @@ def test_a_whole_node_is_all_chips_of_the_host() -> None:
     planned = made(whole(), host(instance_type=TRN2U))
     assert planned.held_chips == ALL
     assert {node.chip: number for number, node in planned.nodes.items()} == {chip: chip for chip in ALL}
-    (device,) = edits(planned).devices
+    (device,) = cdi_spec(planned).devices
     assert len(device.container_edits.device_nodes) == 16
 
 
@@ -79,7 +79,7 @@ def test_a_node_and_a_chip_of_it_in_one_claim_are_refused_with_the_selector_to_u
 
 
 def test_the_cdi_spec_tells_what_a_node_claim_holds() -> None:
-    spec = edits(made(whole(), host(instance_type=TRN2U)))
+    spec = cdi_spec(made(whole(), host(instance_type=TRN2U)))
     assert shown_in(spec, uid(1)) == {chip: chip for chip in ALL}
     assert shown_in(spec, uid(2)) is None
 
@@ -113,7 +113,7 @@ def test_a_node_claim_without_file_and_spec_is_known_from_the_api_server(node: N
     item = node.api.put(whole())
     node.prepare(item)
     spoil(node, item, spec=True)
-    assert [repair.kind for repair in node.repairer.tick()] == ["learn"]
+    assert [repair.kind for repair in node.repairer.reconcile()] == ["learn"]
     with node.journal.locked() as held:
         assert held.quarantined[uid(1)].chips == frozenset(ALL)
 
@@ -123,7 +123,7 @@ def test_nothing_is_freed_while_the_chips_of_the_node_are_not_known(node: Node) 
     node.prepare(item)
     node.inventory = host(0, instance_type=None)
     spoil(node, item, spec=True)
-    assert node.repairer.tick() == []
+    assert node.repairer.reconcile() == []
     with node.journal.locked() as held:
         assert held.quarantined[uid(1)].chips is None
 
@@ -135,7 +135,7 @@ def test_a_node_claim_that_is_gone_for_long_frees_its_spoiled_file(node: Node) -
     node.api.delete(item)
     kinds: list[str] = []
     for _ in range(GONE_CHECKS + 1):
-        kinds += [repair.kind for repair in node.repairer.tick()]
+        kinds += [repair.kind for repair in node.repairer.reconcile()]
         node.now += GONE_SECONDS / (GONE_CHECKS - 1)
     assert kinds == ["release"]
     assert node.spec(item) is None

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.claims.held import Held, Quarantined
-from dra_driver.claims.numbering import ConsumersUnknown, clashing
+from dra_driver.claims.held import PreparedClaims, Quarantined
+from dra_driver.claims.numbering import ConsumersUnknown, number_conflicts
 from dra_driver.claims.plan import Plan, PlanSettings, plan, users
 from dra_driver.claims.values import Consumers, Entry
-from dra_driver.kube.objects import ResourceClaim, ResourceClaimConsumerReference
+from dra_driver.kube.types import ResourceClaim, ResourceClaimConsumerReference
 from tests.builders.claims import SETTINGS, claim, config, host, neuron_config, result, uid
 
 HOST = replace(SETTINGS, device_numbering="host")
@@ -20,7 +20,7 @@ HOST = replace(SETTINGS, device_numbering="host")
 def made(
     item: ResourceClaim, *held: Plan, consumers: Consumers | None = None, settings: PlanSettings = SETTINGS
 ) -> Plan:
-    return plan(item, host(), Held(Entry(one) for one in held), settings, consumers)
+    return plan(item, host(), PreparedClaims(Entry(one) for one in held), settings, consumers)
 
 
 def numbers(of: Plan) -> dict[int, int]:
@@ -138,7 +138,7 @@ def test_claims_of_a_pod_with_different_logical_core_sizes_are_warned_about() ->
 
 def test_a_claim_with_an_unreadable_file_gets_its_numbers_again_and_others_keep_clear_of_them() -> None:
     quarantined = Quarantined(uid(1), "x", "empty", frozenset({4, 5}), {2: 4, 3: 5})
-    held = Held((), [quarantined])
+    held = PreparedClaims((), [quarantined])
     assert numbers(plan(own(1, [4, 5], "a"), host(), held, SETTINGS)) == {4: 2, 5: 3}
     assert numbers(plan(own(2, [0, 1], "b"), host(), held, SETTINGS)) == {0: 0, 1: 1}
     assert numbers(plan(own(2, [0, 1, 2], "b"), host(), held, SETTINGS)) == {0: 4, 1: 5, 2: 6}
@@ -182,4 +182,4 @@ def test_claims_that_a_pod_uses_never_show_two_chips_under_one_number(
         for other in items:
             common = (users(one) or frozenset()) & (users(other) or frozenset())
             if one is not other and common:
-                assert clashing(prepared[one.metadata.uid], prepared[other.metadata.uid]) == ()
+                assert number_conflicts(prepared[one.metadata.uid], prepared[other.metadata.uid]) == ()

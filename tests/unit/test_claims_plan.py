@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from dra_driver.claims.document import plan_document
-from dra_driver.claims.edits import edits
-from dra_driver.claims.held import Held, Quarantined
-from dra_driver.claims.plan import Plan, Refusal, plan, refreshed
+from dra_driver.claims.edits import cdi_spec
+from dra_driver.claims.held import PreparedClaims, Quarantined
+from dra_driver.claims.plan import Plan, PrepareError, plan, refreshed
 from dra_driver.claims.values import Entry
 from dra_driver.config import ConfigError
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import ObjectMeta, ResourceClaim, ResourceClaimStatus
+from dra_driver.kube.types import ObjectMeta, ResourceClaim, ResourceClaimStatus
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     NODE,
@@ -36,7 +36,7 @@ from tests.paths import DOCS
 
 
 def made(item: ResourceClaim, inventory: NodeInventory | None = None, *held: Plan, **settings: Any) -> Plan:
-    return plan(item, inventory or host(), Held(Entry(one) for one in held), replace(SETTINGS, **settings))
+    return plan(item, inventory or host(), PreparedClaims(Entry(one) for one in held), replace(SETTINGS, **settings))
 
 
 def refusal(item: ResourceClaim, inventory: NodeInventory | None = None, *held: Plan, **settings: Any) -> str:
@@ -157,7 +157,7 @@ def test_one_claim_may_hold_a_chip_and_watch_all() -> None:
     both = made(item)
     assert numbers(both) == {0: 0, 1: 1, 2: 2, 3: 3}
     assert both.held_chips == (1,)
-    names = [device.name for device in edits(both).devices]
+    names = [device.name for device in cdi_spec(both).devices]
     assert len(names) == len(set(names)) == 4
 
 
@@ -177,8 +177,8 @@ def test_chips_that_are_a_run_are_never_warned_about() -> None:
 
 
 def test_unknown_holdings_of_an_unreadable_file_keep_all_chips_back_but_for_their_own_claim() -> None:
-    held = Held((), [Quarantined(uid(9), "/state/quarantine/x", "its checksum is wrong", None)])
-    with pytest.raises(Refusal, match=r"its journal file cannot be read .its checksum is wrong.* is held back"):
+    held = PreparedClaims((), [Quarantined(uid(9), "/state/quarantine/x", "its checksum is wrong", None)])
+    with pytest.raises(PrepareError, match=r"its journal file cannot be read .its checksum is wrong.* is held back"):
         plan(claim(1, [4]), host(), held, SETTINGS)
     assert plan(claim(9, [4]), host(), held, SETTINGS).held_chips == (4,)
     watching = claim(1, [result(4, admin_access=True)])
@@ -186,8 +186,8 @@ def test_unknown_holdings_of_an_unreadable_file_keep_all_chips_back_but_for_thei
 
 
 def test_known_holdings_of_an_unreadable_file_keep_only_those_chips_back() -> None:
-    held = Held((), [Quarantined(uid(9), "/state/quarantine/x", "empty", frozenset({4, 5}))])
-    with pytest.raises(Refusal, match="neuron-device-5 is held by claim"):
+    held = PreparedClaims((), [Quarantined(uid(9), "/state/quarantine/x", "empty", frozenset({4, 5}))])
+    with pytest.raises(PrepareError, match="neuron-device-5 is held by claim"):
         plan(claim(1, [5]), host(), held, SETTINGS)
     assert plan(claim(1, [6]), host(), held, SETTINGS).held_chips == (6,)
 
@@ -273,7 +273,7 @@ def test_refreshing_changes_the_kernel_numbers_and_nothing_else() -> None:
     assert numbers(after) == numbers(before)
     assert {node.major for node in after.nodes.values()} == {251}
     assert refreshed(after, host()) == before
-    with pytest.raises(Refusal, match="there is no chip 5"):
+    with pytest.raises(PrepareError, match="there is no chip 5"):
         refreshed(before, without(host(), 5))
 
 
@@ -290,7 +290,7 @@ def test_refreshing_changes_the_kernel_numbers_and_nothing_else() -> None:
     ],
 )
 def test_specs_follow_the_schema_and_name_claim_and_device(item: ResourceClaim) -> None:
-    spec = edits(made(item))
+    spec = cdi_spec(made(item))
     document = plan_document(made(item), spec)
     jsonschema.validate(document["cdi"], SCHEMA)
     assert document["cdi"]["kind"] == "k8s.neuron.aws.com/claim"
@@ -299,7 +299,7 @@ def test_specs_follow_the_schema_and_name_claim_and_device(item: ResourceClaim) 
 
 
 def test_a_node_says_all_that_a_runtime_needs_so_that_it_never_looks_at_the_host() -> None:
-    [device] = edits(made(claim(1, [4]))).devices
+    [device] = cdi_spec(made(claim(1, [4]))).devices
     [node] = device.container_edits.device_nodes
     assert (node.path, node.host_path) == ("/dev/neuron0", "/dev/neuron4")
     assert (node.type, node.major, node.minor) == ("c", 240, 4)
@@ -307,7 +307,7 @@ def test_a_node_says_all_that_a_runtime_needs_so_that_it_never_looks_at_the_host
 
 
 def test_every_device_of_a_claim_carries_the_same_variables() -> None:
-    spec = edits(made(claim(1, [4, 5, 6], configs=[config(neuron_config(1))])))
+    spec = cdi_spec(made(claim(1, [4, 5, 6], configs=[config(neuron_config(1))])))
     assert {device.container_edits.env for device in spec.devices} == {
         ("NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1")
     }
@@ -315,7 +315,7 @@ def test_every_device_of_a_claim_carries_the_same_variables() -> None:
 
 def test_variables_that_would_widen_or_narrow_what_a_container_sees_are_not_set() -> None:
     names = {
-        entry.split("=")[0] for device in edits(made(claim(1, [4]))).devices for entry in device.container_edits.env
+        entry.split("=")[0] for device in cdi_spec(made(claim(1, [4]))).devices for entry in device.container_edits.env
     }
     assert names.isdisjoint({"AWS_NEURON_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES"})
 
@@ -323,16 +323,16 @@ def test_variables_that_would_widen_or_narrow_what_a_container_sees_are_not_set(
 def test_the_version_is_the_lowest_that_suffices() -> None:
     digit_first = claim(1, [0])
     letter_first = made(digit_first, host(1, "trn1.2xlarge"))
-    assert edits(letter_first).cdi_version == "0.5.0"
+    assert cdi_spec(letter_first).cdi_version == "0.5.0"
     devices = tuple(structs.replace(device, cdi_name="f" + device.cdi_name[1:]) for device in letter_first.devices)
-    assert edits(structs.replace(letter_first, devices=devices)).cdi_version == "0.3.0"
+    assert cdi_spec(structs.replace(letter_first, devices=devices)).cdi_version == "0.3.0"
 
 
 def test_a_cdi_name_stands_for_one_content() -> None:
-    first = {device.name: device for device in edits(made(claim(1, [4, 5]))).devices}
-    anew = {device.name: device for device in edits(made(claim(1, [5, 6]))).devices}
-    other_size = {d.name: d for d in edits(made(claim(1, [4, 5], configs=[config(neuron_config(1))]))).devices}
-    rebooted = {device.name: device for device in edits(made(claim(1, [4, 5]), host(major=251))).devices}
+    first = {device.name: device for device in cdi_spec(made(claim(1, [4, 5]))).devices}
+    anew = {device.name: device for device in cdi_spec(made(claim(1, [5, 6]))).devices}
+    other_size = {d.name: d for d in cdi_spec(made(claim(1, [4, 5], configs=[config(neuron_config(1))]))).devices}
+    rebooted = {device.name: device for device in cdi_spec(made(claim(1, [4, 5]), host(major=251))).devices}
     assert first.keys().isdisjoint(anew)
     assert first.keys().isdisjoint(other_size)
     assert first.keys() == rebooted.keys()
@@ -340,7 +340,7 @@ def test_a_cdi_name_stands_for_one_content() -> None:
 
 def test_the_document_has_a_row_for_each_device_node() -> None:
     planned = made(claim(1, [4, 5]))
-    document = plan_document(planned, edits(planned))
+    document = plan_document(planned, cdi_spec(planned))
     assert document["claim"] == {"namespace": "default", "name": "claim-1", "uid": uid(1)}
     assert document["devices"] == [
         {
@@ -363,7 +363,7 @@ def test_the_page_about_containers_shows_the_names_that_are_made() -> None:
     page = (DOCS / "devices-in-containers.md").read_text()
     shown = "5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5"
     item = claim(1, [4, 5])
-    spec = edits(made(ResourceClaim(replace_uid(item, shown), item.status)))
+    spec = cdi_spec(made(ResourceClaim(replace_uid(item, shown), item.status)))
     assert all(f"k8s.neuron.aws.com/claim={device.name}\n" in page for device in spec.devices)
 
 
@@ -409,4 +409,4 @@ def test_any_claim_is_refused_in_words_or_planned_soundly(item: ResourceClaim, n
         assert numbers(planned) == {chip: rank for rank, chip in enumerate(sorted(chips))}
     else:
         assert all(number == chip for chip, number in numbers(planned).items())
-    jsonschema.validate(plan_document(planned, edits(planned))["cdi"], SCHEMA)
+    jsonschema.validate(plan_document(planned, cdi_spec(planned))["cdi"], SCHEMA)

@@ -3,26 +3,26 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.cdi.spec import encode
-from dra_driver.claims.edits import edits
-from dra_driver.claims.held import Held, Quarantined
+from dra_driver.claims.edits import cdi_spec
+from dra_driver.claims.held import PreparedClaims, Quarantined
 from dra_driver.claims.plan import Plan, plan
-from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS, Repair, Standing, clashes, repairs
+from dra_driver.claims.repair import GONE_CHECKS, GONE_SECONDS, ClaimObservation, Repair, clashes, diff
 from dra_driver.claims.values import Entry
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.objects import ResourceClaim
+from dra_driver.kube.types import ResourceClaim
 from tests.builders.claims import SETTINGS, claim, host, uid, without
 
-HERE = Standing(here=True, since=0.0, checked=0.0)
-GONE = Standing(here=False, since=0.0, checked=0.0)
-SURELY_GONE = Standing(here=False, since=0.0, checked=GONE_SECONDS, checks=GONE_CHECKS)
+HERE = ClaimObservation(here=True, since=0.0, checked=0.0)
+GONE = ClaimObservation(here=False, since=0.0, checked=0.0)
+SURELY_GONE = ClaimObservation(here=False, since=0.0, checked=GONE_SECONDS, checks=GONE_CHECKS)
 
 
 def made(item: ResourceClaim) -> Plan:
-    return plan(item, host(), Held(), SETTINGS)
+    return plan(item, host(), PreparedClaims(), SETTINGS)
 
 
 FIRST, SECOND = made(claim(1, [4, 5])), made(claim(2, [6]))
-SPECS: dict[str, bytes | None] = {plan.uid: encode(edits(plan)) for plan in (FIRST, SECOND)}
+SPECS: dict[str, bytes | None] = {plan.uid: encode(cdi_spec(plan)) for plan in (FIRST, SECOND)}
 
 
 def found(
@@ -30,11 +30,11 @@ def found(
     specs: dict[str, bytes | None] | None = None,
     inventory: NodeInventory | None = None,
     boot: str = "boot-1",
-    standings: dict[str, Standing] | None = None,
+    observations: dict[str, ClaimObservation] | None = None,
     quarantined: tuple[Quarantined, ...] = (),
 ) -> list[Repair]:
-    held = Held((Entry(plan, "boot-1") for plan in plans), quarantined)
-    return repairs(held, SPECS if specs is None else specs, inventory or host(), boot, standings or {})
+    held = PreparedClaims((Entry(plan, "boot-1") for plan in plans), quarantined)
+    return diff(held, SPECS if specs is None else specs, inventory or host(), boot, observations or {})
 
 
 def kinds(wanted: list[Repair]) -> list[tuple[str, str]]:
@@ -43,7 +43,7 @@ def kinds(wanted: list[Repair]) -> list[tuple[str, str]]:
 
 def test_nothing_is_done_where_all_is_well() -> None:
     assert found(FIRST, SECOND) == []
-    assert found(FIRST, SECOND, standings={uid(1): HERE, uid(2): HERE}, boot="boot-2") == []
+    assert found(FIRST, SECOND, observations={uid(1): HERE, uid(2): HERE}, boot="boot-2") == []
 
 
 def test_a_missing_or_different_spec_is_written() -> None:
@@ -51,21 +51,23 @@ def test_a_missing_or_different_spec_is_written() -> None:
     assert kinds(found(FIRST, specs={uid(1): None})) == [("write-spec", uid(1))]
 
 
-@pytest.mark.parametrize("standing", [None, HERE, GONE])
-def test_a_removed_journal_file_is_settled_by_the_api_server(standing: Standing | None) -> None:
-    held = Held()
+@pytest.mark.parametrize("observation", [None, HERE, GONE])
+def test_a_removed_journal_file_is_settled_by_the_api_server(observation: ClaimObservation | None) -> None:
+    held = PreparedClaims()
     held.add(Entry(FIRST, "boot-1"), missing=True)
-    wanted = repairs(held, SPECS, host(), "boot-1", {FIRST.uid: standing} if standing else {})
+    wanted = diff(held, SPECS, host(), "boot-1", {FIRST.uid: observation} if observation else {})
     expected = {None: [], HERE: [("write-journal", FIRST.uid)], GONE: [("release", FIRST.uid)]}
-    assert kinds(wanted) == expected[standing]
+    assert kinds(wanted) == expected[observation]
     assert all(repair.entry == Entry(FIRST, "boot-1") for repair in wanted if repair.kind == "write-journal")
 
 
-@pytest.mark.parametrize(("standing", "kind"), [(None, "write-spec"), (HERE, "write-spec"), (GONE, "release")])
-def test_a_removed_journal_file_leaves_no_spec_with_old_device_numbers(standing: Standing | None, kind: str) -> None:
-    held = Held()
+@pytest.mark.parametrize(("observation", "kind"), [(None, "write-spec"), (HERE, "write-spec"), (GONE, "release")])
+def test_a_removed_journal_file_leaves_no_spec_with_old_device_numbers(
+    observation: ClaimObservation | None, kind: str
+) -> None:
+    held = PreparedClaims()
     held.add(Entry(FIRST, "boot-1"), missing=True)
-    wanted = repairs(held, SPECS, host(major=251), "boot-1", {FIRST.uid: standing} if standing else {})
+    wanted = diff(held, SPECS, host(major=251), "boot-1", {FIRST.uid: observation} if observation else {})
     assert kinds(wanted) == [(kind, FIRST.uid)]
 
 
@@ -88,7 +90,7 @@ def test_the_spec_of_a_chip_that_is_gone_is_withdrawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "boot", "released"),
+    ("observation", "boot", "released"),
     [
         (None, "boot-2", False),
         (HERE, "boot-2", False),
@@ -99,26 +101,30 @@ def test_the_spec_of_a_chip_that_is_gone_is_withdrawn() -> None:
     ],
 )
 def test_a_claim_ends_by_itself_only_if_it_is_gone_and_the_node_was_booted(
-    standing: Standing | None, boot: str, released: bool
+    observation: ClaimObservation | None, boot: str, released: bool
 ) -> None:
-    wanted = found(FIRST, specs={uid(1): SPECS[uid(1)]}, boot=boot, standings={uid(1): standing} if standing else {})
+    wanted = found(
+        FIRST, specs={uid(1): SPECS[uid(1)]}, boot=boot, observations={uid(1): observation} if observation else {}
+    )
     assert kinds(wanted) == ([("release", uid(1))] if released else [])
 
 
 @pytest.mark.parametrize(
-    ("standing", "kind"),
+    ("observation", "kind"),
     [
         (None, None),
-        (Standing(here=True, since=0.0, checked=0.0, chips=frozenset({4})), "learn"),
+        (ClaimObservation(here=True, since=0.0, checked=0.0, chips=frozenset({4})), "learn"),
         (GONE, None),
-        (Standing(here=False, since=0.0, checked=GONE_SECONDS, checks=GONE_CHECKS - 1), None),
-        (Standing(here=False, since=0.0, checked=GONE_SECONDS - 1, checks=GONE_CHECKS), None),
+        (ClaimObservation(here=False, since=0.0, checked=GONE_SECONDS, checks=GONE_CHECKS - 1), None),
+        (ClaimObservation(here=False, since=0.0, checked=GONE_SECONDS - 1, checks=GONE_CHECKS), None),
         (SURELY_GONE, "release"),
     ],
 )
-def test_an_unreadable_file_is_settled_by_the_api_server(standing: Standing | None, kind: str | None) -> None:
+def test_an_unreadable_file_is_settled_by_the_api_server(
+    observation: ClaimObservation | None, kind: str | None
+) -> None:
     quarantined = (Quarantined(uid(1), "x", "empty", None),)
-    wanted = found(specs={}, quarantined=quarantined, standings={uid(1): standing} if standing else {})
+    wanted = found(specs={}, quarantined=quarantined, observations={uid(1): observation} if observation else {})
     assert [repair.kind for repair in wanted] == ([kind] if kind else [])
     if kind == "learn":
         assert wanted[0].chips == {4}
@@ -126,14 +132,14 @@ def test_an_unreadable_file_is_settled_by_the_api_server(standing: Standing | No
 
 def test_what_is_known_of_an_unreadable_file_is_not_learned_again() -> None:
     quarantined = (Quarantined(uid(1), "x", "empty", frozenset({4})),)
-    assert found(specs={}, quarantined=quarantined, standings={uid(1): HERE}) == []
+    assert found(specs={}, quarantined=quarantined, observations={uid(1): HERE}) == []
 
 
 def test_claims_that_one_pod_came_to_use_under_the_same_numbers_are_found() -> None:
     first, second = made(claim(1, [4], pods=["a"])), made(claim(2, [6], pods=["b"]))
-    held = Held([Entry(first), Entry(second)])
+    held = PreparedClaims([Entry(first), Entry(second)])
     assert clashes(held, {}) == []
-    both = Standing(here=True, since=0.0, checked=0.0, pods=frozenset({"a", "b"}))
+    both = ClaimObservation(here=True, since=0.0, checked=0.0, pods=frozenset({"a", "b"}))
     assert clashes(held, {uid(1): both}) == [(first, second)]
-    unknown = Standing(here=True, since=0.0, checked=0.0, pods=None)
+    unknown = ClaimObservation(here=True, since=0.0, checked=0.0, pods=None)
     assert clashes(held, {uid(1): unknown}) == []

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.claims.document import plan_document
-from dra_driver.claims.edits import edits
-from dra_driver.claims.held import Held
+from dra_driver.claims.edits import cdi_spec
+from dra_driver.claims.held import PreparedClaims
 from dra_driver.claims.plan import Plan, plan
 from dra_driver.claims.values import Entry
 from dra_driver.config import API_VERSIONS, ConfigError
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
-from dra_driver.kube.objects import DeviceAllocationConfiguration, ResourceClaim
+from dra_driver.kube.types import DeviceAllocationConfiguration, ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from dra_driver.topology.ultraserver import PREFERENCE, Mode
 from dra_driver.util.errors import DriverError
@@ -54,7 +54,7 @@ def asking(nodes: object, *more: DeviceAllocationConfiguration, **changes: Any) 
 
 
 def made(item: ResourceClaim, inventory: NodeInventory | None = None, held: Sequence[Plan] = ()) -> Plan:
-    return plan(item, inventory or ultra(), Held(Entry(one) for one in held), SETTINGS)
+    return plan(item, inventory or ultra(), PreparedClaims(Entry(one) for one in held), SETTINGS)
 
 
 def refusal(item: ResourceClaim, member: Membership | None = HEALTHY) -> str:
@@ -209,7 +209,7 @@ def test_a_node_that_lacks_a_chip_is_refused_before_its_modes_are_looked_at() ->
 
 def test_the_plan_shows_what_a_container_would_get() -> None:
     planned = made(asking(4))
-    document = plan_document(planned, edits(planned))
+    document = plan_document(planned, cdi_spec(planned))
     assert document["environment"] == LNC | four()
     assert len(document["devices"]) == 16
 
@@ -251,7 +251,7 @@ def node(tmp_path: Path) -> Node:
 
 def reported(node: Node) -> tuple[str, ...]:
     """What an administrator is told after a pass of repair."""
-    node.repairer.tick()
+    node.repairer.reconcile()
     return node.repairer.findings
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.config import ConfigError, Effective, effective
-from dra_driver.kube.objects import DeviceAllocationConfiguration
+from dra_driver.kube.types import DeviceAllocationConfiguration
 from dra_driver.names import DRIVER_NAME
 from tests.builders.claims import config, neuron_config
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_driver.cel import clauses
+from dra_driver.manifests.objects import CelSelector, DeviceSelector, ResourceClaim
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, allocate
 from dra_driver.simulator.explain import Explanation, Question, explain, plain, text
-from dra_driver.simulator.explain.clauses import clauses
-from dra_driver.simulator.explain.core import Part, core, fits, only, refused, with_count
+from dra_driver.simulator.explain.minimal_conflict import Part, fits, minimal_conflict, only, refused, with_count
 from dra_driver.simulator.explain.values import Diagnosis, NodesAlike
-from dra_driver.simulator.objects import CelSelector, DeviceSelector, ResourceClaim
 from dra_driver.util.errors import DriverError
 from tests.builders.allocator import (
     ANY,
@@ -33,6 +33,7 @@ from tests.builders.allocator import (
     subrequest,
 )
 from tests.builders.explain import question
+from tests.generators.effort import examples
 
 Json = dict[str, Any]
 A = 'device.attributes["a.example"]'
@@ -127,7 +128,7 @@ def answer(asked: Question, node: NodeView) -> Allocation | Refusal:
     return allocate(asked.claims, node, asked.world)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(questions(UNSAFE))
 def test_the_verdict_is_the_schedulers(asked: Question) -> None:
     found = explain(asked)
@@ -145,7 +146,7 @@ def test_the_verdict_is_the_schedulers(asked: Question) -> None:
     assert used == {name: dict(asked.world.usage.in_pool(("a.example", name))) for name in used}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(questions(UNSAFE))
 def test_each_node_fits_is_refused_or_ends_in_an_error_as_the_allocator_says(asked: Question) -> None:
     found = by_node(explain(asked))
@@ -159,7 +160,7 @@ def test_each_node_fits_is_refused_or_ends_in_an_error_as_the_allocator_says(ask
             assert step != "fits"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(questions(UNSAFE, most=1))
 def test_a_device_is_free_exactly_if_a_request_for_it_alone_gets_it(asked: Question) -> None:
     for node in asked.nodes:
@@ -184,7 +185,7 @@ def test_a_device_is_free_exactly_if_a_request_for_it_alone_gets_it(asked: Quest
                     assert isinstance(said, Allocation) == (group.state == "free"), (name, group, said)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(questions(SELECTORS, most=1))
 def test_so_many_devices_fewer_fit_and_no_more(asked: Question) -> None:
     found = by_node(explain(asked))
@@ -202,7 +203,7 @@ def test_so_many_devices_fewer_fit_and_no_more(asked: Question) -> None:
         assert not fits(with_count(asked.claims, part, enough + 1), node, asked.world)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(questions(SELECTORS, most=1))
 def test_the_group_that_is_short_by_least_is_as_short_as_the_node(asked: Question) -> None:
     for node, said in by_node(explain(asked)).items():
@@ -215,7 +216,7 @@ def test_the_group_that_is_short_by_least_is_as_short_as_the_node(asked: Questio
         assert said.short == min((share.short for share in said.constraints[0].shares), default=said.requests[0].wanted)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(questions(UNSAFE))
 def test_the_clause_named_is_the_first_that_decides(asked: Question) -> None:
     for diagnosis in by_node(explain(asked)).values():
@@ -237,7 +238,7 @@ def outcome(asked: Question, name: str, clause: str) -> bool | None:
         return None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(questions(UNSAFE))
 def test_the_report_names_every_node_and_ends_every_sentence(asked: Question) -> None:
     found = explain(asked)
@@ -247,7 +248,7 @@ def test_the_report_names_every_node_and_ends_every_sentence(asked: Question) ->
     assert json.loads(json.dumps(objects))["verdict"] == found.verdict
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(questions(UNSAFE))
 def test_what_is_said_of_a_node_does_not_depend_on_the_others(asked: Question) -> None:
     together = by_node(explain(asked))
@@ -256,13 +257,13 @@ def test_what_is_said_of_a_node_does_not_depend_on_the_others(asked: Question) -
         assert alone.get(node.name) == together.get(node.name)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(questions(SELECTORS))
 def test_what_is_in_the_way_is_refused_by_itself_and_not_without_one_of_its_parts(asked: Question) -> None:
     for node in asked.nodes:
         if not refused(asked.claims, node, asked.world):
             continue
-        found = core(asked.claims, node, asked.world)
+        found = minimal_conflict(asked.claims, node, asked.world)
         parts = [*found.requests, *found.constraints]
         assert refused(only(asked.claims, parts), node, asked.world)
         if asked.world.release.name == "1.37":

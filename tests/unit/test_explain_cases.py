@@ -7,16 +7,17 @@ import json
 import msgspec
 from hypothesis import given, settings
 
+from dra_driver.cel import Kubernetes
+from dra_driver.manifests.objects import DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World, allocate
-from dra_driver.simulator.cel.program import Kubernetes
+from dra_driver.simulator.cluster import selectors
 from dra_driver.simulator.explain import Question, explain, plain, text
-from dra_driver.simulator.manifests import selectors
-from dra_driver.simulator.objects import DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
+from tests.generators.effort import examples
 from tests.generators.simulator_cases import Object, cases
 from tests.oracles.simulator_cases import accepted
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases)
 def test_every_pod_is_explained_as_it_is_scheduled(case: Object) -> None:
     for kubernetes in ("1.36", "1.37"):

@@ -14,7 +14,9 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from dra_driver.simulator.manifests import emulated, merge, read_manifests
+from dra_driver.manifests import read_manifests
+from dra_driver.simulator.cluster import merge
+from dra_driver.simulator.emulated_nodes import emulated
 from dra_driver.simulator.placement import simulate
 from tests.paths import SPECS
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.simulator.explain.wording import choice, counted, listed, named, natural, of_all, printable, shortened
+from dra_driver.simulator.explain.findings import choice, counted, listed, named, natural, of_all, printable, shortened
 
 
 @pytest.mark.parametrize(

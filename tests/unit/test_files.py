@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.claims.journal import Journal
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import READ_LIMIT, read_file
+from dra_driver.util.files import MAX_FILE_BYTES, read_file
 
 
 def descriptors() -> int:
@@ -28,7 +28,7 @@ def link(path: Path) -> None:
 
 def large(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(READ_LIMIT + 1)
+        file.truncate(MAX_FILE_BYTES + 1)
 
 
 @pytest.mark.parametrize("made", [directory, fifo, link, large])
@@ -46,8 +46,8 @@ def test_what_is_no_file_of_ours_is_refused_at_each_look_and_leaks_no_descriptor
 def test_a_regular_file_is_read_whole_and_a_missing_one_is_none(tmp_path: Path) -> None:
     path = tmp_path / "x"
     assert read_file(path) is None
-    path.write_bytes(b"y" * READ_LIMIT)
-    assert read_file(path) == b"y" * READ_LIMIT
+    path.write_bytes(b"y" * MAX_FILE_BYTES)
+    assert read_file(path) == b"y" * MAX_FILE_BYTES
 
 
 @pytest.mark.parametrize("made", [directory, fifo, link])

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.ultraserver.rendezvous.environment import env_file, hello, own_host, place_of, variables
+from dra_driver.ultraserver.rendezvous.environment import env_file, hello, own_host, own_membership, variables
 from dra_driver.ultraserver.rendezvous.roster import (
     Confirmed,
     GroupError,
     Hello,
     Member,
-    Placed,
     Progress,
+    Ranks,
     Refused,
-    Roll,
-    arrange,
+    Roster,
+    assign_ranks,
     from_leader,
     from_member,
     line_of,
@@ -35,7 +35,7 @@ def member(index: int, node: int, server: str = A, host: str = "") -> Member:
 
 def refusal(members: list[Member], size: int, nodes: int) -> str:
     with pytest.raises(GroupError) as caught:
-        arrange(members, size, nodes)
+        assign_ranks(members, size, nodes)
     return str(caught.value)
 
 
@@ -53,13 +53,13 @@ def groups(draw: st.DrawFn) -> tuple[list[Member], int]:
 @given(groups())
 def test_places_follow_server_and_node_whatever_the_worker_indexes(group: tuple[list[Member], int]) -> None:
     members, nodes = group
-    table = arrange(members, len(members), nodes)
+    table = assign_ranks(members, len(members), nodes)
     assert [(item.server, item.node) for item in table.members] == sorted((i.server, i.node) for i in members)
-    assert [table.place(item.index) for item in table.members] == list(range(len(members)))
+    assert [table.rank(item.index) for item in table.members] == list(range(len(members)))
     for start in range(0, len(members), nodes):
         assert len({item.server for item in table.members[start : start + nodes]}) == 1
     first = min(members, key=lambda item: (item.server, item.node))
-    assert table.first_host == first.host
+    assert table.rank0_host == first.host
     assert variables(table, first.index)["NEURON_GLOBAL_TOPOID"] == "0"
 
 
@@ -94,12 +94,12 @@ def test_refusals_name_the_members_and_what_to_do() -> None:
 
 def test_pairs_of_one_whole_server_have_ids_of_their_own() -> None:
     members = [member(0, 0, A), member(1, 1, B), member(2, 0, B), member(3, 1, A)]
-    assert [item.index for item in arrange(members, 4, 2).members] == [2, 1, 0, 3]
+    assert [item.index for item in assign_ranks(members, 4, 2).members] == [2, 1, 0, 3]
 
 
 def test_nodes_alone_need_no_server_and_are_sorted_by_host() -> None:
     members = [Member(index, host) for index, host in enumerate("cab")]
-    assert [item.host for item in arrange(members, 3, 1).members] == ["a", "b", "c"]
+    assert [item.host for item in assign_ranks(members, 3, 1).members] == ["a", "b", "c"]
 
 
 ENVIRONMENT = {
@@ -113,21 +113,21 @@ ENVIRONMENT = {
 
 
 def test_a_pod_knows_itself_from_its_environment() -> None:
-    place = place_of(ENVIRONMENT)
-    assert (place.index, place.size, place.nodes, place.server, place.node) == (2, 4, 4, A, 3)
-    said = hello(place, own_host(place, "vllm-0-2") or "")
+    membership = own_membership(ENVIRONMENT)
+    assert (membership.index, membership.size, membership.nodes, membership.server, membership.node) == (2, 4, 4, A, 3)
+    said = hello(membership, own_host(membership, "vllm-0-2") or "")
     assert said == Hello(Member(2, "vllm-0-2.vllm.default", A, 3), 4, 4)
 
 
 @pytest.mark.parametrize(("mode", "nodes"), [("1", 4), ("2", 2), ("3", 2), ("4", 1)])
 def test_the_mode_is_the_kernel_drivers_number(mode: str, nodes: int) -> None:
-    assert place_of(ENVIRONMENT | {"NEURON_RT_ULTRASERVER_MODE": mode}).nodes == nodes
+    assert own_membership(ENVIRONMENT | {"NEURON_RT_ULTRASERVER_MODE": mode}).nodes == nodes
 
 
 def test_alone_a_pod_has_neither_server_nor_node() -> None:
     environment = {key: value for key, value in ENVIRONMENT.items() if not key.endswith("_ID")}
-    place = place_of(environment | {"NEURON_RT_ULTRASERVER_MODE": "4"})
-    assert (place.nodes, place.server, place.node) == (1, "", -1)
+    membership = own_membership(environment | {"NEURON_RT_ULTRASERVER_MODE": "4"})
+    assert (membership.nodes, membership.server, membership.node) == (1, "", -1)
 
 
 @pytest.mark.parametrize("name", sorted(ENVIRONMENT))
@@ -136,15 +136,15 @@ def test_a_variable_that_is_missing_or_wrong_is_named(name: str, value: str | No
     environment = {key: text for key, text in ENVIRONMENT.items() if key != name}
     environment |= {} if value is None else {name: value}
     if value and name in {"LWS_LEADER_ADDRESS", "NEURON_RT_ULTRASERVER_SERVER_ID"}:
-        assert place_of(environment).index == 2  # any text; what cannot be one is found out later
+        assert own_membership(environment).index == 2  # any text; what cannot be one is found out later
         return
     with pytest.raises(GroupError, match=name):
-        place_of(environment)
+        own_membership(environment)
 
 
 def test_the_worker_index_lies_within_the_group() -> None:
     with pytest.raises(GroupError, match="from 0 to 3"):
-        place_of(ENVIRONMENT | {"LWS_WORKER_INDEX": "4"})
+        own_membership(ENVIRONMENT | {"LWS_WORKER_INDEX": "4"})
 
 
 @pytest.mark.parametrize(
@@ -160,18 +160,18 @@ def test_the_worker_index_lies_within_the_group() -> None:
     ],
 )
 def test_a_pods_name_is_in_the_domain_of_its_leader(index: str, leader: str, expected: str | None) -> None:
-    place = place_of(ENVIRONMENT | {"LWS_WORKER_INDEX": index, "LWS_LEADER_ADDRESS": leader})
-    assert own_host(place, "vllm-0-1") == expected
+    membership = own_membership(ENVIRONMENT | {"LWS_WORKER_INDEX": index, "LWS_LEADER_ADDRESS": leader})
+    assert own_host(membership, "vllm-0-1") == expected
 
 
 @pytest.mark.parametrize("host", ["", "a b", "$(reboot)", "a\nb", "a;b", "x" * 300, "é"])
 def test_a_host_is_one_word_for_a_shell(host: str) -> None:
     with pytest.raises(GroupError, match="host"):
-        hello(place_of(ENVIRONMENT), host)
+        hello(own_membership(ENVIRONMENT), host)
 
 
 def test_the_file_has_a_variable_a_line() -> None:
-    table = arrange([member(0, 1), member(1, 0)], 2, 2)
+    table = assign_ranks([member(0, 1), member(1, 0)], 2, 2)
     text = env_file(variables(table, 0))
     assert text == b"NEURON_GLOBAL_TOPOID=1\nNEURON_GLOBAL_TOPOID0_HOST=vllm-0-1.vllm.default\n"
 
@@ -181,8 +181,8 @@ def test_members_messages_survive_the_way(message: Hello | Confirmed) -> None:
     assert from_member(line_of(message)) == message
 
 
-@pytest.mark.parametrize("message", [Progress(4, [2, 3]), Placed([member(0, 0)]), Refused("no")])
-def test_leaders_messages_survive_the_way(message: Progress | Placed | Refused) -> None:
+@pytest.mark.parametrize("message", [Progress(4, [2, 3]), Ranks([member(0, 0)]), Refused("no")])
+def test_leaders_messages_survive_the_way(message: Progress | Ranks | Refused) -> None:
     assert from_leader(line_of(message)) == message
 
 
@@ -221,8 +221,8 @@ def test_no_bytes_end_in_another_error(line: bytes) -> None:
             continue
 
 
-def roll() -> Roll:
-    return Roll(Hello(member(0, 0), 4, 4))
+def roster() -> Roster:
+    return Roster(Hello(member(0, 0), 4, 4))
 
 
 def said(index: int, node: int = 1, size: int = 4, nodes: int = 4, host: str = "") -> Hello:
@@ -230,7 +230,7 @@ def said(index: int, node: int = 1, size: int = 4, nodes: int = 4, host: str = "
 
 
 def test_a_member_that_leaves_before_the_table_is_missing_again() -> None:
-    listed = roll()
+    listed = roster()
     listed.take(said(2), 1)
     assert listed.missing == [1, 3]
     listed.leave(2, 1)
@@ -238,7 +238,7 @@ def test_a_member_that_leaves_before_the_table_is_missing_again() -> None:
 
 
 def test_the_end_of_an_earlier_connection_does_not_unseat_the_later_one() -> None:
-    listed = roll()
+    listed = roster()
     listed.take(said(2), 1)
     listed.take(said(2), 2)
     listed.leave(2, 1)
@@ -247,7 +247,7 @@ def test_the_end_of_an_earlier_connection_does_not_unseat_the_later_one() -> Non
 
 @pytest.mark.parametrize("stranger", [said(0), said(4), said(1, size=5), said(1, nodes=2), said(2, host="other")])
 def test_who_is_none_of_the_group_takes_no_seat(stranger: Hello) -> None:
-    listed = roll()
+    listed = roster()
     listed.take(said(2), 1)
     with pytest.raises(GroupError):
         listed.take(stranger, 2)
@@ -255,14 +255,14 @@ def test_who_is_none_of_the_group_takes_no_seat(stranger: Hello) -> None:
 
 
 def test_with_a_table_members_may_come_again_but_not_as_others() -> None:
-    listed = roll()
+    listed = roster()
     for index in (1, 2, 3):
         listed.take(said(index, index), index)
-    listed.arrange()
+    listed.assign_ranks()
     listed.leave(2, 2)
     assert listed.missing == []
     listed.take(said(2, 2), 9)
-    with pytest.raises(GroupError, match="made anew"):
+    with pytest.raises(GroupError, match="recreated"):
         listed.take(said(2, 3), 10)
     for index in (1, 2, 3, 3):
         listed.confirm(index)

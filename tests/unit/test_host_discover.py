@@ -101,6 +101,21 @@ def test_a_host_that_did_not_change_is_renewed_as_it_was(name: str, tmp_path: Pa
     assert renew(tmp_path / "host", found) == found
 
 
+def test_only_the_chips_asked_for_are_read_again(tmp_path: Path) -> None:
+    root = tmp_path / "host"
+    write_host(root, INSTANCE_TYPES["trn2.48xlarge"])
+    found = discover(root)
+    for index in (3, 4):
+        (root / f"{DEVICES}/neuron{index}/dev").write_text("99:7\n")
+
+    renewed = renew(root, found, [3])
+
+    assert [(chip.index, chip.major) for chip in renewed.devices if chip.major == 99] == [(3, 99)]
+    assert [chip.index for chip in renewed.devices] == [chip.index for chip in found.devices]
+    shutil.rmtree(root / f"{DEVICES}/neuron3")
+    assert renew(root, found, [3]).device(3) is None
+
+
 def test_a_root_that_is_not_there_is_said(tmp_path: Path) -> None:
     inventory = discover(tmp_path / "nowhere")
 

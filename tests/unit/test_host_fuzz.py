@@ -19,6 +19,7 @@ from dra_driver.host.emulator import EmulationOptions
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.tree_writer import TreeWriter
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from tests.generators.effort import examples
 
 KIND = INSTANCE_TYPES["inf1.6xlarge"]
 TREE = {
@@ -112,7 +113,7 @@ def opened_files() -> Iterator[list[str]]:
         yield paths
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(change, min_size=1, max_size=6))
 def test_any_tree_gives_an_inventory_from_inside_the_root(changes: list[tuple[str, str, bytes | str | None]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -135,7 +136,7 @@ def test_any_tree_gives_an_inventory_from_inside_the_root(changes: list[tuple[st
             assert (device.major is None) == (device.minor is None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(

@@ -19,6 +19,7 @@ from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.topology.ultraserver import PREFERENCE, Mode, mode_for, parse_modes
 from dra_driver.util.errors import DriverError
+from tests.generators.effort import examples
 
 CLASS = "sys/class/neuron_device"
 SERIAL, BELOW, NONE = "1a2b3c4d5e6f7081", "1a2b3c4d5e6f7080", "0" * 16
@@ -251,7 +252,7 @@ TEXTS = st.one_of(
 NAMES = sorted({*HEALTHY, *RESERVED})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.dictionaries(st.sampled_from(NAMES), TEXTS),
     st.sampled_from(["trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge"]),
@@ -285,7 +286,7 @@ def test_whatever_the_files_say_what_is_told_holds_together(
         assert "\n" not in finding.text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sets(st.sampled_from(list(Mode))), st.integers(-1, 3))
 def test_what_is_emulated_is_what_is_read(modes: set[Mode], four: int) -> None:
     wanted = tuple(mode for mode in PREFERENCE if mode in modes)

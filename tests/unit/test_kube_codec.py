@@ -7,17 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.codec import decode_claim, decode_slice, encode_slice, missing_fields
 from dra_driver.kube.errors import DecodeError
-from dra_driver.kube.objects import (
+from dra_driver.kube.types import (
     Device,
     DeviceAttribute,
     DeviceCapacity,
     ObjectMeta,
     OwnerReference,
+    ResourceClaim,
     ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
+    decode,
+    decode_slice,
+    encode_slice,
+    missing_fields,
 )
 
 SLICE = ResourceSlice(
@@ -35,6 +39,11 @@ SLICE = ResourceSlice(
         ),
     ),
 )
+
+
+def decode_claim(body: bytes) -> ResourceClaim:
+    claim: ResourceClaim = decode(body, ResourceClaim, "a ResourceClaim")
+    return claim
 
 
 def through_json(document: dict[str, Any]) -> Any:

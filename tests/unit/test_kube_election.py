@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dra_driver.kube.client import CONNECT_TIMEOUT
 from dra_driver.kube.election import LONGEST_SECONDS, REQUEST_SECONDS, Step, Times, next_step
-from dra_driver.kube.objects import ObjectMeta
-from dra_driver.kube.records import Lease, LeaseSpec
-from dra_driver.kube.transport import CONNECT_TIMEOUT
+from dra_driver.kube.types import Lease, LeaseSpec, ObjectMeta
 
 
 def lease(holder: str | None, duration: int | None = 30) -> Lease:

@@ -284,6 +284,22 @@ def test_workers_pass_on_results_and_errors_and_live_on() -> None:
         workers.submit(int)
 
 
+def test_workers_without_work_end_but_for_one() -> None:
+    workers = Workers(3, "resting", idle_seconds=0.05)
+    together = threading.Barrier(3)
+    try:
+        for future in [workers.submit(together.wait, 5) for _ in range(3)]:
+            future.result(5)
+        end = time.monotonic() + 5
+        while sum(thread.name.startswith("resting-") for thread in threading.enumerate()) > 1:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        for future in [workers.submit(together.wait, 5) for _ in range(3)]:
+            future.result(5)
+    finally:
+        workers.shutdown()
+
+
 def test_workers_end_after_shutdown() -> None:
     workers = Workers(3, "ending")
     workers.shutdown()

@@ -10,24 +10,26 @@ import pytest
 
 from dra_driver.legacy.annotations import Share, write
 from dra_driver.legacy.extender import answers
-from dra_driver.legacy.extender.answers import SHAPES, Verdicts
+from dra_driver.legacy.extender.answers import SHAPES, FitCache
 from dra_driver.legacy.extender.cluster import Choice, Cluster
-from dra_driver.legacy.extender.wire import NodeObject, PodObject
-from dra_driver.legacy.resource_requests import Role, Want
+from dra_driver.legacy.extender.wire import PartialNode, PartialPod
+from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.legacy.rules import Resource, hardware
 
 TRN1 = hardware("trn1.32xlarge", 16, 32)
-WANTS = (Want("main", Role.MAIN, Resource.DEVICE, 4),)
+REQUESTS = (ContainerRequest("main", Role.MAIN, Resource.DEVICE, 4),)
 
 
-def node(name: str = "n", **metadata: Any) -> NodeObject:
+def node(name: str = "n", **metadata: Any) -> PartialNode:
     labels = {"node.kubernetes.io/instance-type": "trn1.32xlarge"}
     capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "32"}
     document = {"metadata": {"name": name, "uid": name, "labels": labels} | metadata, "status": {"capacity": capacity}}
-    return msgspec.convert(document, NodeObject)
+    return msgspec.convert(document, PartialNode)
 
 
-def pod(name: str, version: int = 1, bound: str = "", row: int = 0, uid: str = "", phase: str = "Running") -> PodObject:
+def pod(
+    name: str, version: int = 1, bound: str = "", row: int = 0, uid: str = "", phase: str = "Running"
+) -> PartialPod:
     ids = tuple(range(4 * row, 4 * row + 4))
     meta = {"namespace": "a", "name": name, "uid": uid or name, "resourceVersion": str(version)}
     annotations = write(TRN1, (Share("main", Resource.DEVICE, ids),), 1) if bound else {}
@@ -37,7 +39,7 @@ def pod(name: str, version: int = 1, bound: str = "", row: int = 0, uid: str = "
         "spec": {"nodeName": bound, "containers": containers},
         "status": {"phase": phase if bound else "Pending"},
     }
-    return msgspec.convert(document, PodObject)
+    return msgspec.convert(document, PartialPod)
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def rows(cluster: Cluster) -> set[int]:
 
 
 def choose(cluster: Cluster, name: str) -> Choice:
-    found = cluster.choose(name, f"a/{name}", "n", WANTS)
+    found = cluster.choose(name, f"a/{name}", "n", REQUESTS)
     assert isinstance(found, Choice), found
     return found
 
@@ -144,15 +146,15 @@ def test_pods_on_a_node_that_is_not_known_yet_count_when_it_is() -> None:
 
 
 def test_a_choice_made_under_another_logical_core_size_takes_its_devices() -> None:
-    def trn2(cores: int) -> NodeObject:
+    def trn2(cores: int) -> PartialNode:
         labels = {"node.kubernetes.io/instance-type": "trn2.48xlarge"}
         capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": str(cores)}
         document = {"metadata": {"name": "n", "labels": labels}, "status": {"capacity": capacity}}
-        return msgspec.convert(document, NodeObject)
+        return msgspec.convert(document, PartialNode)
 
     cluster = Cluster()
     cluster.nodes_listed([trn2(64)])
-    found = cluster.choose("p", "a/p", "n", (Want("main", Role.MAIN, Resource.CORE, 3),))
+    found = cluster.choose("p", "a/p", "n", (ContainerRequest("main", Role.MAIN, Resource.CORE, 3),))
     assert isinstance(found, Choice)
     cluster.node_changed(trn2(128))
     seen = cluster.look("n")
@@ -161,18 +163,18 @@ def test_a_choice_made_under_another_logical_core_size_takes_its_devices() -> No
 
 
 def test_verdicts_follow_every_change_and_remember_a_bounded_number_of_requests(cluster: Cluster) -> None:
-    verdicts = Verdicts(cluster)
-    assert verdicts.filter(["n", "gone"], WANTS).fitting == ["n"]
+    fit_cache = FitCache(cluster)
+    assert fit_cache.filter(["n", "gone"], REQUESTS).fitting == ["n"]
     for name in ("p", "q", "r", "s"):
-        assert verdicts.filter(["n"], WANTS).fitting == ["n"]
+        assert fit_cache.filter(["n"], REQUESTS).fitting == ["n"]
         choose(cluster, name)
-    assert verdicts.filter(["n"], WANTS).fitting == []
+    assert fit_cache.filter(["n"], REQUESTS).fitting == []
     cluster.give_up("r")
-    assert verdicts.filter(["n"], WANTS).fitting == ["n"]
+    assert fit_cache.filter(["n"], REQUESTS).fitting == ["n"]
     for count in range(1, 2 * SHAPES):
-        verdicts.filter(["n"], (Want("main", Role.MAIN, Resource.CORE, count),))
-    assert verdicts.filter(["n"], WANTS).fitting == ["n"]
-    assert len(verdicts.remembered) == SHAPES
+        fit_cache.filter(["n"], (ContainerRequest("main", Role.MAIN, Resource.CORE, count),))
+    assert fit_cache.filter(["n"], REQUESTS).fitting == ["n"]
+    assert len(fit_cache.remembered) == SHAPES
 
 
 def asked(*nodes: str) -> bytes:
@@ -185,23 +187,23 @@ def test_nodes_for_which_there_is_no_time_are_no_verdict_but_an_error_that_bring
     cluster: Cluster,
 ) -> None:
     cluster.nodes_listed([node("n"), node("m")])
-    hasty = Verdicts(cluster, seconds=-1)
+    hasty = FitCache(cluster, seconds=-1)
     found = msgspec.json.decode(answers.filter_(hasty, asked("n", "m")))
     assert found == {
         "Error": "the pod fits on none of 0 nodes, and there was no time to look at 2 others; "
-        "they are looked at when it is tried again"
+        "they are looked at when it is retried"
     }
-    assert dict(hasty.scores(["n", "m"], WANTS)) == {"n": 0, "m": 0}
+    assert dict(hasty.scores(["n", "m"], REQUESTS)) == {"n": 0, "m": 0}
     assert hasty.remembered == [0]
 
 
 def test_nodes_that_fit_are_given_though_there_was_no_time_for_others(cluster: Cluster) -> None:
     cluster.nodes_listed([node(f"n{number}") for number in range(3000)])
-    verdicts = Verdicts(cluster, seconds=0.002)
+    fit_cache = FitCache(cluster, seconds=0.002)
     names = [f"n{number}" for number in range(3000)]
     tries: list[dict[str, Any]] = []
     while not tries or "FailedNodes" in tries[-1]:
-        tries.append(msgspec.json.decode(answers.filter_(verdicts, asked(*names))))
+        tries.append(msgspec.json.decode(answers.filter_(fit_cache, asked(*names))))
         assert len(tries) < 3000
     assert len(tries) > 1
     assert set(tries[0]["FailedNodes"].values()) == {"There was no time to look at the node"}

@@ -26,11 +26,11 @@ from dra_driver.legacy.annotations import (
     read,
     write,
 )
-from dra_driver.legacy.device_plugin.choosing import Refusal, choose, find, prefer
+from dra_driver.legacy.device_plugin.choosing import AllocateError, choose, find, prefer
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, Offer, answer, cdi_spec, offer, plugin_devices
 from dra_driver.legacy.device_plugin.recording import FAILED, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import BoundPod, Snapshot, share_of, taken_by, waits, withheld
-from dra_driver.legacy.resource_requests import Demand, Role, Want
+from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.topology.instance_types import INSTANCE_TYPES, resolve
 
@@ -64,15 +64,15 @@ def offered(kind: str = "trn1.32xlarge") -> Offer:
     return found
 
 
-def pod(name: str, wants: Demand, annotations: Mapping[str, str] | None = None, **changes: Any) -> BoundPod:
+def pod(name: str, requests: PodRequest, annotations: Mapping[str, str] | None = None, **changes: Any) -> BoundPod:
     found = BoundPod(
-        "default", name, f"uid-{name}", "2026-01-01T00:00:00Z", False, wants, "", from_mapping(annotations or {})
+        "default", name, f"uid-{name}", "2026-01-01T00:00:00Z", False, requests, "", from_mapping(annotations or {})
     )
     return replace(found, **changes)
 
 
-def one(resource: Resource, count: int, container: str = "main", role: Role = Role.MAIN) -> Want:
-    return Want(container, role, resource, count)
+def one(resource: Resource, count: int, container: str = "main", role: Role = Role.MAIN) -> ContainerRequest:
+    return ContainerRequest(container, role, resource, count)
 
 
 def listed(*pods: BoundPod, **devices: Mapping[str, Mapping[str, frozenset[str]]]) -> dict[tuple[str, str], PodDevices]:
@@ -82,9 +82,9 @@ def listed(*pods: BoundPod, **devices: Mapping[str, Mapping[str, frozenset[str]]
             item.namespace,
             item.name,
             {
-                want.container: devices.get(item.name, {}).get(want.container, {})
-                for want in item.wants or ()
-                if want.role is not Role.INIT
+                request.container: devices.get(item.name, {}).get(request.container, {})
+                for request in item.requests or ()
+                if request.role is not Role.INIT
             },
         )
         for item in pods
@@ -157,21 +157,21 @@ def test_without_a_driver_nothing_is_offered_or_everything_unhealthy() -> None:
 
 
 def test_the_next_container_of_a_pod_is_the_first_without_devices() -> None:
-    wants = (one(CORE, 2, "i", Role.INIT), one(DEVICE, 1, "a"), one(CORE, 2, "b"), one(CORE, 2, "c"))
-    item = pod("p", wants)
+    requests = (one(CORE, 2, "i", Role.INIT), one(DEVICE, 1, "a"), one(CORE, 2, "b"), one(CORE, 2, "c"))
+    item = pod("p", requests)
     fresh = Snapshot(offered(), [item], listed(item))
     match = find(fresh, CORE, 2)
     assert match is not None
-    assert match.want.container == "i"
+    assert match.request.container == "i"
     assert find(fresh, DEVICE, 1) is None, "its turn is later"
     handed = {item.uid: {"i": Share("i", CORE, (0, 1))}}
     match = find(Snapshot(offered(), [item], listed(item), handed), DEVICE, 1)
     assert match is not None
-    assert match.want.container == "a"
+    assert match.request.container == "a"
     given = {"a": {DEVICE.value: frozenset("1")}, "b": {CORE.value: frozenset(("4", "5"))}}
     match = find(Snapshot(offered(), [item], listed(item, p=given)), CORE, 2)
     assert match is not None
-    assert match.want.container == "c", "after a restart kubelet's count tells"
+    assert match.request.container == "c", "after a restart kubelet's count tells"
 
 
 def test_listed_pods_come_before_others_and_refused_ones_last() -> None:
@@ -210,8 +210,8 @@ def test_pods_that_kubelet_lists_alike_are_rivals_and_age_decides_only_where_it_
 
 
 def test_pods_that_run_or_were_served_are_not_meant() -> None:
-    wants = (one(DEVICE, 1),)
-    running, served = pod("r", wants, running=True), pod("s", wants)
+    requests = (one(DEVICE, 1),)
+    running, served = pod("r", requests, running=True), pod("s", requests)
     world = Snapshot(offered(), [running, served], None, {served.uid: {"main": Share("main", DEVICE, (0,))}})
     assert find(world, DEVICE, 1) is None
     match = find(world, DEVICE, 1, again=True)
@@ -240,7 +240,7 @@ def test_what_an_extender_may_choose_is_given_and_nothing_else(
     if machine.mask(resource, ids) in candidates(machine, resource, count):
         assert choose(world, match, frozenset()).share.ids == ids
     else:
-        with pytest.raises(Refusal, match="no such connected set"):
+        with pytest.raises(AllocateError, match="no such connected set"):
             choose(world, match, frozenset())
 
 
@@ -268,7 +268,7 @@ def test_what_a_pod_asks_for_without_any_note_blocks_choices_until_it_is_known()
     world = Snapshot(offered(), [unknown, item], None)
     match = find(world, CORE, 1)
     assert match is not None
-    with pytest.raises(Refusal, match="which devices pod default/unknown has is not known"):
+    with pytest.raises(AllocateError, match="which devices pod default/unknown has is not known"):
         choose(world, match, frozenset({0}))
     told = listed(unknown, item, unknown={"main": {DEVICE.value: frozenset({"0"})}})
     assert choose(Snapshot(offered(), [unknown, item], told), match, frozenset({0})).share.ids != (0,)
@@ -285,7 +285,7 @@ def test_a_note_on_a_pod_that_has_nothing_yet_fails_no_other_pod() -> None:
     other = find(world, DEVICE, 4)
     assert other is not None
     assert other.pod is not match.pod
-    with pytest.raises(Refusal, match="has some of them"):
+    with pytest.raises(AllocateError, match="has some of them"):
         choose(world, other, frozenset())
 
 
@@ -293,14 +293,14 @@ def test_what_kubelet_counts_for_pods_that_are_not_known_yet_is_taken() -> None:
     stranger = PodDevices("default", "stranger", {"c": {CORE.value: frozenset({"0", "1"})}})
     plain, chosen = pod("plain", (one(DEVICE, 1),)), pod("chosen", (one(DEVICE, 4),), NOTED)
     for item in (plain, chosen):
-        world = Snapshot(offered(), [item], listed(item), strangers=(stranger,))
-        (want,) = item.wants or ()
-        match = find(world, DEVICE, want.count)
+        world = Snapshot(offered(), [item], listed(item), unknown_pods=(stranger,))
+        (request,) = item.requests or ()
+        match = find(world, DEVICE, request.count)
         assert match is not None
         if item is plain:
             assert choose(world, match, frozenset({0})).share.ids != (0,)
         else:
-            with pytest.raises(Refusal, match="pod default/stranger has some of them"):
+            with pytest.raises(AllocateError, match="pod default/stranger has some of them"):
                 choose(world, match, frozenset())
 
 
@@ -318,11 +318,11 @@ def test_what_kubelet_counts_is_taken_unless_it_is_known_what_was_handed_out() -
 
 
 def test_ids_without_names_of_containers_are_dealt_out_in_order() -> None:
-    wants = (one(CORE, 4, "i", Role.INIT), one(CORE, 2, "a"), one(CORE, 3, "b"))
-    item = pod("p", wants, {IDS: "2,3,4,5,6", RESOURCE_TYPE: CORE.value})
+    requests = (one(CORE, 4, "i", Role.INIT), one(CORE, 2, "a"), one(CORE, 3, "b"))
+    item = pod("p", requests, {IDS: "2,3,4,5,6", RESOURCE_TYPE: CORE.value})
     said = read(item.annotations)
     assert said is not None
-    dealt = {want.container: share.ids for want in wants if (share := share_of(item, said, want.container))}
+    dealt = {request.container: share.ids for request in requests if (share := share_of(item, said, request.container))}
     assert dealt == {"i": (2, 3, 4, 5), "a": (2, 3), "b": (4, 5, 6)}
 
 

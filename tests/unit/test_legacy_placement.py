@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.legacy.placement import Packing, Refusal, fits, list_counts, place, union
+from dra_driver.legacy.placement import DoesNotFit, Packing, fits, list_counts, place, union
 from dra_driver.legacy.resource_requests import (
-    MOST_CONTAINERS,
+    MAX_CONTAINERS,
     Container,
-    Demand,
+    ContainerRequest,
     Limits,
     Number,
+    PodRequest,
     Resources,
     Role,
-    Want,
-    demand,
+    pod_request,
 )
 from dra_driver.legacy.rules import Hardware, Resource, candidates, hardware
 from dra_driver.util.errors import DriverError
@@ -30,29 +30,29 @@ TRN1, INF2 = hardware("trn1.32xlarge", 16, 32), hardware("inf2.48xlarge", 12, 24
 INF1 = hardware("inf1.6xlarge", 4, 16)
 
 
-def wants(*items: tuple[Role, Resource, int]) -> Demand:
-    return tuple(Want(f"c{number}", *item) for number, item in enumerate(items))
+def requests(*items: tuple[Role, Resource, int]) -> PodRequest:
+    return tuple(ContainerRequest(f"c{number}", *item) for number, item in enumerate(items))
 
 
 def main(count: int, resource: Resource = DEVICE) -> tuple[Role, Resource, int]:
     return Role.MAIN, resource, count
 
 
-def placed(kind: Hardware, taken: Sequence[int], asked: Demand) -> list[tuple[int, ...]]:
+def placed(kind: Hardware, taken: Sequence[int], asked: PodRequest) -> list[tuple[int, ...]]:
     found = place(kind, kind.mask(DEVICE, taken), asked)
-    assert not isinstance(found, Refusal), found
-    return [kind.ids(want.resource, mask) for want, mask in zip(asked, found, strict=True)]
+    assert not isinstance(found, DoesNotFit), found
+    return [kind.ids(request.resource, mask) for request, mask in zip(asked, found, strict=True)]
 
 
-def refused(kind: Hardware, taken: Sequence[int], asked: Demand) -> Refusal:
+def refused(kind: Hardware, taken: Sequence[int], asked: PodRequest) -> DoesNotFit:
     found = place(kind, kind.mask(DEVICE, taken), asked)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, DoesNotFit)
     assert fits(kind, kind.mask(DEVICE, taken), asked) == found
     return found
 
 
 def test_a_bad_count_gets_the_vendors_sentence_and_what_would_do() -> None:
-    found = refused(TRN1, [0], wants(main(7)))
+    found = refused(TRN1, [0], requests(main(7)))
     assert found.lasting
     assert found.text == (
         "Instance type trn1.32xlarge does not support requests for device: 7. "
@@ -62,14 +62,14 @@ def test_a_bad_count_gets_the_vendors_sentence_and_what_would_do() -> None:
 
 
 def test_a_bad_count_of_cores_is_refused_in_the_same_words() -> None:
-    found = refused(TRN1, [], wants(main(3, CORE)))
+    found = refused(TRN1, [], requests(main(3, CORE)))
     assert found.text.startswith(
         "Instance type trn1.32xlarge does not support requests for core: 3. Please request a different number of cores."
     )
 
 
 def test_devices_that_are_free_but_not_connected_are_refused_for_now() -> None:
-    found = refused(INF2, [2, 5, 8, 11], wants(main(3)))
+    found = refused(INF2, [2, 5, 8, 11], requests(main(3)))
     assert not found.lasting
     assert found.text == (
         "No 3 connected devices are free. Possible here: 1 to 12. Free: 8 of 12 devices, at most 2 together"
@@ -77,50 +77,50 @@ def test_devices_that_are_free_but_not_connected_are_refused_for_now() -> None:
 
 
 def test_a_full_node_says_so() -> None:
-    found = refused(INF1, range(4), wants(main(1, CORE)))
+    found = refused(INF1, range(4), requests(main(1, CORE)))
     assert found.text == "No core is free. Possible here: 1 to 16. Free: 0 of 16 cores"
 
 
 def test_containers_get_sets_of_their_own() -> None:
-    assert placed(INF2, [], wants(main(2), main(3), main(1))) == [(3, 4), (0, 1, 2), (5,)]
+    assert placed(INF2, [], requests(main(2), main(3), main(1))) == [(3, 4), (0, 1, 2), (5,)]
 
 
 def test_an_init_container_shares_the_devices_of_those_after_it() -> None:
-    found = placed(TRN1, [], wants((Role.INIT, DEVICE, 4), main(1), main(1)))
+    found = placed(TRN1, [], requests((Role.INIT, DEVICE, 4), main(1), main(1)))
     assert found[0] == (0, 1, 2, 3)
     assert {*found[1], *found[2]} == {0, 1}
 
 
 def test_a_larger_container_after_a_small_init_container_covers_it() -> None:
-    found = placed(INF2, [0], wants((Role.INIT, DEVICE, 1), main(3)))
+    found = placed(INF2, [0], requests((Role.INIT, DEVICE, 1), main(3)))
     assert set(found[0]) < set(found[1])
 
 
 def test_a_sidecar_keeps_its_devices_from_the_init_containers_after_it() -> None:
-    first, init, last = placed(INF2, [], wants((Role.SIDECAR, DEVICE, 2), (Role.INIT, DEVICE, 3), main(1)))
+    first, init, last = placed(INF2, [], requests((Role.SIDECAR, DEVICE, 2), (Role.INIT, DEVICE, 3), main(1)))
     assert not {*first} & {*init}
     assert not {*first} & {*last}
     assert {*last} < {*init}
 
 
 def test_a_sidecar_may_take_over_from_an_init_container_before_it() -> None:
-    init, sidecar = placed(INF2, [], wants((Role.INIT, DEVICE, 3), (Role.SIDECAR, DEVICE, 2)))
+    init, sidecar = placed(INF2, [], requests((Role.INIT, DEVICE, 3), (Role.SIDECAR, DEVICE, 2)))
     assert {*sidecar} < {*init}
 
 
 def test_two_containers_that_fit_one_by_one_only_are_refused_together() -> None:
-    found = refused(TRN1, [0, 4, 8], wants(main(4), main(4)))
+    found = refused(TRN1, [0, 4, 8], requests(main(4), main(4)))
     assert found.text == (
         "No free Neuron sets for all containers of the pod together, which ask for 4 devices. "
         "Free: 13 of 16 devices, at most 4 together"
     )
     assert not found.lasting
-    assert refused(TRN1, [], wants(main(16), main(1))).lasting
+    assert refused(TRN1, [], requests(main(16), main(1))).lasting
 
 
 def test_holes_are_searched_for_a_way_to_fit_all() -> None:
     # Free runs of 6 and 5 devices: only 4+2 and 3+2 fill them.
-    found = placed(INF2, [6], wants(main(4), main(3), main(2), main(2)))
+    found = placed(INF2, [6], requests(main(4), main(3), main(2), main(2)))
     assert sorted(number for ids in found for number in ids) == [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
 
 
@@ -136,32 +136,32 @@ def test_what_is_placed_is_free_obeys_the_rules_and_collides_with_nothing_that_r
     kind: Hardware, asked: list[tuple[Role, Resource, int]], data: st.DataObject
 ) -> None:
     taken = data.draw(st.integers(0, (1 << kind.cores) - 1)) & data.draw(st.integers(0, (1 << kind.cores) - 1))
-    demanded = wants(*asked)
+    demanded = requests(*asked)
     found = place(kind, taken, demanded)
-    assert fits(kind, taken, demanded) == (found if isinstance(found, Refusal) else None)
-    if isinstance(found, Refusal):
+    assert fits(kind, taken, demanded) == (found if isinstance(found, DoesNotFit) else None)
+    if isinstance(found, DoesNotFit):
         assert "Free: " in found.text
         return
     assert not union(found) & taken
-    for want, mask in zip(demanded, found, strict=True):
-        assert mask in candidates(kind, want.resource, want.count)
-    lasting = [mask for want, mask in zip(demanded, found, strict=True) if want.role is not Role.INIT]
+    for request, mask in zip(demanded, found, strict=True):
+        assert mask in candidates(kind, request.resource, request.count)
+    lasting = [mask for request, mask in zip(demanded, found, strict=True) if request.role is not Role.INIT]
     assert sum(mask.bit_count() for mask in lasting) == union(lasting).bit_count()
-    for number, want in enumerate(demanded):
-        if want.role is Role.INIT:
+    for number, request in enumerate(demanded):
+        if request.role is Role.INIT:
             before = [found[item] for item in range(number) if demanded[item].role is Role.SIDECAR]
             assert not found[number] & union(before)
 
 
 def test_many_containers_are_refused_in_time() -> None:
-    asked = wants(*[main(2)] * 5, *[main(1)] * 3)
-    assert isinstance(place(INF2, INF2.mask(DEVICE, [1]), asked), Refusal)
+    asked = requests(*[main(2)] * 5, *[main(1)] * 3)
+    assert isinstance(place(INF2, INF2.mask(DEVICE, [1]), asked), DoesNotFit)
 
 
 def test_whether_many_containers_fit_is_cheap_on_nodes_that_are_all_different() -> None:
     """A filter asks it for thousands of nodes; 20 ms each would be far too much."""
     kind = hardware("trn2.48xlarge", 16, 128)
-    for asked in (wants(*[main(1, CORE)] * 64), wants(*[main(2, CORE)] * 20, *[main(1, CORE)] * 44)):
+    for asked in (requests(*[main(1, CORE)] * 64), requests(*[main(2, CORE)] * 20, *[main(1, CORE)] * 44)):
         packing = Packing(kind, asked)
         random = Random(1)
         masks = [random.getrandbits(128) & random.getrandbits(128) for _ in range(500)]
@@ -182,8 +182,8 @@ def test_containers_side_by_side_are_refused_only_where_no_disjoint_sets_exist(
         masks = candidates(kind, *left[0]) if left else ()
         return not left or any(not mask & busy and possible(busy | mask, left[1:]) for mask in masks)
 
-    found = place(kind, taken, wants(*((Role.MAIN, *item) for item in asked)))
-    assert isinstance(found, Refusal) == (not possible(taken, asked))
+    found = place(kind, taken, requests(*((Role.MAIN, *item) for item in asked)))
+    assert isinstance(found, DoesNotFit) == (not possible(taken, asked))
 
 
 def container(name: str, devices: Number = None, cores: Number = None, policy: str | None = None) -> Container:
@@ -195,7 +195,7 @@ def container(name: str, devices: Number = None, cores: Number = None, policy: s
     [("4", 4), (4, 4), ("4000m", 4), ("1k", 1000), ("1G", 10**9), ("1Ki", 1024)],
 )
 def test_whole_quantities_are_read(value: Number, count: int) -> None:
-    assert demand(None, (container("main", value),)) == (Want("main", Role.MAIN, DEVICE, count),)
+    assert pod_request(None, (container("main", value),)) == (ContainerRequest("main", Role.MAIN, DEVICE, count),)
 
 
 @pytest.mark.parametrize(
@@ -203,16 +203,16 @@ def test_whole_quantities_are_read(value: Number, count: int) -> None:
 )
 def test_other_numbers_are_refused_with_the_container(value: Number) -> None:
     with pytest.raises(DriverError, match=r"container 'main' asks for .* of aws\.amazon\.com/neuron; give a whole"):
-        demand(None, (container("main", value),))
+        pod_request(None, (container("main", value),))
 
 
 def test_zero_is_no_demand() -> None:
-    assert demand((container("first", "0"),), (container("main", None, "0"), Container("plain"))) == ()
+    assert pod_request((container("first", "0"),), (container("main", None, "0"), Container("plain"))) == ()
 
 
 def test_init_containers_that_keep_running_are_sidecars() -> None:
-    found = demand((container("a", "1"), container("b", None, "2", "Always")), (container("c", "3"),))
-    assert [(want.container, want.role) for want in found] == [
+    found = pod_request((container("a", "1"), container("b", None, "2", "Always")), (container("c", "3"),))
+    assert [(request.container, request.role) for request in found] == [
         ("a", Role.INIT),
         ("b", Role.SIDECAR),
         ("c", Role.MAIN),
@@ -220,18 +220,18 @@ def test_init_containers_that_keep_running_are_sidecars() -> None:
 
 
 def test_requests_count_where_there_are_no_limits() -> None:
-    found = demand(None, (Container("main", Resources(requests=Limits("2"))),))
+    found = pod_request(None, (Container("main", Resources(requests=Limits("2"))),))
     assert found[0].count == 2
 
 
 def test_devices_and_cores_for_one_container_are_refused() -> None:
     with pytest.raises(DriverError, match="asks for both"):
-        demand(None, (container("main", "1", "1"),))
+        pod_request(None, (container("main", "1", "1"),))
 
 
 def test_too_many_containers_are_refused() -> None:
-    with pytest.raises(DriverError, match=f"at most {MOST_CONTAINERS}"):
-        demand(None, tuple(container(f"c{number}", "1") for number in range(MOST_CONTAINERS + 1)))
+    with pytest.raises(DriverError, match=f"at most {MAX_CONTAINERS}"):
+        pod_request(None, tuple(container(f"c{number}", "1") for number in range(MAX_CONTAINERS + 1)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dra_driver.legacy.annotations import Allocation, Share
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant, victims
 from dra_driver.legacy.placement import fits
-from dra_driver.legacy.resource_requests import Demand, Role, Want
+from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import Hardware, Resource, hardware
 from dra_driver.legacy.usage import Holding, usage
 
@@ -20,8 +20,8 @@ DEVICE, CORE = Resource.DEVICE, Resource.CORE
 TRN1, INF2 = hardware("trn1.32xlarge", 16, 32), hardware("inf2.48xlarge", 12, 24)
 
 
-def asks(count: int, resource: Resource = DEVICE) -> Demand:
-    return (Want("main", Role.MAIN, resource, count),)
+def asks(count: int, resource: Resource = DEVICE) -> PodRequest:
+    return (ContainerRequest("main", Role.MAIN, resource, count),)
 
 
 def tenant(uid: str, ids: Sequence[int], priority: int | None = 0, resource: Resource = DEVICE) -> Tenant:
@@ -34,9 +34,9 @@ def node(*tenants: Tenant, machine: Hardware = TRN1, unusable: str | None = None
 
 
 def evicted(
-    where: Tenancy, wants: Demand, proposed: Sequence[str], *, priority: int = 100, in_time: bool = True
+    where: Tenancy, requests: PodRequest, proposed: Sequence[str], *, priority: int = 100, in_time: bool = True
 ) -> list[str] | None:
-    return victims(where, wants, priority, proposed, lambda: in_time)
+    return victims(where, requests, priority, proposed, lambda: in_time)
 
 
 SINGLES = [tenant(f"d{number}", (number,)) for number in range(16)]
@@ -122,18 +122,18 @@ def test_there_is_room_then_and_every_one_of_them_is_needed(data: st.DataObject)
         for number, run in enumerate(runs)
         if data.draw(st.booleans())
     ]
-    wants = asks(data.draw(st.sampled_from([1, 4, 8])))
+    requests = asks(data.draw(st.sampled_from([1, 4, 8])))
     lower = [pod.uid for pod in pods if (pod.priority or 0) < 2]
     proposed = data.draw(st.lists(st.sampled_from(lower), unique=True)) if lower else []
     where = node(*pods, machine=machine)
-    found = victims(where, wants, 2, proposed, lambda: True)
+    found = victims(where, requests, 2, proposed, lambda: True)
 
     def room(gone: Sequence[str]) -> bool:
         staying = usage(machine, [pod.holding for pod in pods if pod.uid not in gone]).taken
-        return fits(machine, staying, wants) is None
+        return fits(machine, staying, requests) is None
 
     def freed(gone: Sequence[str]) -> int:
-        return sum(want.count for pod in pods if pod.uid in gone for want in pod.holding.wants or ())
+        return sum(request.count for pod in pods if pod.uid in gone for request in pod.holding.requests or ())
 
     if found is None:
         assert not room(lower)

@@ -10,13 +10,13 @@ from dra_driver.legacy.rules import (
     BEST_SCORE,
     Hardware,
     Resource,
-    by_wholeness,
     candidates,
     counts,
     free_candidates,
     hardware,
+    least_breaking_first,
     score,
-    wholeness,
+    unbroken_sets,
 )
 from dra_driver.topology.fabric import is_run
 from dra_driver.topology.instance_types import INSTANCE_TYPES
@@ -107,7 +107,7 @@ def test_a_ring_gives_runs_and_none_across_its_end() -> None:
 
 def test_a_chain_of_four_with_sixteen_cores_gives_nine_cores_on_three_devices() -> None:
     kind = node("inf1.6xlarge")
-    best = by_wholeness(kind, 0, free_candidates(kind, 0, CORE, 9))[0]
+    best = least_breaking_first(kind, 0, free_candidates(kind, 0, CORE, 9))[0]
     assert kind.ids(CORE, best) == tuple(range(9))
     assert kind.ids(DEVICE, best) == (0, 1, 2)
 
@@ -153,14 +153,14 @@ def test_the_choice_keeps_as_many_large_sets_whole_as_any_could(kind: Hardware, 
     free = free_candidates(kind, taken, resource, count)
     assert all(not mask & taken for mask in free)
     if free:
-        best = wholeness(kind, taken | by_wholeness(kind, taken, free)[0])
-        assert best == max(wholeness(kind, taken | mask) for mask in free)
+        best = unbroken_sets(kind, taken | least_breaking_first(kind, taken, free)[0])
+        assert best == max(unbroken_sets(kind, taken | mask) for mask in free)
         assert 0 <= score(kind, taken, taken | free[0]) <= BEST_SCORE
 
 
 def chosen(kind: Hardware, taken: list[int], count: int, resource: Resource = DEVICE) -> tuple[int, ...]:
     mask = kind.mask(resource, taken)
-    return kind.ids(resource, by_wholeness(kind, mask, free_candidates(kind, mask, resource, count))[0])
+    return kind.ids(resource, least_breaking_first(kind, mask, free_candidates(kind, mask, resource, count))[0])
 
 
 def test_a_single_device_is_taken_from_the_row_that_is_broken_already() -> None:

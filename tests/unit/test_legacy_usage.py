@@ -21,7 +21,7 @@ from dra_driver.legacy.annotations import (
     usage_map,
     write,
 )
-from dra_driver.legacy.resource_requests import Demand, Role, Want
+from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import Resource, hardware
 from dra_driver.legacy.usage import Holding, held, holding, usage
 from dra_driver.util.errors import DriverError
@@ -30,12 +30,12 @@ DEVICE, CORE = Resource.DEVICE, Resource.CORE
 TRN1, INF1 = hardware("trn1.32xlarge", 16, 32), hardware("inf1.6xlarge", 4, 16)
 
 
-def asks(*counts: int, resource: Resource = DEVICE) -> Demand:
-    return tuple(Want(f"c{number}", Role.MAIN, resource, count) for number, count in enumerate(counts))
+def asks(*counts: int, resource: Resource = DEVICE) -> PodRequest:
+    return tuple(ContainerRequest(f"c{number}", Role.MAIN, resource, count) for number, count in enumerate(counts))
 
 
-def taken(annotations: dict[str, str], wants: Demand | None) -> tuple[tuple[int, ...], str]:
-    found = holding("a/p", from_mapping(annotations), wants)
+def taken(annotations: dict[str, str], requests: PodRequest | None) -> tuple[tuple[int, ...], str]:
+    found = holding("a/p", from_mapping(annotations), requests)
     result = usage(TRN1, [found] if found else [])
     return TRN1.ids(CORE, result.taken), result.trouble
 
@@ -85,7 +85,7 @@ def test_what_is_written_is_read(given_: tuple[Share, ...], now: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotations", "wants", "cores"),
+    ("annotations", "requests", "cores"),
     [
         ({"NEURON_DEVS": "2,3"}, asks(2), (4, 5, 6, 7)),
         ({"NEURON_CORES": "2,3"}, asks(2, resource=CORE), (2, 3)),
@@ -96,9 +96,9 @@ def test_what_is_written_is_read(given_: tuple[Share, ...], now: int) -> None:
     ],
 )
 def test_annotations_of_the_vendors_extender_count(
-    annotations: dict[str, str], wants: Demand, cores: tuple[int, ...]
+    annotations: dict[str, str], requests: PodRequest, cores: tuple[int, ...]
 ) -> None:
-    assert taken(annotations, wants) == (cores, "")
+    assert taken(annotations, requests) == (cores, "")
 
 
 HOSTILE = ["", ",", "a", "-1", "0,0", "0-", "3-1", "1.5", "0x1", "1e3", "٣", "512", "0-99999999", "9" * 20000, "0-8,8"]
@@ -149,7 +149,7 @@ def test_a_pod_that_asks_for_nothing_takes_nothing_whatever_it_says() -> None:
 def test_a_bound_pod_without_annotations_makes_the_node_uncertain() -> None:
     assert taken({}, asks(1)) == (
         tuple(range(32)),
-        "What it may have is kept for pod a/p: no annotation tells which of its devices it has",
+        "Devices that it may have are reserved for pod a/p: no annotation says which devices it has",
     )
 
 
@@ -175,8 +175,8 @@ def test_one_unreadable_annotation_beside_others_that_tell_enough_hides_nothing(
     assert taken(written, asks(4)) == (tuple(range(8, 16)), "")
 
 
-def unknown(wants: Demand | None) -> Holding:
-    found = holding("a/unknown", from_mapping(dict.fromkeys(POD_KEYS, "nonsense")), wants)
+def unknown(requests: PodRequest | None) -> Holding:
+    found = holding("a/unknown", from_mapping(dict.fromkeys(POD_KEYS, "nonsense")), requests)
     assert found is not None
     return found
 
@@ -188,7 +188,7 @@ def known(devices: str) -> Holding:
 
 
 @pytest.mark.parametrize(
-    ("wants", "others", "devices"),
+    ("requests", "others", "devices"),
     [
         (asks(8), ["0-3", "4"], {*range(5), *range(8, 16)}),
         (asks(4), ["0-3", "4", "8"], {*range(5), 8, *range(12, 16)}),
@@ -198,16 +198,16 @@ def known(devices: str) -> Holding:
     ],
 )  # fmt: skip
 def test_a_pod_whose_annotations_cannot_be_read_keeps_only_what_it_may_have(
-    wants: Demand, others: list[str], devices: set[int]
+    requests: PodRequest, others: list[str], devices: set[int]
 ) -> None:
-    found = usage(TRN1, [*map(known, others), unknown(wants)])
+    found = usage(TRN1, [*map(known, others), unknown(requests)])
     assert {*TRN1.ids(DEVICE, found.taken)} == devices
     assert "pod a/unknown: annotation " in found.trouble
 
 
-@pytest.mark.parametrize("wants", [None, asks(16), asks(7)], ids=["unreadable", "no room", "impossible"])
-def test_a_pod_of_which_nothing_is_known_keeps_everything(wants: Demand | None) -> None:
-    assert usage(TRN1, [known("0-3"), unknown(wants)]).taken == (1 << 32) - 1
+@pytest.mark.parametrize("requests", [None, asks(16), asks(7)], ids=["unreadable", "no room", "impossible"])
+def test_a_pod_of_which_nothing_is_known_keeps_everything(requests: PodRequest | None) -> None:
+    assert usage(TRN1, [known("0-3"), unknown(requests)]).taken == (1 << 32) - 1
 
 
 def test_what_a_pod_may_have_is_not_less_where_its_devices_have_failed() -> None:

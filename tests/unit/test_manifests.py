@@ -11,21 +11,13 @@ import pytest
 import yaml
 from kubernetes.client import models
 
-from dra_driver.kube.objects import ObjectMeta
-from dra_driver.simulator import objects, workloads
-from dra_driver.simulator.manifests import (
-    ManifestError,
-    Manifests,
-    attempts,
-    cluster_of,
-    emulated,
-    merge,
-    obstacle,
-    read_manifests,
-)
-from dra_driver.simulator.manifests.documents import documents
-from dra_driver.simulator.manifests.fields import UNREAD
-from dra_driver.simulator.workloads import Node
+from dra_driver.kube.types import ObjectMeta
+from dra_driver.manifests import ManifestError, Manifests, attempts, objects, read_manifests, workloads
+from dra_driver.manifests.documents import documents
+from dra_driver.manifests.fields import UNREAD
+from dra_driver.manifests.workloads import Node
+from dra_driver.simulator.cluster import cluster_of, merge, obstacle
+from dra_driver.simulator.emulated_nodes import emulated
 from tests.paths import SPECS
 
 CLAIM = """\
@@ -220,7 +212,7 @@ def test_an_error_in_the_second_document_and_in_a_list_names_its_own_line() -> N
 
 
 def test_in_long_files_name_and_path_have_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_driver.simulator.manifests.documents.LONGEST_SEARCHED", 10)
+    monkeypatch.setattr("dra_driver.manifests.documents.LONGEST_SEARCHED", 10)
     message = failure(CLAIM.replace("count: 2", "count: -1"))
     assert message.startswith("input.yaml: ResourceClaim default/c: spec.devices.requests[0].exactly.count: ")
 

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.simulator.manifests import ManifestError, Manifests, emulated, merge, read_manifests, read_stored
-from dra_driver.simulator.manifests.kinds import KINDS
+from dra_driver.manifests import ManifestError, Manifests, read_manifests, read_stored
+from dra_driver.manifests.fields import KINDS
+from dra_driver.simulator.cluster import merge
+from dra_driver.simulator.emulated_nodes import emulated
 from dra_driver.simulator.placement import simulate
 from dra_driver.util.errors import DriverError
+from tests.generators.effort import examples
 
 NODES = emulated([("trn2.48xlarge", 1)])
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8)
@@ -46,7 +49,7 @@ def objects(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(120)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(objects(), min_size=1, max_size=3))
 def test_any_objects_are_read_or_refused(documents: list[dict[str, Any]]) -> None:
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
@@ -57,7 +60,7 @@ def test_any_objects_are_read_or_refused(documents: list[dict[str, Any]]) -> Non
         assert str(error).startswith(("input", "the cluster", "there is"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text(max_size=200) | st.text(alphabet="{}[]:-\n\t &*!|>'\"#ab1.", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
@@ -68,7 +71,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert isinstance(found, Manifests)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(objects())
 def test_any_stored_object_is_read_or_refused(document: dict[str, Any]) -> None:
     try:
@@ -173,7 +176,7 @@ def test_the_world_that_is_changed_below_is_legal() -> None:
 
 
 @pytest.mark.timeout(120)
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(PLACES), VALUES, st.sampled_from(["1.36", "1.37"]))
 def test_anything_in_place_of_anything_is_answered_or_refused(path: tuple[Any, ...], new: Any, release: str) -> None:
     objects_ = changed(OBJECTS, path, new)
@@ -202,7 +205,7 @@ def test_more_pods_than_any_cluster_has_are_refused_before_they_are_made(monkeyp
     }
     with pytest.raises(ManifestError, match="10000000000 is not a number from 0 to 150000"):
         read_manifests([("input", json.dumps(leaders))])
-    monkeypatch.setattr("dra_driver.simulator.manifests.read.MOST_PODS", 10)
+    monkeypatch.setattr("dra_driver.manifests.read.MOST_PODS", 10)
     group["size"] = 3
     leaders["spec"] = {"replicas": 4, "leaderWorkerTemplate": group}
     with pytest.raises(ManifestError, match="more than 10 pods"):

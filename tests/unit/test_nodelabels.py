@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.host.inventory import Membership, ServerSet
-from dra_driver.kube.codec import decode_node
-from dra_driver.kube.objects import Node
+from dra_driver.kube.types import Node
 from dra_driver.nodelabels.labels import KEYS, MANAGER, labels, needs_write, owned
 from dra_driver.topology.ultraserver import Mode
 
@@ -54,7 +53,7 @@ def node(has: dict[str, str], mine: Any = ()) -> Node:
         },
         {"manager": MANAGER, "operation": "Apply", "fieldsV1": fields},
     ]
-    return decode_node(msgspec.json.encode({"metadata": {"name": "n", "labels": has, "managedFields": managed}}))
+    return msgspec.convert({"metadata": {"name": "n", "labels": has, "managedFields": managed}}, Node)
 
 
 def test_a_node_of_a_whole_server_has_all_labels() -> None:
@@ -118,5 +117,5 @@ def test_labels_of_ours_that_are_not_wanted_are_a_reason_to_write() -> None:
 @pytest.mark.parametrize("fields", [None, [], "x", {"f:metadata": None}, {"f:metadata": {"f:labels": []}}])
 def test_odd_accounts_of_fields_are_no_labels_of_ours(fields: Any) -> None:
     managed = [{"manager": MANAGER, "operation": "Apply", "fieldsV1": fields}]
-    found = decode_node(msgspec.json.encode({"metadata": {"name": "n", "managedFields": managed}}))
+    found = msgspec.convert({"metadata": {"name": "n", "managedFields": managed}}, Node)
     assert owned(found) == frozenset()

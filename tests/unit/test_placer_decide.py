@@ -12,12 +12,12 @@ from dra_driver.ultraserver.placer.values import (
     SERVER_2,
     SERVER_4,
     Action,
-    Explain,
+    Annotate,
+    Assign,
+    EmitEvent,
+    Evict,
     Node,
-    Note,
-    Place,
     Pod,
-    Release,
     Rules,
     Taint,
     Toleration,
@@ -27,12 +27,12 @@ from tests.builders.placer import World, ultraservers
 
 def places(actions: list[Action]) -> dict[str, str]:
     """Group to server."""
-    return {action.pod.group: action.server for action in actions if isinstance(action, Place)}
+    return {action.pod.group: action.server for action in actions if isinstance(action, Assign)}
 
 
 def texts(actions: list[Action]) -> dict[str, str]:
     """Group to what it is told."""
-    return {action.pod.group: action.message for action in actions if isinstance(action, Explain)}
+    return {action.pod.group: action.message for action in actions if isinstance(action, EmitEvent)}
 
 
 def change(world: World, name: str, **fields: object) -> None:
@@ -49,7 +49,7 @@ def test_a_four_gets_the_server_that_is_wholly_free() -> None:
     world.intrude("s0-n2")
     world.arrive("four", 4)
     (action,) = world.decide()
-    assert isinstance(action, Place)
+    assert isinstance(action, Assign)
     assert (action.label, action.server, action.since) == (SERVER_4, "s1", world.now)
     assert action.nodes == ("s1-n0", "s1-n1", "s1-n2", "s1-n3")
 
@@ -154,7 +154,7 @@ def test_an_incomplete_group_is_released_in_time_and_goes_elsewhere() -> None:
     assert world.decide() == []
     world.now += 1
     (action,) = world.decide()
-    assert isinstance(action, Release)
+    assert isinstance(action, Evict)
     assert [pod.name for pod in action.pods] == ["four-0"]
     assert (action.released.server, action.released.until) == ("s0", world.now + 90)
     assert action.why == "only 3 of its 4 pods got a node of s0 within 60 s"
@@ -173,7 +173,7 @@ def released_after(world: World, seconds: float) -> float:
     while world.now - start < seconds:
         actions = world.decide()
         world.apply(actions)
-        if any(isinstance(action, Release) for action in actions):
+        if any(isinstance(action, Evict) for action in actions):
             return world.now - start
         if not actions:
             world.now += 5.0
@@ -203,7 +203,7 @@ def test_a_release_says_what_the_scheduler_said() -> None:
     world.place()
     world.now += 12
     (action,) = world.decide()
-    assert isinstance(action, Release)
+    assert isinstance(action, Evict)
     assert (action.released.server, action.released.until) == ("s0", world.now + 90)
     assert action.why == (
         "the scheduler finds no node of s0 for four-0-3: 0/8 nodes are available: 4 cannot allocate all claims."
@@ -240,7 +240,7 @@ def test_a_pod_for_which_the_scheduler_makes_room_after_all_takes_the_note_back_
     assert [pod.stuck for pod in world.pods.values()] == [world.now, None]
     world.pods["o"] = replace(world.pods["q"], name="o", uid="o", node="", phase="Pending")  # now the first of three
     world.pods["p"] = replace(world.pods["p"], unschedulable="")
-    assert world.decide() == [Note(world.pods["p"], world.now, None)]
+    assert world.decide() == [Annotate(world.pods["p"], world.now, None)]
     world.place()
     assert {pod.stuck for pod in world.pods.values()} == {None}
 
@@ -284,7 +284,7 @@ def test_a_complete_group_is_noted_once_and_left_alone() -> None:
     world.place()
     world.run_all()
     (note,) = world.decide()
-    assert note == Note(note.pod, None)  # type: ignore[union-attr] # a Note, as the comparison shows
+    assert note == Annotate(note.pod, None)  # type: ignore[union-attr] # a Annotate, as the comparison shows
     world.apply([note])
     world.now += 10**6
     assert world.decide() == []
@@ -303,12 +303,12 @@ def test_a_group_that_loses_a_node_gets_the_whole_time_again() -> None:
     world.make_workers()
     world.now += 1000
     (note,) = world.decide()
-    assert isinstance(note, Note)
+    assert isinstance(note, Annotate)
     assert note.since == world.now
     world.apply([note])
     world.now += 60
     (release,) = world.decide()
-    assert isinstance(release, Release)
+    assert isinstance(release, Evict)
 
 
 def test_a_time_that_lies_in_the_future_does_not_keep_a_group_for_ever() -> None:
@@ -317,7 +317,7 @@ def test_a_time_that_lies_in_the_future_does_not_keep_a_group_for_ever() -> None
     world.place()
     world.pods[pod.uid] = replace(world.pods[pod.uid], since=world.now + 10**8)
     (note,) = world.decide()
-    assert isinstance(note, Note)
+    assert isinstance(note, Annotate)
     assert note.since == world.now
 
 
@@ -330,7 +330,7 @@ def test_a_new_leader_waits_until_the_pods_of_the_former_one_are_gone() -> None:
     (leader,) = [pod for pod in world.members("two") if pod.leader]
     del world.pods[leader.uid]  # deleted in the background: the workers are there still
     world.arrive("two", 2)
-    assert texts(world.decide()) == {"two": "it waits for pods of its former start to end: two-0-1"}
+    assert texts(world.decide()) == {"two": "it waits for pods of its previous start to end: two-0-1"}
     world.sweep_all()
     assert places(world.decide()) == {"two": "s0-h0"}
 
@@ -339,10 +339,10 @@ def test_of_two_groups_on_one_server_the_incomplete_later_one_goes() -> None:
     """Which takes two placers that both think that they lead."""
     world = World()
     first, second = world.arrive("first", 4), world.arrive("second", 4)
-    placed = Place(first, SERVER_4, "s0", world.now)
+    placed = Assign(first, SERVER_4, "s0", world.now)
     world.apply([placed, replace(placed, pod=second, since=world.now + 1)])
     (release,) = world.decide()
-    assert isinstance(release, Release)
+    assert isinstance(release, Evict)
     assert [pod.group for pod in release.pods] == ["second"]
     assert release.why == "group a/first-0 has the same server"
 
@@ -350,8 +350,8 @@ def test_of_two_groups_on_one_server_the_incomplete_later_one_goes() -> None:
 @pytest.mark.parametrize(
     ("size", "topology", "said"),
     [
-        ("5", SERVER_4, "a group has 1 to 4 pods, and this one is said to have '5'"),
-        ("", SERVER_4, "a group has 1 to 4 pods, and this one is said to have ''"),
+        ("5", SERVER_4, "a group has 1 to 4 pods, but this one says it has '5'"),
+        ("", SERVER_4, "a group has 1 to 4 pods, but this one says it has ''"),
         ("٤", SERVER_4, "a group has 1 to 4 pods"),
         ("4", SERVER_2, f"its 4 pods do not fit into the 2 nodes that share {SERVER_2}; use {SERVER_4}"),
         ("4", "kubernetes.io/hostname", f"its annotation {LWS_TOPOLOGY} is 'kubernetes.io/hostname'"),
@@ -362,7 +362,7 @@ def test_groups_that_can_never_be_placed_are_told_why(size: str, topology: str, 
     pod = world.arrive("g", 4)
     world.pods[pod.uid] = replace(pod, size=size, topology=topology)
     (action,) = world.decide()
-    assert isinstance(action, Explain)
+    assert isinstance(action, EmitEvent)
     assert action.wrong
     assert said in action.message
 
@@ -371,7 +371,7 @@ def test_a_pod_with_the_gate_and_without_a_group_is_told_what_it_lacks() -> None
     world = World()
     world.pods["p"] = Pod("a", "p", "p", gated=True)
     (action,) = world.decide()
-    assert isinstance(action, Explain)
+    assert isinstance(action, EmitEvent)
     assert GROUP_LABEL in action.message
     assert action.wrong
 
@@ -394,12 +394,12 @@ def test_plain_pods_are_placed_together_when_all_are_there() -> None:
     }
     world.pods["q"] = plain("q")
     actions = world.decide()
-    assert [(action.pod.name, action.server) for action in actions if isinstance(action, Place)] == [
+    assert [(action.pod.name, action.server) for action in actions if isinstance(action, Assign)] == [
         ("p", "s0-h0"),
         ("q", "s0-h0"),
     ]
     world.apply(actions[:1])  # killed in between
-    assert [(action.pod.name, action.server) for action in world.decide() if isinstance(action, Place)] == [
+    assert [(action.pod.name, action.server) for action in world.decide() if isinstance(action, Assign)] == [
         ("q", "s0-h0")
     ]
 
@@ -409,7 +409,7 @@ def test_a_pod_more_than_the_group_has_is_told_so() -> None:
     for name in "pqr":
         world.pods[name] = plain(name)
     world.place()
-    (action,) = [action for action in world.decide() if isinstance(action, Explain)]
+    (action,) = [action for action in world.decide() if isinstance(action, EmitEvent)]
     assert action.message == "its group has 2 pods on s0-h0 already"
 
 

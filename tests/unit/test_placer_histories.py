@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dra_driver.ultraserver.placer.values import Rules
 from tests.builders.placer import World, ultraservers
+from tests.generators.effort import examples
 
 TIMEOUT = 60.0
 picks = st.integers(0, 10**6)
@@ -140,5 +141,5 @@ class Histories(RuleBasedStateMachine):
         assert not world.pods, f"never served: {[pod.group for pod in world.waiting()]}"
 
 
-Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Histories.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestHistories = Histories.TestCase

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.cluster import ClusterNode, Offer
-from dra_driver.kube.objects import ResourceClaim
-from dra_driver.kube.pods import Pod as ApiPod
-from dra_driver.kube.timestamps import seconds, timestamp
+from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
+from dra_driver.kube.types import Pod as ApiPod
 from dra_driver.ultraserver.placer.snapshot import (
-    MOST_RELEASED,
+    MAX_RELEASED,
     pod_of,
     read_released,
     snapshot,
@@ -24,19 +22,19 @@ from dra_driver.ultraserver.placer.snapshot import (
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION, Released
 
 
-def node(**changes: Any) -> ClusterNode:
+def node(**changes: Any) -> PartialNode:
     document: dict[str, Any] = {
         "metadata": {"name": "n", "labels": {SERVER_4: "s", SERVER_2: "h"}},
         "spec": {},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
-    return msgspec.convert(document | changes, ClusterNode)
+    return msgspec.convert(document | changes, PartialNode)
 
 
-def offer(generation: int, *devices: str, driver: str = "neuron.aws.com") -> Offer:
+def offer(generation: int, *devices: str, driver: str = "neuron.aws.com") -> PartialResourceSlice:
     pool = {"name": "n", "generation": generation, "resourceSliceCount": 1}
     spec = {"driver": driver, "nodeName": "n", "pool": pool, "devices": [{"name": name} for name in devices]}
-    return msgspec.convert({"metadata": {"name": f"slice{generation}"}, "spec": spec}, Offer)
+    return msgspec.convert({"metadata": {"name": f"slice{generation}"}, "spec": spec}, PartialResourceSlice)
 
 
 def claim(driver: str = "neuron.aws.com", *, pool: str = "n", admin: bool = False) -> ResourceClaim:
@@ -69,7 +67,7 @@ NOT_READY = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
     ],
 )
 def test_a_node_is_usable_when_it_is_ready_and_offers_its_newest_device(
-    changes: dict[str, Any], offers: list[Offer], trouble: str
+    changes: dict[str, Any], offers: list[PartialResourceSlice], trouble: str
 ) -> None:
     (found,) = snapshot([node(**changes)], offers, [], []).nodes
     assert found.trouble == trouble
@@ -164,7 +162,7 @@ def test_a_memory_that_cannot_be_read_is_empty(text: str) -> None:
 
 
 def test_the_memory_keeps_what_is_not_over_and_is_bounded() -> None:
-    many = [Released("a", f"g{number}", "s", 1000.0 + number) for number in range(2 * MOST_RELEASED)]
+    many = [Released("a", f"g{number}", "s", 1000.0 + number) for number in range(2 * MAX_RELEASED)]
     kept = read_released(write_released(many, now=1010.0))
-    assert kept == tuple(many[-MOST_RELEASED:])
+    assert kept == tuple(many[-MAX_RELEASED:])
     assert read_released(write_released(many[:20], now=1010.0)) == tuple(many[11:20])

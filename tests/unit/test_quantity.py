@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.simulator.quantity import UNIT, Format, QuantityError, canonical, nanos, parse
+from dra_driver.quantity import UNIT, Format, QuantityError, canonical, nanos, parse
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dra_driver.simulator.manifests import ManifestError, read_manifests
+from dra_driver.manifests import ManifestError, read_manifests
 from tests.builders.refused_objects import Object, refused, taken
 
 REFUSED, TAKEN = list(refused()), list(taken())

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from dra_driver.simulator.cel.program import Kubernetes
+from dra_driver.cel import Kubernetes
+from tests.generators.effort import examples
 from tests.generators.shrinking import shrunk, size
 from tests.generators.simulator_cases import TOKEN, Object, cases, renamed
 from tests.oracles.simulator_cases import Expected, Simulated, accepted, disagreement, normal, replayed, unreadable
@@ -48,7 +49,7 @@ def test_recorded_answers_are_of_all_kinds(version: str) -> None:
     assert kinds["refused"] >= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases)
 def test_every_random_case_has_an_answer_and_no_device_two_owners(case: Object) -> None:
     for kubernetes in ("1.36", "1.37"):

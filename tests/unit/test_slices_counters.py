@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.kube.objects import Device, ServerVersion
+from dra_driver.kube.types import Device, ServerVersion
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.chips import chips_of
 from dra_driver.slices.counters import SharedCounters, counter_sets, counters_problem

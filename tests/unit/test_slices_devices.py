@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet
-from dra_driver.kube.codec import encode_slice
-from dra_driver.kube.objects import Device
+from dra_driver.kube.types import Device, encode_slice
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.slices.attributes import ATTRIBUTES, markdown
 from dra_driver.slices.chips import chips_of

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.slices.instance import LONGEST_YIELD_SECONDS, Instance, Precedence
+from dra_driver.slices.instance import LONGEST_YIELD_SECONDS, Instance, InstancePriority
 
 OLD = Instance("boot-1", 1000, "a")
 NEW = Instance("boot-1", 2000, "b")
@@ -37,41 +35,41 @@ def test_no_stamp_makes_an_error(text: str) -> None:
     assert Instance("x", 10**19, "").is_older_than(text) is False
 
 
-def test_this_process_is_newer_than_what_started_before(tmp_path: Path) -> None:
-    first = Instance.here()
-    second = Instance.here()
+def test_this_process_is_newer_than_what_started_before() -> None:
+    first = Instance.here("boot-1")
+    second = Instance.here("boot-1")
     assert second.started >= first.started > 0
     assert first.boot == second.boot != ""
-    assert Instance.here(tmp_path / "missing").boot == "unknown"
+    assert Instance.here("").boot == "unknown"
 
 
 def test_an_old_instance_yields_then_asserts_itself_once_and_waits_longer_when_answered() -> None:
-    precedence = Precedence(OLD, yield_seconds=100.0)
+    precedence = InstancePriority(OLD, yield_seconds=100.0)
     newer = [NEW.stamp]
-    assert precedence.yields(newer, 0.0, as_before=False)
-    assert precedence.yields(newer, 99.0, as_before=True)
-    assert not precedence.yields(newer, 100.0, as_before=True)
+    assert precedence.defers(newer, 0.0, as_before=False)
+    assert precedence.defers(newer, 99.0, as_before=True)
+    assert not precedence.defers(newer, 100.0, as_before=True)
     # It wrote; the newer one lives and wrote again.
-    assert precedence.yields(newer, 101.0, as_before=False)
+    assert precedence.defers(newer, 101.0, as_before=False)
     assert precedence.until == 301.0
 
 
 def test_a_third_instance_gets_its_own_time() -> None:
-    precedence = Precedence(OLD, yield_seconds=100.0)
-    assert precedence.yields([NEW.stamp], 0.0, as_before=False)
+    precedence = InstancePriority(OLD, yield_seconds=100.0)
+    assert precedence.defers([NEW.stamp], 0.0, as_before=False)
     third = Instance("boot-1", 3000, "c").stamp
-    assert precedence.yields([NEW.stamp, third], 50.0, as_before=False) is True
-    assert precedence.yields([third], 150.0, as_before=True)
+    assert precedence.defers([NEW.stamp, third], 50.0, as_before=False) is True
+    assert precedence.defers([third], 150.0, as_before=True)
     assert precedence.until == 250.0
 
 
 def test_waits_end_at_an_hour() -> None:
-    precedence, now = Precedence(OLD), 0.0
+    precedence, now = InstancePriority(OLD), 0.0
     for _ in range(20):
-        precedence.yields([NEW.stamp], now, as_before=False)
+        precedence.defers([NEW.stamp], now, as_before=False)
         assert precedence.until - now <= LONGEST_YIELD_SECONDS
         now = precedence.until
 
 
 def test_the_newest_instance_never_yields() -> None:
-    assert not Precedence(NEW).yields([OLD.stamp, "", "vendor"], 0.0, as_before=False)
+    assert not InstancePriority(NEW).defers([OLD.stamp, "", "vendor"], 0.0, as_before=False)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.objects import Device, DeviceAttribute, ResourceSlice
+from dra_driver.kube.types import Device, DeviceAttribute, ResourceSlice
 from dra_driver.slices.pool import pool
-from dra_driver.slices.reconcile import Accepted, Actions, decide
+from dra_driver.slices.reconcile import Changes, ServerNormalized, decide
 from dra_driver.util.errors import DriverError
 
 DRIVER = "neuron.aws.com"
@@ -48,45 +48,45 @@ def with_name(item: ResourceSlice, name: str) -> ResourceSlice:
     return msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, name=name))
 
 
-def summary(actions: Actions) -> tuple[list[str], list[str], int, int]:
+def summary(changes: Changes) -> tuple[list[str], list[str], int, int]:
     return (
-        [item.metadata.name for item in actions.delete],
-        [item.metadata.name for item in actions.update],
-        len(actions.create),
-        actions.generation,
+        [item.metadata.name for item in changes.delete],
+        [item.metadata.name for item in changes.update],
+        len(changes.create),
+        changes.generation,
     )
 
 
-def apply(existing: Sequence[ResourceSlice], actions: Actions) -> list[ResourceSlice]:
-    """What the server has after the actions."""
-    gone = {item.metadata.name for item in (*actions.delete, *actions.update)}
+def apply(existing: Sequence[ResourceSlice], changes: Changes) -> list[ResourceSlice]:
+    """What the server has after the changes."""
+    gone = {item.metadata.name for item in (*changes.delete, *changes.update)}
     kept = [item for item in existing if item.metadata.name not in gone]
-    created = [with_name(item, f"{item.metadata.generate_name}new{i}") for i, item in enumerate(actions.create)]
-    return [*kept, *actions.update, *created]
+    created = [with_name(item, f"{item.metadata.generate_name}new{i}") for i, item in enumerate(changes.create)]
+    return [*kept, *changes.update, *created]
 
 
 def test_create_slice() -> None:
-    actions = decide([], wanted(some_devices(2)))
-    assert summary(actions) == ([], [], 1, 1)
-    assert actions.create[0].spec.pool.generation == 1
-    assert actions.create[0].spec.pool.resource_slice_count == 1
+    changes = decide([], wanted(some_devices(2)))
+    assert summary(changes) == ([], [], 1, 1)
+    assert changes.create[0].spec.pool.generation == 1
+    assert changes.create[0].spec.pool.resource_slice_count == 1
 
 
 def test_keep_slice_unchanged() -> None:
     existing = stored(wanted(some_devices(2)), generation=7)
-    actions = decide(existing, wanted(some_devices(2)))
-    assert actions.nothing
-    assert actions.keep == tuple(existing)
-    assert actions.generation == 7
+    changes = decide(existing, wanted(some_devices(2)))
+    assert changes.empty
+    assert changes.keep == tuple(existing)
+    assert changes.generation == 7
 
 
 def test_update_slice_in_place_keeps_the_generation() -> None:
     existing = stored(wanted(some_devices(2)), generation=3, version="55")
-    actions = decide(existing, wanted(some_devices(2, "other")))
-    assert summary(actions) == ([], [existing[0].metadata.name], 0, 3)
-    assert actions.update[0].metadata.resource_version == "55"
-    assert actions.update[0].metadata.uid == "s-uid"
-    assert actions.update[0].spec.devices == tuple(some_devices(2, "other"))
+    changes = decide(existing, wanted(some_devices(2, "other")))
+    assert summary(changes) == ([], [existing[0].metadata.name], 0, 3)
+    assert changes.update[0].metadata.resource_version == "55"
+    assert changes.update[0].metadata.uid == "s-uid"
+    assert changes.update[0].spec.devices == tuple(some_devices(2, "other"))
 
 
 def test_reordered_devices_are_a_change_because_order_is_preference() -> None:
@@ -95,9 +95,9 @@ def test_reordered_devices_are_a_change_because_order_is_preference() -> None:
 
 
 def test_no_devices_is_one_empty_slice() -> None:
-    actions = decide([], wanted([]))
-    assert summary(actions) == ([], [], 1, 1)
-    assert decide(stored(wanted([])), wanted([])).nothing
+    changes = decide([], wanted([]))
+    assert summary(changes) == ([], [], 1, 1)
+    assert decide(stored(wanted([])), wanted([])).empty
     assert len(decide(stored(wanted(some_devices(1))), wanted([])).update) == 1
 
 
@@ -109,8 +109,8 @@ def test_update_slice_with_many_devices() -> None:
 def test_delete_redundant_slice() -> None:
     desired = wanted(some_devices(2))
     existing = [*stored(desired), *stored(desired, name="00000-neuron.aws.com-node-a-zzzzz")]
-    actions = decide(existing, desired)
-    assert summary(actions) == (["00000-neuron.aws.com-node-a-zzzzz"], [], 0, 1)
+    changes = decide(existing, desired)
+    assert summary(changes) == (["00000-neuron.aws.com-node-a-zzzzz"], [], 0, 1)
 
 
 def test_of_duplicates_the_one_that_needs_no_write_stays() -> None:
@@ -135,8 +135,8 @@ def test_slices_of_another_pool_of_ours_are_removed() -> None:
             other[0].spec, pool=msgspec.structs.replace(other[0].spec.pool, name="node-a/neuron", generation=99)
         ),
     )
-    actions = decide([moved], wanted(some_devices(1)))
-    assert summary(actions) == (["00000-old"], [], 1, 1)
+    changes = decide([moved], wanted(some_devices(1)))
+    assert summary(changes) == (["00000-old"], [], 1, 1)
 
 
 def test_slices_of_another_driver_or_node_are_left_alone() -> None:
@@ -148,36 +148,36 @@ def test_slices_of_another_driver_or_node_are_left_alone() -> None:
 def test_multiple_existing_no_changes() -> None:
     desired = wanted(some_devices(130))
     assert len(desired) == 3
-    assert decide(stored(desired, generation=2), desired).nothing
+    assert decide(stored(desired, generation=2), desired).empty
 
 
 def test_multiple_existing_one_changed_keeps_the_generation() -> None:
     existing = stored(wanted(some_devices(130)), generation=2)
     devices = [*some_devices(128), Device("neuron-device-128"), Device("neuron-device-129")]
-    actions = decide(existing, wanted(devices))
-    assert summary(actions) == ([], [existing[2].metadata.name], 0, 2)
+    changes = decide(existing, wanted(devices))
+    assert summary(changes) == ([], [existing[2].metadata.name], 0, 2)
 
 
 def test_multiple_existing_two_changed_is_a_new_generation_of_all() -> None:
     existing = stored(wanted(some_devices(130)), generation=2)
     devices = some_devices(130)
     devices[0], devices[64] = Device("neuron-device-0"), Device("neuron-device-64")
-    actions = decide(existing, wanted(devices))
-    assert summary(actions) == ([], [item.metadata.name for item in existing], 0, 3)
-    assert {item.spec.pool.generation for item in actions.update} == {3}
+    changes = decide(existing, wanted(devices))
+    assert summary(changes) == ([], [item.metadata.name for item in existing], 0, 3)
+    assert {item.spec.pool.generation for item in changes.update} == {3}
 
 
 def test_multiple_existing_one_added_is_a_new_generation_of_all() -> None:
     existing = stored(wanted(some_devices(100)), generation=2)
-    actions = decide(existing, wanted(some_devices(130)))
-    assert summary(actions) == ([], [item.metadata.name for item in existing], 1, 3)
-    assert {item.spec.pool.resource_slice_count for item in (*actions.update, *actions.create)} == {3}
+    changes = decide(existing, wanted(some_devices(130)))
+    assert summary(changes) == ([], [item.metadata.name for item in existing], 1, 3)
+    assert {item.spec.pool.resource_slice_count for item in (*changes.update, *changes.create)} == {3}
 
 
 def test_multiple_existing_one_removed_is_a_new_generation_of_the_rest() -> None:
     existing = stored(wanted(some_devices(130)), generation=2)
-    actions = decide(existing, wanted(some_devices(128)))
-    assert summary(actions) == (
+    changes = decide(existing, wanted(some_devices(128)))
+    assert summary(changes) == (
         [existing[2].metadata.name],
         [existing[0].metadata.name, existing[1].metadata.name],
         0,
@@ -187,31 +187,31 @@ def test_multiple_existing_one_removed_is_a_new_generation_of_the_rest() -> None
 
 def test_one_of_two_removed_is_one_change_and_keeps_the_generation() -> None:
     existing = stored(wanted(some_devices(100)), generation=2)
-    actions = decide(existing, wanted(some_devices(64)))
-    assert summary(actions) == ([existing[1].metadata.name], [existing[0].metadata.name], 0, 2)
+    changes = decide(existing, wanted(some_devices(64)))
+    assert summary(changes) == ([existing[1].metadata.name], [existing[0].metadata.name], 0, 2)
 
 
 def test_multiple_existing_with_different_generations() -> None:
     desired = wanted(some_devices(130))
     first, second, third = stored(desired, generation=5)
     behind = stored([desired[1]], generation=4)[0]
-    actions = decide([first, behind, third], desired)
-    assert summary(actions) == ([behind.metadata.name], [first.metadata.name, third.metadata.name], 1, 6)
+    changes = decide([first, behind, third], desired)
+    assert summary(changes) == ([behind.metadata.name], [first.metadata.name, third.metadata.name], 1, 6)
     assert second.metadata.name == behind.metadata.name
 
 
 def test_migration_from_random_naming_to_index_based_naming() -> None:
     existing = stored(wanted(some_devices(2)), generation=1, name="node-a-neuron.aws.com-x7k2p")
-    actions = decide(existing, wanted(some_devices(2)))
-    assert summary(actions) == (["node-a-neuron.aws.com-x7k2p"], [], 1, 2)
+    changes = decide(existing, wanted(some_devices(2)))
+    assert summary(changes) == (["node-a-neuron.aws.com-x7k2p"], [], 1, 2)
 
 
 def test_migration_with_mixed_naming() -> None:
     desired = wanted(some_devices(100))
     first, second = stored(desired, generation=4)
     renamed = with_name(second, "node-a-neuron.aws.com-x7k2p")
-    actions = decide([first, renamed], desired)
-    assert summary(actions) == (["node-a-neuron.aws.com-x7k2p"], [first.metadata.name], 1, 5)
+    changes = decide([first, renamed], desired)
+    assert summary(changes) == (["node-a-neuron.aws.com-x7k2p"], [first.metadata.name], 1, 5)
 
 
 @pytest.mark.parametrize("name", ["0000g-neuron.aws.com-node-a-abcde", "fffff-neuron.aws.com-node-a-abcde", "x", "-"])
@@ -227,9 +227,9 @@ def test_a_vendor_name_that_starts_like_an_index_is_no_match() -> None:
 
 def test_another_owner_is_corrected_in_place() -> None:
     existing = stored(wanted(some_devices(1), uid="old-node"), generation=3)
-    actions = decide(existing, wanted(some_devices(1), uid="new-node"))
-    assert summary(actions) == ([], [existing[0].metadata.name], 0, 3)
-    assert actions.update[0].metadata.owner_references[0].uid == "new-node"
+    changes = decide(existing, wanted(some_devices(1), uid="new-node"))
+    assert summary(changes) == ([], [existing[0].metadata.name], 0, 3)
+    assert changes.update[0].metadata.owner_references[0].uid == "new-node"
 
 
 def test_an_update_keeps_what_others_put_into_the_metadata() -> None:
@@ -237,8 +237,8 @@ def test_an_update_keeps_what_others_put_into_the_metadata() -> None:
     meta = msgspec.structs.replace(
         plain.metadata, labels={"team": "a"}, annotations={"note": "b"}, finalizers=("x/y",), creation_timestamp="t"
     )
-    actions = decide([msgspec.structs.replace(plain, metadata=meta)], wanted(some_devices(2)))
-    sent = actions.update[0].metadata
+    changes = decide([msgspec.structs.replace(plain, metadata=meta)], wanted(some_devices(2)))
+    sent = changes.update[0].metadata
     assert (sent.labels, sent.annotations, sent.finalizers) == ({"team": "a"}, {"note": "b"}, ("x/y",))
     assert sent.creation_timestamp is None
 
@@ -252,21 +252,21 @@ def test_a_slice_that_somebodys_finalizer_holds_is_replaced_under_a_new_generati
 def test_fields_that_this_version_does_not_know_are_removed() -> None:
     (plain,) = stored(wanted(some_devices(1)))
     odd = msgspec.structs.replace(plain, unrecognised=("devices[].taints",))
-    actions = decide([odd], wanted(some_devices(1)))
-    assert len(actions.update) == 1
-    assert actions.update[0].unrecognised == ()
+    changes = decide([odd], wanted(some_devices(1)))
+    assert len(changes.update) == 1
+    assert changes.update[0].unrecognised == ()
 
 
 def test_what_the_server_made_of_a_write_is_left_as_it_is() -> None:
     desired = wanted(some_devices(2))
     sent = desired[0].spec
     (kept,) = stored(wanted([Device("neuron-device-0"), Device("neuron-device-1")]))
-    accepted = {kept.metadata.name: Accepted(sent, kept.spec, ())}
+    accepted = {kept.metadata.name: ServerNormalized(sent, kept.spec, ())}
     assert len(decide([kept], desired).update) == 1
-    assert decide([kept], desired, accepted).nothing
-    assert not decide([kept], wanted(some_devices(2, "new")), accepted).nothing
+    assert decide([kept], desired, accepted).empty
+    assert not decide([kept], wanted(some_devices(2, "new")), accepted).empty
     other = msgspec.structs.replace(kept, unrecognised=("x",))
-    assert not decide([other], desired, accepted).nothing
+    assert not decide([other], desired, accepted).empty
 
 
 def test_generation_zero_of_others_counts_as_behind() -> None:
@@ -303,7 +303,7 @@ def test_whatever_there_is_one_round_leads_to_what_is_desired(
         existing.append(with_name(item, f"{prefix}-neuron.aws.com-node-a-{suffix}"))
     desired = wanted(some_devices(count))
     after = apply(existing, decide(existing, desired))
-    assert decide(after, desired).nothing
+    assert decide(after, desired).empty
     assert [device for item in sorted(after, key=lambda i: i.metadata.name) for device in item.spec.devices] == (
         some_devices(count)
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dra_driver.cli.fragmentation import POLICY_NAMES
 from dra_driver.cli.main import main
-from dra_driver.cli.workload import POLICY_NAMES
-from dra_driver.simulator.workload import POLICIES
+from dra_driver.simulator.fragmentation import POLICIES
 from tests.builders.workload import TEXT
 from tests.paths import EXAMPLES
 
@@ -28,7 +28,7 @@ def test_the_names_in_the_help_are_those_of_the_policies() -> None:
 
 
 def test_a_workload_is_simulated_and_shown_as_text(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--workload", file]) == 0
+    assert main(["fragmentation", file]) == 0
     output, errors = capsys.readouterr()
     assert output.startswith(f"{file}: 2 nodes with 32 chips, 6 pods an hour for 3 d, the first 24 h left out\nseed 1;")
     assert not errors
@@ -37,13 +37,13 @@ def test_a_workload_is_simulated_and_shown_as_text(file: str, capsys: pytest.Cap
 def test_one_seed_gives_one_outcome(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = []
     for seed in ("5", "5", "6"):
-        assert main(["simulate", "--workload", file, "--seed", seed, "-o", "json"]) == 0
+        assert main(["fragmentation", file, "--seed", seed, "-o", "json"]) == 0
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1] != outputs[2]
 
 
 def test_json_and_yaml_say_the_same_of_all_policies_and_seeds(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["simulate", "--workload", file, "--seed", "1-2", "--policy", "all"]
+    arguments = ["fragmentation", file, "--seed", "1-2", "--policy", "all"]
     assert main([*arguments, "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert main([*arguments, "-o", "yaml"]) == 0
@@ -53,7 +53,7 @@ def test_json_and_yaml_say_the_same_of_all_policies_and_seeds(file: str, capsys:
 
 def test_svg_draws_the_policies(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     policies = ["--policy", "broken-sets-first", "--policy", "lowest-id"]
-    assert main(["simulate", "--workload", file, *policies, "-o", "svg"]) == 0
+    assert main(["fragmentation", file, *policies, "-o", "svg"]) == 0
     root = ET.fromstring(capsys.readouterr().out)
     names = [path.attrib["data-policy"] for path in root.iter() if "data-policy" in path.attrib]
     assert names == ["broken-sets-first", "lowest-id"] * 2
@@ -61,7 +61,7 @@ def test_svg_draws_the_policies(file: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_nodes_of_the_command_line_take_the_place_of_the_files(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = ["--node", "trn1.32xlarge", "--node", "trn2.48xlarge=3", "--node", "trn2u.48xlarge=4"]
-    assert main(["simulate", "--workload", file, *nodes, "--ultraserver-layout", "chips", "-o", "json"]) == 0
+    assert main(["fragmentation", file, *nodes, "--ultraserver-layout", "chips", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["nodes"], found["chips"]) == (8, 128)
 
@@ -89,7 +89,7 @@ def test_claims_of_a_kind_are_allocated_as_they_are_written(tmp_path: Path, caps
     }
     path = tmp_path / "pairs.json"
     path.write_text(json.dumps(document))
-    assert main(["simulate", "--workload", str(path), "--node", "trn2.48xlarge=3", "-o", "json"]) == 0
+    assert main(["fragmentation", str(path), "--node", "trn2.48xlarge=3", "-o", "json"]) == 0
     run = json.loads(capsys.readouterr().out)["runs"][0]
     assert run["utilisation"] == 0.25
     assert run["placed"] == 0
@@ -107,25 +107,49 @@ def test_claims_of_a_kind_are_allocated_as_they_are_written(tmp_path: Path, caps
         (["--workload", "{file}", "--objects", "-"], "--objects does not go with --workload"),
         (["--workload", "{file}", "--from-cluster"], "--from-cluster does not go with --workload"),
         (["--workload", "{file}", "--kubeconfig", "x"], "--kubeconfig does not go with --workload"),
-        (["--workload", "{file}", "--seed", "one"], "--seed cannot be read: 'one'; give a number, or a range such as"),
-        (["--workload", "{file}", "--seed", "8-1"], "--seed 8-1: 1 to 100 ascending seeds"),
-        (["--workload", "{file}", "--seed", "1-101"], "--seed 1-101: 1 to 100 ascending seeds"),
-        (["--workload", "{file}", "--seed", "9999999999999999"], "--seed 9999999999999999: 1 to 100 ascending"),
-        (["--workload", "{file}", "--policy", "best"], "--policy 'best' is not known; give one of lowest-id,"),
-        (["--workload", "{file}", "--node", "trn9"], "cannot emulate 'trn9'"),
-        (["--workload", "{file}", "--node", "trn2u"], "node node-1 offers itself as one device"),
+    ],
+)
+def test_the_old_spelling_takes_what_it_took(
+    arguments: list[str], says: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *(text.replace("{file}", file) for text in arguments)]) == 2
+    output, errors = capsys.readouterr()
+    assert not output
+    assert errors.startswith(f"error: {says}")
+    assert errors.count("\n") == 1
+
+
+def test_the_old_spelling_does_the_same_with_a_warning(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fragmentation", file, "--seed", "2", "-o", "json"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["simulate", "--workload", file, "--seed", "2", "-o", "json"]) == 0
+    old = capsys.readouterr()
+    assert old.out == shown
+    assert old.err.startswith("warning: simulate --workload FILE is now dra-driver fragmentation FILE")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{file}", "--seed", "one"], "--seed cannot be read: 'one'; give a number, or a range such as"),
+        (["{file}", "--seed", "8-1"], "--seed 8-1: 1 to 100 ascending seeds"),
+        (["{file}", "--seed", "1-101"], "--seed 1-101: 1 to 100 ascending seeds"),
+        (["{file}", "--seed", "9999999999999999"], "--seed 9999999999999999: 1 to 100 ascending"),
+        (["{file}", "--policy", "best"], "--policy 'best' is not known; give one of lowest-id,"),
+        (["{file}", "--node", "trn9"], "cannot emulate 'trn9'"),
+        (["{file}", "--node", "trn2u"], "node node-1 offers itself as one device"),
         (
-            ["--workload", "{file}", "--node", "inf2"],
+            ["{file}", "--node", "inf2"],
             "{file}:12: pods[2]: kind half: count 8: no node has connected sets",
         ),
-        (["--workload", "{file}.none"], "{file}.none: No such file or directory"),
-        (["--workload", "\0"], "embedded null byte"),
+        (["{file}.none"], "{file}.none: No such file or directory"),
+        (["\0"], "embedded null byte"),
     ],
 )
 def test_what_cannot_be_used_is_one_message_and_exit_status_2(
     arguments: list[str], says: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["simulate", *(text.replace("{file}", file) for text in arguments)]) == 2
+    assert main(["fragmentation", *(text.replace("{file}", file) for text in arguments)]) == 2
     output, errors = capsys.readouterr()
     assert not output
     assert says.replace("{file}", file) in errors
@@ -156,7 +180,7 @@ def test_a_wrong_file_is_one_message_with_its_place_and_exit_status_2(
     before: str, after: str, says: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(file).write_text(SHORT.replace(before, after, 1))
-    assert main(["simulate", "--workload", file]) == 2
+    assert main(["fragmentation", file]) == 2
     errors = capsys.readouterr().err
     assert errors.startswith(f"error: {says.replace('{file}', file)}")
     assert errors.count("\n") == 1
@@ -169,5 +193,5 @@ def test_the_examples_can_be_simulated(capsys: pytest.CaptureFixture[str], tmp_p
     for path in files:
         short = tmp_path / path.name
         short.write_text(path.read_text().replace("length: 30d", "length: 2d"))
-        assert main(["simulate", "--workload", str(short)]) == 0
+        assert main(["fragmentation", str(short)]) == 0
         assert "2 d" in capsys.readouterr().out

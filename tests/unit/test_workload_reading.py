@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.simulator.manifests import ManifestError
-from dra_driver.simulator.workload import read_workload
-from dra_driver.simulator.workload.values import Duration, Exponential, Fixed, Lognormal, Uniform
+from dra_driver.manifests import ManifestError
+from dra_driver.simulator.fragmentation import read_workload
+from dra_driver.simulator.fragmentation.scenario import Duration, Exponential, Fixed, Lognormal, Uniform
 from tests.builders.workload import TEXT, workload
 
 

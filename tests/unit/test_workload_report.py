@@ -8,9 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from dra_driver.simulator.workload import POLICIES, simulate
-from dra_driver.simulator.workload.drawing import svg
-from dra_driver.simulator.workload.report import Report, document, text
+from dra_driver.simulator.fragmentation import POLICIES, simulate
+from dra_driver.simulator.fragmentation.report import Report, document, svg, text
 from tests.builders.workload import cluster, workload
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.simulator.allocator import World
-from dra_driver.simulator.workload import POLICIES, Policy, Site, simulate
-from dra_driver.simulator.workload.arrivals import arrivals
-from dra_driver.simulator.workload.cluster import claim_for
-from dra_driver.simulator.workload.record import Free, Meter, free_on
-from dra_driver.simulator.workload.simulation import claims_of
-from dra_driver.simulator.workload.values import Exponential, Fixed, Kind, Workload
+from dra_driver.simulator.fragmentation import POLICIES, Policy, Site, simulate
+from dra_driver.simulator.fragmentation.cluster import claim_for
+from dra_driver.simulator.fragmentation.record import Free, Meter, free_on
+from dra_driver.simulator.fragmentation.scenario import Exponential, Fixed, Kind, Workload, arrivals
+from dra_driver.simulator.fragmentation.simulation import claims_of
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
 from tests.builders.workload import cluster, workload
@@ -117,7 +116,7 @@ def erlang(servers: int, load: float) -> float:
 
 @pytest.mark.parametrize(("count", "load"), [(1, 14), (4, 3), (8, 2), (16, 1)])
 def test_pods_of_one_kind_are_refused_as_often_as_queueing_theory_says(count: int, load: float) -> None:
-    stream = Workload((Kind("only", 1, Exponential(1), count),), load, length=10000 / load, warm_up=50)
+    stream = Workload((Kind("only", 1, Exponential(1), count),), load, length=4000 / load, warm_up=50)
     run = simulate(stream, ONE, WORLD, LOWEST, 1)
     refused = run.refused / (run.placed + run.refused)
     expected = erlang(16 // count, load)

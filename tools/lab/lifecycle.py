@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +13,9 @@ from lab import cgroups, files, machine, process, state
 from lab.errors import LabError
 from lab.layout import LAB_CGROUP, MACHINE_FILE, ClusterLayout
 from lab.progress import Progress
+
+_WASTE = ".removed-"
+"""Begins the name of an ended cluster's directory, which the process that ended it then deletes."""
 
 
 def lives(layout: ClusterLayout) -> bool:
@@ -32,7 +37,16 @@ def teardown(layout: ClusterLayout) -> None:
     cgroups.clear(cgroups.read_hierarchies(), layout.cgroup)
     machine.restore(layout)
     machine.unmount_below(layout.directory)
-    shutil.rmtree(layout.directory)
+    waste = layout.directory.with_name(f"{_WASTE}{os.getpid()}-{time.monotonic_ns()}")
+    layout.directory.rename(waste)
+
+
+def _remove_waste(directory: Path) -> None:
+    """Delete the directories of clusters that this process has ended, or one that lives no more."""
+    for waste in directory.glob(f"{_WASTE}*"):
+        pid = int(waste.name.removeprefix(_WASTE).partition("-")[0])
+        if pid == os.getpid() or process.start_time(pid) is None:
+            subprocess.run(["rm", "--recursive", "--force", "--one-file-system", str(waste)], check=True)
 
 
 def remove_remains(directory: Path, name: str, progress: Progress) -> None:
@@ -57,13 +71,17 @@ def remove_remains(directory: Path, name: str, progress: Progress) -> None:
 def exclusive(directory: Path, progress: Progress) -> Iterator[None]:
     """Be the only process that starts or ends clusters; leave nothing when there is none at the end."""
     path = directory / "lock"
-    with files.lock(path, "works on a cluster", progress):
-        try:
-            yield
-        finally:
-            if not state.layouts(directory):
-                machine.restore_machine(directory / MACHINE_FILE)
-                path.unlink(missing_ok=True)
-                with suppress(OSError):  # somebody else has put something there
-                    directory.rmdir()
-                cgroups.remove_if_empty(cgroups.read_hierarchies(), LAB_CGROUP)
+    try:
+        with files.lock(path, "works on a cluster", progress):
+            try:
+                yield
+            finally:
+                if not state.layouts(directory):
+                    machine.restore_machine(directory / MACHINE_FILE)
+                    path.unlink(missing_ok=True)
+                    cgroups.remove_if_empty(cgroups.read_hierarchies(), LAB_CGROUP)
+    finally:
+        # Not under the lock: a node's images are thousands of files, and others wait to start their clusters.
+        _remove_waste(directory)
+        with suppress(OSError):  # others have clusters there, or something of their own
+            directory.rmdir()

@@ -54,4 +54,5 @@ def layouts(directory: Path) -> list[ClusterLayout]:
     """Return the layout of every cluster that has a directory."""
     if not directory.is_dir():
         return []
-    return [ClusterLayout(path.name, path) for path in sorted(directory.iterdir()) if path.is_dir()]
+    found = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [ClusterLayout(path.name, path) for path in found]

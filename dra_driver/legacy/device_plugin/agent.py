@@ -1,4 +1,8 @@
-"""What an administrator sets for a node's device plugin; the command line documents each."""
+"""One node's device plugin: its settings, its sources of facts about the node, and the agent that wires everything.
+
+Threads: the host watch rescans sysfs, an informer watches the node's pods, each resource maintains its socket, and the
+keeper tells kubelet what is available, records what was handed out, and watches for the DRA driver.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.cdi.directory import SpecDirectory
+from dra_driver.exclusion import Excluded
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
-from dra_driver.kube.collection import Collection
-from dra_driver.kube.collection import Resource as ApiResource
+from dra_driver.kube.api import Collection, ResourceApi
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.informer import Informer
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import Node
+from dra_driver.kube.types import Resource as ApiResource
+from dra_driver.kube.watch import Informer
 from dra_driver.kubeletplugin.deviceplugin import DevicePlugin
 from dra_driver.kubeletplugin.health import HealthServer
 from dra_driver.kubeletplugin.podresources import PodDevices, list_pods
@@ -36,8 +40,8 @@ from dra_driver.legacy.device_plugin.devices import (
     plugin_devices,
 )
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
-from dra_driver.legacy.device_plugin.snapshot import PODS, Snapshot, WirePod, withheld
-from dra_driver.legacy.deviceplugin.exclusion import Excluded, check_claims, check_slices
+from dra_driver.legacy.device_plugin.snapshot import PODS, PartialPod, Snapshot, withheld
+from dra_driver.legacy.deviceplugin.exclusion import check_claims, check_slices
 from dra_driver.legacy.rules import Resource
 from dra_driver.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.errors import DriverError
@@ -47,7 +51,7 @@ from dra_driver.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class DevicePluginSettings:
-    """One value for each option, checked."""
+    """Validated options of the command line, which documents each."""
 
     node_name: str
     host_root: Path
@@ -66,18 +70,18 @@ class DevicePluginSettings:
 
 
 REQUEST_SECONDS: Final = 3.0
-"""kubelet waits meanwhile, and no other pod starts."""
+"""Short, since kubelet waits meanwhile and starts no other pod."""
 
 NODES: Final = ApiResource(Node, "Node", "nodes", ("v1",))
 
 
 class NodeSources:
-    """The edges of the allocator (``allocator.Sources``) and of the agent.
+    """The API server and kubelet, as the allocator (``allocator.Sources``) and the agent use them.
 
     Args:
-        settings: of the plugin.
+        settings: of the device plugin.
         transport: the API server.
-        offered: what the node has now.
+        offered: returns the node's current devices.
         changed: called when a pod changes.
     """
 
@@ -98,37 +102,37 @@ class NodeSources:
         self.api = ResourceApi(transport)
 
     def start(self) -> None:
-        """Begin to follow the pods."""
+        """Start watching the pods."""
         self._informer.start()
 
     def stop(self, timeout: float) -> None:
-        """End within ``timeout`` seconds."""
+        """Stop within ``timeout`` seconds."""
         self._informer.stop(timeout)
 
     @property
     def worker(self) -> Worker:
-        """The loop that follows the pods, for health reports."""
+        """The loop that watches the pods, for health reports."""
         return self._informer.worker
 
     def problems(self) -> list[str]:
-        """Why the pods of the node are not known; [] when they are."""
+        """Why the pods of the node are not known; [] if they are."""
         if self._informer.current:
             return []
         return [f"the pods of the node are not followed: {self._informer.last_error or 'not read yet'}"]
 
     @property
     def followed(self) -> bool:
-        """Whether the pods are known and followed."""
+        """Whether the pods are known and watched."""
         return self._informer.current
 
     def labels(self) -> Mapping[str, str]:
-        """Labels of the Node, read once: what is used of them never changes. ApiError while they are unknown."""
+        """Labels of the Node, read once, as the ones in use never change. Raises ApiError while they are unknown."""
         if self._labels is None:
             self._labels = dict(self._nodes.get("", self._settings.node_name).metadata.labels or {})
         return self._labels
 
     def write_unusable(self, unusable: tuple[int, ...]) -> bool:
-        """Make the Node's annotations name these chips; whether that took a write. ApiError."""
+        """Make the Node's annotations list these chips; returns whether that took a write. Raises ApiError."""
         node = self._nodes.get("", self._settings.node_name)
         change = unusable_annotations(node.metadata.annotations or {}, unusable)
         if change:
@@ -138,44 +142,44 @@ class NodeSources:
 
     # allocator.Sources
 
-    def pods(self) -> Sequence[WirePod]:
-        """Pods as the watch has told."""
+    def pods(self) -> Sequence[PartialPod]:
+        """Pods from the watch."""
         return self._informer.objects()
 
-    def list_pods(self) -> Sequence[WirePod]:
-        """Pods as stored now."""
+    def list_pods(self) -> Sequence[PartialPod]:
+        """Pods as currently stored."""
         return self._pods.list_all()[0]
 
-    def get_pod(self, namespace: str, name: str) -> WirePod:
-        """One pod as stored now."""
+    def get_pod(self, namespace: str, name: str) -> PartialPod:
+        """One pod as currently stored."""
         return self._pods.get(namespace, name)
 
     def listed(self) -> Sequence[PodDevices]:
-        """What kubelet tells."""
+        """The pods and devices that kubelet lists."""
         return list_pods(self._settings.kubelet_directory)
 
     def offer(self) -> Offer | None:
-        """What the node has."""
+        """The node's devices."""
         return self._offered()
 
     def record(self, record: Record) -> None:
-        """Write annotations of a pod, and no others; a pod of that name with another UID is left alone."""
+        """Write annotations of a pod, and nothing else; a pod of that name with another UID is left alone."""
         change = {"metadata": {"uid": record.pod.uid, "annotations": dict(record.annotations)}}
         try:
             self._informer.wrote(self._pods.patch(record.pod.namespace, record.pod.name, change))
         except ApiError as error:
-            if not (error.object_missing or error.status == 409):  # it has ended; nothing is to be recorded
+            if not (error.object_missing or error.status == 409):  # it has ended, so there is nothing to record
                 raise
 
 
 KEEP_SECONDS: Final = 10.0
-"""Between looks without a reason: kubelet does not say when its count changes."""
+"""Between rounds without a trigger: kubelet does not say when its allocations change."""
 SETTLE_SECONDS: Final = 0.05
-"""Between a change and the look at it, so that several changes are one."""
+"""Between a change and the round that handles it, so that several changes are handled together."""
 CALL_GRACE: Final = 5.0
-"""Seconds that running calls of kubelet get at the end, for each resource."""
+"""Seconds that running calls of kubelet get at shutdown, for each resource."""
 THREAD_GRACE: Final = 1.0
-"""Seconds that a thread gets which may be waiting for the API server or the host."""
+"""Seconds that a thread gets at shutdown that may be waiting for the API server or the host."""
 FORBIDDEN: Final = 403
 
 log = logging.getLogger(__name__)
@@ -187,17 +191,17 @@ class DevicePluginAgent:
     Args:
         settings: what an administrator sets.
         transport: access to the API server.
-        on_fatal: called when the plugin cannot go on and the process should end with an error.
+        on_fatal: called when the plugin cannot continue and the process should exit with an error.
     """
 
     def __init__(self, settings: DevicePluginSettings, transport: Transport, on_fatal: Callable[[], None]) -> None:
         self._settings = settings
         self._on_fatal = on_fatal
         self.fatal = ""
-        """Why it cannot go on, or ""."""
+        """Why it cannot continue, or ""."""
         self._offer: Offer | None = None
         self._taking = threading.Lock()
-        """Held while an inventory becomes the offer, and the CDI file."""
+        """Held while an inventory is turned into the offer and the CDI file."""
         self._keeper = Worker("keeping kubelet's count", self._keep, settle=SETTLE_SECONDS)
         self._cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._sources = NodeSources(settings, transport, lambda: self._offer, self._keeper.wake)
@@ -219,13 +223,13 @@ class DevicePluginAgent:
         self._guard_error = "not tried yet"
         self._pods_known = False
         self._unusable: tuple[int, ...] | None = None
-        """What the Node's annotations were last made to say."""
+        """The unusable chips last written to the Node's annotations."""
         self._trouble: dict[str, str] = {}
         checks = {"": self.readiness, "liveness": self.liveness, "readiness": self.readiness}
         self._health = HealthServer(settings.health_port, settings.health_address, checks)
 
     def start(self) -> None:
-        """Begin. Excluded where the DRA driver has the chips; DriverError when a port or socket cannot be had."""
+        """Start. Raises Excluded if the DRA driver has the chips, DriverError if a port or socket is not available."""
         log.info("neuron-dra-driver %s, device plugin on node %s", VERSION, self._settings.node_name)
         self._guard()
         self._sources.start()
@@ -243,7 +247,7 @@ class DevicePluginAgent:
         self._keeper.start()
 
     def stop(self) -> None:
-        """Finish what kubelet asked for and remove the own sockets; containers keep what they have."""
+        """Finish kubelet's calls and remove the plugin's sockets; containers keep their devices."""
         log.info("stopping; running containers keep their devices")
         self._keeper.stop(0)
         stop_in_turn(
@@ -256,20 +260,20 @@ class DevicePluginAgent:
         if self._stop_metrics is not None:
             self._stop_metrics()
 
-    # What it tells
+    # Health and metrics
 
     def liveness(self) -> list[str]:
-        """Problems that a restart may mend; [] when there are none."""
+        """Problems that a restart may solve; [] if there are none."""
         found = [self.fatal, *(worker.stuck(PATIENCE_SECONDS) for worker in self._workers)]
         return [text for text in found if text]
 
     def readiness(self) -> list[str]:
-        """All that keeps the plugin from its work right now; [] when there is nothing."""
+        """Everything that keeps the plugin from working right now; [] if there is nothing."""
         found = [self.fatal, *self._sources.problems(), *(plugin.problem() for plugin in self._plugins.values())]
         if self._guarded_at is None:
             found.append(f"whether the DRA driver has this node is not known: {self._guard_error}")
         if self._allocator.kubelet_trouble:
-            found.append(f"kubelet does not tell of its pods: {self._allocator.kubelet_trouble}")
+            found.append(f"kubelet does not list its pods: {self._allocator.kubelet_trouble}")
         found += [worker.problem() for worker in self._workers]
         return [text for text in found if text]
 
@@ -279,7 +283,7 @@ class DevicePluginAgent:
         return (self._keeper, self._host.worker, self._sources.worker, *plugins)
 
     def _samples(self) -> Iterator[Sample]:
-        """What the metrics show beside the durations."""
+        """The metrics beside the durations."""
         for resource, plugin in self._plugins.items():
             labels, devices = (("resource", resource.value),), plugin.devices
             for name, text, value in (
@@ -294,7 +298,7 @@ class DevicePluginAgent:
     # The host
 
     def _renew(self) -> None:
-        # The CDI file has device numbers in it, and the kernel module may have been loaded anew since the last scan.
+        # The CDI file contains device numbers, and the kernel module may have been reloaded since the last scan.
         if self._settings.answer.injection == "cdi":
             self._on_inventory(self._host.now())
 
@@ -333,7 +337,7 @@ class DevicePluginAgent:
     def _look(self) -> None:
         self._guard_if_due()
         world = self._allocator.world()
-        # Once known, a watch that is away for a while is no reason to keep from kubelet that a chip has failed.
+        # Once the pods are known, a broken watch is no reason to hide a failed chip from kubelet.
         self._pods_known = self._pods_known or self._sources.followed
         if world is None or self._guarded_at is None or not self._pods_known:
             return
@@ -362,13 +366,13 @@ class DevicePluginAgent:
             self._guard()
 
     def _guard(self) -> None:
-        """Look whether the DRA driver has the node. Raises Excluded, or DriverError if that may not be asked."""
+        """Check whether the DRA driver has the node. Raises Excluded, also if this plugin may not find out."""
         try:
             check_slices(self._sources.api, self._settings.node_name)
         except ApiError as error:
             if error.status == FORBIDDEN:
                 raise Excluded(
-                    f"whether the DRA driver publishes the same chips cannot be found out: {error.message or error}",
+                    f"whether the DRA driver publishes the same chips cannot be determined: {error.message or error}",
                     consequence="the device plugin does not run beside it, and ends",
                     remedy="grant list of resourceslices.resource.k8s.io to its service account",
                 ) from error
@@ -383,7 +387,7 @@ class DevicePluginAgent:
         self._on_fatal()
 
     def _attempt(self, what: str, action: Callable[[], None]) -> None:
-        """Do it; what fails is logged once for as long as it stays the same, and tried again at the next look."""
+        """Run ``action``; a failure is logged once for as long as it stays the same, and retried in the next round."""
         try:
             action()
         except DriverError as error:

@@ -1,7 +1,7 @@
 """Answers kubelet for both resources: finds the container, decides, and remembers what was handed out.
 
-One request at a time, as kubelet asks. What pods say is read anew before it is acted upon: what a watch has told may be
-a moment old, and a pod of the same name may have taken the place of another one.
+Handles one request at a time, as kubelet sends them. The pod is read again before a decision rests on it: the watch may
+be a moment behind, and another pod of the same name may have replaced it.
 """
 
 from __future__ import annotations
@@ -17,44 +17,52 @@ from dra_driver.kubeletplugin.calls import CallError
 from dra_driver.kubeletplugin.deviceservice import ContainerDevices
 from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy.annotations import Share, ranges
-from dra_driver.legacy.device_plugin.choosing import Choice, Match, Refusal, choose, find, prefer, unknown_pods
+from dra_driver.legacy.device_plugin.choosing import (
+    AllocateError,
+    Choice,
+    Match,
+    awaits_unknown_pod,
+    choose,
+    find,
+    prefer,
+)
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, Offer, answer
 from dra_driver.legacy.device_plugin.recording import Record, record_of
-from dra_driver.legacy.device_plugin.snapshot import Listed, Snapshot, WirePod, bound_pod, numbers, waits
+from dra_driver.legacy.device_plugin.snapshot import Listed, PartialPod, Snapshot, bound_pod, numbers, waits
 from dra_driver.legacy.resource_requests import ENDED
 from dra_driver.legacy.rules import Resource
 from dra_driver.metrics import Operations
 from dra_driver.util.errors import DriverError
 
 OPERATIONS: Final = ("prefer", "allocate")
-"""What kubelet asks for, as the metrics name it."""
+"""kubelet's calls, as the metrics name them."""
 
 REMEMBER_SECONDS: Final = 5.0
-"""How long a pod is remembered that was read and that the watch has not told of."""
+"""How long a pod is remembered that was read and has not appeared in the watch."""
 
 WATCH_LAG_SECONDS: Final = 0.5
-"""How far behind a watch may be before the pods are listed instead."""
+"""How far behind the watch may be before the pods are listed instead."""
 
 REJECTION_SECONDS: Final = 1.0
-"""How long kubelet may take to tell the API server of a pod that it has rejected."""
+"""How long kubelet may take to tell the API server that it rejected a pod."""
 
 log = logging.getLogger(__name__)
 
 
 class Reading:
-    """Pods that were read, until the watch, which may be behind, tells of them."""
+    """Pods that were read, kept until the watch, which may be behind, delivers them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._pods: dict[str, tuple[float, WirePod]] = {}
+        self._pods: dict[str, tuple[float, PartialPod]] = {}
         self._told: set[str] = set()
 
-    def add(self, pod: WirePod) -> None:
-        """A pod as it is stored now."""
+    def add(self, pod: PartialPod) -> None:
+        """Add a pod as currently stored."""
         self._pods[pod.metadata.uid] = (self._clock(), pod)
 
-    def joined(self, told: Iterable[WirePod]) -> dict[str, WirePod]:
-        """By UID the newest of each pod, of those that the watch tells of and those that were read."""
+    def joined(self, told: Iterable[PartialPod]) -> dict[str, PartialPod]:
+        """The newest version of each pod, from the watch or a read, by UID."""
         now = self._clock()
         found = {pod.metadata.uid: pod for pod in told}
         gone = self._told - set(found)
@@ -68,46 +76,46 @@ class Reading:
         return found
 
 
-def _version(pod: WirePod) -> int:
+def _version(pod: PartialPod) -> int:
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0
 
 
 class Sources(Protocol):
-    """What is asked about the node."""
+    """Where the allocator gets its facts from."""
 
-    def pods(self) -> Sequence[WirePod]:
-        """Pods of the node as the watch has told."""
+    def pods(self) -> Sequence[PartialPod]:
+        """Pods of the node, from the watch."""
         ...
 
-    def list_pods(self) -> Sequence[WirePod]:
-        """The same as stored now; ApiError."""
+    def list_pods(self) -> Sequence[PartialPod]:
+        """The same as currently stored. Raises ApiError."""
         ...
 
-    def get_pod(self, namespace: str, name: str) -> WirePod:
-        """One pod as stored now; ApiError."""
+    def get_pod(self, namespace: str, name: str) -> PartialPod:
+        """One pod as currently stored. Raises ApiError."""
         ...
 
     def listed(self) -> Sequence[PodDevices]:
-        """What kubelet tells; CallError."""
+        """The pods and devices that kubelet lists. Raises CallError."""
         ...
 
     def offer(self) -> Offer | None:
-        """What the node has."""
+        """The node's devices, None while it has none."""
         ...
 
     def record(self, record: Record) -> None:
-        """Write annotations of a pod; ApiError."""
+        """Write annotations of a pod. Raises ApiError."""
         ...
 
 
 class Allocator:
-    """Decides for one node.
+    """Allocates the devices of one node.
 
     Args:
-        sources: what is asked.
-        settings: what containers are given.
-        changed: called after something was handed out.
+        sources: facts about the node.
+        settings: how containers are given their devices.
+        changed: called after devices were handed out.
         clock: monotonic seconds.
     """
 
@@ -125,23 +133,23 @@ class Allocator:
         self._lock = threading.RLock()
         self._handed: dict[str, dict[str, Share]] = {}
         self._placed: set[str] = set()
-        """UIDs of pods that got what an extender had chosen."""
+        """UIDs of pods that got the devices that an extender had chosen."""
         self._read = Reading(clock)
         self._refused: dict[str, float] = {}
         self.kubelet_trouble = ""
-        """Why kubelet does not tell which pods have what, or ""."""
+        """Why kubelet does not list its pods and devices, or ""."""
 
     def prefer(
         self, resource: Resource, available: frozenset[str], must_include: frozenset[str], size: int
     ) -> Sequence[str]:
-        """Ids for kubelet to count: those that the container will get. DriverError when it will get none."""
+        """The ids that the container will get, for kubelet to count. Raises DriverError if it will get none."""
         with self._lock:
             world, match = self._find(resource, size)
             ids = prefer(world, match, resource, numbers(available), numbers(must_include), size)
         return [str(number) for number in ids]
 
     def allocate(self, resource: Resource, ids: frozenset[str]) -> ContainerDevices:
-        """What the container gets that kubelet asks for. DriverError fails its pod."""
+        """The devices for the container that kubelet is starting. A DriverError fails its pod."""
         with self._lock:
             world, match = self._find(resource, len(ids))
             if match is None:
@@ -168,31 +176,34 @@ class Allocator:
         return answer(world.offer, share, self._settings)
 
     def world(self) -> Snapshot | None:
-        """Everything known now; None while the node has no devices."""
+        """Everything known at this moment; None while the node has no devices."""
         with self._lock:
             return self._world(self._sources.pods(), self._listed())[0]
 
     def _chosen(self, world: Snapshot, match: Match, counted: frozenset[int]) -> Choice:
         choice = choose(world, match, counted)
         if not choice.annotated and frozenset(choice.share.ids) != counted:
-            # kubelet will count other ids than those handed out, so it could not tell them after a restart.
+            # kubelet will count other ids than those handed out, so after a restart they could not be learned from it.
             record = record_of(world, match.pod, choice.share, time.time_ns())
             if record is not None:
                 self._sources.record(record)
         return choice
 
     def _find(self, resource: Resource, count: int) -> tuple[Snapshot, Match | None]:
-        """The world and the container that is meant; what the API server tells of its pod is not older than this call.
+        """The snapshot and the container that kubelet means; its pod is as current as this call.
 
-        Without the API server the watch is all there is. Refusal when it stays unknown which of several is meant.
+        Without the API server, the watch has to do. Raises AllocateError if it remains unknown which of several
+        containers is meant.
         """
         listed = self._listed()
         world, known = self._world(self._sources.pods(), listed)
         if world is None:
-            raise Refusal("this node has no Neuron device", remedy="look at the log of the device plugin on this node")
-        match = None if unknown_pods(world, known) else find(world, resource, count, self._refused)
+            raise AllocateError(
+                "this node has no Neuron device", remedy="look at the log of the device plugin on this node"
+            )
+        match = None if awaits_unknown_pod(world, known) else find(world, resource, count, self._refused)
         if match is not None and not match.rivals and self._is_as_stored(match):
-            # What the watch has told since counts too: a choice may have been made for another pod a moment ago.
+            # Include what the watch delivered meanwhile: another pod's devices may have been chosen a moment ago.
             world = self._world(self._sources.pods(), listed)[0] or world
             return world, match
         end = self._clock() + REJECTION_SECONDS
@@ -207,11 +218,11 @@ class Allocator:
     def _find_stored(
         self, world: Snapshot, listed: Listed | None, resource: Resource, count: int
     ) -> tuple[Snapshot, Match | None]:
-        """The same, of all pods as the API server has them now. Without its answer what the watch has told must do."""
+        """The same, based on all pods as currently stored; without the API server, the watch has to do."""
         try:
             pods = self._sources.list_pods()
         except ApiError as error:
-            log.warning("the pods of this node cannot be read, so what the watch has told must do: %s", error)
+            log.warning("the pods of this node cannot be read, so the pods from the watch are used: %s", error)
             return world, find(world, resource, count, self._refused)
         for pod in pods:
             self._read.add(pod)
@@ -220,17 +231,17 @@ class Allocator:
         return world, match
 
     def _is_as_stored(self, match: Match) -> bool:
-        """Whether the pod is still what it was, and the watch has told all that happened before its last change."""
+        """Whether the pod is unchanged, and the watch has delivered everything up to its last change."""
         try:
             stored = self._sources.get_pod(match.pod.namespace, match.pod.name)
         except ApiError as error:
-            # Without an answer the watch is all there is; a pod that is gone is looked for anew.
+            # Without an answer, the watch has to do; if the pod is gone, the search starts again.
             return not error.object_missing
         self._read.add(stored)
         return bound_pod(stored) == match.pod and self._is_told(stored)
 
-    def _is_told(self, stored: WirePod) -> bool:
-        """Whether the watch has told of this version of a pod; waits for it a moment."""
+    def _is_told(self, stored: PartialPod) -> bool:
+        """Whether the watch has delivered this version of a pod; waits a moment for it."""
         end = self._clock() + WATCH_LAG_SECONDS
         while not any(
             pod.metadata.uid == stored.metadata.uid and _version(pod) >= _version(stored)
@@ -252,8 +263,8 @@ class Allocator:
         self.kubelet_trouble = ""
         return found
 
-    def _world(self, pods: Iterable[WirePod], listed: Listed | None) -> tuple[Snapshot | None, set[tuple[str, str]]]:
-        """The world, and the namespaces and names of all pods known."""
+    def _world(self, pods: Iterable[PartialPod], listed: Listed | None) -> tuple[Snapshot | None, set[tuple[str, str]]]:
+        """The snapshot, and the namespaces and names of all known pods."""
         now = self._clock()
         told = self._read.joined(pods)
         for uid in [uid for uid in self._handed if uid not in told]:
@@ -266,44 +277,44 @@ class Allocator:
             return None, known
         bound = [found for pod in told.values() if (found := bound_pod(pod)) is not None]
         handed = {uid: dict(shares) for uid, shares in self._handed.items()}
-        strangers = tuple(found for key, found in (listed or {}).items() if key not in known)
-        # kubelet may list a pod for a while that has ended; its devices are free.
+        unknown_pods = tuple(found for key, found in (listed or {}).items() if key not in known)
+        # kubelet may list a pod for a while after it has ended; its devices are free.
         over = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values() if pod.status.phase in ENDED}
         ended = over - {pod.key for pod in bound}
         living = None if listed is None else {key: found for key, found in listed.items() if key not in ended}
-        return Snapshot(offer, bound, living, handed, strangers, frozenset(self._placed)), known
+        return Snapshot(offer, bound, living, handed, unknown_pods, frozenset(self._placed)), known
 
 
-def _nobody(world: Snapshot, resource: Resource, count: int) -> Refusal:
+def _nobody(world: Snapshot, resource: Resource, count: int) -> AllocateError:
     """Why no container was found."""
-    unreadable = next((pod for pod in world.pods if pod.wants is None and waits(world, pod)), None)
+    unreadable = next((pod for pod in world.pods if pod.requests is None and waits(world, pod)), None)
     if unreadable is not None:
-        return Refusal(f"pod {unreadable}: {unreadable.trouble}")
-    return Refusal(
+        return AllocateError(f"pod {unreadable}: {unreadable.trouble}")
+    return AllocateError(
         f"no pod of this node is known that waits for {count} of {resource.value}",
-        consequence="nothing is given, for it is not known what was chosen for it",
-        remedy="if the API server could not be asked (see the device plugin's log), a new pod will do",
+        consequence="nothing is given, because it is not known what was chosen for it",
+        remedy="if the API server could not be asked (see the device plugin's log), recreate the pod",
     )
 
 
-def _several(match: Match, resource: Resource, count: int) -> Refusal:
-    """Why it is not known which container was found."""
+def _several(match: Match, resource: Resource, count: int) -> AllocateError:
+    """Why it is unknown which of the containers is meant."""
     pods = " and ".join(sorted(map(str, (match.pod, *match.rivals))))
-    return Refusal(
+    return AllocateError(
         f"pods {pods} wait for {count} of {resource.value}, and kubelet lists them all",
-        consequence="nothing is given, for it is not known which of them kubelet means",
-        remedy="a new pod will do once the API server knows which of them kubelet has rejected",
+        consequence="nothing is given, because it is not known which of them kubelet means",
+        remedy="recreate the pod once the API server knows which of them kubelet has rejected",
     )
 
 
 class ResourceAnswers:
-    """The allocator as the plugin of one resource (``kubeletplugin.deviceservice.ResourcePlugin``), timed.
+    """The allocator as the plugin of one resource (``kubeletplugin.deviceservice.ResourcePlugin``), timing its calls.
 
     Args:
-        allocator: decides.
-        resource: which one.
-        operations: the time that calls take.
-        renew: called before each allocation; DriverError fails the pod.
+        allocator: makes the decisions.
+        resource: the one it serves.
+        operations: receives the durations of the calls.
+        renew: called before each allocation; a DriverError fails the pod.
     """
 
     def __init__(
@@ -315,12 +326,12 @@ class ResourceAnswers:
         self._renew = renew
 
     def prefer(self, available: frozenset[str], must_include: frozenset[str], size: int) -> Sequence[str]:
-        """See Allocator."""
+        """See ``Allocator``."""
         with self._operations.measured("prefer"):
             return self._allocator.prefer(self._resource, available, must_include, size)
 
     def allocate(self, ids: frozenset[str]) -> ContainerDevices:
-        """See Allocator."""
+        """See ``Allocator``."""
         with self._operations.measured("allocate"):
             self._renew()
             return self._allocator.allocate(self._resource, ids)

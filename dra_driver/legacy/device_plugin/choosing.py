@@ -1,10 +1,15 @@
-"""Which container kubelet is asking for. It says the resource and ids, whose number is right, and nothing of the pod.
+"""Which container kubelet asks for, and which ids it gets.
 
-kubelet admits one pod after the other and its containers in order (init containers first), so the next container of a
-pod is the first one that has nothing yet. PodResources lists the pod that is being admitted, and shows which containers
-have devices; the pods behind it are not listed yet. Kubelets before 1.34 list on what they have rejected: where several
-listed pods remain, which one is meant is not known. Where none of them is listed, the one whose devices were chosen
-first is taken for it.
+kubelet names the resource and some ids, of which only the number matters, but not the pod. It admits one pod after
+another and the containers of a pod in order (init containers first), so the next container of a pod is the first one
+without devices. PodResources lists the pod that is being admitted and shows which containers have devices; the pods
+queued behind it are not listed yet. Kubelets before 1.34 keep listing pods that they have rejected: if several listed
+pods remain, it is unknown which one is meant. If none is listed, it is assumed to be the one whose devices were chosen
+first.
+
+A container gets the ids that the extender has chosen, or without an extender one or all. The choice is checked against
+everything known before it is handed out: annotations can be edited, another scheduler may have placed a pod beside the
+extender's, and a chip may have failed since.
 """
 
 from __future__ import annotations
@@ -24,8 +29,8 @@ from dra_driver.legacy.device_plugin.snapshot import (
     taken_by_others,
 )
 from dra_driver.legacy.placement import union
-from dra_driver.legacy.resource_requests import Role, Want
-from dra_driver.legacy.rules import Resource, by_wholeness, candidates
+from dra_driver.legacy.resource_requests import ContainerRequest, Role
+from dra_driver.legacy.rules import Resource, candidates, least_breaking_first
 from dra_driver.util.errors import DriverError
 
 _LAST: Final = 1 << 64
@@ -33,27 +38,27 @@ _LAST: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A container that waits for its devices."""
+    """A container that is waiting for its devices."""
 
     pod: BoundPod
-    want: Want
+    request: ContainerRequest
     listed: bool
-    """Whether kubelet told of it; otherwise it is a guess by age."""
+    """Whether kubelet lists its pod; otherwise it was found by age."""
     rivals: tuple[BoundPod, ...] = ()
-    """Other pods that kubelet may mean just as well, by all that it tells."""
+    """Other pods that kubelet may equally well mean."""
 
 
 def find(
     world: Snapshot, resource: Resource, count: int, refused: Collection[str] = (), *, again: bool = False
 ) -> Match | None:
-    """The container that a request is for; None when there is no such container.
+    """The container that a request is for; None if there is none.
 
     Args:
-        world: what is known.
-        resource: asked for.
-        count: how many of it.
-        refused: UIDs of pods whose last request was refused: kubelet has given them up.
-        again: containers that were served before count too: kubelet, restarted, may have lost the answer.
+        world: everything known about the node.
+        resource: that is requested.
+        count: of the resource.
+        refused: UIDs of pods whose last request was refused; kubelet has given up on them.
+        again: consider containers that were served before, too: a restarted kubelet may have lost the answer.
     """
     found = sorted(_candidates(world, resource, count, again=again), key=lambda match: _order(world, match, refused))
     if not found:
@@ -63,8 +68,8 @@ def find(
     return replace(best, rivals=tuple(rivals))
 
 
-def unknown_pods(world: Snapshot, known: Collection[tuple[str, str]]) -> bool:
-    """Whether kubelet lists a pod without any device that the API server has not told of yet."""
+def awaits_unknown_pod(world: Snapshot, known: Collection[tuple[str, str]]) -> bool:
+    """Whether kubelet lists a pod without devices that is not known from the API server yet."""
     return any(
         key not in known and not any(any(ids.values()) for ids in found.containers.values())
         for key, found in (world.listed or {}).items()
@@ -72,24 +77,24 @@ def unknown_pods(world: Snapshot, known: Collection[tuple[str, str]]) -> bool:
 
 
 def _candidates(world: Snapshot, resource: Resource, count: int, *, again: bool) -> Iterable[Match]:
-    """One match a pod at most."""
+    """At most one match for each pod."""
     for pod in world.pods:
-        if pod.running:  # all its containers have their devices; should kubelet tell otherwise, it means a later pod
+        if pod.running:  # all its containers have devices; if kubelet asks again, it means a later pod
             continue
-        waiting = [want for want in pod.wants or () if not _served(world, pod, want, again=again)]
-        fitting = [want for want in waiting if want.resource is resource and want.count == count]
+        waiting = [request for request in pod.requests or () if not _served(world, pod, request, again=again)]
+        fitting = [request for request in waiting if request.resource is resource and request.count == count]
         if not fitting or (not again and waiting[0] is not fitting[0]):
             continue
         yield Match(pod, fitting[0], pod.key in (world.listed or {}))
 
 
-def _served(world: Snapshot, pod: BoundPod, want: Want, *, again: bool) -> bool:
-    counted = world.counted(pod, want.container, want.resource)
+def _served(world: Snapshot, pod: BoundPod, request: ContainerRequest, *, again: bool) -> bool:
+    counted = world.counted(pod, request.container, request.resource)
     if counted is not None:
         return bool(counted)
-    # Not a pod that kubelet lists, or an init container, of which it does not tell: that comes before all others.
-    later = any(world.counted(pod, other.container, other.resource) for other in pod.wants or ())
-    handed = want.container in world.handed.get(pod.uid, {}) or _said_to_be_handed_out(pod)
+    # Either kubelet does not list the pod, or this is an init container, which is never listed and comes first.
+    later = any(world.counted(pod, other.container, other.resource) for other in pod.requests or ())
+    handed = request.container in world.handed.get(pod.uid, {}) or _said_to_be_handed_out(pod)
     return later or (handed and not again)
 
 
@@ -99,12 +104,12 @@ def _said_to_be_handed_out(pod: BoundPod) -> bool:
 
 
 def _signs(world: Snapshot, match: Match, refused: Collection[str]) -> tuple[bool, bool, bool]:
-    """What tells that a pod is not meant; the likeliest is first in order."""
+    """Signs that a pod is not the one that kubelet means; the likeliest pod sorts first."""
     return (
         not match.listed,
         match.pod.uid in refused,
-        # Served, and kubelet counts nothing for it: most likely it failed for another reason.
-        match.want.container in world.handed.get(match.pod.uid, {}),
+        # It was served but kubelet counts nothing for it: most likely it failed for another reason.
+        match.request.container in world.handed.get(match.pod.uid, {}),
     )
 
 
@@ -117,20 +122,20 @@ def _order(
 
 
 NEEDS_EXTENDER: Final = "The requested Neuron resources are invalid without the k8s-neuron-scheduler"
-"""The vendor's text for a pod that asks for several, and whose devices nobody has chosen."""
+"""The vendor's message for a pod that requests several devices that no extender has chosen."""
 
 
-class Refusal(DriverError):  # noqa: N818 # an answer, no failure of the plugin
-    """A container that gets nothing. kubelet puts the text into the pod's event and fails the pod."""
+class AllocateError(DriverError):
+    """A container gets no devices. kubelet puts the text into the pod's event and fails the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a container gets.
+    """The devices of a container.
 
     Attributes:
         share: container, resource and ids.
-        annotated: whether somebody else has chosen it and written it down.
+        annotated: whether the ids come from the pod's annotations.
     """
 
     share: Share
@@ -138,11 +143,11 @@ class Choice:
 
 
 def choose(world: Snapshot, match: Match, counted: frozenset[int]) -> Choice:
-    """What the container gets. ``counted`` are the ids that kubelet will count for it. Raises Refusal."""
+    """The devices for a container; ``counted`` are the ids that kubelet will count for it. Raises AllocateError."""
     said = allocation_of(match.pod)
     if isinstance(said, DriverError):
-        raise Refusal(f"pod {match.pod}: {said}", remedy=_AGAIN) from said
-    share = share_of(match.pod, said, match.want.container) if said is not None else None
+        raise AllocateError(f"pod {match.pod}: {said}", remedy=_AGAIN) from said
+    share = share_of(match.pod, said, match.request.container) if said is not None else None
     if said is None or share is None:
         return Choice(_without_extender(world, match, counted), annotated=False)
     _check(world, match, said, share)
@@ -157,14 +162,14 @@ def prefer(
     needed: frozenset[int],
     size: int,
 ) -> Sequence[int]:
-    """Ids that kubelet shall count for a container: those that it will get, or a good set by topology; [] for none."""
+    """Ids that kubelet should count for a container: those that it will get, or else a connected set; [] for none."""
     if match is not None:
-        # kubelet adds what it needs beside them, such as what an init container leaves: of its own pod, mostly.
+        # kubelet adds the ids that it must include itself, such as those left over from an init container.
         return [number for number in choose(world, match, frozenset()).share.ids if number in available]
     machine = world.offer.hardware
     free, must = counted_mask(machine, resource, available), counted_mask(machine, resource, needed)
     masks = [mask for mask in candidates(machine, resource, size) if not mask & ~free and not must & ~mask]
-    best = by_wholeness(machine, ((1 << machine.cores) - 1) & ~free, masks)[:1]
+    best = least_breaking_first(machine, ((1 << machine.cores) - 1) & ~free, masks)[:1]
     return [number for mask in best for number in machine.ids(resource, mask)]
 
 
@@ -172,24 +177,24 @@ _AGAIN: Final = "delete the pod, so that its controller makes a new one"
 
 
 def _check(world: Snapshot, match: Match, said: Allocation, share: Share) -> None:
-    """Raise Refusal unless the container can be given what was chosen for it."""
-    machine, want, pod = world.offer.hardware, match.want, match.pod
-    what = f"{share.resource.noun}s {ranges(share.ids)} were chosen for container {want.container!r} of pod {pod}"
-    if share.resource is not want.resource or len(share.ids) != want.count:
-        raise Refusal(
-            f"{what}, which asks for {want.count} of {want.resource.value}",
+    """Raise AllocateError unless the container can be given the devices that were chosen for it."""
+    machine, request, pod = world.offer.hardware, match.request, match.pod
+    what = f"{share.resource.noun}s {ranges(share.ids)} were chosen for container {request.container!r} of pod {pod}"
+    if share.resource is not request.resource or len(share.ids) != request.count:
+        raise AllocateError(
+            f"{what}, which asks for {request.count} of {request.resource.value}",
             consequence="somebody has edited the annotations",
             remedy=_AGAIN,
         )
     if share.resource is Resource.CORE and said.cores_per_device not in (0, machine.cores_per_device):
-        raise Refusal(
+        raise AllocateError(
             f"{what} when a device had {said.cores_per_device} cores, now it has {machine.cores_per_device}",
             consequence="the node's logical core size has changed",
             remedy=_AGAIN,
         )
     mask = counted_mask(machine, share.resource, frozenset(share.ids))
-    if mask not in candidates(machine, want.resource, want.count):
-        raise Refusal(
+    if mask not in candidates(machine, request.resource, request.count):
+        raise AllocateError(
             f"{what}, but {machine.instance_type} has no such connected set", remedy=f"check {ALLOCATION}; {_AGAIN}"
         )
     _check_usable(world, mask, what)
@@ -200,7 +205,7 @@ def _check_usable(world: Snapshot, mask: int, what: str) -> None:
     machine = world.offer.hardware
     lost = [chip for chip in machine.ids(Resource.DEVICE, mask) if chip not in world.offer.usable]
     if lost:
-        raise Refusal(
+        raise AllocateError(
             f"{what}, but {', '.join(f'neuron{chip}' for chip in lost)} cannot be used now",
             consequence="the pod fails",
             remedy="look at the log of the device plugin on this node for the reason",
@@ -209,55 +214,56 @@ def _check_usable(world: Snapshot, mask: int, what: str) -> None:
 
 def _check_free(world: Snapshot, match: Match, mask: int, what: str) -> None:
     for other, taken in taken_by_others(world, match.pod):
-        # What was chosen for a pod that has nothing yet counts for those who choose. Here it is enough that the second
-        # of two is refused, or an edit of one pod would fail another one.
+        # Devices chosen for a pod that has none yet are reserved when choosing. Here it is enough to refuse the second
+        # of two pods; otherwise an edit of one pod would fail another.
         if taken.mask & mask and not taken.waits:
-            raise Refusal(f"{what}, but pod {other} has some of them", consequence="none is given", remedy=_AGAIN)
-    if match.want.role is not Role.INIT and _of_siblings(world, match) & mask:
-        raise Refusal(f"{what}, but another container of the pod has some of them", remedy=_AGAIN)
+            raise AllocateError(f"{what}, but pod {other} has some of them", consequence="none is given", remedy=_AGAIN)
+    if match.request.role is not Role.INIT and _of_siblings(world, match) & mask:
+        raise AllocateError(f"{what}, but another container of the pod has some of them", remedy=_AGAIN)
 
 
 def _of_siblings(world: Snapshot, match: Match) -> int:
-    """What containers of the same pod have that run at the same time."""
-    lasting = {want.container for want in match.pod.wants or () if want.role is not Role.INIT}
+    """The cores of containers of the same pod that run at the same time."""
+    lasting = {request.container for request in match.pod.requests or () if request.role is not Role.INIT}
     shares = world.handed.get(match.pod.uid, {}).items()
     machine = world.offer.hardware
     return union(
         counted_mask(machine, share.resource, frozenset(share.ids))
         for container, share in shares
-        if container in lasting and container != match.want.container
+        if container in lasting and container != match.request.container
     )
 
 
 def _without_extender(world: Snapshot, match: Match, counted: frozenset[int]) -> Share:
-    """One or all, of what nobody has."""
-    machine, want, pod = world.offer.hardware, match.want, match.pod
-    if want.count not in (1, machine.units(want.resource)):
-        raise Refusal(
-            f"{NEEDS_EXTENDER}: container {want.container!r} of pod {pod} asks for {want.count} of "
-            f"{want.resource.value}, and no annotation tells which",
-            consequence="without it only one or all can be had",
+    """One device or core, or all of them, out of what no other pod has."""
+    machine, request, pod = world.offer.hardware, match.request, match.pod
+    if request.count not in (1, machine.units(request.resource)):
+        raise AllocateError(
+            f"{NEEDS_EXTENDER}: container {request.container!r} of pod {pod} asks for {request.count} of "
+            f"{request.resource.value}, and no annotation says which",
+            consequence="without it only one or all are available",
             remedy="install the scheduler extension and set the pod's schedulerName, or ask for 1 or "
-            f"{machine.units(want.resource)}",
+            f"{machine.units(request.resource)}",
         )
     others = taken_by_others(world, pod)
     for other, taken in others:
         if taken.trouble:
-            raise Refusal(
+            raise AllocateError(
                 f"which devices pod {other} has is not known: {taken.trouble}",
                 consequence=f"so none can be given to pod {pod} without an extender's choice",
                 remedy=f"delete pod {other}, or let an extender choose",
             )
     busy = union(taken.mask for _, taken in others) | world.offer.mask_of_unusable()
-    own = _of_siblings(world, match) if want.role is not Role.INIT else 0
-    free = [mask for mask in candidates(machine, want.resource, want.count) if not mask & (busy | own)]
+    own = _of_siblings(world, match) if request.role is not Role.INIT else 0
+    free = [mask for mask in candidates(machine, request.resource, request.count) if not mask & (busy | own)]
     if not free:
-        raise Refusal(
-            f"{want.count} of {want.resource.value} for container {want.container!r} of pod {pod} are not free",
+        raise AllocateError(
+            f"{request.count} of {request.resource.value} for container {request.container!r} of pod {pod} are not "
+            "free",
             consequence="the pod fails",
             remedy=f"pods on this node that use {Resource.DEVICE.value} and {Resource.CORE.value} share its chips; "
             "an extender keeps them apart",
         )
-    wished = counted_mask(machine, want.resource, counted)
-    mask = wished if wished in free else by_wholeness(machine, busy | own, free, handed_mask(world, pod))[0]
-    return Share(want.container, want.resource, machine.ids(want.resource, mask))
+    wished = counted_mask(machine, request.resource, counted)
+    mask = wished if wished in free else least_breaking_first(machine, busy | own, free, handed_mask(world, pod))[0]
+    return Share(request.container, request.resource, machine.ids(request.resource, mask))

@@ -1,4 +1,4 @@
-"""What a node offers to kubelet, from what it has: chips and logical cores with health and NUMA node."""
+"""A node's chips and logical cores, as kubelet counts them and as containers are given them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dra_driver.claims import logical_cores
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kubeletplugin.deviceservice import ContainerDevices, DeviceNode, PluginDevice
 from dra_driver.legacy.annotations import Share
-from dra_driver.legacy.rules import MOST_CORES_PER_DEVICE, MOST_DEVICES, Hardware, Resource, hardware
+from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, Hardware, Resource, hardware
 from dra_driver.topology.instance_types import lookup
 
 BROKEN: Final = frozenset({"device-invalid"})
-"""Findings about chips that the kernel driver refuses to open."""
+"""Codes of findings about chips that the kernel driver refuses to open."""
 _CHIP: Final = re.compile(r"\bneuron([0-9]{1,3})\b")
 
 
@@ -27,11 +27,11 @@ class Offer:
     """A node's devices as kubelet counts them.
 
     Attributes:
-        hardware: how many there are, and how they are linked. A chip that is lost counts on: it is there and not
-            healthy, so that the numbers stay those of the instance type.
-        numbers: device numbers (major, minor) of each chip that a container can be given.
-        numa: NUMA node by chip, where known.
-        env: variables for every container: the node's logical core size, where there is a choice.
+        hardware: how many there are, and how they are linked. A lost chip is still counted, as unhealthy,
+            so that the numbers remain those of the instance type.
+        numbers: device numbers (major, minor) of each usable chip.
+        numa: NUMA node by chip, if known.
+        env: variables for every container: the node's logical core size, if the type has a choice.
     """
 
     hardware: Hardware
@@ -50,19 +50,19 @@ class Offer:
         return tuple(chip for chip in range(self.hardware.devices) if chip not in self.numbers)
 
     def mask_of_unusable(self) -> int:
-        """The cores of those."""
+        """Mask of the cores of the unusable chips."""
         return self.hardware.mask(Resource.DEVICE, self.unusable)
 
 
 def offer(inventory: NodeInventory, before: Offer | None) -> Offer | None:
-    """What an inventory offers; None until there was a chip for the first time.
+    """The devices of an inventory; None until the first chip has appeared.
 
     Args:
         inventory: of the node.
-        before: what was offered so far. It stays, without a usable chip, while the kernel driver is away.
+        before: the previous offer; it remains, without usable chips, while the kernel driver is not loaded.
 
     Raises:
-        DriverError: the numbers of chips and cores cannot be.
+        DriverError: the numbers of chips and cores are inconsistent.
     """
     if not inventory.devices:
         return None if before is None else Offer(before.hardware, {}, before.numa, before.env)
@@ -72,9 +72,9 @@ def offer(inventory: NodeInventory, before: Offer | None) -> Offer | None:
     highest = max(device.index for device in inventory.devices)
     counts = {device.core_count for device in inventory.devices} - {None}
     physical = kind.cores_per_device if kind else min((count for count in counts if count), default=1)
-    per_device = min(max(physical // size, 1), MOST_CORES_PER_DEVICE)
+    per_device = min(max(physical // size, 1), MAX_CORES_PER_DEVICE)
     seen = before.hardware.devices if before is not None else 0
-    devices = (kind.devices if kind else None) or min(max(highest + 1, seen), MOST_DEVICES)
+    devices = (kind.devices if kind else None) or min(max(highest + 1, seen), MAX_DEVICES)
     return Offer(
         hardware(inventory.instance_type or "", devices, devices * per_device),
         {chip.index: numbers for chip in inventory.devices if (numbers := _numbers(inventory, chip, devices))},
@@ -88,7 +88,7 @@ def offer(inventory: NodeInventory, before: Offer | None) -> Offer | None:
 
 
 def _numbers(inventory: NodeInventory, chip: NeuronDevice, devices: int) -> tuple[int, int] | None:
-    """Device numbers of a chip that a container can be given, else None."""
+    """Device numbers of a usable chip, else None."""
     if chip.major is None or chip.minor is None or chip.node_present is False or chip.index >= devices:
         return None
     broken = (finding.subject for finding in inventory.findings if finding.code in BROKEN)
@@ -98,7 +98,7 @@ def _numbers(inventory: NodeInventory, chip: NeuronDevice, devices: int) -> tupl
 
 
 def plugin_devices(found: Offer, resource: Resource, withheld: Collection[int] = ()) -> tuple[PluginDevice, ...]:
-    """The devices of one resource, by id. ``withheld`` are ids that nobody can be given now, besides unusable ones."""
+    """The devices of one resource, by id. ``withheld`` ids are unhealthy for now, in addition to the unusable chips."""
     width = 1 if resource is Resource.DEVICE else found.hardware.cores_per_device
     return tuple(
         PluginDevice(
@@ -111,11 +111,11 @@ def plugin_devices(found: Offer, resource: Resource, withheld: Collection[int] =
 
 
 VISIBLE_CORES: Final = "NEURON_RT_VISIBLE_CORES"
-"""Read by the Neuron runtime: logical cores by number, as the container counts chips."""
+"""Read by the Neuron runtime: logical cores by number, counted over the chips that the container sees."""
 VISIBLE_DEVICES: Final = "AWS_NEURON_VISIBLE_DEVICES"
-"""Read by the vendor's OCI hook, which shows these chips by itself."""
+"""Read by the vendor's OCI hook, which makes these chips available by itself."""
 CDI_KIND: Final = "k8s.neuron.aws.com/chip"
-"""CDI devices that stay the same for the life of the node: one for each chip."""
+"""CDI devices that do not change while the node runs, one for each chip."""
 CDI_OWNER: Final = "node"
 
 _ANYBODY_READS_AND_WRITES: Final = 0o666
@@ -123,14 +123,14 @@ _ANYBODY_READS_AND_WRITES: Final = 0o666
 
 @dataclass(frozen=True, slots=True)
 class AnswerSettings:
-    """What an administrator sets.
+    """How containers are given their devices, as the administrator sets it.
 
     Attributes:
-        injection: whether kubelet is told device nodes, or names of CDI devices.
-        numbering: ``host``: a chip keeps its number in containers; ``renumber``: containers count from 0.
-        visible: the variable that tells a container what it has. With VISIBLE_DEVICES, chips are named to the OCI
-            hook too; cores are told in VISIBLE_CORES in any case.
-        node_directory: where the host has its device nodes, as kubelet sees it.
+        injection: whether kubelet is given device nodes or names of CDI devices.
+        numbering: ``host``: chips keep their numbers in containers; ``renumber``: each container counts from 0.
+        visible: with VISIBLE_DEVICES, that variable lists the chips for the OCI hook as well; VISIBLE_CORES is set in
+            either case.
+        node_directory: directory of the host's device nodes, as kubelet sees it.
     """
 
     injection: Literal["nodes", "cdi"] = "nodes"
@@ -140,12 +140,12 @@ class AnswerSettings:
 
 
 def answer(found: Offer, share: Share, settings: AnswerSettings) -> ContainerDevices:
-    """What the container of ``share`` is given."""
+    """What kubelet is told to give the container of ``share``."""
     chips = found.hardware.ids(Resource.DEVICE, found.hardware.mask(share.resource, share.ids))
     as_ = {chip: rank if settings.numbering == "renumber" else chip for rank, chip in enumerate(chips)}
     env = dict(found.env)
     if share.resource is Resource.CORE:
-        # Single numbers as in the vendor's figures, no ranges: programs split the text at its commas.
+        # Single numbers as in the vendor's documentation, no ranges: programs split the value at commas.
         env[VISIBLE_CORES] = ",".join(str(_core(found.hardware, core, as_)) for core in share.ids)
     if settings.visible == VISIBLE_DEVICES:
         env[VISIBLE_DEVICES] = ",".join(map(str, chips))
@@ -161,12 +161,12 @@ def _core(machine: Hardware, core: int, as_: Mapping[int, int]) -> int:
 
 
 def cdi_name(chip: int, number: int) -> str:
-    """Name of the CDI device that shows a chip as ``/dev/neuron<number>``."""
+    """Name of the CDI device that makes a chip available as ``/dev/neuron<number>``."""
     return f"neuron{chip}" if chip == number else f"neuron{chip}-as-{number}"
 
 
 def cdi_spec(found: Offer, settings: AnswerSettings) -> spec.Spec:
-    """The CDI spec of a node. A chip can be shown under any number that it may have in a container."""
+    """The CDI spec of a node, with each chip under every number that it may have in a container."""
     pairs = [
         (chip, number)
         for chip in sorted(found.numbers)

@@ -1,7 +1,7 @@
-"""What the device plugin writes to the API server: that a pod has its devices, and which chips nobody is to get.
+"""What the device plugin writes to the API server: the devices that pods have, and the chips that are unusable.
 
-The extender, and the plugin itself after a restart, know what is taken by the annotations alone. So a pod that got its
-devices without an extender gets the annotations that the extender would have written.
+The extender, and the plugin itself after a restart, learn what is taken from the annotations alone. A pod that got its
+devices without an extender therefore gets the annotations that the extender would have written.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from dra_driver.legacy.device_plugin.snapshot import (
     allocation_of,
     share_of,
 )
-from dra_driver.legacy.resource_requests import Role, Want
+from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.util.errors import DriverError
 
 FAILED: Final = "neuron.aws.com/failed-devices"
-"""Node annotation: which of UNUSABLE this plugin has put there; the others were put there by hand, and stay."""
+"""Node annotation: the entries of UNUSABLE that this plugin added; the others were added by hand, and stay."""
 
 _YES: Final = {ALLOCATED: "true"}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Annotations to be written on a pod."""
+    """Annotations to write to a pod."""
 
     pod: BoundPod
     annotations: Mapping[str, str]
 
 
 def records(world: Snapshot, now: int) -> list[Record]:
-    """What the pods' annotations lack. ``now`` is in nanoseconds since the epoch."""
+    """The missing annotations of all pods. ``now`` is in nanoseconds since the epoch."""
     found = []
     for pod in world.pods:
         annotations = _lacking(world, pod, now)
@@ -47,7 +47,7 @@ def records(world: Snapshot, now: int) -> list[Record]:
 
 
 def record_of(world: Snapshot, pod: BoundPod, share: Share, now: int) -> Record | None:
-    """What a pod's annotations lack once it has this share too."""
+    """The missing annotations of a pod once it has this share, too; None if there are none."""
     handed = {**world.handed.get(pod.uid, {}), share.container: share}
     later = replace(world, handed={**world.handed, pod.uid: handed})
     annotations = _lacking(later, pod, now)
@@ -56,16 +56,16 @@ def record_of(world: Snapshot, pod: BoundPod, share: Share, now: int) -> Record 
 
 def _lacking(world: Snapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
     said = allocation_of(pod)
-    if isinstance(said, DriverError) or not pod.wants:
+    if isinstance(said, DriverError) or not pod.requests:
         return {}
-    decisive = [want for want in pod.wants if _is_shown(want)] or pod.wants
-    if said is not None and all(share_of(pod, said, want.container) for want in decisive):
-        done = all(_share(world, pod, want) is not None for want in decisive)
+    decisive = [request for request in pod.requests if _is_shown(request)] or pod.requests
+    if said is not None and all(share_of(pod, said, request.container) for request in decisive):
+        done = all(_share(world, pod, request) is not None for request in decisive)
         return _YES if done and not said.handed_out else {}
-    shares = tuple(share for want in pod.wants if (share := _share(world, pod, want)) is not None)
+    shares = tuple(share for request in pod.requests if (share := _share(world, pod, request)) is not None)
     if not shares or _same(said, shares):
         return {}
-    # What somebody has taken away from an extender's choice is put back as it was.
+    # Parts of an extender's choice that somebody removed are restored as they were.
     who = {} if pod.uid in world.placed else {CHOSEN_BY: DEVICE_PLUGIN}
     return write(world.offer.hardware, shares, now) | _YES | who
 
@@ -74,27 +74,27 @@ def _same(said: Allocation | None, shares: tuple[Share, ...]) -> bool:
     return said is not None and set(said.shares) == set(shares)
 
 
-def _is_shown(want: Want) -> bool:
-    """Whether kubelet tells what the container has."""
-    return want.role is not Role.INIT
+def _is_shown(request: ContainerRequest) -> bool:
+    """Whether kubelet lists the devices of the container."""
+    return request.role is not Role.INIT
 
 
-def _share(world: Snapshot, pod: BoundPod, want: Want) -> Share | None:
-    """What a container has, by this process's memory or by kubelet's count."""
-    handed = world.handed.get(pod.uid, {}).get(want.container)
+def _share(world: Snapshot, pod: BoundPod, request: ContainerRequest) -> Share | None:
+    """The devices of a container, from this process's memory or from kubelet's list."""
+    handed = world.handed.get(pod.uid, {}).get(request.container)
     if handed is not None:
         return handed
-    counted = world.counted(pod, want.container, want.resource)
-    ids = tuple(sorted(number for number in counted or () if number < world.offer.hardware.units(want.resource)))
-    return Share(want.container, want.resource, ids) if len(ids) == want.count else None
+    counted = world.counted(pod, request.container, request.resource)
+    ids = tuple(sorted(number for number in counted or () if number < world.offer.hardware.units(request.resource)))
+    return Share(request.container, request.resource, ids) if len(ids) == request.count else None
 
 
 def unusable_annotations(annotations: Mapping[str, str], unusable: tuple[int, ...]) -> dict[str, str | None]:
-    """Changes of the node's annotations that make them say which chips are unusable; {} when they say so.
+    """Changes to the node's annotations so that they list the unusable chips; {} if they already do.
 
     Args:
         annotations: of the Node.
-        unusable: chips that no container can be given, ascending.
+        unusable: chips, ascending.
     """
     by_us, listed = _ids(annotations, FAILED), _ids(annotations, UNUSABLE)
     wanted = {FAILED: ranges(unusable) or None, UNUSABLE: ranges(sorted((listed - by_us) | set(unusable))) or None}

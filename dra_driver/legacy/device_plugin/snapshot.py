@@ -1,4 +1,10 @@
-"""The pods of this node as the device plugin sees them."""
+"""Everything known about a node at one moment, and what is taken of it.
+
+There are four sources for the devices of a pod. What this process has handed out is certain. The annotations say what
+was chosen, but anybody who may edit the pod may edit them. kubelet lists ids (PodResources), which are the ones handed
+out unless kubelet did not follow the preference; that is known only for what this process has handed out. And the pod's
+requests say how many devices there must be.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +12,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dra_driver.kube.collection import ApiObject
-from dra_driver.kube.collection import Resource as ApiResource
-from dra_driver.kube.objects import ObjectMeta
+from dra_driver.kube.types import ApiObject, ObjectMeta
+from dra_driver.kube.types import Resource as ApiResource
 from dra_driver.kubeletplugin.podresources import PodDevices
 from dra_driver.legacy.annotations import Allocation, PodAnnotations, Share, from_mapping, read
 from dra_driver.legacy.device_plugin.devices import Offer
 from dra_driver.legacy.placement import union
-from dra_driver.legacy.resource_requests import ENDED, Demand, PodSpec, PodStatus, Role, demand
+from dra_driver.legacy.resource_requests import ENDED, PodRequest, PodSpec, PodStatus, Role, pod_request
 from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.legacy.usage import held_by, held_if_there, holding
 from dra_driver.util.errors import DriverError
 
 CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
-"""Pod annotation: who has chosen, where it was not an extender."""
+"""Pod annotation: who chose the devices, if it was not an extender."""
 DEVICE_PLUGIN: Final = "device-plugin"
 
 
-class WirePod(ApiObject, frozen=True):
-    """A pod as the API server tells of it."""
+class PartialPod(ApiObject, frozen=True):
+    """A pod as the API server sends it."""
 
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
-PODS: Final = ApiResource(WirePod, "Pod", "pods", ("v1",))
+PODS: Final = ApiResource(PartialPod, "Pod", "pods", ("v1",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +48,11 @@ class BoundPod:
         name: of the pod.
         uid: of the pod.
         created: RFC 3339.
-        running: whether kubelet has started it, hence has allocated for all its containers.
-        wants: what it asks for; None when that cannot be read.
-        trouble: why it cannot be read, or "".
+        running: whether kubelet has started it, and thus allocated devices for all its containers.
+        requests: of its containers; None if they cannot be parsed.
+        trouble: why they cannot be parsed, or "".
         annotations: those in use.
-        by_plugin: whether this plugin has chosen what they tell.
+        by_plugin: whether this plugin chose the devices in them.
     """
 
     namespace: str
@@ -55,7 +60,7 @@ class BoundPod:
     uid: str
     created: str
     running: bool
-    wants: Demand | None
+    requests: PodRequest | None
     trouble: str
     annotations: PodAnnotations
     by_plugin: bool = False
@@ -69,16 +74,16 @@ class BoundPod:
         return f"{self.namespace}/{self.name}"
 
 
-def bound_pod(pod: WirePod) -> BoundPod | None:
-    """The pod, None when it has ended or asks for nothing of Neuron."""
+def bound_pod(pod: PartialPod) -> BoundPod | None:
+    """The pod; None if it has ended or requests no Neuron resources."""
     if pod.status.phase in ENDED:
         return None
-    wants: Demand | None
+    requests: PodRequest | None
     try:
-        wants, trouble = demand(pod.spec.init_containers, pod.spec.containers), ""
+        requests, trouble = pod_request(pod.spec.init_containers, pod.spec.containers), ""
     except DriverError as error:
-        wants, trouble = None, str(error)
-    if wants == ():
+        requests, trouble = None, str(error)
+    if requests == ():
         return None
     meta = pod.metadata
     return BoundPod(
@@ -87,7 +92,7 @@ def bound_pod(pod: WirePod) -> BoundPod | None:
         meta.uid,
         meta.creation_timestamp or "",
         pod.status.phase == "Running",
-        wants,
+        requests,
         trouble,
         from_mapping(meta.annotations or {}),
         (meta.annotations or {}).get(CHOSEN_BY) == DEVICE_PLUGIN,
@@ -95,34 +100,34 @@ def bound_pod(pod: WirePod) -> BoundPod | None:
 
 
 Listed = Mapping[tuple[str, str], PodDevices]
-"""Pods as kubelet lists them, by namespace and name."""
+"""Pods that kubelet lists, by namespace and name."""
 Handed = Mapping[str, Mapping[str, Share]]
-"""What this process has handed out: by pod UID and container."""
+"""What this process has handed out, by pod UID and container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment.
+    """The node at one moment.
 
     Attributes:
-        offer: what the node has.
-        pods: of the node, those that have not ended and ask for Neuron resources (or for something unreadable).
-        listed: None when kubelet cannot be asked.
+        offer: the node's devices.
+        pods: those of the node that have not ended and request Neuron resources (or whose requests cannot be parsed).
+        listed: None if kubelet cannot be asked.
         handed: what this process has handed out.
-        strangers: pods that kubelet lists and the API server has not told of.
-        placed: UIDs of pods to which this process has handed out what an extender had chosen, whatever has become of
-            their annotations since.
+        unknown_pods: pods that kubelet lists and that are not known from the API server.
+        placed: UIDs of pods to which this process handed out devices chosen by an extender, even if their annotations
+            have changed since.
     """
 
     offer: Offer
     pods: Sequence[BoundPod]
     listed: Listed | None
     handed: Handed = field(default_factory=dict)
-    strangers: Sequence[PodDevices] = ()
+    unknown_pods: Sequence[PodDevices] = ()
     placed: frozenset[str] = frozenset()
 
     def counted(self, pod: BoundPod, container: str, resource: Resource) -> frozenset[int] | None:
-        """Ids that kubelet counts for a container; None when it does not tell of the pod or the container."""
+        """Ids that kubelet lists for a container; None if it does not list the pod or the container."""
         found = (self.listed or {}).get(pod.key)
         if found is None or container not in found.containers:
             return None
@@ -131,12 +136,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What somebody has.
+    """What a pod holds.
 
     Attributes:
-        mask: of cores.
-        trouble: why it may be more, or "".
-        waits: whether it is known to have nothing yet, so that the mask is what was chosen for it.
+        mask: of the cores.
+        trouble: why it may hold more, or "".
+        waits: whether it certainly holds nothing yet, so that the mask is only what was chosen for it.
     """
 
     mask: int = 0
@@ -145,36 +150,36 @@ class Taken:
 
 
 def numbers(ids: frozenset[str]) -> frozenset[int]:
-    """Device ids as numbers; what is none of ours is left out."""
+    """Device ids as numbers; ids that are not ours are ignored."""
     return frozenset(int(text) for text in ids if text.isascii() and text.isdecimal() and len(text) <= 4)
 
 
 def taken_by_others(world: Snapshot, pod: BoundPod) -> list[tuple[str, Taken]]:
-    """What each other pod has, or is to have, with its name."""
+    """What each other pod holds or is about to get, with its name."""
     found = [(str(other), taken_by(world, other)) for other in world.pods if other.uid != pod.uid]
     machine = world.offer.hardware
-    for stranger in world.strangers:
+    for unknown in world.unknown_pods:
         mask = 0
         for resource in Resource:
-            mask |= counted_mask(machine, resource, numbers(stranger.devices(resource.value)))
-        found.append((f"{stranger.namespace}/{stranger.name}", Taken(mask)))
+            mask |= counted_mask(machine, resource, numbers(unknown.devices(resource.value)))
+        found.append((f"{unknown.namespace}/{unknown.name}", Taken(mask)))
     return found
 
 
 def taken_by(world: Snapshot, pod: BoundPod) -> Taken:
-    """What one pod has."""
+    """What one pod holds."""
     mask, idle = handed_mask(world, pod) | _unexplained(world, pod), waits(world, pod)
-    known = holding(str(pod), pod.annotations, pod.wants)
+    known = holding(str(pod), pod.annotations, pod.requests)
     if known is None:
         return Taken(mask, waits=idle)
     said, trouble = held_by(world.offer.hardware, known)
-    # What nobody has written down is what kubelet counts, as far as kubelet tells.
+    # For what is not recorded anywhere, kubelet's list counts, if kubelet lists the pod.
     told = idle or pod.key in (world.listed or {}) or _all_handed(world, pod)
     return Taken(mask | said, "" if told else trouble, idle)
 
 
 def _unexplained(world: Snapshot, pod: BoundPod) -> int:
-    """Cores that kubelet counts for containers of which this process does not know what they were given."""
+    """Cores that kubelet lists for containers whose devices this process has not handed out itself."""
     found, handed = (world.listed or {}).get(pod.key), world.handed.get(pod.uid, {})
     return union(
         counted_mask(world.offer.hardware, resource, numbers(ids.get(resource.value, frozenset())))
@@ -185,7 +190,7 @@ def _unexplained(world: Snapshot, pod: BoundPod) -> int:
 
 
 def waits(world: Snapshot, pod: BoundPod) -> bool:
-    """Whether a pod is known to have nothing yet, whatever was chosen for it."""
+    """Whether a pod certainly holds nothing yet, whatever was chosen for it."""
     if world.listed is None or pod.running or world.handed.get(pod.uid):
         return False
     found = world.listed.get(pod.key)
@@ -193,7 +198,7 @@ def waits(world: Snapshot, pod: BoundPod) -> bool:
 
 
 def handed_mask(world: Snapshot, pod: BoundPod, but: str = "") -> int:
-    """Cores that this process has handed to a pod's containers, but for one container's."""
+    """Cores that this process has handed to a pod's containers, except to container ``but``."""
     mask = 0
     for container, share in world.handed.get(pod.uid, {}).items():
         if container != but:
@@ -202,22 +207,22 @@ def handed_mask(world: Snapshot, pod: BoundPod, but: str = "") -> int:
 
 
 def counted_mask(machine: Hardware, resource: Resource, ids: frozenset[int]) -> int:
-    """The cores behind ids, those that the node does not have left out."""
+    """The cores of some ids; ids that the node does not have are ignored."""
     return machine.mask(resource, [number for number in ids if number < machine.units(resource)])
 
 
 def _all_handed(world: Snapshot, pod: BoundPod) -> bool:
     shares = world.handed.get(pod.uid, {})
-    return bool(pod.wants) and all(want.container in shares for want in pod.wants or ())
+    return bool(pod.requests) and all(request.container in shares for request in pod.requests or ())
 
 
 def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
-    """Ids of a resource that are in use by way of the other one, so that kubelet must not count them as free.
+    """Ids of a resource that are in use through the other resource, so that kubelet must not count them as free.
 
-    kubelet counts the two resources apart although they are the same hardware. Only pods that got theirs without an
-    extender count: an extender keeps its pods apart by itself, and takes over at once what another pod leaves, when
-    kubelet may not know yet that it is free; kubelet would fail its pod. Ids that kubelet counts as given are left
-    alone: it would take them for failed devices of running pods.
+    kubelet counts the two resources separately although they are the same hardware. Only pods that got their devices
+    without an extender matter: an extender keeps its pods apart by itself, and immediately reuses what a pod leaves,
+    before kubelet knows that it is free; kubelet would then fail the new pod. Ids that kubelet counts as allocated are
+    left alone: it would consider them failed devices of running pods.
     """
     machine, mask = world.offer.hardware, 0
     other = Resource.CORE if resource is Resource.DEVICE else Resource.DEVICE
@@ -230,7 +235,7 @@ def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
     for pod in world.pods:
         if pod.key in kept_apart:
             continue
-        known = holding(str(pod), pod.annotations, pod.wants)
+        known = holding(str(pod), pod.annotations, pod.requests)
         allocations = known.allocations if known is not None else ()
         shares = [Allocation((share,), said.cores_per_device) for said in allocations for share in said.shares]
         shares += [Allocation((share,)) for share in world.handed.get(pod.uid, {}).values()]
@@ -244,36 +249,36 @@ def _chosen_by_extender(pod: BoundPod) -> bool:
     if pod.by_plugin:
         return False
     try:
-        return read(pod.annotations, {want.resource for want in pod.wants or ()}) is not None
+        return read(pod.annotations, {request.resource for request in pod.requests or ()}) is not None
     except DriverError:
         return False
 
 
 def share_of(pod: BoundPod, allocation: Allocation, container: str) -> Share | None:
-    """What the annotations give one container, or None.
+    """The ids that the annotations assign to one container, or None.
 
-    Annotations that do not name containers (the vendor's, and HAMi's) give ids to the pod as a whole: containers that
+    Annotations that do not name containers (the vendor's, and HAMi's) assign ids to the pod as a whole: containers that
     run together get them one after the other, init containers from the beginning.
     """
     named = allocation.of(container)
     if named is not None:
         return named
-    want = next((want for want in pod.wants or () if want.container == container), None)
+    request = next((request for request in pod.requests or () if request.container == container), None)
     whole = next((share for share in allocation.shares if not share.container), None)
-    if want is None or whole is None or whole.resource is not want.resource:
+    if request is None or whole is None or whole.resource is not request.resource:
         return None
     start = 0
-    if want.role is not Role.INIT:
-        for other in pod.wants or ():
+    if request.role is not Role.INIT:
+        for other in pod.requests or ():
             if other.container == container:
                 break
-            start += other.count if other.role is not Role.INIT and other.resource is want.resource else 0
-    return Share(container, want.resource, whole.ids[start : start + want.count])
+            start += other.count if other.role is not Role.INIT and other.resource is request.resource else 0
+    return Share(container, request.resource, whole.ids[start : start + request.count])
 
 
 def allocation_of(pod: BoundPod) -> Allocation | DriverError | None:
-    """What the annotations say, why they cannot be read, or None when they say nothing."""
+    """The allocation in the annotations, why they cannot be parsed, or None if there is none."""
     try:
-        return read(pod.annotations, {want.resource for want in pod.wants or ()})
+        return read(pod.annotations, {request.resource for request in pod.requests or ()})
     except DriverError as error:
         return error

@@ -1,28 +1,14 @@
-"""One node's chips are offered by the DRA driver or by a device plugin, never by both: neither knows the other's pods.
-
-The DRA driver looks at the Node before it publishes for the first time; a device plugin (of this project or of the
-vendor) shows there. The device plugin looks at the node's slices before it registers and from then on, and ends when
-there are devices. So if both are started at one moment, the device plugin gives way.
-"""
+"""What keeps the device plugin from offering chips: the DRA driver offers them (``dra_driver.exclusion``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
+from dra_driver.exclusion import CHOOSE, Excluded
+from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.objects import Node
-from dra_driver.kube.resources import ResourceApi
 from dra_driver.kubeletplugin.podresources import PodDevices
-from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
 from dra_driver.names import DRIVER_NAME
-from dra_driver.util.errors import DriverError
-
-RESOURCES: Final = (*(resource.value for resource in Resource), RETIRED_DEVICE)
-
-
-class Excluded(DriverError):  # noqa: N818 # reads as what it says: `except Excluded`
-    """Somebody else offers the chips of this node."""
 
 
 def check_slices(api: ResourceApi, node: str) -> None:
@@ -38,7 +24,7 @@ def check_slices(api: ResourceApi, node: str) -> None:
         raise Excluded(
             f"the DRA driver {DRIVER_NAME} publishes {len(devices)} devices of node {node} ({devices[0]}, ...)",
             consequence="the device plugin does not offer the same chips a second time, and ends",
-            remedy=f"{_CHOOSE}; if the DRA driver is gone for good, delete its ResourceSlices of this node",
+            remedy=f"{CHOOSE}; if the DRA driver is gone for good, delete its ResourceSlices of this node",
         )
 
 
@@ -51,20 +37,3 @@ def check_claims(node: str, listed: Iterable[PodDevices]) -> None:
                 consequence="the device plugin would give them to others too, so it ends",
                 remedy="let such pods end first",
             )
-
-
-def check_node(node: Node) -> None:
-    """Raise Excluded if a device plugin offers chips of the node."""
-    offered = [f"{name}: {count}" for name in RESOURCES if (count := node.status.allocatable.get(name, "0")) != "0"]
-    if offered:
-        raise Excluded(
-            f"a device plugin offers the Neuron devices of node {node.metadata.name} ({', '.join(offered)})",
-            consequence="the DRA driver does not publish the same chips a second time, and ends",
-            remedy=_CHOOSE,
-        )
-
-
-_CHOOSE: Final = (
-    "run one of the two on each node: a node selector on their DaemonSets keeps them apart (in the chart: "
-    "draDriver.enabled and devicePlugin.enabled)"
-)

@@ -1,4 +1,8 @@
-"""Where a pod fits, and how well: asked for thousands of nodes at a time, so every answer is kept until it changes."""
+"""Answers to the scheduler's four questions, from bytes to bytes; a request that cannot be parsed is a DriverError.
+
+Where a pod fits, and how well, is asked for thousands of nodes at a time, so ``FitCache`` keeps every result until the
+node changes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from dra_driver.legacy.extender.binding import Binder, Order
+from dra_driver.legacy.extender.binding import Binder, BindRequest
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.preemption import victims
 from dra_driver.legacy.extender.wire import (
@@ -27,35 +31,35 @@ from dra_driver.legacy.extender.wire import (
     encode,
     named_nodes,
     proposed_victims,
-    wanted,
+    requests_of,
 )
-from dra_driver.legacy.placement import Packing, Refusal, union
-from dra_driver.legacy.resource_requests import Demand
+from dra_driver.legacy.placement import DoesNotFit, Packing, union
+from dra_driver.legacy.resource_requests import PodRequest
 from dra_driver.legacy.rules import Hardware, score
 from dra_driver.util.errors import DriverError
 
 SHAPES: Final = 32
-"""Requests (by what their containers ask for) whose verdicts on all nodes are remembered."""
+"""Number of distinct pod requests whose results on all nodes are cached."""
 
 PREEMPTION_SECONDS: Final = 2.0
-"""For one question; kube-scheduler waits five, and needs one node."""
+"""For one call; kube-scheduler waits five, and needs only one node."""
 
 JUDGE_SECONDS: Final = 0.1
-"""For the nodes of one question on which there is no verdict yet: the scheduler waits for the answer, and bindings and
-the news of pods wait for the lock. Thousands of nodes are judged in that time."""
+"""For the nodes of one call that are not cached: the scheduler waits for the answer, and bindings and watch events wait
+for the lock. Thousands of nodes are evaluated in that time."""
 
 _fits: Final = lru_cache(maxsize=16384)(Packing.fits)
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """What is known about a pod and some nodes.
+    """Where a pod fits, out of some nodes.
 
     Attributes:
-        fitting: where it fits.
-        failed: why it does not fit on others, for now.
-        lasting: why it never fits on others.
-        unjudged: nodes for which there was no time; they are judged when the pod is tried again.
+        fitting: nodes where it fits.
+        failed: nodes where it does not fit now, and why.
+        lasting: nodes where it never fits, and why.
+        unjudged: nodes that were not evaluated in time; they are when the pod is retried.
     """
 
     fitting: list[str]
@@ -64,51 +68,51 @@ class Filtered:
     unjudged: list[str]
 
 
-class _Table:
-    """What is remembered about one request: by kind of node, and by node."""
+class _CachedFits:
+    """Cached results of one pod request, by kind of node and by node."""
 
     __slots__ = ("_packings", "_shape", "refusals", "scores")
 
-    def __init__(self, shape: Demand) -> None:
+    def __init__(self, shape: PodRequest) -> None:
         self._shape = shape
         self._packings: dict[Hardware, Packing] = {}
-        self.refusals: dict[str, Refusal | None] = {}
+        self.refusals: dict[str, DoesNotFit | None] = {}
         self.scores: dict[str, int] = {}
 
     def packing(self, hardware: Hardware) -> Packing:
-        """Of the request on this kind of node."""
+        """The packing of the request on this kind of node."""
         found = self._packings.get(hardware)
         if found is None:
             found = self._packings[hardware] = Packing(hardware, self._shape)
         return found
 
 
-class Verdicts:
-    """About the nodes of ``cluster``; may be asked from any thread.
+class FitCache:
+    """Where pods fit in ``cluster``, and how well. Thread-safe.
 
     Args:
-        cluster: what is taken.
-        seconds: how long one question may take for nodes that are not judged yet.
+        cluster: the view of the cluster.
+        seconds: how long one call may spend on nodes that are not cached.
     """
 
     def __init__(self, cluster: Cluster, seconds: float = JUDGE_SECONDS) -> None:
         self._cluster = cluster
         self._seconds = seconds
-        self._tables: OrderedDict[Demand, _Table] = OrderedDict()
+        self._cached: OrderedDict[PodRequest, _CachedFits] = OrderedDict()
         cluster.touched = self._forget
 
     @property
     def remembered(self) -> list[int]:
-        """For how many nodes the verdict on each remembered request is known."""
+        """Number of cached nodes for each cached request."""
         with self._cluster.lock:
-            return [len(table.refusals) for table in self._tables.values()]
+            return [len(cached.refusals) for cached in self._cached.values()]
 
-    def filter(self, names: Iterable[str], wants: Demand) -> Filtered:
-        """Where a pod fits."""
+    def filter(self, names: Iterable[str], requests: PodRequest) -> Filtered:
+        """The nodes where a pod fits."""
         found = Filtered([], {}, {}, [])
         with self._cluster.lock:
-            table, until = self._table(wants), time.monotonic() + self._seconds
-            refusals = table.refusals
+            cached, until = self._cached_for(requests), time.monotonic() + self._seconds
+            refusals = cached.refusals
             for name in names:
                 try:
                     refusal = refusals[name]
@@ -116,7 +120,7 @@ class Verdicts:
                     if time.monotonic() > until:
                         found.unjudged.append(name)
                         continue
-                    refusal = self._verdict(name, table)
+                    refusal = self._fit(name, cached)
                 if refusal is None:
                     found.fitting.append(name)
                 elif refusal.lasting:
@@ -125,24 +129,26 @@ class Verdicts:
                     found.failed[name] = refusal.text
         return found
 
-    def scores(self, names: Iterable[str], wants: Demand) -> list[tuple[str, int]]:
-        """0 to 10 for each node: how well it packs; 0 also where there was no time to find out."""
+    def scores(self, names: Iterable[str], requests: PodRequest) -> list[tuple[str, int]]:
+        """How well each node packs, 0 to 10; 0 also if there was no time to evaluate it."""
         found: list[tuple[str, int]] = []
         with self._cluster.lock:
-            table, until = self._table(wants), time.monotonic() + self._seconds
+            cached, until = self._cached_for(requests), time.monotonic() + self._seconds
             for name in names:
-                score_ = table.scores.get(name)
+                score_ = cached.scores.get(name)
                 if score_ is None:
-                    score_ = 0 if time.monotonic() > until else self._judge(name, table)
+                    score_ = 0 if time.monotonic() > until else self._judge(name, cached)
                 found.append((name, score_))
         return found
 
-    def victims(self, proposed: Mapping[str, Sequence[str]], wants: Demand, priority: int) -> dict[str, list[str]]:
-        """By node the UIDs of the pods to evict for a pod, for as many nodes as are done in time.
+    def victims(
+        self, proposed: Mapping[str, Sequence[str]], requests: PodRequest, priority: int
+    ) -> dict[str, list[str]]:
+        """The UIDs of the pods to evict for a pod, by node, for as many nodes as time allows.
 
         Args:
             proposed: what kube-scheduler would evict, by node.
-            wants: what the pod asks for.
+            requests: of the pod.
             priority: of the pod.
         """
         end = time.monotonic() + PREEMPTION_SECONDS
@@ -151,53 +157,53 @@ class Verdicts:
             tenancy = self._cluster.tenancy(name)
             if time.monotonic() >= end:
                 break
-            chosen = tenancy and victims(tenancy, wants, priority, uids, lambda: time.monotonic() < end)
+            chosen = tenancy and victims(tenancy, requests, priority, uids, lambda: time.monotonic() < end)
             if chosen:
                 found[name] = chosen
         return found
 
-    def _table(self, wants: Demand) -> _Table:
-        shape = _shape(wants)
-        found = self._tables.get(shape)
+    def _cached_for(self, requests: PodRequest) -> _CachedFits:
+        shape = _shape(requests)
+        found = self._cached.get(shape)
         if found is None:
-            found = self._tables[shape] = _Table(shape)
-        self._tables.move_to_end(shape)
-        if len(self._tables) > SHAPES:
-            self._tables.popitem(last=False)
+            found = self._cached[shape] = _CachedFits(shape)
+        self._cached.move_to_end(shape)
+        if len(self._cached) > SHAPES:
+            self._cached.popitem(last=False)
         return found
 
-    def _verdict(self, name: str, table: _Table) -> Refusal | None:
+    def _fit(self, name: str, cached: _CachedFits) -> DoesNotFit | None:
         seen = self._cluster.look(name)
-        refusal = seen if isinstance(seen, Refusal) else _fits(table.packing(seen[0]), seen[1])
+        refusal = seen if isinstance(seen, DoesNotFit) else _fits(cached.packing(seen[0]), seen[1])
         if refusal is not None:
             refusal = self._cluster.explained(name, refusal)
-        # Names come from outside: those that are no nodes must not fill the memory.
+        # Names come from outside: unknown ones must not fill the cache.
         if self._cluster.knows(name):
-            table.refusals[name] = refusal
+            cached.refusals[name] = refusal
         return refusal
 
-    def _judge(self, name: str, table: _Table) -> int:
+    def _judge(self, name: str, cached: _CachedFits) -> int:
         seen = self._cluster.look(name)
-        found = 0 if isinstance(seen, Refusal) else _score(table.packing(seen[0]), seen[1])
+        found = 0 if isinstance(seen, DoesNotFit) else _score(cached.packing(seen[0]), seen[1])
         if self._cluster.knows(name):
-            table.scores[name] = found
+            cached.scores[name] = found
         return found
 
     def _forget(self, name: str) -> None:
-        for table in self._tables.values():
-            table.refusals.pop(name, None)
-            table.scores.pop(name, None)
+        for cached in self._cached.values():
+            cached.refusals.pop(name, None)
+            cached.scores.pop(name, None)
 
 
 @lru_cache(maxsize=16384)
 def _score(packing: Packing, taken: int) -> int:
     found = packing.place(taken)
-    return 0 if isinstance(found, Refusal) else score(packing.hardware, taken, taken | union(found))
+    return 0 if isinstance(found, DoesNotFit) else score(packing.hardware, taken, taken | union(found))
 
 
-def _shape(wants: Demand) -> Demand:
-    """What is asked for, without names: equal for all pods that can go to the same nodes."""
-    return tuple(replace(want, container="") for want in wants)
+def _shape(requests: PodRequest) -> PodRequest:
+    """The requests without container names: equal for all pods that fit on the same nodes."""
+    return tuple(replace(request, container="") for request in requests)
 
 
 _SHOWN: Final = 5
@@ -206,20 +212,20 @@ _SHOWN: Final = 5
 log = logging.getLogger(__name__)
 
 
-def filter_(verdicts: Verdicts, body: bytes) -> bytes:
-    """Which of the candidates have room for the pod."""
+def filter_(fit_cache: FitCache, body: bytes) -> bytes:
+    """Answer ``filter``: which of the candidates have room for the pod."""
     args = decode_args(body)
     nodes = named_nodes(args)
     try:
-        wants = wanted(args.pod)
+        requests = requests_of(args.pod)
     except DriverError as error:
-        # As a reason on every node: the pod's event shows it, and the scheduler waits for a change of the pod.
-        found, wants = Filtered([], {}, dict.fromkeys(nodes, _sentence(error)), []), ()
+        # Given as the reason on every node: the pod's event shows it, and the scheduler waits for a change of the pod.
+        found, requests = Filtered([], {}, dict.fromkeys(nodes, _sentence(error)), []), ()
     else:
-        found = verdicts.filter(nodes, wants) if wants else Filtered(list(nodes), {}, {}, [])
-    _report(args, wants, found, len(nodes))
+        found = fit_cache.filter(nodes, requests) if requests else Filtered(list(nodes), {}, {}, [])
+    _report(args, requests, found, len(nodes))
     if found.unjudged and not found.fitting:
-        # An error, not a verdict: the scheduler tries a pod again within seconds then, and else after minutes.
+        # An error, so that the scheduler retries the pod within seconds instead of minutes.
         return encode(FilterResult(error=_unfinished(len(found.unjudged), len(nodes))))
     late = dict.fromkeys(found.unjudged, "There was no time to look at the node")
     result = FilterResult(failed_nodes=found.failed | late, failed_and_unresolvable_nodes=found.lasting)
@@ -231,30 +237,30 @@ def filter_(verdicts: Verdicts, body: bytes) -> bytes:
     return encode(result)
 
 
-def prioritize(verdicts: Verdicts, body: bytes) -> bytes:
-    """How well each of the candidates packs, 0 to 10."""
+def prioritize(fit_cache: FitCache, body: bytes) -> bytes:
+    """Answer ``prioritize``: how well each of the candidates packs, 0 to 10."""
     args = decode_args(body)
     nodes = named_nodes(args)
     try:
-        wants = wanted(args.pod)
+        requests = requests_of(args.pod)
     except DriverError:
-        wants = ()
-    scores = verdicts.scores(nodes, wants) if wants else [(name, 0) for name in nodes]
+        requests = ()
+    scores = fit_cache.scores(nodes, requests) if requests else [(name, 0) for name in nodes]
     return encode([HostPriority(name, score) for name, score in scores])
 
 
-def preempt(verdicts: Verdicts, body: bytes) -> bytes:
-    """Which pods to evict for the pod, by node; nodes where that does not help are left out."""
+def preempt(fit_cache: FitCache, body: bytes) -> bytes:
+    """Answer ``preempt``: which pods to evict for the pod, by node; nodes where that does not help are left out."""
     args = decode_preemption(body)
     proposed = proposed_victims(args)
     try:
-        wants = wanted(args.pod)
+        requests = requests_of(args.pod)
     except DriverError:
         return encode(PreemptionResult({}))
-    if not wants:
+    if not requests:
         return encode(PreemptionResult(proposed))
     by_count = {name: [pod.uid for pod in item.pods or ()] for name, item in proposed.items()}
-    found = verdicts.victims(by_count, wants, args.pod.spec.priority or 0)
+    found = fit_cache.victims(by_count, requests, args.pod.spec.priority or 0)
     meta = args.pod.metadata
     log.info(
         "POD %s/%s may evict others in %d of %d nodes%s",
@@ -266,23 +272,23 @@ def preempt(verdicts: Verdicts, body: bytes) -> bytes:
 
 
 def bind(binder: Binder, body: bytes) -> tuple[bytes, bool]:
-    """Bind the pod and choose its devices: the answer, and whether it was done. Waits for the API server."""
+    """Answer ``bind``: the answer, and whether the pod was bound. Waits for the API server."""
     args = decode_binding(body)
-    order = Order(args.pod_namespace, args.pod_name, args.pod_uid, args.node)
+    request = BindRequest(args.pod_namespace, args.pod_name, args.pod_uid, args.node)
     try:
-        binder.bind(order)
+        binder.bind(request)
     except DriverError as error:
-        log.warning("POD %s was not bound to Node:%s: %s", order.key, order.node, error)
+        log.warning("POD %s was not bound to Node:%s: %s", request.key, request.node, error)
         return encode(BindingResult(str(error))), False
     return encode(BindingResult()), True
 
 
-def _report(args: Args, wants: Demand, found: Filtered, candidates: int) -> None:
-    """The facts of the vendor's log lines, in one line."""
+def _report(args: Args, requests: PodRequest, found: Filtered, candidates: int) -> None:
+    """Log the facts of the vendor's log lines in one line."""
     if not log.isEnabledFor(logging.INFO):
         return
     meta = args.pod.metadata
-    asked = ", ".join(f"{want.count} of {want.resource.value}" for want in wants[:_SHOWN])
+    asked = ", ".join(f"{request.count} of {request.resource.value}" for request in requests[:_SHOWN])
     failed = found.failed | found.lasting
     reasons = {name: failed[name] for name in list(failed)[:_SHOWN]}
     log.info(
@@ -303,7 +309,7 @@ def _report(args: Args, wants: Demand, found: Filtered, candidates: int) -> None
 def _unfinished(unjudged: int, candidates: int) -> str:
     return (
         f"the pod fits on none of {candidates - unjudged} nodes, and there was no time to look at {unjudged} others; "
-        "they are looked at when it is tried again"
+        "they are looked at when it is retried"
     )
 
 

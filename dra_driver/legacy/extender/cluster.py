@@ -1,4 +1,12 @@
-"""What this process has chosen for pods, from before it is written until the pod is gone."""
+"""The extender's view of the cluster: nodes, pods with Neuron limits, and the choices made a moment ago.
+
+What is taken on a node follows from the pods bound to it, as the watches deliver them, and from ``Choices``: what this
+process has chosen for a pod, from before the choice is written until the pod has ended. Nothing is therefore given
+twice between a choice and the news of it, and later edits of annotations free nothing.
+
+``Followers`` feeds ``Cluster`` from the API server's watches, and ``UsageMaps`` writes the vendor's usage maps to the
+nodes for their readers; no decision reads them.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +17,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection, WatchEvent
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.resources import WatchEvent
-from dra_driver.kube.transport import Transport
 from dra_driver.kube.watch import Reflector
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, Allocation, Share, usage_map
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant
-from dra_driver.legacy.extender.wire import NODES, PODS, RUNNING, Node, NodeObject, Pod, PodObject, node_of, pod_of
-from dra_driver.legacy.placement import Refusal, place, union
-from dra_driver.legacy.resource_requests import Demand
+from dra_driver.legacy.extender.wire import NODES, PODS, RUNNING, Node, PartialNode, PartialPod, Pod, node_of, pod_of
+from dra_driver.legacy.placement import DoesNotFit, place, union
+from dra_driver.legacy.resource_requests import PodRequest
 from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.legacy.usage import Holding, Usage, held_if_there, usage
 from dra_driver.util.backoff import Backoff
@@ -32,9 +39,9 @@ class Chosen:
 
     Attributes:
         key: ``namespace/name`` of the pod.
-        node: where.
-        allocation: what.
-        written: when the API server has confirmed it (monotonic clock); None before that.
+        node: where the pod goes.
+        allocation: the chosen devices.
+        written: when the API server confirmed it (monotonic clock); None before.
     """
 
     key: str
@@ -45,13 +52,13 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A choice as it is reported.
+    """A choice and its effect on the node.
 
     Attributes:
         hardware: of the node.
         shares: by container.
-        before: cores that were taken.
-        after: cores that are taken with it.
+        before: mask of the cores taken before.
+        after: mask of the cores taken with it.
     """
 
     hardware: Hardware
@@ -61,7 +68,7 @@ class Choice:
 
 
 class Choices:
-    """By UID of the pod, and by node. Not thread-safe."""
+    """What this process has chosen, by UID of the pod and by node. Not thread-safe."""
 
     def __init__(self) -> None:
         self._chosen: dict[str, Chosen] = {}
@@ -72,26 +79,26 @@ class Choices:
         return self._chosen.get(uid)
 
     def on(self, node: str) -> Iterable[str]:
-        """UIDs of the pods for which something was chosen on a node."""
+        """UIDs of the pods for which devices were chosen on a node."""
         return self._on.get(node, ())
 
     def all(self) -> list[tuple[str, Chosen]]:
-        """Everything, by UID."""
+        """All choices, with the UIDs of their pods."""
         return list(self._chosen.items())
 
     def put(self, uid: str, chosen: Chosen) -> None:
-        """Remember; what was chosen for the pod before must be forgotten."""
+        """Store a choice; a former one for the pod must have been dropped."""
         self._chosen[uid] = chosen
         self._on.setdefault(chosen.node, set()).add(uid)
 
     def confirm(self, uid: str, now: float) -> None:
-        """The API server has written it."""
+        """Mark a choice as written by the API server."""
         chosen = self._chosen.get(uid)
         if chosen is not None:
             self._chosen[uid] = replace(chosen, written=now)
 
     def drop(self, uid: str) -> Chosen | None:
-        """Forget; what it was."""
+        """Remove and return a choice."""
         chosen = self._chosen.pop(uid, None)
         if chosen is not None:
             there = self._on[chosen.node]
@@ -101,37 +108,37 @@ class Choices:
         return chosen
 
 
-_UNKNOWN: Final = Refusal("The node is not known to the Neuron extender yet", lasting=False)
+_UNKNOWN: Final = DoesNotFit("The node is not known to the Neuron extender yet", lasting=False)
 
 
 class Cluster:
-    """See above. ``lock`` keeps everything as it is while it is held."""
+    """Nothing here blocks or fails; all methods are thread-safe. Holding ``lock`` freezes the state."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.touched: Callable[[str], None] = lambda _: None
-        """Called, under the lock, with a node's name when something about it has changed."""
+        """Called under the lock with a node's name when something about it has changed."""
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         self._bound: dict[str, dict[str, Pod]] = {}
-        """Node to UID to pod."""
+        """Pods by node and UID."""
         self._choices = Choices()
         self._usage: dict[str, Usage] = {}
         self._stale_maps: dict[str, float] = {}
-        """Node to the time since when its usage maps may be out of date."""
+        """By node, since when its usage maps may be out of date."""
         self.touched_at = 0.0
-        """When something about any node has changed last (monotonic clock), but for its usage maps."""
+        """When any node last changed, apart from its usage maps (monotonic clock)."""
         self._listed: set[str] = set()
 
     def begin(self) -> None:
-        """Nodes and pods will be listed anew."""
+        """Expect new lists of nodes and pods."""
         with self.lock:
             self._listed.clear()
 
-    # Fed by the watches
+    # Called by the watches
 
-    def nodes_listed(self, items: Iterable[NodeObject]) -> None:
-        """All nodes there are."""
+    def nodes_listed(self, items: Iterable[PartialNode]) -> None:
+        """Replace all nodes."""
         found = {item.metadata.name: node_of(item) for item in items}
         with self.lock:
             for name in self._nodes.keys() - found.keys():
@@ -140,14 +147,14 @@ class Cluster:
                 self._set_node(name, node)
             self._listed.add("nodes")
 
-    def node_changed(self, item: NodeObject, *, gone: bool = False) -> None:
+    def node_changed(self, item: PartialNode, *, gone: bool = False) -> None:
         """A node was added, has changed, or is gone."""
         node = None if gone else node_of(item)
         with self.lock:
             self._set_node(item.metadata.name, node)
 
-    def pods_listed(self, items: Iterable[PodObject], started: float) -> None:
-        """All pods that have not ended, as stored at some time after ``started`` (monotonic clock)."""
+    def pods_listed(self, items: Iterable[PartialPod], started: float) -> None:
+        """Replace all pods that have not ended; the list was requested at ``started`` (monotonic clock)."""
         found = {pod.key: pod for pod in map(pod_of, items) if pod.counts}
         uids = {pod.uid for pod in found.values()}
         with self.lock:
@@ -156,12 +163,12 @@ class Cluster:
             for key, pod in found.items():
                 self._set_pod(key, pod)
             for uid, chosen in self._choices.all():
-                # A pod that is newer than the list may be missing in it; see `unconfirmed`.
+                # A pod newer than the list may be missing from it; see `unconfirmed`.
                 if uid not in uids and chosen.written is not None and chosen.written < started:
                     self._forget(uid)
             self._listed.add("pods")
 
-    def pod_changed(self, item: PodObject, *, gone: bool = False) -> None:
+    def pod_changed(self, item: PartialPod, *, gone: bool = False) -> None:
         """A pod was added, has changed, has ended, or is gone."""
         pod = pod_of(item)
         with self.lock:
@@ -169,12 +176,12 @@ class Cluster:
                 self._set_pod(pod.key, pod)
             else:
                 known = self._pods.get(pod.key)
-                # A newer pod of that name may have been read already.
+                # A newer pod of the same name may have been read already.
                 if known is not None and known.uid == pod.uid:
                     self._set_pod(pod.key, None)
                 self._forget(pod.uid)
 
-    # Asked by the handlers
+    # Called by the handlers
 
     @property
     def listed(self) -> bool:
@@ -182,25 +189,25 @@ class Cluster:
         return len(self._listed) == 2
 
     def pod(self, key: str) -> Pod | None:
-        """A pod that asks for Neuron resources, as known."""
+        """A pod that requests Neuron resources, if known."""
         return self._pods.get(key)
 
     def knows(self, name: str) -> bool:
         """Whether there is a node of that name."""
         return name in self._nodes
 
-    def look(self, name: str) -> tuple[Hardware, int] | Refusal:
-        """What a node is and which of its cores are taken, or why it can give nothing at all."""
+    def look(self, name: str) -> tuple[Hardware, int] | DoesNotFit:
+        """A node's hardware and taken cores, or why it cannot be used at all."""
         with self.lock:
             node, used = self._nodes.get(name), self._used(name)
         if node is None:
             return _UNKNOWN
         if node.hardware is None or used is None:
-            return Refusal(_sentence(node.trouble), lasting=False)
+            return DoesNotFit(_sentence(node.trouble), lasting=False)
         return node.hardware, used.taken
 
-    def explained(self, name: str, refusal: Refusal) -> Refusal:
-        """Why a node has no room, with the reason why it keeps devices that nobody may have."""
+    def explained(self, name: str, refusal: DoesNotFit) -> DoesNotFit:
+        """Extend a refusal by the reason why the node reserves devices, if it does."""
         with self.lock:
             used = self._used(name)
         if refusal.lasting or used is None or not used.trouble:
@@ -208,7 +215,7 @@ class Cluster:
         return replace(refusal, text=f"{refusal.text}. {_sentence(used.trouble)}")
 
     def tenancy(self, name: str) -> Tenancy | None:
-        """The pods of a node; None where it is not known what the node is."""
+        """The pods of a node; None if its hardware is unknown."""
         with self.lock:
             node = self._nodes.get(name)
             if node is None or node.hardware is None:
@@ -220,36 +227,36 @@ class Cluster:
 
     # Choosing
 
-    def choose(self, uid: str, key: str, node: str, wants: Demand) -> Choice | Refusal:
-        """Choose sets for a pod on a node, and keep them for it; an earlier choice for it is given up."""
+    def choose(self, uid: str, key: str, node: str, requests: PodRequest) -> Choice | DoesNotFit:
+        """Choose sets for a pod on a node and reserve them; a former choice for it is dropped."""
         with self.lock:
             self._forget(uid)
             seen = self.look(node)
-            if isinstance(seen, Refusal):
+            if isinstance(seen, DoesNotFit):
                 return seen
             hardware, taken = seen
-            found = place(hardware, taken, wants)
-            if isinstance(found, Refusal):
+            found = place(hardware, taken, requests)
+            if isinstance(found, DoesNotFit):
                 return self.explained(node, found)
             shares = tuple(
-                Share(want.container, want.resource, hardware.ids(want.resource, mask))
-                for want, mask in zip(wants, found, strict=True)
+                Share(request.container, request.resource, hardware.ids(request.resource, mask))
+                for request, mask in zip(requests, found, strict=True)
             )
             self._choose(uid, Chosen(key, node, Allocation(shares, hardware.cores_per_device)))
             return Choice(hardware, shares, taken, taken | union(found))
 
     def written(self, uid: str) -> None:
-        """The API server has confirmed the choice for a pod."""
+        """Record that the API server confirmed the choice for a pod."""
         with self.lock:
             self._choices.confirm(uid, time.monotonic())
 
     def give_up(self, uid: str) -> None:
-        """The choice for a pod was certainly not written, and will not be."""
+        """Drop the choice for a pod, which was not and will not be written."""
         with self.lock:
             self._forget(uid)
 
-    def found_bound(self, item: PodObject) -> None:
-        """A pod was read from the API server and is bound: known from now on, whenever the watch tells of it."""
+    def found_bound(self, item: PartialPod) -> None:
+        """Add a bound pod that was read from the API server, before the watch delivers it."""
         pod = pod_of(item)
         if not pod.counts or not pod.node:
             return
@@ -260,9 +267,9 @@ class Cluster:
                 self._choose(pod.uid, Chosen(pod.key, pod.node, held_[0], time.monotonic()))
 
     def unconfirmed(self, before: float) -> list[tuple[str, Chosen]]:
-        """Choices that were written before that time, for pods of which no watch or list tells that they are bound.
+        """Choices written before that time whose pods are not known to be bound.
 
-        The pod was deleted while the watch was lost, perhaps; a read decides.
+        Such a pod may have been deleted while the watch was down; a read decides.
         """
         with self.lock:
             return [
@@ -273,10 +280,10 @@ class Cluster:
                 and uid not in self._bound.get(chosen.node, {})
             ]
 
-    # Told to others
+    # Reported to others
 
     def stale_maps(self, before: float) -> Iterator[tuple[Node, tuple[str, str]]]:
-        """Nodes whose usage maps are not what they should be, if they were touched before that time; and the maps."""
+        """Nodes whose usage maps are out of date and that changed before that time, with the correct maps."""
         with self.lock:
             due = [name for name, since in self._stale_maps.items() if since <= before]
         for name in due:
@@ -291,12 +298,12 @@ class Cluster:
                 yield node, (maps[0], maps[1])
 
     def maps_not_written(self, name: str) -> None:
-        """The usage maps of a node could not be written."""
+        """Record that the usage maps of a node could not be written."""
         with self.lock:
             self._stale_maps.setdefault(name, time.monotonic())
 
     def counts(self) -> dict[str, int]:
-        """Numbers for metrics."""
+        """Values for the metrics."""
         with self.lock:
             ready = [name for name, node in self._nodes.items() if node.hardware is not None]
             used = [(self._nodes[name].hardware, self._used(name)) for name in ready]
@@ -321,7 +328,7 @@ class Cluster:
         else:
             self._nodes[name] = node
         if old is not None and node is not None and replace(old, usage_maps=node.usage_maps) == node:
-            # Written by this process, mostly; and nothing else follows from them.
+            # Mostly written by this process, and nothing else depends on them.
             self._stale_maps.setdefault(name, time.monotonic())
         else:
             self._touch(name)
@@ -363,14 +370,14 @@ class Cluster:
             self._touch(chosen.node)
 
     def _touch(self, name: str) -> None:
-        """What was derived about a node is out of date."""
+        """Invalidate everything derived from a node."""
         self._usage.pop(name, None)
         self.touched(name)
         self.touched_at = time.monotonic()
         self._stale_maps.setdefault(name, self.touched_at)
 
     def _used(self, name: str) -> Usage | None:
-        """What is taken on a node; None for one that is not known."""
+        """What is taken on a node; None if the node is unknown."""
         found = self._usage.get(name)
         node = self._nodes.get(name)
         if found is None and node is not None and node.hardware is not None:
@@ -381,16 +388,16 @@ class Cluster:
         return usage(hardware, self._holdings(node, hardware).values(), node.unusable)
 
     def _holdings(self, node: Node, hardware: Hardware) -> dict[str, Holding]:
-        """By UID what the pods have that are bound to a node, or for which something was chosen there."""
+        """What the pods hold that are bound to a node or for which devices were chosen there, by UID."""
         pods = self._bound.get(node.name, {})
         found = {uid: pod.holding for uid, pod in pods.items() if pod.holding is not None}
         for uid in self._choices.on(node.name):
             chosen, said = self._choices.get(uid), found.get(uid)
             if chosen is not None:
-                # Whatever others write into its annotations, it has what was chosen for it.
+                # Whatever others write to its annotations, it holds what was chosen for it.
                 more = [part for part in (said.allocations if said else ()) if held_if_there(hardware, part)]
                 pod = self._pod(uid, chosen.key)
-                found[uid] = Holding(chosen.key, (chosen.allocation, *more), pod.wants if pod else None)
+                found[uid] = Holding(chosen.key, (chosen.allocation, *more), pod.requests if pod else None)
         return found
 
     def _pod(self, uid: str, key: str) -> Pod | None:
@@ -399,7 +406,7 @@ class Cluster:
 
 
 def _version(pod: Pod) -> int:
-    """Resource versions of one kind are numbers that grow."""
+    """Resource versions of one kind are increasing numbers."""
     return int(pod.version) if pod.version.isdecimal() else 0
 
 
@@ -408,11 +415,11 @@ def _sentence(text: str) -> str:
 
 
 class Followers:
-    """One thread for pods, one for nodes.
+    """Feeds the cluster from the API server's watches: one thread for pods, one for nodes.
 
     Args:
         transport: the API server.
-        cluster: what to tell.
+        cluster: to feed.
     """
 
     def __init__(self, transport: Transport, cluster: Cluster) -> None:
@@ -441,12 +448,12 @@ class Followers:
         )
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start watching."""
         for reflector in self._reflectors:
             reflector.start()
 
     def stop(self) -> None:
-        """End, without waiting: what a thread tells from now on is not heard."""
+        """Stop without waiting: what a thread delivers from now on is ignored."""
         self._over = True
         for reflector in self._reflectors:
             reflector.stop(0)
@@ -457,49 +464,49 @@ class Followers:
         return [reflector.worker for reflector in self._reflectors]
 
     def problems(self) -> list[str]:
-        """Why something is not followed now."""
+        """Why something is currently not being watched."""
         return [reflector.last_error for reflector in self._reflectors if reflector.last_error]
 
-    def _list_pods(self) -> tuple[list[PodObject], str]:
+    def _list_pods(self) -> tuple[list[PartialPod], str]:
         # Called in the same thread as `_pods_listed`, before it.
         self._started = time.monotonic()
         return self._pods.list_all()
 
-    def _pods_listed(self, items: list[PodObject]) -> None:
+    def _pods_listed(self, items: list[PartialPod]) -> None:
         if not self._over:
             self._cluster.pods_listed(items, self._started)
 
-    def _pod_changed(self, event: WatchEvent[PodObject]) -> None:
+    def _pod_changed(self, event: WatchEvent[PartialPod]) -> None:
         if event.object is not None and not self._over:
             self._cluster.pod_changed(event.object, gone=event.type == "DELETED")
 
-    def _nodes_listed(self, items: list[NodeObject]) -> None:
+    def _nodes_listed(self, items: list[PartialNode]) -> None:
         if not self._over:
             self._cluster.nodes_listed(items)
 
-    def _node_changed(self, event: WatchEvent[NodeObject]) -> None:
+    def _node_changed(self, event: WatchEvent[PartialNode]) -> None:
         if event.object is not None and not self._over:
             self._cluster.node_changed(event.object, gone=event.type == "DELETED")
 
 
 SETTLE_SECONDS: Final = 1.0
-"""Nodes are written when nothing has changed on any of them for so long: a write for each pod of a burst, and the news
-of it for everybody who watches nodes, would take processor time from those who schedule."""
+"""Nodes are written when none has changed for so long: a write for each pod of a burst, with its watch events, would
+take CPU time from scheduling."""
 LATEST_SECONDS: Final = 10.0
-"""A node waits no longer than this."""
+"""A node is written after so long at the latest."""
 PAUSE_SECONDS: Final = 10.0
-"""No node is written for so long after one could not be."""
+"""After a failed write, no node is written for so long."""
 
 log = logging.getLogger(__name__)
 
 
 class UsageMaps:
-    """Writes what is out of date, one node after the other.
+    """Writes the usage maps that are out of date, one node after another.
 
     Args:
         transport: the API server.
-        cluster: what is taken.
-        may_act: asked before each write.
+        cluster: the view of the cluster.
+        may_act: called before each write.
     """
 
     def __init__(self, transport: Transport, cluster: Cluster, may_act: Callable[[], bool]) -> None:
@@ -510,7 +517,7 @@ class UsageMaps:
         self.last_error = ""
 
     def write_due(self) -> None:
-        """Bring the annotations of all nodes up to date; what cannot be written now is left for later."""
+        """Bring the annotations of all nodes up to date; what cannot be written now is left for the next call."""
         now = time.monotonic()
         if now < self._not_before:
             return

@@ -1,7 +1,8 @@
-"""Accepts connections, so many at most: whoever only holds one open makes room for those who ask.
+"""The extender's HTTP server: bounds everything that it reads, and is never blocked by one client.
 
-The time of a connection without a request is bounded too: here until the TLS handshake is over, then by aiohttp, which
-closes it after ``keepalive_timeout``.
+Every request is answered by the leader: a standby forwards it to the replica whose address is in the lease. Connections
+are limited: one that is merely held open makes room for others. The time of a connection without a request is bounded,
+too: by ``Listener`` until the TLS handshake is over, then by aiohttp, which closes it after ``keepalive_timeout``.
 """
 
 from __future__ import annotations
@@ -24,39 +25,39 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from dra_driver.legacy.extender import answers
-from dra_driver.legacy.extender.answers import Verdicts
+from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.metrics import Operations
 from dra_driver.util.errors import DriverError
 
-MOST_CONNECTIONS: Final = 256
+MAX_CONNECTIONS: Final = 256
 """Far more than schedulers and probes have open, far fewer than a process may have files."""
 HANDSHAKE_SECONDS: Final = 10.0
 PAUSE_SECONDS: Final = 0.5
-"""After a connection could not be accepted: file descriptors have run out, perhaps."""
+"""After a connection could not be accepted, perhaps for want of file descriptors."""
 TELL_SECONDS: Final = 60.0
-"""Between two lines of the log about too many connections."""
+"""Between two log lines about too many connections."""
 BACKLOG: Final = 128
 
 log = logging.getLogger(__name__)
 
 
 class _Connection:
-    """One that was accepted: first its handshake is under way, then it has a transport."""
+    """An accepted connection: first its handshake is under way, then it has a transport."""
 
     def __init__(self, opening: asyncio.Task[None]) -> None:
         self.opening = opening
         self.transport: asyncio.Transport | None = None
         self.answers = 0
-        """Answers that are being made."""
+        """Number of requests being answered."""
 
     @property
     def over(self) -> bool:
-        """Whether it takes no room any more."""
+        """Whether it no longer counts."""
         return self.transport.is_closing() if self.transport else self.opening.done()
 
     def drop(self) -> None:
-        """End it at once."""
+        """Close it immediately."""
         if self.transport is not None:
             self.transport.abort()
         else:
@@ -72,21 +73,21 @@ class Listener:
         self._listening: list[socket.socket] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._connections: list[_Connection] = []
-        """The oldest first."""
+        """Oldest first."""
         self._told = -TELL_SECONDS
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port that it listens on."""
         return int(self._listening[0].getsockname()[1])
 
     async def start(
         self, make: Callable[[], asyncio.BaseProtocol], address: str, port: int, tls: ssl.SSLContext | None
     ) -> None:
-        """Listen; OSError when the port cannot be had.
+        """Listen. Raises OSError if the port is not available.
 
         Args:
-            make: a protocol for each connection.
+            make: creates the protocol of a connection.
             address: to listen on.
             port: to listen on; 0 for any.
             tls: None for plain TCP.
@@ -105,7 +106,7 @@ class Listener:
             self._tasks.append(asyncio.create_task(self._accept(listening)))
 
     async def stop(self) -> None:
-        """Accept nothing more; connections that are open stay so."""
+        """Accept no more connections; open ones are kept."""
         opening = [connection.opening for connection in self._connections]
         for task in (*self._tasks, *opening):
             task.cancel()
@@ -114,7 +115,7 @@ class Listener:
 
     @contextmanager
     def answering(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
-        """A connection that is not to be closed meanwhile."""
+        """Protect a connection from being closed while a request on it is answered."""
         found = next((item for item in self._connections if item.transport is transport), None)
         if found is None:
             yield
@@ -146,9 +147,9 @@ class Listener:
             self._connections.append(_Connection(opening))
 
     def _has_room(self) -> bool:
-        """Whether one more can be had, after the oldest that is being answered nothing has been closed for it."""
+        """Whether there is room for one more, after closing the oldest idle connection if necessary."""
         self._connections = [item for item in self._connections if not item.over]
-        if len(self._connections) < MOST_CONNECTIONS:
+        if len(self._connections) < MAX_CONNECTIONS:
             return True
         idle = next((item for item in self._connections if not item.answers), None)
         if idle is None:
@@ -156,7 +157,7 @@ class Listener:
         now = time.monotonic()
         if now - self._told >= TELL_SECONDS:
             self._told = now
-            log.warning("%d connections are open; the oldest without a request makes room", len(self._connections))
+            log.warning("%d connections are open; the oldest idle one is closed", len(self._connections))
         idle.drop()
         self._connections.remove(idle)
         return True
@@ -168,8 +169,8 @@ class Listener:
             transport, _ = await loop.connect_accepted_socket(
                 self._make, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
             )
-        except OSError as error:  # TLS errors are among them
-            log.debug("a connection came to nothing: %s", error)
+        except OSError as error:  # includes TLS errors
+            log.debug("a connection failed: %s", error)
             accepted.close()
             return
         mine = asyncio.current_task()
@@ -179,33 +180,33 @@ class Listener:
 
 
 def _close_given_up(accepted: socket.socket, opening: asyncio.Task[None]) -> None:
-    """Where it is given up before it has begun, nobody else does so."""
+    """Close the socket if the handshake is cancelled before it starts; nothing else would."""
     if opening.cancelled():
         accepted.close()
 
 
-MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of one request: 15,000 whole Node objects. Names only (``nodeCacheCapable: true``) take a hundredth of it."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of one request: 15,000 whole Node objects. Names alone (``nodeCacheCapable: true``) need a hundredth of that."""
 LARGE_BYTES: Final = 1024 * 1024
-"""Larger requests are read one after the other, so that they cannot fill the memory together."""
+"""Larger requests are read one after another, so that together they cannot exhaust the memory."""
 READ_SECONDS: Final = 10.0
 """For the whole body of a request."""
 FORWARD_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 120.0
-"""A connection without a request is kept longer than the scheduler keeps it (90 s), so that no request meets its end.
-When there are too many, the oldest goes earlier."""
+"""Idle connections are kept longer than the scheduler keeps them (90 s), so that no request meets a closing one. If
+there are too many, the oldest is closed earlier."""
 FORWARDED: Final = "X-Neuron-Forwarded"
 THREADS: Final = 16
-"""Pods that are bound, or looked for to be evicted, at the same time."""
+"""Number of ``bind`` and ``preempt`` calls that run at the same time."""
 OPERATIONS: Final = ("filter", "prioritize", "preempt", "bind")
 _PEM_END: Final = "-----END CERTIFICATE-----"
 
 _http_log = logging.getLogger(f"{__name__}.http")
-"""What aiohttp says."""
+"""Messages of aiohttp."""
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
-    """What is no HTTP is the client's fault, and one line is enough."""
+    """Invalid HTTP is the client's fault, so one line without a traceback is enough."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         record.levelno, record.levelname = logging.WARNING, "WARNING"
@@ -219,7 +220,7 @@ _http_log.addFilter(_without_trace)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Who answers: ``ready`` here, else the replica at ``leader`` (``host:port``), else nobody (``text`` says why)."""
+    """Who answers: this replica if ``ready``, else ``leader`` (``host:port``), else nobody; ``text`` says why."""
 
     ready: bool
     leader: str = ""
@@ -228,10 +229,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificate (or chain) and key, PEM files; all replicas have the same.
+    """Certificate (or chain) and key as PEM files, the same on all replicas.
 
     Attributes:
-        client_ca: who signs the certificates of those that may ask; None lets everybody ask who reaches the port.
+        client_ca: CA of the clients' certificates; None admits everyone who reaches the port.
     """
 
     certificate: Path
@@ -239,7 +240,7 @@ class Tls:
     client_ca: Path | None = None
 
     def server(self) -> ssl.SSLContext:
-        """What connections are accepted with; DriverError when the files cannot be used."""
+        """TLS context of the server. Raises DriverError if the files cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -250,7 +251,7 @@ class Tls:
                 remedy="give PEM files that belong together",
             ) from error
         if self.client_ca is not None:
-            # Optional, since kubelet's probes have none: the handlers insist on it.
+            # Optional, since kubelet's probes have no certificate: the handlers require it.
             context.verify_mode = ssl.CERT_OPTIONAL
             try:
                 context.load_verify_locations(self.client_ca)
@@ -262,7 +263,7 @@ class Tls:
         return context
 
     def client(self) -> ssl.SSLContext:
-        """What the leader is spoken to with: both have exactly this certificate, which need not name a pod."""
+        """TLS context for requests to the leader: both have exactly this certificate, which need not name a pod."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         self._trust_own(context)
@@ -270,28 +271,28 @@ class Tls:
         return context
 
     def _trust_own(self, context: ssl.SSLContext) -> None:
-        # Only the first one of the file: those that signed it have signed for others too.
+        # Only the first certificate of the file: its issuers have signed others, too.
         first, end, _ = self.certificate.read_text(encoding="ascii").partition(_PEM_END)
         context.load_verify_locations(cadata=first + end)
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 class Server:
-    """Answers until ``stop``.
+    """Serves until ``stop``.
 
     Args:
-        verdicts: where pods fit.
+        fit_cache: where pods fit.
         binder: binds them.
-        state: asked for each request.
-        operations: durations for the metrics.
-        live: why the process should be started again, for ``/livez``.
-        unready: why it should not be asked, for ``/readyz``.
+        state: called for each request.
+        operations: receives the durations for the metrics.
+        live: why the process should be restarted, for ``/livez``.
+        unready: why it should get no requests, for ``/readyz``.
         tls: None for plain HTTP.
     """
 
     def __init__(
         self,
-        verdicts: Verdicts,
+        fit_cache: FitCache,
         binder: Binder,
         state: Callable[[], State],
         operations: Operations,
@@ -299,17 +300,17 @@ class Server:
         unready: Callable[[], list[str]],
         tls: Tls | None,
     ) -> None:
-        self._verdicts = verdicts
+        self._fit_cache = fit_cache
         self._binder = binder
         self._state = state
         self._operations = operations
         self._tls = tls
         self._threads = ThreadPoolExecutor(THREADS, "bind")
-        # One: more would only take turns, and health is answered beside it.
+        # A single thread: more would only take turns, and health checks are answered elsewhere.
         self._judge = ThreadPoolExecutor(1, "judge")
         self._large = asyncio.Lock()
         self._client: aiohttp.ClientSession | None = None
-        app = web.Application(client_max_size=MOST_BYTES)
+        app = web.Application(client_max_size=MAX_BYTES)
         app.add_routes(
             [
                 web.post("/filter", self._asked("filter", self._filter)),
@@ -333,7 +334,7 @@ class Server:
         self.port = 0
 
     async def start(self, address: str, port: int) -> None:
-        """Listen. DriverError when the port cannot be had."""
+        """Listen. Raises DriverError if the port is not available."""
         context = self._tls.server() if self._tls else None
         await self._runner.setup()
         make = cast("Callable[[], asyncio.BaseProtocol]", self._runner.server)  # there is one after setup()
@@ -350,7 +351,7 @@ class Server:
         self._client = aiohttp.ClientSession(connector=connector, timeout=timeout)
 
     async def stop(self) -> None:
-        """Answer what was asked, and end."""
+        """Answer pending requests, and stop."""
         await self._listener.stop()
         await self._runner.cleanup()
         if self._client is not None:
@@ -387,8 +388,8 @@ class Server:
 
     async def _read(self, request: web.Request) -> bytes:
         length = request.content_length
-        if length is not None and length > MOST_BYTES:
-            raise web.HTTPRequestEntityTooLarge(MOST_BYTES, length)
+        if length is not None and length > MAX_BYTES:
+            raise web.HTTPRequestEntityTooLarge(MAX_BYTES, length)
         try:
             async with asyncio.timeout(READ_SECONDS):
                 if length is not None and length <= LARGE_BYTES:
@@ -396,29 +397,29 @@ class Server:
                 async with self._large:
                     return await request.read()
         except TimeoutError as error:
-            refusal = web.HTTPRequestTimeout(text=f"the request was not there within {READ_SECONDS:g} s\n")
-            # What comes late would be taken for the next request.
+            refusal = web.HTTPRequestTimeout(text=f"the request did not arrive within {READ_SECONDS:g} s\n")
+            # Data that arrives late would be taken for the next request.
             refusal.force_close()
             raise refusal from error
 
     async def _filter(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._judge, answers.filter_, self._verdicts, body), True
+        return await loop.run_in_executor(self._judge, answers.filter_, self._fit_cache, body), True
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._judge, answers.prioritize, self._verdicts, body), True
+        return await loop.run_in_executor(self._judge, answers.prioritize, self._fit_cache, body), True
 
     async def _preempt(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, answers.preempt, self._verdicts, body), True
+        return await loop.run_in_executor(self._threads, answers.preempt, self._fit_cache, body), True
 
     async def _bind(self, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, answers.bind, self._binder, body)
 
     async def _elsewhere(self, request: web.Request, body: bytes, state: State) -> web.Response:
-        """Pass a request on to the leader."""
+        """Forward a request to the leader."""
         if not state.leader or self._client is None or FORWARDED in request.headers:
             return web.Response(status=503, text=f"{state.text}\n")
         url = f"{'https' if self._tls else 'http'}://{state.leader}{request.path}"
@@ -429,8 +430,8 @@ class Server:
                     status=answer.status, body=await answer.read(), content_type=answer.content_type or "text/plain"
                 )
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning("the leader at %s gave no answer: %s", state.leader, repr(error))
-            return web.Response(status=503, text=f"the leader at {state.leader} gave no answer\n")
+            log.warning("the leader at %s did not answer: %s", state.leader, repr(error))
+            return web.Response(status=503, text=f"the leader at {state.leader} did not answer\n")
 
 
 def _health(problems: Callable[[], list[str]]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -1,7 +1,7 @@
-"""The extender as a whole: a server, a candidate of the election, and, while it leads, what follows the cluster.
+"""The extender as a whole: a server, a candidate in the election, and the watches of the cluster while it leads.
 
-Only the leader answers, so that one process knows of every choice. Each term begins with new lists: what was known
-before may have been changed by another leader. Its own choices it keeps, for a request of the last term may be
+Only the leader answers, so that one process knows every choice. Each term begins with fresh lists, since another leader
+may have changed what was known before. The leader's own choices are kept, as a request of its last term may still be
 unanswered.
 """
 
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
-from dra_driver.kube.records import LEASES
-from dra_driver.kube.transport import Transport
-from dra_driver.legacy.extender.answers import Verdicts
+from dra_driver.kube.types import LEASES
+from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.legacy.extender.cluster import Cluster, Followers, UsageMaps
 from dra_driver.legacy.extender.server import OPERATIONS, Server, State, Tls
@@ -28,11 +28,11 @@ from dra_driver.util.worker import Worker, stop_in_turn
 
 LEASE_NAME: Final = "neuron-scheduler-extender"
 LOOK_SECONDS: Final = 0.5
-"""How often the extender looks whether it leads, and what is to be written."""
+"""How often the extender checks whether it leads, and what has to be written."""
 UPKEEP_SECONDS: Final = 900.0
-"""How long one round of upkeep may take: a request for each node or pod, to a server that may be slow."""
+"""How long one round of upkeep may take: a request for each node or pod, and the server may be slow."""
 THREAD_GRACE: Final = 1.0
-"""Seconds that a thread gets at the end."""
+"""Seconds that a thread gets at shutdown."""
 _ADDRESS: Final = re.compile(r"[^@/?#\s]{1,255}:[0-9]{1,5}")
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ class Settings:
         port: to listen on; 0 for any.
         tls: None for plain HTTP.
         namespace: of the lease.
-        identity: in the lease; of no other process.
-        advertise: address under which other replicas reach this one; "" when they cannot.
+        identity: in the lease; unique to this process.
+        advertise: address at which other replicas reach this one; "" if they cannot.
         leader_elect: False for a process that is known to be the only one.
         times: of the election.
     """
@@ -70,13 +70,13 @@ class Service:
         self._transport = transport
         self._settings = settings
         self.cluster = Cluster()
-        """What this replica knows."""
+        """The view of the cluster."""
         self._binder = Binder(transport, self.cluster, self._may_act)
         self._maps = UsageMaps(transport, self.cluster, self._may_act)
         self._operations = Operations(OPERATIONS)
-        self._verdicts = Verdicts(self.cluster)
+        self._fit_cache = FitCache(self.cluster)
         self._server = Server(
-            self._verdicts,
+            self._fit_cache,
             self._binder,
             self._state,
             self._operations,
@@ -87,30 +87,30 @@ class Service:
         self._election: Election | None = None
         self._followers: Followers | None = None
         self._settled = False
-        """Whether what was listed in this term is out of the garbage collector's way."""
+        """Whether the objects listed in this term are exempt from garbage collection."""
         self._loops = (
             Worker("following the cluster", self._look),
-            self._upkeep("finding out about requests without an answer", self._binder.tend),
+            self._upkeep("resolving requests without an answer", self._binder.reconcile),
             self._upkeep("writing usage maps", self._maps.write_due),
         )
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port that it listens on."""
         return self._server.port
 
     @property
     def remembered(self) -> list[int]:
-        """How many nodes are remembered with the verdict on a request, for each request."""
-        return self._verdicts.remembered
+        """Number of cached nodes for each cached request."""
+        return self._fit_cache.remembered
 
     @property
     def operations(self) -> Operations:
-        """Durations of the requests."""
+        """Durations of requests."""
         return self._operations
 
     async def start(self) -> None:
-        """Listen, and become a candidate. DriverError when the port cannot be had."""
+        """Listen, and become a candidate. Raises DriverError if the port is not available."""
         await self._server.start(self._settings.address, self._settings.port)
         if self._settings.leader_elect:
             host = self._settings.advertise
@@ -123,12 +123,12 @@ class Service:
             loop.start()
 
     async def stop(self) -> None:
-        """Answer what was asked, then hand the lease over."""
+        """Answer pending requests, then release the lease."""
         await self._server.stop()
         await asyncio.to_thread(self._end)
 
     def problems(self) -> list[str]:
-        """Why it should not be asked: for a readiness probe. Standing by is no problem."""
+        """For a readiness probe: why it should get no requests. Standing by is not a problem."""
         found = [self._election.last_error] if self._election and self._election.last_error else []
         if self._may_act() and not self._ready():
             found.append("the lists of nodes and pods are not there yet")
@@ -136,7 +136,7 @@ class Service:
         return found + [text for worker in self._workers() if (text := worker.problem())]
 
     def stuck(self) -> list[str]:
-        """Why the process should be started again: for a liveness probe."""
+        """For a liveness probe: why the process should be restarted."""
         return [text for worker in self._workers() if (text := worker.stuck())]
 
     def _workers(self) -> list[Worker]:
@@ -148,7 +148,7 @@ class Service:
         ]
 
     def samples(self) -> Iterable[Sample]:
-        """What the metrics show beside the durations."""
+        """The metrics beside the durations."""
         yield Sample("extender_leads", "1 while this replica answers.", float(self._ready()))
         troubles = len(self._followers.problems()) if self._followers else 0
         yield Sample("extender_verdicts", "Answers that are kept until they change.", float(sum(self.remembered)))
@@ -174,7 +174,7 @@ class Service:
         return State(ready=False, text="this replica stands by, and which one leads is not known")
 
     def _look(self) -> float:
-        """Begin or end to follow if that is due."""
+        """Start or stop watching if that is due."""
         if self._may_act() and self._followers is None:
             self.cluster.begin()
             self._followers = Followers(self._transport, self.cluster)
@@ -184,15 +184,14 @@ class Service:
             ended, self._followers = self._followers, None
             ended.stop()
         elif not self._settled and self._ready():
-            # Twenty thousand pods stay as they are: the collector need not look at them in every full round,
-            # which would keep a request waiting for 20 ms.
+            # Scanning twenty thousand long-lived pods in every full collection would delay a request by 20 ms.
             gc.collect()
             gc.freeze()
             self._settled = True
         return LOOK_SECONDS / 5
 
     def _upkeep(self, name: str, step: Callable[[], None]) -> Worker:
-        """Does one kind of upkeep while this one leads."""
+        """One kind of upkeep, done while this replica leads."""
 
         def work() -> float:
             if self._ready():

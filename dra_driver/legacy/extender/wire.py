@@ -1,4 +1,8 @@
-"""Pods and nodes as the extender reads them: only the fields in use are decoded, and less than that is kept."""
+"""Objects as the extender decodes them: pods and nodes of the API server, and kube-scheduler's ``extender/v1``.
+
+Only the fields in use are decoded, and even less is kept. The fields of ``extender/v1`` have the names of Go's structs.
+Its requests come from whoever reaches the port, so they are decoded strictly.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,17 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dra_driver.kube.collection import ApiObject
-from dra_driver.kube.collection import Resource as ApiResource
+from dra_driver.kube.types import ApiObject
+from dra_driver.kube.types import Resource as ApiResource
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, present
 from dra_driver.legacy.resource_requests import (
     ENDED,
     Container,
-    Demand,
     Limits,
+    PodRequest,
     PodSpec,
     PodStatus,
-    demand,
+    pod_request,
     quantity,
 )
 from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Hardware, Resource, hardware
@@ -30,7 +34,7 @@ RUNNING: Final = (("fieldSelector", ",".join(f"status.phase!={phase}" for phase 
 
 
 class PodMeta(ApiObject, frozen=True):
-    """``metadata`` of a pod, the parts in use."""
+    """``metadata`` of a pod: the fields in use."""
 
     name: str = ""
     namespace: str = ""
@@ -39,8 +43,8 @@ class PodMeta(ApiObject, frozen=True):
     annotations: PodAnnotations | None = None
 
 
-class PodObject(ApiObject, frozen=True):
-    """A pod; bound by a Binding, changed by patches of annotations only."""
+class PartialPod(ApiObject, frozen=True):
+    """A pod; bound by a Binding, changed only by patches of annotations."""
 
     metadata: PodMeta
     spec: PodSpec = PodSpec()
@@ -48,13 +52,13 @@ class PodObject(ApiObject, frozen=True):
 
 
 class NodeLabels(ApiObject, frozen=True):
-    """``metadata.labels`` of a node, the one in use."""
+    """``metadata.labels`` of a node: the one in use."""
 
     instance_type: str | None = msgspec.field(name=INSTANCE_TYPE_LABEL, default=None)
 
 
 class NodeMeta(ApiObject, frozen=True):
-    """``metadata`` of a node, the parts in use."""
+    """``metadata`` of a node: the fields in use."""
 
     name: str = ""
     uid: str = ""
@@ -64,20 +68,20 @@ class NodeMeta(ApiObject, frozen=True):
 
 
 class NodeStatus(ApiObject, frozen=True):
-    """``status`` of a node, the part in use."""
+    """``status`` of a node: the field in use."""
 
     capacity: Limits | None = None
 
 
-class NodeObject(ApiObject, frozen=True):
+class PartialNode(ApiObject, frozen=True):
     """A node."""
 
     metadata: NodeMeta
     status: NodeStatus = NodeStatus()
 
 
-PODS: Final = ApiResource(PodObject, "Pod", "pods", ("v1",))
-NODES: Final = ApiResource(NodeObject, "Node", "nodes", ("v1",))
+PODS: Final = ApiResource(PartialPod, "Pod", "pods", ("v1",))
+NODES: Final = ApiResource(PartialNode, "Node", "nodes", ("v1",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +92,18 @@ class Pod:
         key: ``namespace/name``.
         version: resource version.
         node: where it is bound, or "".
-        wants: what it asks for; None when that cannot be read.
-        holding: what it has, once it is bound.
-        priority: pods of higher priority may have it evicted.
-        stale: keys of ours that were there before it was bound.
-        ended: whether its devices are free again.
+        requests: of its containers; None if they cannot be parsed.
+        holding: what it holds, once it is bound.
+        priority: pods of higher priority may preempt it.
+        stale: our annotation keys that were present before it was bound.
+        ended: whether it has released its devices.
     """
 
     key: str
     uid: str
     version: str
     node: str
-    wants: Demand | None
+    requests: PodRequest | None
     holding: Holding | None
     priority: int = 0
     stale: tuple[str, ...] = ()
@@ -107,8 +111,8 @@ class Pod:
 
     @property
     def counts(self) -> bool:
-        """Whether it asks for Neuron resources, or may do so, and has not ended."""
-        return not self.ended and self.wants != ()
+        """Whether it requests Neuron resources, or may do so, and has not ended."""
+        return not self.ended and self.requests != ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +120,9 @@ class Node:
     """A node.
 
     Attributes:
-        hardware: None when it cannot be known.
+        hardware: None if it cannot be determined.
         trouble: why ``hardware`` is None.
-        unusable: value of the annotation of devices that nobody is to get.
+        unusable: value of the annotation of unusable devices.
         usage_maps: values of the annotations for devices and cores, as stored.
     """
 
@@ -133,13 +137,13 @@ class Node:
 _NO_ANNOTATIONS: Final = PodAnnotations()
 
 
-def pod_of(item: PodObject) -> Pod:
-    """What is of interest of a pod."""
-    wants: Demand | None
+def pod_of(item: PartialPod) -> Pod:
+    """The parts of a pod that matter here."""
+    requests: PodRequest | None
     try:
-        wants = wanted(item)
+        requests = requests_of(item)
     except DriverError:
-        wants = None
+        requests = None
     meta = item.metadata
     key = f"{meta.namespace}/{meta.name}"
     annotations = meta.annotations or _NO_ANNOTATIONS
@@ -149,27 +153,27 @@ def pod_of(item: PodObject) -> Pod:
         uid=meta.uid,
         version=meta.resource_version,
         node=bound,
-        wants=wants,
-        holding=holding(key, annotations, wants) if bound else None,
+        requests=requests,
+        holding=holding(key, annotations, requests) if bound else None,
         priority=item.spec.priority or 0,
         stale=() if bound else present(annotations),
         ended=item.status.phase in ENDED,
     )
 
 
-def wanted(item: PodObject) -> Demand:
-    """What a pod asks for; DriverError when that cannot be read."""
-    return _demand(item.spec.init_containers or (), item.spec.containers or ())
+def requests_of(item: PartialPod) -> PodRequest:
+    """What a pod requests. Raises DriverError if it cannot be parsed."""
+    return _pod_request(item.spec.init_containers or (), item.spec.containers or ())
 
 
 @lru_cache(maxsize=4096)
-def _demand(init: tuple[Container, ...], main: tuple[Container, ...]) -> Demand:
-    """Pods of one template share what they ask for."""
-    return demand(init, main)
+def _pod_request(init: tuple[Container, ...], main: tuple[Container, ...]) -> PodRequest:
+    """Cached, since pods of one template have equal requests."""
+    return pod_request(init, main)
 
 
-def node_of(item: NodeObject) -> Node:
-    """What to remember of a node, also of one without Neuron devices: a pod's event tells why it is none for it."""
+def node_of(item: PartialNode) -> Node:
+    """The parts of a node that matter here; also without Neuron devices, so that a pod's event can say why not."""
     meta = item.metadata
     annotations = meta.annotations or NodeAnnotations()
     name = (meta.labels.instance_type if meta.labels else None) or ""
@@ -212,15 +216,15 @@ class _HasName(msgspec.Struct):
 
 
 class NodeList(msgspec.Struct):
-    """Whole Node objects, passed on as they came (``nodeCacheCapable: false``)."""
+    """Whole Node objects, passed on unchanged (``nodeCacheCapable: false``)."""
 
     items: list[msgspec.Raw] | None = None
 
 
 class Args(msgspec.Struct, rename="pascal"):
-    """``ExtenderArgs``: what ``filter`` and ``prioritize`` are asked with."""
+    """``ExtenderArgs``: the request of ``filter`` and ``prioritize``."""
 
-    pod: PodObject
+    pod: PartialPod
     nodes: NodeList | None = None
     node_names: list[str] | None = None
 
@@ -232,7 +236,7 @@ class FilterResult(msgspec.Struct, rename="pascal", omit_defaults=True):
     node_names: list[str] | None = None
     failed_nodes: dict[str, str] = {}
     failed_and_unresolvable_nodes: dict[str, str] = {}
-    """Nodes where it is no use to evict other pods."""
+    """Nodes where evicting other pods is of no use."""
     error: str = ""
 
 
@@ -250,7 +254,7 @@ class MetaPod(msgspec.Struct):
 
 
 class MetaVictims(msgspec.Struct):
-    """Pods to evict on one node, of falling priority; how many PodDisruptionBudgets that violates."""
+    """Pods to evict on one node, highest priority first, and how many PodDisruptionBudgets that violates."""
 
     pods: list[MetaPod] | None = msgspec.field(name="Pods", default=None)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
@@ -261,22 +265,22 @@ class _HasUid(msgspec.Struct):
 
 
 class Victims(msgspec.Struct):
-    """The same with whole Pod objects."""
+    """The same as whole Pod objects."""
 
     pods: list[_HasUid] | None = msgspec.field(name="Pods", default=None)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
 class PreemptionArgs(msgspec.Struct, rename="pascal"):
-    """``ExtenderPreemptionArgs``: by node what the scheduler would evict."""
+    """``ExtenderPreemptionArgs``: what the scheduler would evict, by node."""
 
-    pod: PodObject
+    pod: PartialPod
     node_name_to_victims: dict[str, Victims] | None = None
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
 
 
 class PreemptionResult(msgspec.Struct, rename="pascal"):
-    """``ExtenderPreemptionResult``: nodes that are not named are given up."""
+    """``ExtenderPreemptionResult``: nodes that are not named are dropped."""
 
     node_name_to_meta_victims: dict[str, MetaVictims]
 
@@ -304,12 +308,12 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 def decode_args(body: bytes) -> Args:
-    """The body of ``filter`` and ``prioritize``; DriverError naming the field that is wrong."""
+    """Decode the body of ``filter`` or ``prioritize``. Raises DriverError naming the invalid field."""
     return _decode(_ARGS, body)
 
 
 def decode_binding(body: bytes) -> BindingArgs:
-    """The body of ``bind``; DriverError naming the field that is wrong or empty."""
+    """Decode the body of ``bind``. Raises DriverError naming the invalid or empty field."""
     found = _decode(_BINDING, body)
     empty = [name for name, text in msgspec.to_builtins(found).items() if not text]
     if empty:
@@ -318,12 +322,12 @@ def decode_binding(body: bytes) -> BindingArgs:
 
 
 def decode_preemption(body: bytes) -> PreemptionArgs:
-    """The body of ``preempt``; DriverError naming the field that is wrong."""
+    """Decode the body of ``preempt``. Raises DriverError naming the invalid field."""
     return _decode(_PREEMPTION, body)
 
 
 def proposed_victims(args: PreemptionArgs) -> dict[str, MetaVictims]:
-    """By node what the scheduler would evict, in whichever form it was sent."""
+    """What the scheduler would evict by node, in whichever form it was sent."""
     whole = {
         name: MetaVictims([MetaPod(pod.metadata.uid) for pod in item.pods or ()], item.violations)
         for name, item in (args.node_name_to_victims or {}).items()
@@ -332,7 +336,7 @@ def proposed_victims(args: PreemptionArgs) -> dict[str, MetaVictims]:
 
 
 def named_nodes(args: Args) -> dict[str, msgspec.Raw | None]:
-    """The candidates by name, with the object where it was sent. DriverError when there is no list of them."""
+    """The candidates by name, with the object if it was sent. Raises DriverError if there is no list of them."""
     if args.node_names is not None:
         return dict.fromkeys(args.node_names)
     if args.nodes is None:

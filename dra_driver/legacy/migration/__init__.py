@@ -1,7 +1,7 @@
-"""The way out: pod specs with limits of Neuron resources become pods with claims that ask for the same.
+"""Migration: pod specs with limits of Neuron resources become pod specs with claims that request the same devices.
 
-``migrate`` turns texts into objects; ``extended_classes`` makes the DeviceClasses by which old pod specs run unchanged.
-Values in, values out: no files, no cluster.
+``migrate`` turns texts into objects; ``extended_classes`` makes the DeviceClasses with which existing pod specs run
+unchanged. Both work on values alone: no files, no cluster.
 """
 
 from dra_driver.legacy.migration.files import Migration, extended_classes, migrate

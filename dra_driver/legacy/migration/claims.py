@@ -1,7 +1,7 @@
-"""From a number of chips to the claim that asks for them, connected as the extender gives them.
+"""From a number of chips to the claim that requests them, connected as the extender would choose them.
 
 A device group, a segment or a row of the torus is one ``matchAttribute``. Runs of other lengths have no attribute; each
-of them is an alternative of its own, of which Kubernetes takes the first that is free.
+of them becomes an alternative, of which Kubernetes takes the first that is free.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from dra_driver.topology.fabric import GROUP_SIZES, Chain, IndexSet, Ring, Torus
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 
 REQUEST: Final = "neurons"
-MOST_ALTERNATIVES: Final = 8
+MAX_ALTERNATIVES: Final = 8
 """Of one request (Kubernetes API, ``firstAvailable``)."""
 _ATTRIBUTE: Final = f"device.attributes['{DRIVER_NAME}']"
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A ResourceClaimTemplate to be; equal ones of a namespace are one object."""
+    """A ResourceClaimTemplate; equal ones in a namespace become one object."""
 
     name: str
     devices: dict[str, Any]
     """``spec.spec.devices``."""
     differences: tuple[str, ...]
-    """What a pod does not get as before, in sentences."""
+    """How a pod's devices differ from before, as messages."""
 
     def document(self, namespace: str | None) -> dict[str, Any]:
         """The object."""
@@ -42,14 +42,14 @@ class Template:
 
 
 def template(count: int, row: InstanceType | None) -> Template | None:
-    """The claim for so many chips of one node.
+    """The claim for a number of chips of one node.
 
     Args:
         count: chips; one that the rules of ``row`` allow.
-        row: the nodes' type; None: any type, and then only numbers that device groups have can be asked for.
+        row: the nodes' type; None for any type, which permits only sizes of device groups.
 
     Returns:
-        None where the type has to be known.
+        None if the type has to be known.
     """
     attribute = _attribute(count, row)
     suffix = f"-{row.name.replace('.', '-')}" if row else ""
@@ -59,22 +59,22 @@ def template(count: int, row: InstanceType | None) -> Template | None:
         return None if row is None else _alternatives(name, count, row)
     if row is not None and whole and row.ultraserver is not None:
         return Template(name, {"requests": [_whole_server(count, row)]}, ())
-    devices: dict[str, Any] = {"requests": [{"name": REQUEST, "exactly": wanted(count, selector(row))}]}
+    devices: dict[str, Any] = {"requests": [{"name": REQUEST, "exactly": exactly(count, selector(row))}]}
     if attribute is not None:
         devices["constraints"] = [{"requests": [REQUEST], "matchAttribute": attribute}]
     return Template(name, devices, (*_narrower(count, attribute, row), *_layout(row)))
 
 
 def selector(row: InstanceType | None) -> str:
-    """A CEL expression: chips (not whole nodes of UltraServers), of a type."""
+    """A CEL expression that selects chips (not whole nodes of UltraServers), of a type."""
     parts = [f"{_ATTRIBUTE}.resourceType == 'neuron_device'"]
     if row is not None:
         parts.append(f"{_ATTRIBUTE}.instanceType == '{row.name}'")
     return " && ".join(parts)
 
 
-def wanted(count: int, *expressions: str) -> dict[str, Any]:
-    """What a request asks for; Kubernetes evaluates an expression only where those before it are true."""
+def exactly(count: int, *expressions: str) -> dict[str, Any]:
+    """The ``exactly`` of a request; Kubernetes evaluates an expression only if those before it are true."""
     return {
         "deviceClassName": DRIVER_NAME,
         "selectors": [{"cel": {"expression": expression}} for expression in expressions],
@@ -84,7 +84,7 @@ def wanted(count: int, *expressions: str) -> dict[str, Any]:
 
 
 def _attribute(count: int, row: InstanceType | None) -> str | None:
-    """What chips of one connected set have in common, and others have not."""
+    """The attribute that the chips of one connected set, and no others, have in common."""
     if count == 1:
         return None
     if count in GROUP_SIZES and (row is None or row.efa_pairing is not None):
@@ -99,14 +99,14 @@ def _attribute(count: int, row: InstanceType | None) -> str | None:
 
 
 def _alternatives(name: str, count: int, row: InstanceType) -> Template:
-    """Runs without an attribute: aligned ones first, since they leave the most whole."""
+    """Runs without an attribute: aligned ones first, since they break the fewest larger runs."""
     runs = sorted(row.fabric.usable_sets(count), key=lambda run: (run[0] % count != 0, run[0]))
-    tried = runs[:MOST_ALTERNATIVES]
-    entries = [{"name": f"from-{run[0]}", **wanted(count, selector(row), _within(run))} for run in tried]
+    tried = runs[:MAX_ALTERNATIVES]
+    entries = [{"name": f"from-{run[0]}", **exactly(count, selector(row), _within(run))} for run in tried]
     left_out = len(runs) - len(tried)
     difference = (
         f"of the {len(runs)} runs of {count} devices on {row.name} the claim tries those that begin at "
-        f"{', '.join(str(run[0]) for run in tried)}: Kubernetes allows {MOST_ALTERNATIVES} alternatives"
+        f"{', '.join(str(run[0]) for run in tried)}: Kubernetes allows {MAX_ALTERNATIVES} alternatives"
     )
     return Template(name, {"requests": [{"name": REQUEST, "firstAvailable": entries}]}, (difference,) * bool(left_out))
 
@@ -118,12 +118,12 @@ def _within(run: IndexSet) -> str:
 def _whole_server(count: int, row: InstanceType) -> dict[str, Any]:
     """All chips of an UltraServer's node, which the driver offers as one device, as chips, or as both."""
     node = f"{_ATTRIBUTE}.resourceType == 'neuron_node' && {_ATTRIBUTE}.instanceType == '{row.name}'"
-    entries = [{"name": "node", **wanted(1, node)}, {"name": "chips", **wanted(count, selector(row))}]
+    entries = [{"name": "node", **exactly(1, node)}, {"name": "chips", **exactly(count, selector(row))}]
     return {"name": REQUEST, "firstAvailable": entries}
 
 
 def _narrower(count: int, attribute: str | None, row: InstanceType | None) -> tuple[str, ...]:
-    """Where the extender gave sets that the attribute does not."""
+    """How the attribute is narrower than the extender's choice."""
     if attribute is None:
         return ()
     if row is None:

@@ -1,4 +1,10 @@
-"""From texts to objects: which of them hold pod specs, what becomes of these, and what is passed on as it is."""
+"""From texts to objects: which of them contain pod specs, what becomes of these, and what is passed through unchanged.
+
+``extended_classes`` makes the DeviceClasses by which Kubernetes 1.36 and later serves limits from DRA devices. The
+scheduler itself creates a claim for such a pod: a number of devices of the class, without constraints. They are chips
+of one node, but connected only if one or all are requested, and a class cannot count cores. Source: Kubernetes
+enhancement 5004.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +27,10 @@ from dra_driver.legacy.migration.limits import (
 )
 from dra_driver.legacy.migration.pods import SECOND_SCHEDULER, migrate_spec
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
+from dra_driver.manifests import NAMESPACE, ManifestError, Origin
+from dra_driver.manifests.documents import documents, items_of
+from dra_driver.manifests.fields import BESIDE, KINDS, convert
 from dra_driver.names import DRIVER_NAME
-from dra_driver.simulator.manifests import NAMESPACE, ManifestError, Origin
-from dra_driver.simulator.manifests.documents import documents, items_of
-from dra_driver.simulator.manifests.fields import convert
-from dra_driver.simulator.manifests.kinds import BESIDE, KINDS
 from dra_driver.topology.instance_types import lookup
 
 Json = dict[str, Any]
@@ -43,24 +48,24 @@ POD_SPECS: Final[Mapping[tuple[str, str], tuple[Path, ...]]] = {
         (*_LEADER_WORKER, "workerTemplate", "spec"),
     ),
 }
-"""API version and kind to where its pod specs are."""
+"""API version and kind to the paths of its pod specs."""
 _KINDS: Final = ", ".join(kind for _, kind in POD_SPECS)
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What the texts became."""
+    """The result of a migration."""
 
     documents: tuple[Json, ...]
-    """Each template before the first object that needs it; all else in its order."""
+    """Each template before the first object that needs it; everything else in its order."""
     changed: int
-    """Objects that have claims now."""
+    """Number of objects that were given claims."""
     warnings: tuple[str, ...]
-    """What is not as before, with file, line and path."""
+    """What differs from before, with file, line and path."""
 
 
 def objects(sources: Sequence[tuple[str, str]]) -> Iterator[tuple[Json, Origin]]:
-    """The objects of texts by name, Lists taken apart. ManifestError says what is wrong, and where."""
+    """The objects in some texts, given with their names; Lists are expanded. Raises ManifestError."""
     for file, text in sources:
         found = False
         for origin, document in documents(file, text):
@@ -73,11 +78,11 @@ def objects(sources: Sequence[tuple[str, str]]) -> Iterator[tuple[Json, Origin]]
 
 
 def pod_specs(item: Json, origin: Origin) -> tuple[Path, ...]:
-    """Where an object has pod specs; () for a kind without.
+    """Paths of the pod specs of an object; () if its kind has none.
 
     Raises:
-        ManifestError: a field that is not legal.
-        NotPossibleError: limits of Neuron resources in a kind that is not known.
+        ManifestError: an invalid field.
+        NotPossibleError: limits of Neuron resources in an unknown kind.
     """
     version, kind = item["apiVersion"], item["kind"]
     paths = POD_SPECS.get((version, kind))
@@ -89,14 +94,14 @@ def pod_specs(item: Json, origin: Origin) -> tuple[Path, ...]:
 
 
 def migrate(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Migration:
-    """Claims in place of limits.
+    """Replace limits by claims.
 
     Args:
         sources: name (for errors) and text (YAML or JSON) of each file.
-        nodes: what pods that do not choose their nodes run on.
+        nodes: for pods that do not choose their nodes.
 
     Raises:
-        ManifestError: what is wrong, with file, line and path. NotPossibleError: what claims cannot ask for, likewise.
+        ManifestError: invalid input, with file, line and path. NotPossibleError: what claims cannot express, likewise.
     """
     work = _Work(nodes)
     for item, origin in objects(sources):
@@ -111,7 +116,7 @@ class _Work:
     changed: int = 0
     warnings: Warnings = field(default_factory=Warnings)
     templates: dict[tuple[str, str], Json] = field(default_factory=dict)
-    """By namespace and name: made, or in the files already."""
+    """By namespace and name: created, or from the files."""
 
     def add(self, item: Json, origin: Origin) -> None:
         made = item
@@ -137,7 +142,7 @@ class _Work:
         if known is document:
             self.documents.append(document)
         elif known["spec"] != document["spec"]:
-            what = f"the ResourceClaimTemplate {template.name} that it needs is in the files with another content"
+            what = f"the ResourceClaimTemplate {template.name} that it needs is in the files with different content"
             raise origin.error((), what, remedy="rename that one")
 
     def _keep_template(self, item: Json, origin: Origin) -> None:
@@ -146,14 +151,14 @@ class _Work:
         if known is item:
             self.documents.append(item)
         elif known.get("spec") != item.get("spec"):
-            what = f"a ResourceClaimTemplate {key[1]} with another content is needed for the pods before it"
+            what = f"a ResourceClaimTemplate {key[1]} with different content is needed for the pods before it"
             raise origin.error(("metadata", "name"), what, remedy="rename this one")
 
 
 def _subject(item: Json, origin: Origin) -> str:
     for needed in ("apiVersion", "kind"):
         if not isinstance(item.get(needed), str):
-            raise origin.error((), f"{needed} is missing, so this is no Kubernetes object")
+            raise origin.error((), f"{needed} is missing, so this is not a Kubernetes object")
     name = _metadata(item).get("name") or _metadata(item).get("generateName")
     return f"{item['kind'][:60]} {name[:253]}" if isinstance(name, str) else str(item["kind"][:60])
 
@@ -164,11 +169,11 @@ def _metadata(item: Json) -> Json:
 
 
 def _plain(item: Json, origin: Origin) -> Json:
-    """As JSON has it: keys are texts, and there are no bytes, sets or infinities."""
+    """Converted to plain JSON: keys are strings, and there are no bytes, sets or infinities."""
     try:
         made: Json = json.loads(json.dumps(item, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise origin.error((), f"it has a value that JSON has not: {error}") from error
+        raise origin.error((), f"it has a value that JSON cannot represent: {error}") from error
     except RecursionError:
         raise origin.error((), "nested too deeply") from None
     return made
@@ -200,12 +205,12 @@ def _require_no_limits(item: Json, origin: Origin) -> None:
 
 
 def _quota(item: Json) -> Path:
-    """Where an object beside the pods names the resources, or ()."""
+    """Path at which a ResourceQuota or LimitRange names the resources, or ()."""
     return next(_neuron_keys(item), ()) if item["kind"] in ("ResourceQuota", "LimitRange") else ()
 
 
 def _neuron_keys(item: Json) -> Iterator[Path]:
-    """Paths of the keys that name a Neuron resource; depth first without recursion, since kinds may nest at will."""
+    """Paths of the keys that name a Neuron resource; depth first without recursion, as kinds may nest arbitrarily."""
     waiting: list[tuple[Path, Any]] = [((), item)]
     while waiting:
         path, value = waiting.pop()
@@ -233,12 +238,12 @@ CLASS_NAMES = {Resource.DEVICE.value: "neuron.aws.amazon.com", RETIRED_DEVICE: "
 
 
 def extended_classes(sources: Sequence[tuple[str, str]], nodes: Nodes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """The classes that the pods in some texts need, and what is not as before, with file, line and path.
+    """The classes that the pods in some texts need, and what differs from before, with file, line and path.
 
     Without texts, the class for ``aws.amazon.com/neuron``.
 
     Raises:
-        ManifestError: a text that cannot be read. NotPossibleError: a pod that asks for cores.
+        ManifestError: a text that cannot be parsed. NotPossibleError: a pod that requests cores.
     """
     warnings = Warnings()
     used = {} if sources else {Resource.DEVICE.value: None}
@@ -259,7 +264,7 @@ def extended_classes(sources: Sequence[tuple[str, str]], nodes: Nodes) -> tuple[
 
 def _check(place: Place, spec: Any, origin: Origin, path: Path, nodes: Nodes, warnings: Warnings) -> None:
     where = (*path, *place.path)
-    if place.want.resource is Resource.CORE:
+    if place.request.resource is Resource.CORE:
         raise not_possible(
             origin,
             where,
@@ -267,9 +272,9 @@ def _check(place: Place, spec: Any, origin: Origin, path: Path, nodes: Nodes, wa
             remedy="migrate this pod without --extended-resource",
         )
     row = lookup(chosen_type(spec) or "") or nodes.instance_type
-    if place.want.count > 1 and (row is None or row.devices != place.want.count):
+    if place.request.count > 1 and (row is None or row.devices != place.request.count):
         text = (
-            f"the {place.want.count} devices need not be connected: only a claim can ask for that (migrate without "
+            f"the {place.request.count} devices need not be connected: only a claim can ask for that (migrate without "
             "--extended-resource)"
         )
         warnings.add(origin, where, text)

@@ -1,4 +1,4 @@
-"""What the migration is told beside the files, and how it collects what it has to say."""
+"""The Neuron limits of a pod spec, parsed strictly, and how errors and warnings about them name their place."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dra_driver.legacy.resource_requests import MOST_CONTAINERS, Role, Want, quantity
+from dra_driver.legacy.resource_requests import MAX_CONTAINERS, ContainerRequest, Role, quantity
 from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, RETIRED_DEVICE, Hardware, Resource, hardware
-from dra_driver.simulator.manifests import Origin
+from dra_driver.manifests import Origin
 from dra_driver.topology.instance_types import InstanceType
 from dra_driver.util.errors import DriverError
 
@@ -19,29 +19,29 @@ RESOURCES: Final = {
     RETIRED_DEVICE: Resource.DEVICE,
     Resource.CORE.value: Resource.CORE,
 }
-"""Name in limits to what it counts."""
+"""Name in limits to the resource that it stands for."""
 
 
 class NotPossibleError(DriverError):
-    """A legal pod that no claim can stand for, or that no node could ever have run."""
+    """A valid pod that no claim can express, or that no node could ever have run."""
 
 
 def not_possible(origin: Origin, path: Path, what: str, *, remedy: str = "") -> NotPossibleError:
-    """The error for a place of an object, with file and line."""
+    """The error for a place in an object, with file and line."""
     return NotPossibleError(origin.told(path, what), remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """On what nodes the pods run, where their own node selectors do not say."""
+    """The nodes on which pods run whose own node selectors do not say."""
 
     instance_type: InstanceType | None = None
-    """One with a known number of chips."""
+    """A type with a known number of chips."""
     logical_core_size: int | None = None
-    """Physical cores of a logical one; None: the type's default."""
+    """Physical cores of a logical core; None: the type's default."""
 
     def of(self, row: InstanceType) -> Hardware:
-        """A node of a type as the device plugin counted it. DriverError for a core size that it does not have."""
+        """A node of the type as the device plugin counts it. Raises DriverError for a core size that the type lacks."""
         size = self.logical_core_size if len(row.lnc_values) > 1 else None
         width = row.cores_per_device // (size or row.default_lnc)
         return hardware(row.name, row.devices or 0, width * (row.devices or 0))
@@ -49,25 +49,25 @@ class Nodes:
 
 @dataclass(slots=True)
 class Warnings:
-    """Collects sentences about places; equal sentences count as one, with the first place."""
+    """Collects messages about places; equal messages are merged under the first place."""
 
     _found: dict[str, tuple[Origin, Path, int]] = field(default_factory=dict)
 
     def add(self, origin: Origin, path: Path, text: str) -> None:
-        """Note a sentence about a place."""
+        """Add a message about a place."""
         first, where, count = self._found.get(text, (origin, path, 0))
         self._found[text] = (first, where, count + 1)
 
     def texts(self) -> tuple[str, ...]:
-        """The sentences in the order in which they came, each with file and line of its first place."""
+        """The messages in order of appearance, each with file and line of its first place."""
         return tuple(
             origin.told(path, text) + (f" (and {count - 1} more places)" if count > 1 else "")
             for text, (origin, path, count) in self._found.items()
         )
 
 
-MOST: Final = 1 << 16
-"""Of one resource in one container: more than any node has."""
+MAX_COUNT: Final = 1 << 16
+"""Of one resource in one container; more than any node has."""
 _LISTS: Final = ("initContainers", "containers")
 _TYPE_LABELS: Final = (INSTANCE_TYPE_LABEL, "beta.kubernetes.io/instance-type")
 _AFFINITY: Final = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
@@ -75,35 +75,35 @@ _AFFINITY: Final = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnored
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A container of a pod spec, and what it asks for."""
+    """A container of a pod spec, and what it requests."""
 
     list_name: str
     """``containers`` or ``initContainers``."""
     index: int
     name: str
-    """Of the resource, as the limits call it."""
-    want: Want
+    """Of the resource in the limits."""
+    request: ContainerRequest
 
     @property
     def path(self) -> Path:
-        """To the limit, from the pod spec."""
+        """From the pod spec to the limit."""
         return (self.list_name, self.index, "resources", "limits", self.name)
 
 
 def places(spec: Mapping[str, Any], origin: Origin, path: Path) -> tuple[Place, ...]:
-    """The containers that ask for Neuron resources, init containers first.
+    """The containers that request Neuron resources, init containers first.
 
     Args:
         spec: a pod spec whose fields have the types of the API.
-        origin: the object that has it.
+        origin: of the object that contains it.
         path: from the object to the spec.
 
     Raises:
-        ManifestError: an amount that Kubernetes would refuse, or two resources in one container.
+        ManifestError: an amount that Kubernetes would reject, or two resources in one container.
     """
     found = [place for name in _LISTS for place in _of_list(spec, name, origin, path)]
-    if len(found) > MOST_CONTAINERS:
-        raise origin.error(path, f"{len(found)} containers ask for Neuron resources; at most {MOST_CONTAINERS} can")
+    if len(found) > MAX_CONTAINERS:
+        raise origin.error(path, f"{len(found)} containers ask for Neuron resources; at most {MAX_CONTAINERS} can")
     return tuple(found)
 
 
@@ -115,8 +115,8 @@ def _of_list(spec: Mapping[str, Any], name: str, origin: Origin, path: Path) -> 
         counts = {}
         for resource in RESOURCES:
             limit = _count(limits.get(resource), origin, (*above, "limits", resource))
-            request = _count(requests.get(resource), origin, (*above, "requests", resource))
-            if request is not None and request != limit:
+            requested = _count(requests.get(resource), origin, (*above, "requests", resource))
+            if requested is not None and requested != limit:
                 what = f"must be equal to the limit, which is {'missing' if limit is None else limit}"
                 raise origin.error((*above, "requests", resource), what)
             if limit:
@@ -125,8 +125,8 @@ def _of_list(spec: Mapping[str, Any], name: str, origin: Origin, path: Path) -> 
             what = f"container {container['name']} asks for {' and '.join(counts)}"
             raise origin.error((*above, "limits"), what, remedy="let it ask for one: a device comes with all its cores")
         for resource, count in counts.items():
-            want = Want(container["name"], _role(name, container), RESOURCES[resource], count)
-            yield Place(name, index, resource, want)
+            request = ContainerRequest(container["name"], _role(name, container), RESOURCES[resource], count)
+            yield Place(name, index, resource, request)
 
 
 def _role(list_name: str, container: Mapping[str, Any]) -> Role:
@@ -140,14 +140,14 @@ def _count(value: Any, origin: Origin, path: Path) -> int | None:
         return None
     number = quantity(value if isinstance(value, str | int | float) else "")
     if number is None:
-        raise origin.error(path, f"{str(value)[:60]!r} is no amount of devices", remedy="give a whole number from 0")
-    if number > MOST:
+        raise origin.error(path, f"{str(value)[:60]!r} is not a number of devices", remedy="give a whole number from 0")
+    if number > MAX_COUNT:
         raise origin.error(path, f"{number} is more than any node has")
     return number
 
 
 def without(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """``resources`` of a container without Neuron resources, and without what is empty then."""
+    """``resources`` of a container without Neuron resources, and without fields that become empty."""
     made: dict[str, Any] = {}
     for key, value in resources.items():
         if key not in ("limits", "requests"):
@@ -158,7 +158,7 @@ def without(resources: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chosen_type(spec: Mapping[str, Any]) -> str | None:
-    """The instance type that a pod's node selector or required affinity names, when it is one for all terms."""
+    """The instance type that a pod's node selector or required affinity names, if it is the same for all terms."""
     selector = spec.get("nodeSelector") or {}
     found = {selector[label] for label in _TYPE_LABELS if label in selector}
     node: Any = spec

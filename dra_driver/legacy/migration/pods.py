@@ -1,4 +1,4 @@
-"""One pod spec: which claims its containers share, and the spec with them."""
+"""One pod spec: which claims its containers share, and the spec rewritten to use them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dra_driver.legacy.migration.limits import Nodes, Path, Place, Warnings, cho
 from dra_driver.legacy.placement import fits, unsupported
 from dra_driver.legacy.resource_requests import Role
 from dra_driver.legacy.rules import Hardware, Resource, candidates
-from dra_driver.simulator.manifests import Origin
+from dra_driver.manifests import Origin
 from dra_driver.topology.instance_types import InstanceType, lookup
 from dra_driver.util.errors import DriverError
 
 SECOND_SCHEDULER: Final = "my-scheduler"
-"""The scheduler that the extender was documented with."""
+"""The scheduler name in the extender's documentation."""
 _GIVE_TYPE: Final = "give the nodes' type with --instance-type, or in the pod's nodeSelector"
 
 
 @dataclass(frozen=True, slots=True)
 class MigratedSpec:
-    """A pod spec with claims, and the templates that they are made from."""
+    """A pod spec with claims, and the templates of the claims."""
 
     spec: dict[str, Any]
     templates: tuple[Template, ...]
@@ -45,11 +45,11 @@ class _Pod:
 def migrate_spec(
     spec: Mapping[str, Any], origin: Origin, path: Path, nodes: Nodes, warnings: Warnings
 ) -> MigratedSpec | None:
-    """A pod spec with claims instead of limits; None when it asks for no Neuron resources.
+    """A pod spec with claims instead of limits; None if it requests no Neuron resources.
 
     Raises:
-        ManifestError: an amount that is none, or one that only makes sense when the nodes' type is known.
-        NotPossibleError: no node could ever have run it, or no node has so many whole devices.
+        ManifestError: an invalid amount, or one that requires the nodes' type to be known.
+        NotPossibleError: no node could ever have run it, or no node has that many whole devices.
     """
     found = places(spec, origin, path)
     if not found:
@@ -65,7 +65,7 @@ def migrate_spec(
             path,
             f"with whole devices for each container the pod would need {sum(numbers)} of them, and "
             f"{pod.node.instance_type} has {pod.node.devices}",
-            remedy="let the containers that ask for cores be one, or share a claim between them by hand",
+            remedy="merge the containers that ask for cores into one, or share a claim between them by hand",
         )
     templates = [_template(pod, number, found[of_place.index(claim)]) for claim, number in enumerate(numbers)]
     _warn_of_scheduling(pod)
@@ -73,7 +73,7 @@ def migrate_spec(
 
 
 def _type_of(spec: Mapping[str, Any], nodes: Nodes) -> InstanceType | None:
-    """What the pod itself says comes first."""
+    """The pod's own node selection takes precedence."""
     own = lookup(chosen_type(spec) or "")
     return own if own is not None and own.devices is not None else nodes.instance_type
 
@@ -86,25 +86,25 @@ def _node(row: InstanceType | None, nodes: Nodes, origin: Origin, path: Path) ->
 
 
 def _chips(pod: _Pod, place: Place) -> int:
-    """How many chips hold what a container asks for, by the rules of its node's type."""
-    want, node = place.want, pod.node
+    """Number of chips that hold what a container requests, by the rules of its node's type."""
+    request, node = place.request, pod.node
     where = (*pod.path, *place.path)
     if node is None:
-        if want.resource is Resource.CORE:
-            what = f"how many devices hold {want.count} cores depends on the instance type"
+        if request.resource is Resource.CORE:
+            what = f"how many devices hold {request.count} cores depends on the instance type"
             raise pod.origin.error(where, what, remedy=_GIVE_TYPE)
-        return want.count
-    sets = candidates(node, want.resource, want.count)
+        return request.count
+    sets = candidates(node, request.resource, request.count)
     if not sets:
-        raise not_possible(pod.origin, where, unsupported(node, want))
+        raise not_possible(pod.origin, where, unsupported(node, request))
     chips = min(len(node.ids(Resource.DEVICE, mask)) for mask in sets)
-    if want.resource is Resource.CORE:
+    if request.resource is Resource.CORE:
         _warn_of_cores(pod, place, chips, node)
     return chips
 
 
 def _warn_of_cores(pod: _Pod, place: Place, chips: int, node: Hardware) -> None:
-    asked, held = place.want.count, chips * node.cores_per_device
+    asked, held = place.request.count, chips * node.cores_per_device
     if asked == held:
         return
     devices = f"{chips} whole device{'s' if chips > 1 else ''}"
@@ -116,27 +116,27 @@ def _warn_of_cores(pod: _Pod, place: Place, chips: int, node: Hardware) -> None:
 
 
 def _check_together(pod: _Pod, found: Sequence[Place]) -> None:
-    refusal = fits(pod.node, 0, tuple(place.want for place in found)) if pod.node is not None else None
+    refusal = fits(pod.node, 0, tuple(place.request for place in found)) if pod.node is not None else None
     if refusal is not None:
         raise not_possible(pod.origin, pod.path, f"no node could run this pod: {refusal.text}")
 
 
 def _shared(pod: _Pod, found: Sequence[Place], chips: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The number of chips of each claim, and which claim each place has.
+    """The number of chips of each claim, and the claim of each place.
 
-    Containers that run together have claims of their own. An init container uses a claim of a container that runs after
-    it, the smallest that is large enough.
+    Containers that run together have separate claims. An init container uses the smallest sufficient claim of a
+    container that runs after it.
     """
     numbers: list[int] = []
     of_place = [-1] * len(found)
     later_users: list[int] = []
-    """For each claim, the last place among the containers that has it."""
+    """For each claim, the last place that uses it."""
     for at, place in enumerate(found):
-        if place.want.role is not Role.INIT:
+        if place.request.role is not Role.INIT:
             of_place[at] = len(numbers)
             numbers.append(chips[at])
             later_users.append(at)
-    init = [at for at, place in enumerate(found) if place.want.role is Role.INIT]
+    init = [at for at, place in enumerate(found) if place.request.role is Role.INIT]
     for at in sorted(init, key=lambda one: (-chips[one], one)):
         usable = [claim for claim, number in enumerate(numbers) if number >= chips[at] and later_users[claim] > at]
         if usable:
@@ -147,12 +147,12 @@ def _shared(pod: _Pod, found: Sequence[Place], chips: Sequence[int]) -> tuple[li
             continue
         of_place[at] = len(numbers)
         numbers.append(chips[at])
-        # Init containers run one after the other, so all of them may use it.
+        # Init containers run one after another, so all of them may use it.
         later_users.append(len(found))
         pod.warn(
             found[at].path,
             "the init container asks for more than any container after it: the pod keeps its devices to the end, and "
-            "gets those of the other containers besides",
+            "gets those of the other containers in addition",
         )
     return numbers, of_place
 
@@ -171,7 +171,7 @@ def _warn_of_scheduling(pod: _Pod) -> None:
     if pod.spec.get("schedulerName") == SECOND_SCHEDULER:
         pod.warn(("schedulerName",), f"{SECOND_SCHEDULER} is left out: claims need no extender")
     if pod.spec.get("nodeName"):
-        pod.warn(("nodeName",), "it passes the scheduler by, which allocates claims: use a nodeSelector instead")
+        pod.warn(("nodeName",), "it bypasses the scheduler, which allocates claims: use a nodeSelector instead")
 
 
 def _rewritten(
@@ -193,7 +193,7 @@ def _rewritten(
 
 
 def _container(container: Mapping[str, Any], claim: str | None) -> dict[str, Any]:
-    """With the claim, and without limits; one that asked for 0 loses just that."""
+    """The container with the claim instead of limits; one that requested 0 just loses the limit."""
     resources = without(container.get("resources") or {})
     if claim is not None:
         resources["claims"] = [*(resources.get("claims") or ()), {"name": claim}]
@@ -202,7 +202,7 @@ def _container(container: Mapping[str, Any], claim: str | None) -> dict[str, Any
 
 
 def _names(count: int, taken: set[str]) -> list[str]:
-    """Names for the pod's claims that it does not have yet."""
+    """Unused names for the pod's new claims."""
     if count == 1 and "neurons" not in taken:
         return ["neurons"]
     free = (name for name in (f"neurons-{number}" for number in itertools.count()) if name not in taken)

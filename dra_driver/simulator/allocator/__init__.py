@@ -7,10 +7,10 @@ Source: ``k8s.io/dynamic-resource-allocation/structured`` of Kubernetes 1.36.3 a
 
 from __future__ import annotations
 
+from dra_driver.simulator.allocator.capacity import Usage
 from dra_driver.simulator.allocator.nodes import NodeView
-from dra_driver.simulator.allocator.offers import Selector, Selectors
+from dra_driver.simulator.allocator.pool_devices import Selector, Selectors
 from dra_driver.simulator.allocator.scheduler import Scheduler, nodes_with_room
-from dra_driver.simulator.allocator.usage import Usage
 from dra_driver.simulator.allocator.world import Allocation, Choice, Refusal, World, allocate
 
 __all__ = [

@@ -2,18 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dra_driver.simulator.allocator.capacity import Amount, CapacityError, amounts, fits
+from msgspec.structs import replace
+
+from dra_driver.manifests.objects import Device, DeviceTaint, DeviceTaintRule, DeviceToleration, ResourceSlice
+from dra_driver.simulator.allocator.capacity import Amount, CapacityError, Usage, amounts, fits
 from dra_driver.simulator.allocator.constraints import Value, value
 from dra_driver.simulator.allocator.nodes import NodeView, matches
-from dra_driver.simulator.allocator.offers import Failure, Offer, Pool, Selectors, verdict
+from dra_driver.simulator.allocator.pool_devices import Failure, Pool, PoolDevice, Selectors, verdict
 from dra_driver.simulator.allocator.release import Release
-from dra_driver.simulator.allocator.requests import AllocationError, Option
-from dra_driver.simulator.allocator.tolerations import tolerated
-from dra_driver.simulator.allocator.usage import Usage
-from dra_driver.simulator.objects import Device
+from dra_driver.simulator.allocator.requests import AllocationError, RequestAlternative
+
+BLOCKING = ("NoSchedule", "NoExecute")
+"""Effects that keep a claim away; all others are ignored."""
+
+
+def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -> Iterable[ResourceSlice]:
+    """The slices as kube-scheduler sees them: with the taints of the rules beside those that drivers publish.
+
+    Source: ``k8s.io/dynamic-resource-allocation/resourceslice/tracker``.
+    """
+    rules = tuple(rules)
+    if not rules:
+        return slices
+    # Slices of nodes alike share their devices, told apart by id, and so they do afterwards.
+    made: dict[tuple[int, tuple[DeviceTaint, ...]], tuple[Device, Device]] = {}
+
+    def with_taints(item: ResourceSlice, device: Device) -> Device:
+        added = tuple(rule.spec.taint for rule in rules if _selects(rule, item, device))
+        if not added:
+            return device
+        # The device is kept, so its id stays its own.
+        pair = made.setdefault((id(device), added), (device, replace(device, taints=(*device.taints, *added))))
+        return pair[1]
+
+    return [
+        replace(item, spec=replace(item.spec, devices=tuple(with_taints(item, device) for device in item.spec.devices)))
+        for item in slices
+    ]
+
+
+def _selects(rule: DeviceTaintRule, item: ResourceSlice, device: Device) -> bool:
+    selector, spec = rule.spec.device_selector, item.spec
+    return selector is not None and all(
+        wanted in (None, own)
+        for wanted, own in (
+            (selector.driver, spec.driver),
+            (selector.pool, spec.pool.name),
+            (selector.device, device.name),
+        )
+    )
+
+
+def tolerated(device: Device, tolerations: Sequence[DeviceToleration]) -> bool:
+    """Whether every blocking taint of the device is tolerated."""
+    return not device.taints or all(
+        any(_tolerates(toleration, taint) for toleration in tolerations)
+        for taint in device.taints
+        if taint.effect in BLOCKING
+    )
+
+
+def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    if toleration.operator in ("", "Equal"):
+        return toleration.value == taint.value
+    return toleration.operator == "Exists"
+
 
 _NOTHING: dict[str, Amount] = {}
 
@@ -22,7 +80,7 @@ _NOTHING: dict[str, Amount] = {}
 class Candidate:
     """A device that a request may get."""
 
-    offer: Offer
+    offer: PoolDevice
     pool: Pool
     values: tuple[Value | None, ...] = ()
     """Of the attribute of each constraint that concerns the request."""
@@ -34,7 +92,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SearchContext:
     """What decides about candidates beside the request."""
 
     node: NodeView
@@ -44,7 +102,9 @@ class Surroundings:
     release: Release
 
 
-def candidates(option: Option, attributes: Sequence[str], around: Surroundings, *, thorough: bool) -> list[Candidate]:
+def candidates(
+    option: RequestAlternative, attributes: Sequence[str], around: SearchContext, *, thorough: bool
+) -> list[Candidate]:
     """The devices for one device of the request, in the order in which they are tried.
 
     Args:
@@ -77,7 +137,7 @@ def candidates(option: Option, attributes: Sequence[str], around: Surroundings, 
     return found
 
 
-def everything(option: Option, attributes: Sequence[str], around: Surroundings) -> list[Candidate]:
+def everything(option: RequestAlternative, attributes: Sequence[str], around: SearchContext) -> list[Candidate]:
     """All devices of a request for ``All``, whether in use or not.
 
     AllocationError when a pool is not complete or not valid, or when a selector fails.
@@ -101,7 +161,7 @@ def everything(option: Option, attributes: Sequence[str], around: Surroundings) 
     return found
 
 
-def _selected(offer: Offer, option: Option, around: Surroundings) -> bool:
+def _selected(offer: PoolDevice, option: RequestAlternative, around: SearchContext) -> bool:
     """AllocationError when a selector fails on the device."""
     found = verdict(offer, option.selectors, option.key, around.selectors.view)
     if isinstance(found, Failure):
@@ -112,7 +172,7 @@ def _selected(offer: Offer, option: Option, around: Surroundings) -> bool:
     return matches(around.node, offer.device.node_name, offer.device.all_nodes, offer.device.node_selector)
 
 
-def _amounts(device: Device, option: Option, release: Release) -> dict[str, Amount] | None:
+def _amounts(device: Device, option: RequestAlternative, release: Release) -> dict[str, Amount] | None:
     """None when a capacity is asked for that the device has not."""
     if not option.capacity and not device.allow_multiple_allocations:
         return _NOTHING

@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
-from dra_driver.kube.objects import DeviceAttribute
-from dra_driver.simulator.allocator.offers import Offer
+from dra_driver.kube.types import DeviceAttribute
+from dra_driver.manifests.objects import DeviceConstraint
+from dra_driver.simulator.allocator.pool_devices import PoolDevice
 from dra_driver.simulator.allocator.release import Release
-from dra_driver.simulator.objects import DeviceConstraint
 
 Value = tuple[str, Hashable]
 """Type and value: 1 and "1" are different, and 1 and true."""
@@ -153,7 +153,7 @@ def constraint(spec: DeviceConstraint, release: Release) -> Constraint | None:
     return None
 
 
-def value(offer: Offer, attribute: str) -> Value | None:
+def value(offer: PoolDevice, attribute: str) -> Value | None:
     """Type and value of a device's attribute; None when it has none."""
     found = offer.attribute(attribute)
     return None if found is None else _value(found)

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+from dra_driver.manifests.objects import ResourceSlice
+from dra_driver.quantity import nanos
 from dra_driver.simulator.allocator.nodes import NodeView, matches
-from dra_driver.simulator.allocator.offers import Contents, CounterKey, Offer, Pool, PoolKey
+from dra_driver.simulator.allocator.pool_devices import Contents, CounterKey, Pool, PoolDevice, PoolKey
 from dra_driver.simulator.allocator.release import Release
-from dra_driver.simulator.objects import ResourceSlice
-from dra_driver.simulator.quantity import nanos
 
 
 class PoolIndex:
@@ -28,7 +28,7 @@ class PoolIndex:
         self._on_node: dict[str, list[ResourceSlice]] = defaultdict(list)
         self._shared: list[ResourceSlice] = []
         self._everywhere: dict[PoolKey, list[ResourceSlice]] = defaultdict(list)
-        self._offers: dict[int, tuple[Offer, ...]] = {}
+        self._offers: dict[int, tuple[PoolDevice, ...]] = {}
         self._contents = Contents()
         self._pools: dict[str, tuple[NodeView, tuple[Pool, ...]]] = {}
         self._foreign: tuple[Pool, ...] | None = None
@@ -61,7 +61,7 @@ class PoolIndex:
         return known[1]
 
     @cached_property
-    def kinds_of_offers(self) -> tuple[Offer, ...]:
+    def kinds_of_offers(self) -> tuple[PoolDevice, ...]:
         """One device of each content, whatever node it is for."""
         return tuple(
             {
@@ -138,12 +138,12 @@ class PoolIndex:
             return Pool(key, invalid=invalid)
         return Pool(key, tuple(offers), tuple(elsewhere), counters)
 
-    def _offers_of(self, item: ResourceSlice) -> tuple[Offer, ...]:
+    def _offers_of(self, item: ResourceSlice) -> tuple[PoolDevice, ...]:
         made = self._offers.get(id(item))
         if made is None:
             spec = item.spec
             made = self._offers[id(item)] = tuple(
-                Offer(spec.driver, spec.pool.name, one, spec, self._contents.of(spec.driver, one))
+                PoolDevice(spec.driver, spec.pool.name, one, spec, self._contents.of(spec.driver, one))
                 for one in spec.devices
             )
         return made
@@ -162,7 +162,7 @@ def _has_compatibility_groups(item: ResourceSlice) -> bool:
     return any(entry.compatibility_groups for device in item.spec.devices for entry in device.consumes_counters)
 
 
-def _unknown_counter(offer: Offer, sets: set[str], counters: dict[CounterKey, int]) -> str:
+def _unknown_counter(offer: PoolDevice, sets: set[str], counters: dict[CounterKey, int]) -> str:
     for entry in offer.device.consumes_counters:
         if entry.counter_set not in sets:
             return f"counter set {entry.counter_set} not found"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dra_driver.simulator.allocator.offers import BrokenSelector, Selector, Selectors
-from dra_driver.simulator.objects import (
+from dra_driver.manifests.objects import (
     DeviceClass,
     DeviceRequest,
     DeviceSelector,
@@ -18,9 +17,10 @@ from dra_driver.simulator.objects import (
     Quantity,
     ResourceClaim,
 )
+from dra_driver.simulator.allocator.pool_devices import BrokenSelector, Selector, Selectors
 from dra_driver.util.errors import DriverError
 
-MOST_RESULTS = 32
+MAX_RESULTS = 32
 """Devices of one claim (Kubernetes limit)."""
 
 
@@ -29,7 +29,7 @@ class AllocationError(DriverError):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Option:
+class RequestAlternative:
     """A request, or one of the sub-requests of which the first available is taken."""
 
     name: str
@@ -66,7 +66,7 @@ class PreparedRequest:
     """A request; ``ranked`` ones have sub-requests."""
 
     name: str
-    options: tuple[Option, ...]
+    options: tuple[RequestAlternative, ...]
     ranked: bool
 
 
@@ -101,7 +101,7 @@ class _Workshop:
             )
         return PreparedRequest(request.name, (self._option(request.exactly, request.name, ""),), ranked=False)
 
-    def _option(self, item: ExactDeviceRequest | DeviceSubRequest, name: str, parent: str) -> Option:
+    def _option(self, item: ExactDeviceRequest | DeviceSubRequest, name: str, parent: str) -> RequestAlternative:
         where = f"{self._where}, request {name}"
         for place, selector in enumerate(item.selectors):
             if selector.cel is None:
@@ -116,7 +116,7 @@ class _Workshop:
             raise AllocationError(f"{where}: unsupported count mode {item.allocation_mode}")
         of_class = _expressions(device_class.spec.selectors)
         of_request = _expressions(item.selectors)
-        return Option(
+        return RequestAlternative(
             name=name,
             parent=parent,
             device_class=device_class,

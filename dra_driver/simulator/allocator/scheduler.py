@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dra_driver.manifests.objects import AllocatedDevice, ResourceClaim
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.requests import PreparedClaim
 from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusal, World
-from dra_driver.simulator.objects import AllocatedDevice, ResourceClaim
 
-MOST_CHOSEN_FROM = 100
+MAX_CHOSEN_FROM = 100
 """Nodes. kube-scheduler looks at so many that have room in any cluster, and at more in large ones."""
 
 
@@ -73,7 +73,7 @@ class Scheduler:
             return prepared
         key = _key(prepared)
         waiting = self._not_refused(key, prepared, on)
-        looks_at_all = len(waiting) <= MOST_CHOSEN_FROM
+        looks_at_all = len(waiting) <= MAX_CHOSEN_FROM
         most = 1 if choose is None else len(waiting) if looks_at_all else 2
         found = self._found(key, prepared, waiting, most)
         if isinstance(found, Refusal):

@@ -2,7 +2,7 @@
 
 Within a request only combinations in device order are tried; each request starts again at the first device. Kubernetes
 tries them all. Here a branch is cut when it cannot hold a solution, which changes neither which one is found first nor
-whether an error ends the search before: see ``_Search._pick`` (too few devices left) and ``likeness`` (the same failure
+whether an error ends the search before: see ``_Search._pick`` (too few devices left) and ``pruning`` (the same failure
 with other devices).
 """
 
@@ -10,16 +10,113 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from dra_driver.simulator.allocator.candidates import Candidate, Surroundings, candidates, everything
-from dra_driver.simulator.allocator.constraints import Constraint, DistinctByRequest, Match
-from dra_driver.simulator.allocator.likeness import Likeness
-from dra_driver.simulator.allocator.progress import Pick, Progress
-from dra_driver.simulator.allocator.requests import MOST_RESULTS, AllocationError, Option, PreparedClaim
+from dra_driver.simulator.allocator.candidates import Candidate, SearchContext, candidates, everything
+from dra_driver.simulator.allocator.constraints import Constraint, DistinctByRequest, Match, value
+from dra_driver.simulator.allocator.partial_allocation import PartialAllocation, Pick
+from dra_driver.simulator.allocator.pool_devices import DeviceId
+from dra_driver.simulator.allocator.requests import MAX_RESULTS, AllocationError, PreparedClaim, RequestAlternative
 
-MOST_STEPS = 2_000_000
+Lists = Mapping[RequestAlternative, Sequence[Candidate]]
+
+
+class Pruning:
+    """What is known about the devices of one search, and the states in which it failed."""
+
+    def __init__(self, claims: Sequence[PreparedClaim], progress: PartialAllocation, lists: Lists) -> None:
+        self._claims = claims
+        self._progress = progress
+        self._lists = lists
+        self._failed: set[Hashable] = set()
+        self.usable = self._nothing_else_in_the_way()
+        self._foresight = self.usable and not any(request.ranked for item in claims for request in item.requests)
+        self._kinds = self._sorted_out() if self.usable else {}
+
+    def _nothing_else_in_the_way(self) -> bool:
+        return not any(
+            option.admin
+            or (option.all_devices and self._progress.concerning(number, option))
+            or any(candidate.error or candidate.offer.shareable for candidate in self._lists[option])
+            for number, prepared in enumerate(self._claims)
+            for request in prepared.requests
+            for option in request.options
+        )
+
+    def _sorted_out(self) -> dict[DeviceId, int]:
+        """The kind of each device: equal for devices that are alike."""
+        wanted_by: dict[DeviceId, int] = {}
+        attributes = sorted({item.attribute for held in self._progress.constraints for item in held})
+        offers = {}
+        for place, listed in enumerate(self._lists.values()):
+            for candidate in listed:
+                offers[candidate.offer.id] = candidate
+                wanted_by[candidate.offer.id] = wanted_by.get(candidate.offer.id, 0) | 1 << place
+        kinds: dict[Hashable, int] = {}
+        return {
+            device: kinds.setdefault(
+                (
+                    wanted_by[device],
+                    (candidate.pool.key, candidate.offer.consumes) if candidate.offer.consumes else None,
+                    tuple(value(candidate.offer, attribute) for attribute in attributes),
+                ),
+                len(kinds),
+            )
+            for device, candidate in offers.items()
+        }
+
+    def state(
+        self, claim: int, number: int, option: RequestAlternative, place: int, rest: Sequence[Candidate]
+    ) -> Hashable:
+        """Everything that decides whether the search succeeds from here."""
+        picks = self._progress.picks
+        return (
+            claim,
+            number,
+            id(option),
+            place,
+            len(picks[claim]),
+            frozenset(Counter(self._kinds[pick.candidate.offer.id] for made in picks for pick in made).items()),
+            frozenset(Counter(self._kinds[candidate.offer.id] for candidate in rest).items()),
+            tuple(item.state() for held in self._progress.constraints for item in held),
+        )
+
+    def failed(self, state: Hashable) -> bool:
+        """Whether the search failed in an equal state."""
+        return state in self._failed
+
+    def note_failure(self, state: Hashable) -> None:
+        """Remember it."""
+        self._failed.add(state)
+
+    def hopeless(self, claim: int, number: int) -> bool:
+        """Whether a request after this one cannot be satisfied, whatever is picked for those before it."""
+        return self._foresight and any(
+            not self._possible(later, request.options[0])
+            for later, prepared in enumerate(self._claims)
+            for place, request in enumerate(prepared.requests)
+            if (later, place) > (claim, number)
+        )
+
+    def _possible(self, claim: int, option: RequestAlternative) -> bool:
+        held = self._progress.concerning(claim, option)
+        left = [
+            candidate
+            for candidate in self._lists[option]
+            if self._progress.free(candidate.offer, option, claim)
+            and self._progress.fits(candidate, held, option.names[0])
+        ]
+        if option.all_devices:
+            return len(left) == len(self._lists[option]) > 0
+        return len(left) >= option.count and all(
+            max(Counter(candidate.values[place] for candidate in left).values(), default=0) >= option.count
+            for place, item in enumerate(held)
+            if isinstance(item, Match)
+        )
+
+
+MAX_STEPS = 2_000_000
 """After so many the search is given up; Kubernetes gives up after 10 seconds."""
 SETBACKS_BEFORE_COMPARING = 32
 """Until then nothing is remembered: most searches have fewer."""
@@ -29,7 +126,7 @@ class TooManyResults(Exception):  # noqa: N818 - not an error: a turn that the s
     """No choice of devices keeps the claim within the limit of results."""
 
 
-def search(claims: Sequence[PreparedClaim], around: Surroundings, *, prune: bool = True) -> list[list[Pick]] | None:
+def search(claims: Sequence[PreparedClaim], around: SearchContext, *, prune: bool = True) -> list[list[Pick]] | None:
     """The picks for each claim, or None when there is no solution on this node.
 
     Args:
@@ -46,7 +143,7 @@ def search(claims: Sequence[PreparedClaim], around: Surroundings, *, prune: bool
             found = attempt.request(0, 0)
         except TooManyResults:
             raise AllocationError(
-                f"every choice of sub-requests exceeds the claim limit of {MOST_RESULTS} devices",
+                f"every choice of sub-requests exceeds the claim limit of {MAX_RESULTS} devices",
                 remedy="ask for fewer devices, or for larger ones",
             ) from None
     return attempt.progress.picks if found else None
@@ -64,18 +161,18 @@ def _room(devices: int) -> Iterator[None]:
 
 
 class _Search:
-    def __init__(self, claims: Sequence[PreparedClaim], around: Surroundings, *, prune: bool) -> None:
+    def __init__(self, claims: Sequence[PreparedClaim], around: SearchContext, *, prune: bool) -> None:
         self._claims = claims
         self._around = around
-        self.progress = Progress(claims, around)
-        self._candidates: dict[Option, list[Candidate]] = {}
-        self._all: dict[Option, list[Candidate]] = {}
-        self._attributes: dict[Option, list[str]] = {}
+        self.progress = PartialAllocation(claims, around)
+        self._candidates: dict[RequestAlternative, list[Candidate]] = {}
+        self._all: dict[RequestAlternative, list[Candidate]] = {}
+        self._attributes: dict[RequestAlternative, list[str]] = {}
         self._steps = 0
         self._setbacks = 0
         self._prepass()
         self._prune = prune and not self._remembers_failures()
-        self._likeness: Likeness | None = None
+        self._pruning: Pruning | None = None
 
     def _prepass(self) -> None:
         """Settle what ``All`` means, and refuse claims for which the limit of results is too low."""
@@ -89,11 +186,11 @@ class _Search:
                     if option.all_devices:
                         self._all[option] = everything(option, self._attributes[option], self._around)
                 least += min(self._count(option) for option in request.options)
-            if least > MOST_RESULTS:
+            if least > MAX_RESULTS:
                 meta = prepared.claim.metadata
                 raise AllocationError(
                     f"claim {meta.namespace}/{meta.name}: number of requested devices {least} exceeds the claim limit "
-                    f"of {MOST_RESULTS}",
+                    f"of {MAX_RESULTS}",
                     remedy="ask for fewer devices, or for larger ones",
                 )
             self.least_devices += least
@@ -106,7 +203,7 @@ class _Search:
         names = [pool.key[1] for pool in self._around.pools if pool.counters]
         return distinct or len(names) != len(set(names))
 
-    def _count(self, option: Option) -> int:
+    def _count(self, option: RequestAlternative) -> int:
         return len(self._all[option]) if option.all_devices else option.count
 
     def request(self, claim: int, number: int) -> bool:
@@ -135,14 +232,14 @@ class _Search:
             raise TooManyResults
         return False
 
-    def _start(self, claim: int, number: int, option: Option) -> bool:
+    def _start(self, claim: int, number: int, option: RequestAlternative) -> bool:
         held = self.progress.concerning(claim, option)
         if option.all_devices:
             devices = self._all[option]
             return bool(devices) and self._every(claim, number, option, held, 0)
         return self._pick(claim, number, option, held, 0, self._candidates_of(option))
 
-    def _candidates_of(self, option: Option) -> list[Candidate]:
+    def _candidates_of(self, option: RequestAlternative) -> list[Candidate]:
         found = self._candidates.get(option)
         if found is None:
             found = self._candidates[option] = candidates(
@@ -150,17 +247,17 @@ class _Search:
             )
         return found
 
-    def _within_limit(self, claim: int, option: Option, place: int) -> None:
-        if len(self.progress.picks[claim]) + self._count(option) - place > MOST_RESULTS:
+    def _within_limit(self, claim: int, option: RequestAlternative, place: int) -> None:
+        if len(self.progress.picks[claim]) + self._count(option) - place > MAX_RESULTS:
             raise TooManyResults
         self._steps += 1
-        if self._steps > MOST_STEPS:
+        if self._steps > MAX_STEPS:
             raise AllocationError(
-                f"the search was given up after {MOST_STEPS} steps; kube-scheduler gives up after 10 seconds",
+                f"the search was given up after {MAX_STEPS} steps; kube-scheduler gives up after 10 seconds",
                 remedy="ask for fewer devices in one request, or for larger devices",
             )
 
-    def _every(self, claim: int, number: int, option: Option, held: list[Constraint], place: int) -> bool:
+    def _every(self, claim: int, number: int, option: RequestAlternative, held: list[Constraint], place: int) -> bool:
         """Device ``place`` of a request for all devices, and everything after it."""
         devices = self._all[option]
         if place >= len(devices):
@@ -187,7 +284,13 @@ class _Search:
         return done
 
     def _pick(
-        self, claim: int, number: int, option: Option, held: list[Constraint], place: int, rest: Sequence[Candidate]
+        self,
+        claim: int,
+        number: int,
+        option: RequestAlternative,
+        held: list[Constraint],
+        place: int,
+        rest: Sequence[Candidate],
     ) -> bool:
         """Device ``place`` of a request for so many devices out of ``rest``, and everything after it.
 
@@ -200,9 +303,9 @@ class _Search:
         rest, needed = self._narrowed(claim, option, held, place, rest)
         if len(rest) < needed:
             return False
-        likeness = self._comparison()
-        state = likeness.state(claim, number, option, place, rest) if likeness else None
-        if likeness and (likeness.failed(state) or likeness.hopeless(claim, number)):
+        pruning = self._comparison()
+        state = pruning.state(claim, number, option, place, rest) if pruning else None
+        if pruning and (pruning.failed(state) or pruning.hopeless(claim, number)):
             return False
         for index in range(len(rest) - needed + 1):
             if not self._add(claim, option, held, rest[index]):
@@ -216,12 +319,12 @@ class _Search:
             if done:
                 return True
             self._setbacks += 1
-        if likeness:
-            likeness.note_failure(state)
+        if pruning:
+            pruning.note_failure(state)
         return False
 
     def _narrowed(
-        self, claim: int, option: Option, held: list[Constraint], place: int, rest: Sequence[Candidate]
+        self, claim: int, option: RequestAlternative, held: list[Constraint], place: int, rest: Sequence[Candidate]
     ) -> tuple[Sequence[Candidate], int]:
         """What fits now and has company enough, and how many of these are needed."""
         if not self._prune or any(candidate.error for candidate in rest):
@@ -239,7 +342,7 @@ class _Search:
                 fitting = [candidate for candidate in fitting if having[candidate.values[number]] >= needed]
         return fitting, needed
 
-    def _add(self, claim: int, option: Option, held: list[Constraint], candidate: Candidate) -> bool:
+    def _add(self, claim: int, option: RequestAlternative, held: list[Constraint], candidate: Candidate) -> bool:
         """Pick a device if it is free and fits."""
         if not self.progress.free(candidate.offer, option, claim):
             return False
@@ -251,11 +354,11 @@ class _Search:
         self.progress.take(candidate, option, claim)
         return True
 
-    def _comparison(self) -> Likeness | None:
+    def _comparison(self) -> Pruning | None:
         if not self._prune or self._setbacks <= SETBACKS_BEFORE_COMPARING:
             return None
-        if self._likeness is None:
+        if self._pruning is None:
             options = [option for item in self._claims for request in item.requests for option in request.options]
             lists = {item: self._all[item] if item.all_devices else self._candidates_of(item) for item in options}
-            self._likeness = Likeness(self._claims, self.progress, lists)
-        return self._likeness if self._likeness.usable else None
+            self._pruning = Pruning(self._claims, self.progress, lists)
+        return self._pruning if self._pruning.usable else None

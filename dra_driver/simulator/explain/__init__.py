@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
+from dra_driver.simulator.explain.batch import Target, explanations
 from dra_driver.simulator.explain.explanation import Question, explain
 from dra_driver.simulator.explain.report import plain, text, texts
-from dra_driver.simulator.explain.series import Target, explanations
 from dra_driver.simulator.explain.values import Explanation
 
 __all__ = ["Explanation", "Question", "Target", "explain", "explanations", "plain", "text", "texts"]

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dra_driver.manifests.objects import DeviceConstraint, ResourceClaim
 from dra_driver.simulator.allocator import Refusal, World
-from dra_driver.simulator.allocator.candidates import Surroundings
+from dra_driver.simulator.allocator.candidates import SearchContext
 from dra_driver.simulator.allocator.nodes import NodeView
-from dra_driver.simulator.allocator.offers import Pool
-from dra_driver.simulator.allocator.requests import Option, PreparedClaim, PreparedRequest
-from dra_driver.simulator.explain.core import REQUEST, Core, Part, core, countable, most, only
-from dra_driver.simulator.explain.findings import findings
-from dra_driver.simulator.explain.shares import Pair, constraint_view, share_sentence
-from dra_driver.simulator.explain.values import ConstraintView, Diagnosis, RequestView, Step
-from dra_driver.simulator.explain.views import request_view
-from dra_driver.simulator.explain.wording import are, counted, listed
-from dra_driver.simulator.objects import DeviceConstraint, ResourceClaim
+from dra_driver.simulator.allocator.pool_devices import Pool
+from dra_driver.simulator.allocator.requests import PreparedClaim, PreparedRequest, RequestAlternative
+from dra_driver.simulator.explain.findings import are, counted, findings, listed
+from dra_driver.simulator.explain.minimal_conflict import (
+    REQUEST,
+    Conflict,
+    Part,
+    countable,
+    minimal_conflict,
+    most,
+    only,
+)
+from dra_driver.simulator.explain.shortfall import Pair, constraint_view, share_sentence
+from dra_driver.simulator.explain.values import ConstraintView, Diagnosis, RequestView, Step, request_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,10 @@ class Case:
         """The request that a part stands for."""
         return self.prepared[part.claim].requests[part.place]
 
-    def around(self, node: NodeView) -> Surroundings:
+    def around(self, node: NodeView) -> SearchContext:
         """What decides on a node. DriverError when its slices cannot be read."""
         world = self.world
-        return Surroundings(node, world.pools.pools(node), world.usage, world.selectors, world.release)
+        return SearchContext(node, world.pools.pools(node), world.usage, world.selectors, world.release)
 
 
 def claim_name(claim: ResourceClaim) -> str:
@@ -56,7 +62,7 @@ def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
         empty = listed(sorted({pool.key[0] for pool in pools}))
         text = f"{empty} publishes no devices there" if empty else "no driver publishes devices there"
         return Diagnosis("unpublished", text)
-    found = core(case.claims, node, case.world)
+    found = minimal_conflict(case.claims, node, case.world)
     if not found.requests:
         return Diagnosis("pools" if notes else "together", refusal.reason, notes=notes)
     pairs = {part: _pairs(case, part, found, node) for part in found.requests}
@@ -78,10 +84,10 @@ def _unready(pool: Pool) -> str:
     return f"pool {name} contradicts itself ({pool.invalid}), so nothing is taken from it"
 
 
-Rows = list[tuple[Option, list[Pair]]]
+Rows = list[tuple[RequestAlternative, list[Pair]]]
 
 
-def _pairs(case: Case, part: Part, found: Core, node: NodeView) -> Rows:
+def _pairs(case: Case, part: Part, found: Conflict, node: NodeView) -> Rows:
     """For each way to satisfy the request, what there is of each device."""
     around = case.around(node)
     specs = [
@@ -100,13 +106,13 @@ def attribute(spec: DeviceConstraint) -> str:
     return spec.match_attribute or spec.distinct_attribute or ""
 
 
-def concerns(spec: DeviceConstraint, option: Option) -> bool:
+def concerns(spec: DeviceConstraint, option: RequestAlternative) -> bool:
     """Whether the devices of a request have to satisfy the constraint."""
     request, subrequest = option.names
     return not spec.requests or request in spec.requests or f"{request}/{subrequest}" in spec.requests
 
 
-def _constraint(case: Case, part: Part, found: Core, pairs: dict[Part, Rows]) -> list[ConstraintView]:
+def _constraint(case: Case, part: Part, found: Conflict, pairs: dict[Part, Rows]) -> list[ConstraintView]:
     """One view; of a request with sub-requests one for each of these, as they are tried one after the other."""
     spec = case.claims[part.claim].spec.devices.constraints[part.place]
     concerned = [
@@ -130,11 +136,11 @@ def _constraint(case: Case, part: Part, found: Core, pairs: dict[Part, Rows]) ->
     return [constraint_view(spec, labels, sum(least.values()), [listing for _, _, listing in rows], counts)]
 
 
-def _wanted(option: Option, listing: Sequence[Pair]) -> int:
+def _wanted(option: RequestAlternative, listing: Sequence[Pair]) -> int:
     return sum(finding.failed is None for _, finding in listing) if option.all_devices else option.count
 
 
-def _short(case: Case, found: Core, node: NodeView, views: Sequence[RequestView]) -> int | None:
+def _short(case: Case, found: Conflict, node: NodeView, views: Sequence[RequestView]) -> int | None:
     """How many devices fewer would do, or for ``All`` how many that match cannot be had."""
     claims = only(case.claims, (*found.requests, *found.constraints))
     places = _places(found)
@@ -150,15 +156,15 @@ def _short(case: Case, found: Core, node: NodeView, views: Sequence[RequestView]
     return missing if len(views) == 1 and view.wanted is None and missing else None
 
 
-def _places(found: Core) -> dict[Part, Part]:
-    """Where the requests of the core are among claims that have nothing else."""
+def _places(found: Conflict) -> dict[Part, Part]:
+    """Where the requests of the conflict are among claims that have nothing else."""
     return {
         part: Part(REQUEST, part.claim, sum(other.claim == part.claim for other in found.requests[:index]))
         for index, part in enumerate(found.requests)
     }
 
 
-def _sentence(case: Case, found: Core, views: Sequence[RequestView], constraints: Sequence[ConstraintView]) -> str:
+def _sentence(case: Case, found: Conflict, views: Sequence[RequestView], constraints: Sequence[ConstraintView]) -> str:
     requests = [case.request(part) for part in found.requests]
     name = f"request {requests[0].name}" + (
         f" of claim {claim_name(case.claims[found.requests[0].claim])}" if len(case.claims) > 1 else ""
@@ -189,7 +195,7 @@ def _needs(views: Sequence[ConstraintView]) -> str:
     return text
 
 
-def _several(case: Case, found: Core) -> str:
+def _several(case: Case, found: Conflict) -> str:
     claims = {part.claim for part in found.requests}
     names = [
         f"{case.request(part).name}" + (f" (claim {claim_name(case.claims[part.claim])})" if len(claims) > 1 else "")

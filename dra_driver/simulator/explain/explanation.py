@@ -6,15 +6,121 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from dra_driver.manifests.objects import ResourceClaim
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
-from dra_driver.simulator.explain.diagnosis import Case, claim_name
+from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
+from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name, diagnosis
+from dra_driver.simulator.explain.findings import Finding, counted, findings, listed, shortened
 from dra_driver.simulator.explain.remedies import Miss, remedies
-from dra_driver.simulator.explain.survey import Survey
+from dra_driver.simulator.explain.shortfall import ROW
+from dra_driver.simulator.explain.trap_inputs import TrapInput, trap_inputs, wishes
 from dra_driver.simulator.explain.traps import traps
-from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
-from dra_driver.simulator.explain.wording import counted, listed, shortened
-from dra_driver.simulator.objects import ResourceClaim
+from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed, request_view
+from dra_driver.util.errors import DriverError
+
+
+def error_diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
+    """What the error says, and the devices on which a selector fails."""
+    views = []
+    for claim, prepared in zip(case.claims, case.prepared, strict=True):
+        for request in prepared.requests:
+            for option in request.options:
+                found = [finding for _, finding in findings(option, (), case.around(node))]
+                if any(_to_blame(item, refusal) for item in found):
+                    views.append(request_view(claim_name(claim), option, found))
+    what = "a selector fails here" if views else "an error ends the search here"
+    return Diagnosis("error", f"{what}: {refusal.reason}", tuple(views))
+
+
+def _to_blame(finding: Finding, refusal: Refusal) -> bool:
+    return finding.state == "error" and not finding.in_use and finding.why in refusal.reason
+
+
+FITS = Diagnosis("fits", "the claims fit")
+
+
+class Survey:
+    """The answers of the nodes, in the order in which the scheduler asks them."""
+
+    def __init__(self, case: Case, excluded: Mapping[str, str]) -> None:
+        self._case = case
+        self._excluded = excluded
+        self._known: dict[object, Diagnosis] = {}
+        self._wishes = wishes(case)
+        self.trap_inputs: list[TrapInput] = []
+        self.asked: list[NodeView] = []
+        self.found: dict[str, Diagnosis] = {}
+        self.could: list[Allocation] = []
+        self.errors: list[tuple[NodeView, Refusal]] = []
+
+    def ask(self, node: NodeView) -> None:
+        """Ask one node."""
+        if node.name in self._excluded:
+            self.found[node.name] = Diagnosis("pod", self._excluded[node.name])
+            return
+        answer = self._case.world.ask(self._case.prepared, node)
+        seen = self.look_at(node, searched=isinstance(answer, Allocation) or not answer.fatal)
+        if isinstance(answer, Allocation):
+            self.took(answer)
+        elif answer.fatal:
+            self.found[node.name] = _error(self._case, node, answer)
+            self.errors.append((node, answer))
+        else:
+            self.found[node.name] = self._diagnosis(node, answer, seen)
+
+    def look_at(self, node: NodeView, *, searched: bool = True) -> list[TrapInput]:
+        """Each request on the node; nothing where the slices cannot be read, which the allocator will tell."""
+        self.asked.append(node)
+        try:
+            seen = trap_inputs(self._case, self._wishes, node, searched=searched)
+        except DriverError:
+            return []
+        self.trap_inputs += seen
+        return seen
+
+    def took(self, answer: Allocation) -> None:
+        """Note that a node does."""
+        self.could.append(answer)
+        self.found[answer.node] = FITS
+
+    def _diagnosis(self, node: NodeView, answer: Refusal, seen: Sequence[TrapInput]) -> Diagnosis:
+        """The parts of the claims are tried on one of the nodes on which nothing tells the difference."""
+        look = _look(self._case, seen)
+        known = self._known.get(look)
+        if known is None:
+            known = self._known[look] = diagnosis(self._case, node, answer)
+        return known
+
+
+def _error(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
+    try:
+        return error_diagnosis(case, node, refusal)
+    except DriverError:
+        # Slices that cannot be read at all: there are no devices to look at.
+        return Diagnosis("error", f"an error ends the search here: {refusal.reason}")
+
+
+def _look(case: Case, seen: Sequence[TrapInput]) -> object:
+    """Everything about a node that a diagnosis can depend on, its name and those of its pools left out."""
+    pools = tuple(_pool_look(case, pool) for pool in (seen[0].pools if seen else ()))
+    return pools, tuple(_device_look(case, sight, *pair) for sight in seen for pair in sight.pairs)
+
+
+def _pool_look(case: Case, pool: Pool) -> object:
+    if not pool.usable:
+        return pool.key, pool.incomplete, pool.invalid
+    if pool.counters:
+        return pool.key[0], tuple(pool.counters.items()), frozenset(case.world.usage.in_pool(pool.key))
+    return pool.key[0]
+
+
+def _device_look(case: Case, sight: TrapInput, offer: PoolDevice, finding: Finding) -> object:
+    attributes = [attribute(spec) for spec in sight.wish.constraints]
+    values = tuple(value(offer, name) for name in (*attributes, ROW))
+    shares = tuple(case.world.usage.consumed(offer.id).items()) if offer.shareable else ()
+    return id(sight.wish.option), finding, values, offer.consumes, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +279,7 @@ def _explanation(
         nodes=_together(survey.found),
         nearest=_nearest_sentence(miss, survey) if miss is not None else "",
         remedies=remedies(case, survey.asked, miss, question.holders) if chosen is None else (),
-        traps=traps(case, survey.sights, chosen),
+        traps=traps(case, survey.trap_inputs, chosen),
     )
 
 

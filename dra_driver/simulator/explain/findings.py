@@ -2,23 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
-from dra_driver.simulator.allocator.candidates import Candidate, Surroundings
+from dra_driver.cel import Reference, clauses, references
+from dra_driver.manifests.objects import DeviceTaint
+from dra_driver.simulator.allocator.candidates import Candidate, SearchContext, tolerated
 from dra_driver.simulator.allocator.capacity import amounts, fits
 from dra_driver.simulator.allocator.constraints import Value, value
 from dra_driver.simulator.allocator.nodes import matches
-from dra_driver.simulator.allocator.offers import Failure, Offer, Pool, verdict
-from dra_driver.simulator.allocator.progress import Progress
-from dra_driver.simulator.allocator.requests import Option
-from dra_driver.simulator.allocator.tolerations import tolerated
-from dra_driver.simulator.explain.clauses import Reference, clauses, references
-from dra_driver.simulator.objects import DeviceTaint
+from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
+from dra_driver.simulator.allocator.pool_devices import Failure, Pool, PoolDevice, verdict
+from dra_driver.simulator.allocator.requests import RequestAlternative
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import shorten
+
+MAX_NAMES = 6
+"""Names in one list; of more the rest is counted."""
+
+MAX_VALUE_LENGTH = 80
+"""Characters; Kubernetes allows texts of 64 bytes."""
+
+_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,17})", re.DOTALL)
+
+
+def listed(items: Sequence[str], word: str = "and") -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    if len(items) < 2:  # nothing to join
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {word} {items[-1]}"
+
+
+def shortened(items: Sequence[str], most: int = MAX_NAMES) -> str:
+    """A list of at most ``most`` names, and how many more there are."""
+    if len(items) <= most:
+        return listed(items)
+    return f"{', '.join(items[: most - 1])} and {len(items) - most + 1} more"
+
+
+def named(names: Iterable[str]) -> str:
+    """Names in natural order, each prefix written once: ``chip-0, 4 and 8 to 11``."""
+    by_prefix: dict[str, list[str]] = {}
+    for name in natural(names):
+        match = _NUMBERED.fullmatch(name)
+        prefix, number = (match[1], match[2]) if match is not None else (name, "")
+        by_prefix.setdefault(prefix, []).append(number)
+    return listed([prefix + shortened(_runs(numbers)) for prefix, numbers in by_prefix.items()])
+
+
+def _runs(numbers: Sequence[str]) -> list[str]:
+    """Three and more in a row become one part."""
+    runs: list[list[str]] = []
+    for number in numbers:
+        if runs and number and runs[-1][-1] and int(runs[-1][-1]) + 1 == int(number):
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [
+        part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)
+    ]  # a pair is no range
+
+
+def natural(names: Iterable[str]) -> list[str]:
+    """Sorted so that numbers count as numbers."""
+    return sorted(names, key=lambda name: [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in _pieces(name)])
+
+
+def _pieces(name: str) -> list[str]:
+    return [piece for piece in re.split(r"([0-9]{1,18})", name) if piece]
+
+
+def counted(count: int, word: str, plural: str = "") -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{count} {word if count == 1 else plural or word + 's'}"
+
+
+def of_all(count: int, total: int, word: str = "device") -> str:
+    """``3 of 16 devices``, ``all 16 devices``, ``the only device``."""
+    if count == total:
+        return f"the only {word}" if total == 1 else f"all {total} {word}s"
+    return f"{count} of {total} {word}s"
+
+
+def printable(line: str) -> str:
+    """The line with escapes for what could drive a terminal: names, values and expressions are others' texts."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in line
+    )
+
+
+def choice(values: Sequence[str]) -> str:
+    """The different values of something: all of few, else some."""
+    if len(values) > 2 and all(re.fullmatch(r"[0-9]{1,18}", value) for value in values):
+        numbers = sorted(map(int, values))
+        if numbers[-1] - numbers[0] == len(numbers) - 1:
+            return f"{numbers[0]} to {numbers[-1]}"
+    shown = [shorten(value, MAX_VALUE_LENGTH, keep=MAX_VALUE_LENGTH) for value in natural(values)]
+    if len(values) <= 3:  # short enough to be read
+        return listed(shown, "or")
+    return f"{len(values)} values such as {listed(shown[:2])}"
+
+
+def are(count: int, singular: str = "is", plural: str = "are") -> str:
+    """The verb of so many."""
+    return singular if count == 1 else plural
+
 
 State = Literal["free", "selector", "error", "node", "in use", "capacity", "counters", "taint", "attribute"]
 """``free`` devices can be had; the others name what is in the way. What the user wrote comes before what changes."""
@@ -53,8 +145,8 @@ class Finding:
 
 
 def findings(
-    option: Option, attributes: Sequence[str], around: Surroundings, pools: Sequence[Pool] | None = None
-) -> list[tuple[Offer, Finding]]:
+    option: RequestAlternative, attributes: Sequence[str], around: SearchContext, pools: Sequence[Pool] | None = None
+) -> list[tuple[PoolDevice, Finding]]:
     """Every device of the node's usable pools, in the order in which they are tried.
 
     Args:
@@ -63,7 +155,7 @@ def findings(
         around: node, pools and usage.
         pools: only these pools.
     """
-    progress = Progress((), around)
+    progress = PartialAllocation((), around)
     return [
         (offer, _finding(offer, pool, option, attributes, around, progress))
         for pool in (around.pools if pools is None else pools)
@@ -73,7 +165,12 @@ def findings(
 
 
 def _finding(
-    offer: Offer, pool: Pool, option: Option, attributes: Sequence[str], around: Surroundings, progress: Progress
+    offer: PoolDevice,
+    pool: Pool,
+    option: RequestAlternative,
+    attributes: Sequence[str],
+    around: SearchContext,
+    progress: PartialAllocation,
 ) -> Finding:
     used = not option.admin and around.usage.exclusive(offer.id)
     name = (offer.driver, offer.device.name)
@@ -89,7 +186,9 @@ def _finding(
     return Finding(*name, state, why, values=values, in_use=used)
 
 
-def _obstacle(offer: Offer, pool: Pool, option: Option, around: Surroundings, progress: Progress) -> tuple[State, str]:
+def _obstacle(
+    offer: PoolDevice, pool: Pool, option: RequestAlternative, around: SearchContext, progress: PartialAllocation
+) -> tuple[State, str]:
     """What is in the way of a device that the selectors take."""
     device = offer.device
     try:
@@ -116,7 +215,7 @@ def _obstacle(offer: Offer, pool: Pool, option: Option, around: Surroundings, pr
     return "free", ""
 
 
-def _capacity_missing(offer: Offer, option: Option, around: Surroundings) -> str:
+def _capacity_missing(offer: PoolDevice, option: RequestAlternative, around: SearchContext) -> str:
     device = offer.device
     if not option.capacity and not device.allow_multiple_allocations:
         return ""
@@ -133,7 +232,7 @@ def _capacity_missing(offer: Offer, option: Option, around: Surroundings) -> str
     return ""
 
 
-def _blocking_taint(offer: Offer, option: Option) -> DeviceTaint | None:
+def _blocking_taint(offer: PoolDevice, option: RequestAlternative) -> DeviceTaint | None:
     for taint in offer.device.taints:
         alone = msgspec.structs.replace(offer.device, taints=(taint,))
         if not tolerated(alone, option.tolerations):
@@ -141,7 +240,7 @@ def _blocking_taint(offer: Offer, option: Option) -> DeviceTaint | None:
     return None
 
 
-def _failed(offer: Offer, option: Option, around: Surroundings, selected: bool | Failure) -> Failed:
+def _failed(offer: PoolDevice, option: RequestAlternative, around: SearchContext, selected: bool | Failure) -> Failed:
     """The clause that decides: of a false expression one that is false, of a failing one the first that fails.
 
     A false clause outweighs a failing one, in CEL as here.
@@ -165,7 +264,7 @@ def _failed(offer: Offer, option: Option, around: Surroundings, selected: bool |
     return whole if clause is None else Failed(place, expression, clause, error)
 
 
-def _outcome(view: Any, clause: str, around: Surroundings) -> bool | None:
+def _outcome(view: Any, clause: str, around: SearchContext) -> bool | None:
     """None when the clause fails."""
     try:
         return around.selectors.compile(clause).matches(view)
@@ -173,12 +272,12 @@ def _outcome(view: Any, clause: str, around: Surroundings) -> bool | None:
         return None
 
 
-def seen(offer: Offer, wanted: Sequence[Reference]) -> tuple[tuple[str, str], ...]:
+def seen(offer: PoolDevice, wanted: Sequence[Reference]) -> tuple[tuple[str, str], ...]:
     """The values of a device that an expression reads, each with its text in CEL."""
     return tuple((item.text, _text(offer, item)) for item in wanted)
 
 
-def _text(offer: Offer, item: Reference) -> str:
+def _text(offer: PoolDevice, item: Reference) -> str:
     if item.field == "driver":
         return f"'{offer.driver}'"
     if item.field == "allowMultipleAllocations":

@@ -8,36 +8,35 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dra_driver.simulator.allocator import NodeView
-from dra_driver.simulator.allocator.tolerations import BLOCKING
-from dra_driver.simulator.explain.clauses import Reference, clauses, references
-from dra_driver.simulator.explain.core import (
-    Core,
-    Part,
-    core,
-    countable,
-    fits,
-    most,
-    only,
-    parts_of,
-    with_request,
-)
-from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name
-from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis
-from dra_driver.simulator.explain.views import clause_text
-from dra_driver.simulator.explain.wording import counted, listed, named
-from dra_driver.simulator.objects import (
+from dra_driver.cel import Reference, clauses, references
+from dra_driver.manifests.objects import (
     CelSelector,
     DeviceSelector,
     DeviceToleration,
     ExactDeviceRequest,
     ResourceClaim,
 )
+from dra_driver.simulator.allocator import NodeView
+from dra_driver.simulator.allocator.candidates import BLOCKING
+from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name
+from dra_driver.simulator.explain.findings import counted, listed, named
+from dra_driver.simulator.explain.minimal_conflict import (
+    Conflict,
+    Part,
+    countable,
+    fits,
+    minimal_conflict,
+    most,
+    only,
+    parts_of,
+    with_request,
+)
+from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_text
 from dra_driver.util.errors import DriverError
 
-MOST_HOLDERS = 64
+MAX_HOLDERS = 64
 """Claims of which it is tried whether it would help if they ended."""
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Claims that are named."""
 
 
@@ -57,7 +56,7 @@ def remedies(
         return ()
     if miss.diagnosis.step == "error":
         return tuple(_guards(case, miss))
-    found = core(case.claims, miss.node, case.world)
+    found = minimal_conflict(case.claims, miss.node, case.world)
     ways: tuple[Callable[[], Iterator[str]], ...] = (
         lambda: _fewer(case, miss, found),
         lambda: _ended(case, miss, holders),
@@ -68,7 +67,7 @@ def remedies(
     return tuple(sentence for way in ways for sentence in way()) or _last_resort(case, nodes, miss, holders)
 
 
-def _fewer(case: Case, miss: Miss, found: Core) -> Iterator[str]:
+def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     for part in found.requests:
         asked = countable(case.claims, part)
         able = most(case.claims, part, miss.node, case.world) if asked > 1 else 0
@@ -108,13 +107,13 @@ def _on_node(case: Case, node: NodeView, holders: Sequence[ResourceClaim]) -> li
 
 def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator[str]:
     helpful = []
-    for holder in _on_node(case, miss.node, holders)[:MOST_HOLDERS]:
+    for holder in _on_node(case, miss.node, holders)[:MAX_HOLDERS]:
         with without(case, [holder]):
             if fits(case.claims, miss.node, case.world):
                 helpful.append(holder)
     if not helpful:
         return
-    listing = [f"{claim_name(item)} (has {named(_devices(item))})" for item in helpful[:MOST_NAMED]]
+    listing = [f"{claim_name(item)} (has {named(_devices(item))})" for item in helpful[:MAX_NAMED]]
     more = len(helpful) - len(listing)
     if more:
         listing.append(f"{more} more")
@@ -127,7 +126,7 @@ def _devices(holder: ResourceClaim) -> list[str]:
     return [item.device for item in allocation.devices.results] if allocation is not None else []
 
 
-def _without_constraints(case: Case, miss: Miss, found: Core) -> Iterator[str]:
+def _without_constraints(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     parts = parts_of(case.claims)
     for part in found.constraints:
         if fits(only(case.claims, [item for item in parts if item != part]), miss.node, case.world):
@@ -148,7 +147,7 @@ def _changed(case: Case, part: Part, exactly: ExactDeviceRequest) -> list[Resour
     return with_request(case.claims, part, msgspec.structs.replace(request, exactly=exactly))
 
 
-def _tolerating(case: Case, miss: Miss, found: Core) -> Iterator[str]:
+def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     """Taints are tolerated one key at a time, as a user would."""
     taints = sorted(
         {
@@ -171,7 +170,7 @@ def _tolerating(case: Case, miss: Miss, found: Core) -> Iterator[str]:
                 yield f"tolerate the taint {key}:{effect} in {where}: node {miss.node.name} then does"
 
 
-def _without_clause(case: Case, miss: Miss, found: Core) -> Iterator[str]:
+def _without_clause(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     excluding = [group for view in miss.diagnosis.requests for group in view.groups if group.state == "selector"]
     for part in found.requests:
         exactly = _exactly(case, part)

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from dra_driver.simulator.explain.findings import MAX_NAMES, counted, named, natural, printable, shortened
 from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
-from dra_driver.simulator.explain.wording import MOST_NAMES, counted, named, natural, printable, shortened
 
-MOST_GROUPS = 20
+MAX_GROUPS = 20
 """Groups of nodes that are told one by one in the text; JSON has all."""
 
 
@@ -21,10 +21,10 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     lines += [f"  {line}" for item in found.placed for line in _placed(item)]
     # That the one node does which the claims go to has been said.
     groups = sorted((group for group in found.nodes if group.nodes != (found.node,)), key=_order)
-    for group in groups[:MOST_GROUPS]:
+    for group in groups[:MAX_GROUPS]:
         lines += ["", *_nodes(group)]
-    if len(groups) > MOST_GROUPS:
-        lines += ["", _sentence(f"{counted(len(groups) - MOST_GROUPS, 'more group')} of nodes: see -o json")]
+    if len(groups) > MAX_GROUPS:
+        lines += ["", _sentence(f"{counted(len(groups) - MAX_GROUPS, 'more group')} of nodes: see -o json")]
     if found.nearest and len(groups) > 1:
         lines += ["", _sentence(f"nearest miss: {found.nearest}")]
     lines += _listed("What would help (each was tried):", [_sentence(item) for item in found.remedies])
@@ -51,7 +51,7 @@ def texts(found: Sequence[Explanation]) -> str:
 
 
 def _alike(found: Sequence[Explanation]) -> str:
-    names = shortened([item.subject for item in found], MOST_NAMES)
+    names = shortened([item.subject for item in found], MAX_NAMES)
     them = "it" if len(found) == 1 else "them"
     return printable(_sentence(f"{names}: all that is said of {found[0].like} is true of {them}, too"))
 
@@ -82,7 +82,7 @@ def _placed(item: Placed) -> Iterator[str]:
 
 def _nodes(group: NodesAlike) -> Iterator[str]:
     names = natural(group.nodes)
-    who = f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes ({shortened(names, MOST_NAMES)})"
+    who = f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes ({shortened(names, MAX_NAMES)})"
     yield _sentence(f"{who}: {group.diagnosis.sentence}")
     for note in group.diagnosis.notes if group.diagnosis.step != "pools" else ():
         yield f"  - {_sentence(note)}"

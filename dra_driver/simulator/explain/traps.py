@@ -12,12 +12,96 @@ from typing import Final
 from dra_driver.names import DRIVER_NAME, NODE_DEVICE
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.allocator.constraints import value
-from dra_driver.simulator.explain.connections import unconnected
+from dra_driver.simulator.allocator.pool_devices import PoolDevice
 from dra_driver.simulator.explain.diagnosis import Case
-from dra_driver.simulator.explain.sights import Sight
-from dra_driver.simulator.explain.values import Trap
-from dra_driver.simulator.explain.views import clause_text
-from dra_driver.simulator.explain.wording import counted, named
+from dra_driver.simulator.explain.findings import counted, listed, named
+from dra_driver.simulator.explain.shortfall import Pair
+from dra_driver.simulator.explain.trap_inputs import TrapInput
+from dra_driver.simulator.explain.values import Trap, clause_text
+from dra_driver.topology.instance_types import InstanceType, lookup
+from dra_driver.util.errors import DriverError
+
+_UNTOLD = frozenset({"switched", "single", "unknown"})
+"""Fabrics of which neighbourhood says nothing."""
+
+
+def unconnected(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:  # of the table of traps
+    """A request for several chips that need not be connected; "" when all are or when nothing is known."""
+    for sight in seen:
+        option = sight.wish.option
+        chips = [pair for pair in sight.matching if chip(pair[0]) is not None]
+        kind = _kind(chips)
+        if option.all_devices or option.count < 2 or kind is None or option.count >= len(chips):  # a node's all or one
+            continue
+        if not _promised(sight, chips, kind):
+            return _sentence(sight, kind, chosen)
+    return ""
+
+
+def chip(offer: PoolDevice) -> int | None:
+    """The host's number of a chip of this driver; None for any other device."""
+    found = value(offer, f"{DRIVER_NAME}/deviceId") if offer.driver == DRIVER_NAME else None
+    return found[1] if found is not None and isinstance(found[1], int) else None
+
+
+def _kind(chips: Sequence[Pair]) -> InstanceType | None:
+    """The type of the node whose chips these are, if its links are known."""
+    found = value(chips[0][0], f"{DRIVER_NAME}/instanceType") if chips else None
+    kind = lookup(str(found[1])) if found is not None else None
+    return kind if kind is not None and kind.fabric.kind not in _UNTOLD else None
+
+
+def _promised(sight: TrapInput, chips: Sequence[Pair], kind: InstanceType) -> bool:
+    """Whether a matchAttribute lets only whole connected sets pass."""
+    count = sight.wish.option.count
+    offered = kind.fabric.connected_sets(count)
+    for spec in sight.wish.constraints:
+        groups: dict[object, list[int]] = {}
+        for offer, _ in chips if spec.match_attribute is not None else ():
+            number = chip(offer)
+            if number is not None:
+                groups.setdefault(value(offer, spec.match_attribute or ""), []).append(number)
+        sizes = [tuple(sorted(members)) for members in groups.values() if len(members) >= count]
+        if sizes and all(members in offered for members in sizes):
+            return True
+    return False
+
+
+def _sentence(sight: TrapInput, kind: InstanceType, chosen: Allocation | None) -> str:
+    count, fabric = sight.wish.option.count, kind.fabric
+    what = f"{sight.wish.name} asks for {count} chips of a {kind.name}"
+    sizes = listed([str(size) for size in fabric.set_sizes()])
+    if fabric.connected_sets(count):
+        text = f"{what}, but no constraint says that they have to be a connected set"
+    else:
+        text = (
+            f"{what}, a {fabric.describe()}, where connected sets have {sizes} chips: the count is legal, but nothing "
+            "promises that the chips are connected or have consecutive numbers"
+        )
+    return text + _got(sight, kind, chosen)
+
+
+def _got(sight: TrapInput, kind: InstanceType, chosen: Allocation | None) -> str:
+    """What this means for the devices that the claim gets now."""
+    if chosen is None or chosen.node != sight.node.name:
+        return ""
+    numbers = {offer.id: chip(offer) for offer, _ in sight.pairs}
+    got = sorted(
+        number
+        for result in chosen.results
+        for item in result.devices.results
+        if item.request == sight.wish.option.label
+        and (number := numbers.get((item.driver, item.pool, item.device))) is not None
+    )
+    try:
+        connected = bool(got) and kind.fabric.is_connected(got)
+    except DriverError:
+        return ""
+    if not got:
+        return ""
+    names = listed([str(number) for number in got])
+    return f"; it would get {names}, which are {'connected by chance' if connected else 'not connected'}"
+
 
 MANY_STEPS: Final = 1024
 """Subsets that are worth a word: about a millisecond for each node."""
@@ -27,16 +111,16 @@ MANY_POOLS: Final = 50
 KEEPS_ALL: Final = (1, 36)
 """First release of which API servers keep taints, counters and consumable capacity by default."""
 
-Look = Callable[[Case, Sequence[Sight], Allocation | None], str]
+Look = Callable[[Case, Sequence[TrapInput], Allocation | None], str]
 
 
-def traps(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> tuple[Trap, ...]:
+def traps(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> tuple[Trap, ...]:
     """The traps that the claims walk into, each named once."""
     found = ((name, look(case, seen, chosen)) for name, look in TRAPS.items())
     return tuple(Trap(name, sentence) for name, sentence in found if sentence)
 
 
-def _subset_search(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _subset_search(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     worst = max(seen, key=_subsets, default=None)
     if worst is None or _subsets(worst) < MANY_STEPS:
         return _subset_search_to_come(seen)
@@ -50,7 +134,7 @@ def _subset_search(case: Case, seen: Sequence[Sight], chosen: Allocation | None)
     )
 
 
-def _subset_search_to_come(seen: Sequence[Sight]) -> str:
+def _subset_search_to_come(seen: Sequence[TrapInput]) -> str:
     """Nodes that are empty now will not be."""
     for sight in (item for item in seen if item.searched):
         option = sight.wish.option
@@ -70,7 +154,7 @@ def _subset_search_to_come(seen: Sequence[Sight]) -> str:
     return ""
 
 
-def _subsets(sight: Sight) -> int:
+def _subsets(sight: TrapInput) -> int:
     """How many subsets are tried in vain before the node is passed over; 0 when the request may succeed."""
     option = sight.wish.option
     if option.all_devices or not sight.searched:
@@ -85,7 +169,7 @@ def _subsets(sight: Sight) -> int:
     return sum(2**size for size in groups.values())
 
 
-def _all_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _all_with_counters(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     sight = next((item for item in seen if item.wish.option.all_devices and item.counted), None)
     if sight is None:
         return ""
@@ -99,7 +183,7 @@ def _all_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | N
     return f"{what}: it is refused{admin}, whenever two of them exclude each other, such as a node and its chips"
 
 
-def _admin_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _admin_with_counters(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     sight = next((item for item in seen if item.wish.option.admin and item.counted), None)
     if sight is None:
         return ""
@@ -109,7 +193,7 @@ def _admin_with_counters(case: Case, seen: Sequence[Sight], chosen: Allocation |
     )
 
 
-def _missing_attribute(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _missing_attribute(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     for sight in seen:
         failing = [finding for _, finding in sight.pairs if finding.state == "error"]
         if not failing or failing[0].failed is None:
@@ -129,7 +213,7 @@ def _missing_attribute(case: Case, seen: Sequence[Sight], chosen: Allocation | N
     return ""
 
 
-def _shared_pool_name(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _shared_pool_name(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     for sight in seen if case.world.release.counters_by_pool_name else ():
         names = Counter(pool.key[1] for pool in sight.pools if pool.counters)
         for offer, _ in sight.counted:
@@ -142,7 +226,7 @@ def _shared_pool_name(case: Case, seen: Sequence[Sight], chosen: Allocation | No
     return ""
 
 
-def _kept_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _kept_counters(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     for sight in seen if case.world.release.name == "1.36" else ():
         tainted = any(finding.state == "taint" for _, finding in sight.counted)
         if sight.counted and (tainted or sight.wish.constraints):
@@ -155,7 +239,7 @@ def _kept_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None)
     return ""
 
 
-def _vanished_device(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _vanished_device(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     for sight in seen:
         for pool in sight.pools if sight.counted else ():
             published = {offer.device.name for offer in (*pool.offers, *pool.elsewhere)}
@@ -168,7 +252,7 @@ def _vanished_device(case: Case, seen: Sequence[Sight], chosen: Allocation | Non
     return ""
 
 
-def _counters_at_scale(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _counters_at_scale(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     if not case.world.release.counters_everywhere:
         return ""
     pools = {pool.key for sight in seen for pool in sight.pools if pool.counters}
@@ -180,7 +264,7 @@ def _counters_at_scale(case: Case, seen: Sequence[Sight], chosen: Allocation | N
     )
 
 
-def _dropped_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _dropped_counters(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     for sight in seen:
         for pool in sight.pools:
             whole = [offer for offer in pool.offers if offer.device.name == NODE_DEVICE]
@@ -193,7 +277,7 @@ def _dropped_counters(case: Case, seen: Sequence[Sight], chosen: Allocation | No
     return ""
 
 
-def _old_server(case: Case, seen: Sequence[Sight], chosen: Allocation | None) -> str:
+def _old_server(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     release = tuple(int(part) for part in case.server.split(".")) if case.server else KEEPS_ALL
     if release >= KEEPS_ALL:
         return ""

@@ -1,4 +1,9 @@
-"""Which groups stay away from which servers: a ConfigMap, since the pods that would say it are deleted."""
+"""Watches the cluster, decides, and carries out the decisions. Keeps no state that a successor needs in memory.
+
+One thread decides and writes. Each write names the state of the object that it rests on (UID and resource version), and
+the server's answer is taken into account before the next decision. A write without an answer may still be carried out
+later; it is repeated until the server answers, before anything else is decided.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,26 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from dra_driver.kube.cluster import CLAIMS, NODES, OFFERS
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.informer import Informer
-from dra_driver.kube.objects import ObjectMeta
-from dra_driver.kube.pods import PODS
-from dra_driver.kube.pods import Pod as ApiPod
-from dra_driver.kube.records import CONFIG_MAPS, EVENTS, ConfigMap, Event, EventSource, ObjectReference
-from dra_driver.kube.timestamps import timestamp
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import (
+    CONFIG_MAPS,
+    EVENTS,
+    PARTIAL_NODES,
+    PARTIAL_RESOURCE_SLICES,
+    PODS,
+    RESOURCE_CLAIMS,
+    ConfigMap,
+    Event,
+    EventSource,
+    ObjectMeta,
+    ObjectReference,
+    timestamp,
+)
+from dra_driver.kube.types import Pod as ApiPod
+from dra_driver.kube.watch import Informer
 from dra_driver.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.snapshot import read_released, snapshot, write_released
@@ -31,24 +45,27 @@ from dra_driver.ultraserver.placer.values import (
     SINCE_ANNOTATION,
     STUCK_ANNOTATION,
     Action,
-    Explain,
-    Note,
-    Place,
+    Annotate,
+    Assign,
+    EmitEvent,
+    Evict,
     Pod,
-    Release,
     Released,
     Rules,
 )
 from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import LONGEST_SECONDS, Worker
+from dra_driver.util.worker import MAX_ROUND_SECONDS, Worker
 
 NAME: Final = "neuron-dra-driver-placer"
 KEY: Final = "released"
 
 
-class Memory:
-    """Read once a term, written before a group is released. Calls raise ApiError."""
+class ReleasedGroups:
+    """Which groups stay away from which servers: a ConfigMap, since the pods that could record it are deleted.
+
+    Read once a term, written before a group is released. Methods raise ApiError.
+    """
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._maps = Collection(transport, CONFIG_MAPS, timeout=REQUEST_SECONDS)
@@ -57,7 +74,7 @@ class Memory:
         self._version = ""
 
     def read(self) -> tuple[Released, ...]:
-        """What is remembered."""
+        """The released groups."""
         if self._known is None:
             try:
                 self._learn(self._maps.get(self._namespace, NAME))
@@ -68,7 +85,7 @@ class Memory:
         return self._known or ()
 
     def add(self, released: Released, now: float) -> None:
-        """Remember a group and its server until the time it says."""
+        """Record a released group and the server that it stays away from."""
         same = (released.namespace, released.group, released.server)
         others = [item for item in self.read() if (item.namespace, item.group, item.server) != same]
         meta = ObjectMeta(name=NAME, namespace=self._namespace, resource_version=self._version)
@@ -89,34 +106,37 @@ class Memory:
 
 COMPONENT: Final = "neuron-dra-driver-placer"
 PAUSE_SECONDS: Final = 30.0
-"""Between two different texts of one reason about one pod."""
+"""Between two different messages with the same reason about one pod."""
 AGAIN_SECONDS: Final = 3600.0
-"""An event lives for an hour in the API server; what still holds then is said again."""
-LONGEST: Final = 1000
+"""An event lives for an hour in the API server; what still holds then is recorded again."""
+MAX_MESSAGE_LENGTH: Final = 1000
 """Characters of a message; the API server takes 1024 bytes."""
 
 log = logging.getLogger(__name__)
 
 
-class Teller:
-    """Writes events. An event's name follows from pod and text, so a successor does not say the same again."""
+class EventRecorder:
+    """Writes events on pods: what a pod waits for, where it goes, and why it was released. Few writes, no duplicates.
+
+    An event's name is derived from pod and message, so a successor does not write the same event again.
+    """
 
     def __init__(self, transport: Transport, clock: Callable[[], float] = time.monotonic) -> None:
         self._events = Collection(transport, EVENTS, timeout=REQUEST_SECONDS)
         self._clock = clock
-        self._said: dict[tuple[str, str], tuple[str, float]] = {}
+        self._recorded: dict[tuple[str, str], tuple[str, float]] = {}
 
-    def say(self, pod: Pod, reason: str, message: str, *, wrong: bool = False) -> None:
-        """Write an event unless that was said already, or something else of this kind a moment ago.
+    def record(self, pod: Pod, reason: str, message: str, *, wrong: bool = False) -> None:
+        """Write an event unless it was written already, or another one with this reason a moment ago.
 
-        An event that cannot be written is no reason to stop: the log has it.
+        An event that cannot be written is logged, and no reason to stop.
         """
-        message = message.encode("ascii", "replace").decode()[:LONGEST]
-        last, when = self._said.get((pod.uid, reason), ("", float("-inf")))
+        message = message.encode("ascii", "replace").decode()[:MAX_MESSAGE_LENGTH]
+        last, when = self._recorded.get((pod.uid, reason), ("", float("-inf")))
         passed = self._clock() - when
         if passed < (AGAIN_SECONDS if last == message else PAUSE_SECONDS):
             return
-        self._said[pod.uid, reason] = message, self._clock()
+        self._recorded[pod.uid, reason] = message, self._clock()
         try:
             self._events.create(pod.namespace, _event(pod, reason, message, wrong=wrong))
         except ApiError as error:
@@ -124,8 +144,8 @@ class Teller:
                 log.warning("no event could be written about pod %s/%s: %s", pod.namespace, pod.name, error)
 
     def forget_all_but(self, uids: set[str]) -> None:
-        """Only pods with these UIDs are there still."""
-        self._said = {key: value for key, value in self._said.items() if key[0] in uids}
+        """Forget all pods but those with these UIDs."""
+        self._recorded = {key: value for key, value in self._recorded.items() if key[0] in uids}
 
 
 def _event(pod: Pod, reason: str, message: str, *, wrong: bool) -> Event:
@@ -146,16 +166,16 @@ def _event(pod: Pod, reason: str, message: str, *, wrong: bool) -> Event:
 
 
 LOOK_SECONDS: Final = 5.0
-"""Longest time between two decisions: times pass without a change in the cluster. A fifth of shorter timeouts."""
+"""Longest time between two decisions, since deadlines pass without a change in the cluster; less for short timeouts."""
 SETTLE_SECONDS: Final = 0.05
-"""Pods of a group, and their claims, come one after the other: they are looked at together."""
+"""Pods of a group, and their claims, are created one after the other: they are handled together."""
 REFUSED_SECONDS: Final = 60.0
-"""A pod that the server did not let us place is left alone for so long, so that it keeps no server from others."""
+"""A pod that the API server did not let us assign is left alone for so long, so that it blocks no UltraServer."""
 
 _SELECTORS: Final = {
     "pods of LeaderWorkerSets": (("labelSelector", LWS_GROUP_LABEL),),
     "pods of other groups": (("labelSelector", f"{GROUP_LABEL},!{LWS_GROUP_LABEL}"),),
-    # Only to tell those with the gate what they lack.
+    # Only to tell those with the gate what is missing.
     "pods without node and group": (
         ("fieldSelector", "spec.nodeName="),
         ("labelSelector", f"!{GROUP_LABEL},!{LWS_GROUP_LABEL}"),
@@ -164,11 +184,11 @@ _SELECTORS: Final = {
 
 _GROUP_LABELS: Final = {GROUP_LABEL, LWS_GROUP_LABEL}
 _NO_ANSWER: Final = frozenset({0, 401, 429})
-"""HTTP statuses, beside those from 500 on, that say nothing about the change that was asked for."""
+"""HTTP statuses, besides 500 and above, that do not say whether the change was made."""
 
 
 class Placer:
-    """One term of a leader: from its election until it leads no more.
+    """One term of a leader: from its election until it no longer leads.
 
     Args:
         transport: the API server.
@@ -193,10 +213,10 @@ class Placer:
         self._well = well
         self._clock = clock
         self._wake = threading.Event()
-        self._nodes = Informer("nodes", Collection(transport, NODES), self._wake.set)
+        self._nodes = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
         drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
-        self._offers = Informer("slices", Collection(transport, OFFERS, drivers), self._wake.set)
-        self._claims = Informer("claims", Collection(transport, CLAIMS), self._wake.set)
+        self._offers = Informer("slices", Collection(transport, PARTIAL_RESOURCE_SLICES, drivers), self._wake.set)
+        self._claims = Informer("claims", Collection(transport, RESOURCE_CLAIMS), self._wake.set)
         self._members = {
             name: Informer(name, Collection(transport, PODS, query), self._wake.set)
             for name, query in _SELECTORS.items()
@@ -208,32 +228,32 @@ class Placer:
             *self._members.values(),
         )
         self._pods = Collection(transport, PODS, timeout=REQUEST_SECONDS)
-        self._memory = Memory(transport, namespace)
-        self._teller = Teller(transport)
-        self._unanswered: Place | Note | None = None
+        self._released_groups = ReleasedGroups(transport, namespace)
+        self._recorder = EventRecorder(transport)
+        self._unanswered: Assign | Annotate | None = None
         self._refused: dict[str, float] = {}
         self._surprised = False
-        """A pod was not as it had been seen, so there is reason to look again soon."""
+        """A pod was not as expected, so the next round is due soon."""
         self._backoff = Backoff(cap=10.0)
         self.last_error = ""
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """Follow, decide and act until ``stopping`` or ``may_act`` say otherwise."""
+        """Watch, decide and act until ``stopping`` or ``may_act`` say otherwise."""
         for informer in self._informers:
             informer.start()
         try:
             while not stopping() and self._may_act():
                 began = time.monotonic()
                 wait = self._round()
-                self._well(wait + LONGEST_SECONDS)
-                # In a large cluster a decision takes half a second; half of the time is for what comes in.
+                self._well(wait + MAX_ROUND_SECONDS)
+                # In a large cluster a decision takes half a second; half of the time is left for incoming changes.
                 spent = time.monotonic() - began
                 if self._wake.wait(wait):
                     time.sleep(max(SETTLE_SECONDS, min(spent, LOOK_SECONDS)))
                     self._wake.clear()
         finally:
             for informer in self._informers:
-                informer.stop(0)  # what they see from now on concerns nobody
+                informer.stop(0)  # nobody is interested in what they see from now on
 
     @property
     def followers(self) -> list[Worker]:
@@ -242,15 +262,15 @@ class Placer:
 
     @property
     def uncertain(self) -> bool:
-        """Whether a write got no answer, so that it may be carried out yet."""
+        """Whether a write got no answer, so that it may still be carried out."""
         return self._unanswered is not None
 
     def wake(self) -> None:
-        """Look at ``stopping`` and ``may_act`` now."""
+        """Check ``stopping`` and ``may_act`` now."""
         self._wake.set()
 
     def _round(self) -> float:
-        """One decision and its actions; seconds to wait for the next without a change."""
+        """One decision and its actions; returns the seconds until the next one if nothing changes."""
         try:
             self._look()
         except DriverError as error:
@@ -280,14 +300,14 @@ class Placer:
             self._offers.objects(),
             self._claims.objects(),
             self._candidates(now),
-            self._memory.read(),
+            self._released_groups.read(),
         )
         actions = decide(seen, now, self._rules)
-        self._teller.forget_all_but({pod.uid for pod in seen.pods})
+        self._recorder.forget_all_but({pod.uid for pod in seen.pods})
         self._carry_out(actions)
 
     def _candidates(self, now: float) -> list[ApiPod]:
-        """All pods of groups and those with the gate, but for those that cannot be placed at the moment."""
+        """All pods of groups and those with the gate, except those that cannot be assigned at the moment."""
         self._refused = {uid: until for uid, until in self._refused.items() if until > now}
         found = {pod.metadata.uid: pod for informer in self._members.values() for pod in informer.objects()}
         return [
@@ -301,14 +321,16 @@ class Placer:
             if not self._may_act():
                 return
             match action:
-                case Place() | Note():
+                case Assign() | Annotate():
                     self._change(action)
-                case Release():
+                case Evict():
                     self._release(action)
-                case Explain(pod, message, wrong):
-                    self._teller.say(pod, "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong)
+                case EmitEvent(pod, message, wrong):
+                    self._recorder.record(
+                        pod, "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong
+                    )
 
-    def _change(self, action: Place | Note) -> None:
+    def _change(self, action: Assign | Annotate) -> None:
         self._unanswered = action
         pod = action.pod
         try:
@@ -320,26 +342,28 @@ class Placer:
             self._refuse(pod, error)
             return
         self._unanswered = None
-        if isinstance(action, Place):
+        if isinstance(action, Assign):
             log.info("pod %s/%s goes to %s", pod.namespace, pod.name, action.server)
-            self._teller.say(pod, "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}")
+            self._recorder.record(
+                pod, "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
+            )
 
     def _refuse(self, pod: Pod, error: ApiError) -> None:
-        """The pod has changed or is gone (look at it), or the server does not allow the change (leave it alone)."""
+        """The pod has changed or is gone (read it again), or the server refuses the change (wait)."""
         if error.status not in (404, 409):
             log.warning("pod %s/%s cannot be changed: %s", pod.namespace, pod.name, error)
-            self._refused[pod.uid] = self._clock() + REFUSED_SECONDS  # counts while it has the gate only
-            self._teller.say(pod, "NotPlaced", f"the API server refuses to place it: {error.message}", wrong=True)
+            self._refused[pod.uid] = self._clock() + REFUSED_SECONDS  # matters only while it has the gate
+            self._recorder.record(pod, "NotPlaced", f"the API server refuses to place it: {error.message}", wrong=True)
         self._renew(pod)
 
-    def _release(self, action: Release) -> None:
-        self._memory.add(action.released, self._clock())
+    def _release(self, action: Evict) -> None:
+        self._released_groups.add(action.released, self._clock())
         for pod in action.pods:
             if not self._may_act():
                 return
-            log.info("pod %s/%s is deleted, so that its group is made anew: %s", pod.namespace, pod.name, action.why)
+            log.info("pod %s/%s is deleted, so that its group is recreated: %s", pod.namespace, pod.name, action.why)
             avoid = f"it stays away from {action.released.server} until {timestamp(action.released.until)}"
-            self._teller.say(pod, "Released", f"{action.why}; the group is made anew, and {avoid}", wrong=True)
+            self._recorder.record(pod, "Released", f"{action.why}; the group is recreated, and {avoid}", wrong=True)
             try:
                 self._pods.delete(pod.namespace, pod.name, pod.uid, foreground=True)
             except ApiError as error:
@@ -348,7 +372,7 @@ class Placer:
             self._renew(pod)
 
     def _renew(self, pod: Pod) -> None:
-        """Read a pod, so that the next decision rests on what it is now."""
+        """Read a pod, so that the next decision rests on its current state."""
         self._surprised = True
         try:
             found = self._pods.get(pod.namespace, pod.name)
@@ -367,13 +391,13 @@ class Placer:
             informer.wrote(pod)
 
 
-def _patch(action: Place | Note) -> dict[str, object]:
-    """The change as a JSON merge patch that holds for exactly this state of the pod."""
+def _patch(action: Assign | Annotate) -> dict[str, object]:
+    """The change as a JSON merge patch that applies to exactly this state of the pod."""
     pod = action.pod
     meta = {"uid": pod.uid, "resourceVersion": pod.version}
-    times = {SINCE_ANNOTATION: action.since, STUCK_ANNOTATION: action.stuck if isinstance(action, Note) else None}
+    times = {SINCE_ANNOTATION: action.since, STUCK_ANNOTATION: action.stuck if isinstance(action, Annotate) else None}
     notes = {name: None if moment is None else timestamp(moment, micro=True) for name, moment in times.items()}
-    if isinstance(action, Note):
+    if isinstance(action, Annotate):
         return {"metadata": {**meta, "annotations": notes}}
     return {
         "metadata": {**meta, "annotations": {PLACED_ANNOTATION: action.server, **notes}},

@@ -1,13 +1,13 @@
-"""What to do about the groups, as a function of what the cluster looks like and of the time.
+"""What to do about the groups, as a function of the state of the cluster and the time.
 
-A group is sent to a server by one change of its gated pod: node selector, note and removal of the gate come together,
-or not at all. From then on the server is the group's until its pods are gone, whether or not they have their nodes yet.
-So each state that can be met, also after a crash between two actions, is one that this function goes on from.
+A group is assigned to a server by one change of its gated pod: node selector, annotation and removal of the gate happen
+together or not at all. From then on the server belongs to the group until its pods are gone, whether or not they have
+nodes yet. This function can therefore continue from every possible state, also after a crash between two actions.
 
-Order of the line: creation time of the waiting pods, so a group that was released and made anew goes to its end. A
-group takes the first server that is free; if none is, those after it may go ahead where they can. So that groups of two
-that come later do not use up the halves for ever that a group of four needs at the same time, a server is kept for the
-first waiting group of four (``dra_driver.ultraserver.placer.servers.to_keep``).
+The queue is ordered by the creation time of the waiting pods, so a group that was released and recreated goes to its
+end. A group takes the first free server; if there is none, later groups may overtake it. To keep later groups of two
+from forever using up the halves that a group of four needs at the same time, one server is kept for the first waiting
+group of four (``dra_driver.ultraserver.placer.servers.to_keep``).
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from dra_driver.ultraserver.placer.values import (
     NODES_OF,
     SERVER_4,
     Action,
-    Explain,
-    Note,
-    Place,
+    Annotate,
+    Assign,
+    EmitEvent,
+    Evict,
     Pod,
-    Release,
     Released,
     Rules,
     Snapshot,
 )
 
 SKEW_SECONDS = 60.0
-"""A time on a pod that lies further in the future was not written by a placer with a good clock."""
+"""A time on a pod that is further in the future was not written by a placer with a correct clock."""
 
 
 def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[Action]:
-    """The actions to carry out, in order. Any of them may be left out: the next decision makes up for it.
+    """The actions to carry out, in order. Any of them may be skipped: the next decision makes up for it.
 
     Args:
         snapshot: the cluster.
@@ -64,11 +64,11 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
         if group.placed:
             actions += _watch_over(group, servers, now, rules, clash=clashing.get((group.namespace, group.key), ""))
     waiting = sorted((group for group in groups if group.gated and not group.placed), key=lambda group: group.arrival)
-    line = _Line(servers, ledger, snapshot.released, now, rules)
+    queue = _Queue(servers, ledger, snapshot.released, now, rules)
     for group in waiting:
-        actions += line.serve(group)
+        actions += queue.serve(group)
     actions += [
-        Explain(pod, f"it has the gate {GATE}, but no group: it needs the label {GROUP_LABEL}", wrong=True)
+        EmitEvent(pod, f"it has the gate {GATE}, but no group: it needs the label {GROUP_LABEL}", wrong=True)
         for pod in snapshot.pods
         if pod.gated and not pod.group and not pod.ending and not pod.finished
     ]
@@ -78,46 +78,46 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
 def _watch_over(
     group: Group, servers: Mapping[str, Sequence[Server]], now: float, rules: Rules, clash: str
 ) -> Iterator[Action]:
-    """A group that was sent to a server: note how far it is, let its later pods follow, or release it."""
+    """A group that was assigned to a server: record its progress, let its later pods follow, or evict it."""
     placed = group.placed
     label, server_id = placed[0].placed or ("", "")
     shape = shape_of(group)
     size = shape.size if isinstance(shape, Shape) else len(group.pods)
     server = next((server for server in servers[label] if server.id == server_id), Server(label, server_id, ()))
-    # What the scheduler says while a node is away tells nothing of the time when it is back.
+    # What the scheduler says while a node is missing means nothing once the node is back.
     refused = group.unschedulable if server.in_order else None
-    if group.seated >= size:
-        yield from (Note(pod, None) for pod in placed if pod.since is not None)
+    if group.scheduled >= size:
+        yield from (Annotate(pod, None) for pod in placed if pod.since is not None)
     elif group.since is None or group.since > now + SKEW_SECONDS:
-        yield Note(placed[0], now)
+        yield Annotate(placed[0], now)
     elif why := clash or _given_up(group, size, server_id, refused, now, rules):
         released = Released(group.namespace, group.key, server_id, now + rules.avoid)
-        yield Release(placed, released, why)
+        yield Evict(placed, released, why)
         return
     elif refused is None:
-        yield from (Note(pod, pod.since) for pod in placed if pod.stuck is not None)
+        yield from (Annotate(pod, pod.since) for pod in placed if pod.stuck is not None)
     elif group.stuck is None:
-        yield Note(placed[0], group.since, now)
+        yield Annotate(placed[0], group.since, now)
     room = max(0, size - len(placed))
     for pod in group.gated[:room]:
-        yield Place(pod, label, server_id, group.since or now, tuple(node.name for node in server.nodes))
+        yield Assign(pod, label, server_id, group.since or now, tuple(node.name for node in server.nodes))
     for pod in group.gated[room:]:
-        yield Explain(pod, f"its group has {size} pods on {server_id} already", wrong=True)
+        yield EmitEvent(pod, f"its group has {size} pods on {server_id} already", wrong=True)
 
 
 def _given_up(group: Group, size: int, server_id: str, refused: Pod | None, now: float, rules: Rules) -> str:
-    """Why a group without all of its nodes is not to wait for them any longer, or ""."""
+    """Why a group without all of its nodes should not wait for them any longer, or ""."""
     if refused is not None and group.stuck is not None and now - group.stuck >= rules.unschedulable:
         return f"the scheduler finds no node of {server_id} for {refused.name}: {refused.unschedulable}"
     if group.since is not None and now - group.since >= rules.timeout:
-        return f"only {group.seated} of its {size} pods got a node of {server_id} within {rules.timeout:g} s"
+        return f"only {group.scheduled} of its {size} pods got a node of {server_id} within {rules.timeout:g} s"
     return ""
 
 
 def _clashing(groups: Iterable[Group], servers: Mapping[str, Sequence[Server]]) -> dict[tuple[str, str], str]:
-    """Groups that were sent to nodes of another group. It takes two placers that both think to be the leader.
+    """Groups that were assigned to nodes of another group, which takes two placers that both believe to be the leader.
 
-    The one that has its nodes stays, else the one that was there first; for the other, the text says why it must go.
+    The group that has its nodes stays, else the one that was there first; for the other, the text says why it must go.
     """
     owner: dict[str, Group] = {}
     found = {}
@@ -142,8 +142,8 @@ def _clashing(groups: Iterable[Group], servers: Mapping[str, Sequence[Server]]) 
 
 
 @dataclass(slots=True)
-class _Line:
-    """The groups that wait are served one after the other."""
+class _Queue:
+    """The queue: waiting groups are served one after the other."""
 
     servers: Mapping[str, Sequence[Server]]
     ledger: Ledger
@@ -153,13 +153,13 @@ class _Line:
     someone_keeps: bool = False
 
     def serve(self, group: Group) -> Iterator[Action]:
-        """Give the group a server, or say why not."""
+        """Assign a server to the group, or explain why there is none."""
         shape = shape_of(group)
         if not isinstance(shape, Shape):
-            yield Explain(group.gated[0], shape, wrong=True)
+            yield EmitEvent(group.gated[0], shape, wrong=True)
             return
         if reason := _not_yet(group, shape):
-            yield Explain(group.gated[0], reason)
+            yield EmitEvent(group.gated[0], reason)
             return
         avoided = self._avoided(group)
         server = choose(group, shape, self.servers, self.ledger, avoided)
@@ -167,9 +167,9 @@ class _Line:
             self.ledger.give(server, group)
             names = tuple(node.name for node in server.nodes)
             for pod in group.gated[: shape.size]:
-                yield Place(pod, server.label, server.id, self.now, names)
+                yield Assign(pod, server.label, server.id, self.now, names)
             return
-        yield Explain(group.gated[0], self._reason(group, shape, avoided))
+        yield EmitEvent(group.gated[0], self._reason(group, shape, avoided))
         candidates = possible(group, self.servers[shape.label], avoided)
         if shape.label == SERVER_4 and candidates and not self.someone_keeps:
             self.someone_keeps = True
@@ -194,9 +194,9 @@ class _Line:
 
 
 def _not_yet(group: Group, shape: Shape) -> str:
-    """What has to happen before the group may be given a server, or ""."""
+    """What has to happen before the group may be assigned, or ""."""
     if group.remains:
-        return f"it waits for pods of its former start to end: {_names(group.remains)}"
+        return f"it waits for pods of its previous start to end: {_names(group.remains)}"
     if not shape.led and len(group.gated) < shape.size:
         return f"it waits for the other pods of its group: {len(group.gated)} of {shape.size} are there with the gate"
     held = [pod for pod in group.gated if pod.other_gates]

@@ -1,4 +1,4 @@
-"""Pods as groups: who belongs together, how many nodes they need, and how far they are."""
+"""Pods as groups: which belong together, how many nodes they need, and their progress."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from dra_driver.ultraserver.placer.values import (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a group needs."""
+    """What a group requires."""
 
     size: int
     """Pods, each on a node of its own."""
     label: str
     """Node label whose value the nodes share; a whole server or a half is given."""
     led: bool
-    """Only the first pod has the gate; the others come, pinned to its server, when it has a node."""
+    """Only the first pod has the gate; the others are created, pinned to its server, once it has a node."""
 
     @property
     def nodes(self) -> int:
-        """Nodes that the group is given, which may be more than it has pods."""
+        """Number of nodes that the group is given, which may exceed its number of pods."""
         return NODES_OF[self.label]
 
 
@@ -44,27 +44,27 @@ class Group:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """For messages."""
         return f"{self.namespace}/{self.pods[0].name}"
 
     @property
     def gated(self) -> tuple[Pod, ...]:
-        """Pods that wait for a server."""
+        """Pods that are waiting for a server."""
         return tuple(pod for pod in self.pods if pod.gated and not pod.ending and not pod.finished)
 
     @property
     def placed(self) -> tuple[Pod, ...]:
-        """Pods that were sent to a server and are to stay there."""
+        """Pods that were assigned to a server and should stay there."""
         return tuple(pod for pod in self.pods if pod.placed and not pod.ending and not pod.finished)
 
     @property
     def servers(self) -> frozenset[tuple[str, str]]:
-        """Label and value of each server that pods of the group were sent to and have not left."""
+        """Label and value of each server to which pods of the group are assigned."""
         return frozenset(pod.placed for pod in self.pods if pod.placed and not pod.finished)
 
     @property
-    def seated(self) -> int:
-        """How many of its pods got a node; those that have succeeded count."""
+    def scheduled(self) -> int:
+        """How many of its pods have a node; those that have succeeded count."""
         return sum(bool(pod.node) and pod.phase != "Failed" and not pod.ending for pod in self.pods)
 
     @property
@@ -74,12 +74,12 @@ class Group:
 
     @property
     def since(self) -> float | None:
-        """Since when the group lacks nodes, as written on its pods."""
+        """Since when the group lacks nodes, from its pods' annotations."""
         return min((pod.since for pod in self.placed if pod.since is not None), default=None)
 
     @property
     def stuck(self) -> float | None:
-        """Since when the scheduler finds no node for one of its pods, as written on its pods."""
+        """Since when the scheduler finds no node for one of its pods, from its pods' annotations."""
         return min((pod.stuck for pod in self.placed if pod.stuck is not None), default=None)
 
     @property
@@ -89,7 +89,7 @@ class Group:
 
     @property
     def arrival(self) -> tuple[float, str, str]:
-        """Place in the line: time of creation of the first pod that waits, then names."""
+        """Position in the queue: creation time of the first waiting pod, then names."""
         return min(pod.created for pod in self.gated), self.namespace, self.key
 
 
@@ -109,14 +109,14 @@ _SIZES = {str(size): size for size in range(1, NODES_OF[SERVER_4] + 1)}
 
 
 def shape_of(group: Group) -> Shape | str:
-    """What the group needs, or in words why that cannot be told."""
+    """What the group requires, or a message why that cannot be determined."""
     first = (group.gated or group.pods)[0]
     size = _SIZES.get(first.size)
     if size is None:
-        return f"a group has 1 to 4 pods, and this one is said to have {first.size[:20]!r}" + _where(first)
+        return f"a group has 1 to 4 pods, but this one says it has {first.size[:20]!r}" + _where(first)
     if first.topology not in ("", *NODES_OF):
         return (
-            f"its annotation {LWS_TOPOLOGY} is {first.topology[:80]!r}, which is no label of UltraServers; "
+            f"its annotation {LWS_TOPOLOGY} is {first.topology[:80]!r}, which is not an UltraServer label; "
             f"use {SERVER_4} or {SERVER_2}"
         )
     label = first.topology or (SERVER_2 if size <= NODES_OF[SERVER_2] else SERVER_4)
@@ -130,7 +130,7 @@ def _where(pod: Pod) -> str:
 
 
 def admits(node: Node, pod: Pod) -> bool:
-    """Whether the pod's node selector and tolerations let it onto the node."""
+    """Whether the pod's node selector and tolerations admit it to the node."""
     if any(node.labels.get(key) != value for key, value in pod.selector.items()):
         return False
     return all(any(toleration.covers(taint) for toleration in pod.tolerations) for taint in node.taints)

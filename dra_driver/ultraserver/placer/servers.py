@@ -1,4 +1,4 @@
-"""Nodes as servers and halves of servers, what of them is in use, and which one is kept for whom."""
+"""Nodes as servers and halves of servers, which of them are in use, and which one is kept for whom."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from dra_driver.ultraserver.placer.groups import Group, Shape, admits
 from dra_driver.ultraserver.placer.values import NODES_OF, SERVER_4, Node, Snapshot
 
-SHOWN = 4
-"""Servers that an explanation names."""
+MAX_LISTED = 4
+"""Servers listed in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Server:
 
     @property
     def in_order(self) -> bool:
-        """Whether it is complete, and no whole-node device is missing for a reason that may pass."""
+        """Whether it is complete, and no whole-node device is missing for a temporary reason."""
         return self.complete and not any(node.trouble for node in self.nodes)
 
     @property
@@ -38,29 +38,29 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Who has a node."""
+    """Who uses a node."""
 
     by: str
     foreign: bool
-    """Not a group that was placed, so nobody knows when it ends."""
+    """Not an assigned group, so it is unknown when it ends."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Which nodes are in use. Grows while one decision is made, so that no node is given twice in it."""
+    """Which nodes are in use. Updated during a decision, so that it gives no node twice."""
 
     uses: dict[str, Use]
-    strangers: Mapping[str, frozenset[tuple[str, str]]]
-    """By node: namespace and group of the LeaderWorkerSet pods on it, which keep other groups of the namespace off."""
+    lws_groups: Mapping[str, frozenset[tuple[str, str]]]
+    """By node: namespace and group of the LeaderWorkerSet pods on it, which repel other groups of the namespace."""
     kept: dict[str, str] = field(default_factory=dict)
-    """By node: the group that it is kept for."""
+    """By node: the group for which it is kept."""
 
     def give(self, server: Server, group: Group) -> None:
         """Count the server's nodes as used by the group."""
         self.uses |= {node.name: Use(f"group {group.name}", foreign=False) for node in server.nodes}
 
     def keep(self, server: Server, group: Group) -> None:
-        """Let no later group have the server's nodes."""
+        """Reserve the server's nodes against later groups."""
         self.kept |= dict.fromkeys(server.names, group.name)
 
     def obstacle(self, node: Node, group: Group) -> str:
@@ -81,7 +81,7 @@ class Ledger:
         """LeaderWorkerSet's anti-affinity: whether a pod there would keep the scheduler from using the node."""
         if not group.pods[0].of_lws:
             return False
-        others = self.strangers.get(node.name, frozenset())
+        others = self.lws_groups.get(node.name, frozenset())
         return any(namespace == group.namespace and key != group.key for namespace, key in others)
 
 
@@ -99,21 +99,21 @@ def servers_of(nodes: Iterable[Node]) -> dict[str, tuple[Server, ...]]:
 
 
 def ledger_of(snapshot: Snapshot, groups: Iterable[Group]) -> Ledger:
-    """What is in use: by claims, by pods of groups, and by groups that were placed but whose pods lack nodes yet."""
+    """What is in use: by claims, by pods of groups, and by assigned groups whose pods lack nodes."""
     uses = {node.name: Use(f"claim {node.claim}", foreign=True) for node in snapshot.nodes if node.claim}
-    strangers: dict[str, set[tuple[str, str]]] = {}
+    lws_groups: dict[str, set[tuple[str, str]]] = {}
     for group in groups:
-        seated = [pod for pod in group.pods if pod.node and not pod.finished]
-        here = {pod.node for pod in seated}
+        scheduled = [pod for pod in group.pods if pod.node and not pod.finished]
+        here = {pod.node for pod in scheduled}
         reserved = {
             node.name for node in snapshot.nodes for label, value in group.servers if node.labels.get(label) == value
         }
-        # A pod of LeaderWorkerSet without claims (a router) leaves the devices of its node to others.
-        mine = reserved | {pod.node for pod in seated if pod.claims or pod.placed}
+        # A LeaderWorkerSet pod without claims (a router) leaves the devices of its node to others.
+        mine = reserved | {pod.node for pod in scheduled if pod.claims or pod.placed}
         uses |= {name: Use(f"group {group.name}", foreign=not group.servers) for name in mine}
         for name in here if group.pods[0].of_lws else ():
-            strangers.setdefault(name, set()).add((group.namespace, group.key))
-    return Ledger(uses, {name: frozenset(found) for name, found in strangers.items()})
+            lws_groups.setdefault(name, set()).add((group.namespace, group.key))
+    return Ledger(uses, {name: frozenset(found) for name, found in lws_groups.items()})
 
 
 def choose(
@@ -121,7 +121,7 @@ def choose(
 ) -> Server | None:
     """The free server or half for the group; None if there is none.
 
-    Halves are taken where the other half is no longer free, so that whole servers stay whole as long as possible.
+    Halves whose other half is in use come first, so that whole servers stay free as long as possible.
     """
     free = [
         server
@@ -140,7 +140,7 @@ def choose(
 
 
 def possible(group: Group, servers: Sequence[Server], avoided: frozenset[str]) -> list[Server]:
-    """Servers that the group could have if nobody used them."""
+    """Servers that the group could use if they were free."""
     return [
         server
         for server in servers
@@ -151,18 +151,18 @@ def possible(group: Group, servers: Sequence[Server], avoided: frozenset[str]) -
 
 
 def to_keep(candidates: Sequence[Server], ledger: Ledger, waited: float, first_turn: float) -> Server | None:
-    """The server that is kept for the first group of four that waits, or None while nothing is.
+    """The server that is kept for the first waiting group of four, or None if no server is kept now.
 
-    Kept: no later group gets a node of it, so it empties. Which server empties soonest nobody knows (one of its pods
-    may run for years), so all get their turn: first the one with the fewest used nodes, then each by id, then none (so
-    that nobody starves behind a group that no server will ever have room for); then again with turns twice as long.
-    Sooner or later a turn is longer than whatever runs on a server that empties at all.
+    No later group gets a node of a kept server, so it empties. It is unknown which server empties soonest (one of its
+    pods may run for years), so each has its turn: first the one with the fewest used nodes, then each by id, then none
+    (so that nobody starves behind a group that never fits); then again, with turns twice as long. Eventually a turn is
+    longer than whatever runs on some server, if any server empties at all.
 
     Args:
-        candidates: the servers that are possible for it, at least one, ordered by id.
-        ledger: what is used.
-        waited: seconds that it has waited.
-        first_turn: seconds of the first turns.
+        candidates: the servers that it could use, at least one, ordered by id.
+        ledger: the nodes in use.
+        waited: seconds that the group has waited.
+        first_turn: length of the first turns in seconds.
     """
 
     def burden(server: Server) -> tuple[int, int, str]:
@@ -174,7 +174,7 @@ def to_keep(candidates: Sequence[Server], ledger: Ledger, waited: float, first_t
 
 
 def _turn(waited: float, turns: int, first: float) -> int:
-    """Which of the turns it is; each round's turns are twice as long as those of the round before."""
+    """Index of the current turn; each round's turns are twice as long as those of the round before."""
     length = max(first, 1e-3)
     while waited >= turns * length:
         waited -= turns * length
@@ -183,9 +183,9 @@ def _turn(waited: float, turns: int, first: float) -> int:
 
 
 def obstacles(servers: Sequence[Server], avoided: frozenset[str], obstacle: Callable[[Node], str]) -> str:
-    """For people: why each of the servers cannot be had."""
-    texts = [f"{server.id}: {_obstacle(server, avoided, obstacle)}" for server in servers[:SHOWN]]
-    more = [f"and {len(servers) - SHOWN} more"] if len(servers) > SHOWN else []
+    """Why each of the servers is not available, for a message."""
+    texts = [f"{server.id}: {_obstacle(server, avoided, obstacle)}" for server in servers[:MAX_LISTED]]
+    more = [f"and {len(servers) - MAX_LISTED} more"] if len(servers) > MAX_LISTED else []
     return "; ".join([*texts, *more])
 
 

@@ -1,4 +1,4 @@
-"""The placer as a whole: a candidate of the election that places groups while it leads."""
+"""The placer as a whole: a candidate in the election that assigns groups while it leads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 import time
 from typing import Final
 
-from dra_driver.kube.collection import Collection
+from dra_driver.kube.api import Collection
+from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
-from dra_driver.kube.records import LEASES
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.types import LEASES
 from dra_driver.ultraserver.placer.controller import Placer
 from dra_driver.ultraserver.placer.values import Rules
 from dra_driver.util.backoff import Backoff
@@ -17,7 +17,7 @@ from dra_driver.util.worker import STOP_SECONDS, Worker
 
 LEASE_NAME: Final = "neuron-dra-driver-placer"
 RESIGN_SECONDS: Final = 8.0
-"""Of the time to stop, for handing the lease over."""
+"""Part of the time to stop that is reserved for releasing the lease."""
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ class Service:
 
     Args:
         transport: the API server.
-        namespace: of the lease and of the memory.
-        identity: in the lease; of no other process.
+        namespace: of the lease and the ConfigMap.
+        identity: in the lease; unique to this process.
         rules: settings.
         times: of the election.
     """
@@ -51,7 +51,7 @@ class Service:
         self._election.start()
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """End what is under way, then hand the lease over, all within ``timeout`` seconds."""
+        """Finish what is under way, then release the lease, all within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         self._worker.stop(0)
         self._wake()
@@ -59,20 +59,20 @@ class Service:
         # The next leader must not begin before the last write of this one is decided.
         uncertain = not ended or self._uncertain
         if uncertain:
-            log.warning("a request is under way still, so the lease is not handed over; it ends by itself")
+            log.warning("a request is still under way, so the lease is not released; it expires by itself")
         self._election.stop(max(0.0, deadline - time.monotonic()), hand_over=not uncertain)
 
     @property
     def leads(self) -> bool:
-        """Whether this one acts."""
+        """Whether this replica acts."""
         return self._election.may_act()
 
     def stuck(self) -> list[str]:
-        """For a liveness probe: which threads do not work any more. Another candidate takes over then."""
+        """For a liveness probe: which threads hang or have died. After a restart, another candidate takes over."""
         return [text for worker in self._workers() if (text := worker.stuck())]
 
     def problems(self) -> list[str]:
-        """For a readiness probe: why nothing can be done; waiting for the lease is no problem."""
+        """For a readiness probe: why it cannot work; waiting for the lease is not a problem."""
         placer = self._placer
         texts = [self._election.last_error, placer.last_error if placer is not None else ""]
         return [text for text in (*texts, *(worker.problem() for worker in self._workers())) if text]
@@ -88,10 +88,10 @@ class Service:
             placer.wake()
 
     def _term(self) -> float:
-        """Place groups for as long as this one leads."""
+        """Assign groups for as long as this one leads."""
         if not self._election.may_act():
             return 10.0
-        # Each term begins with new lists: what was known before may have been changed by another leader.
+        # Each term begins with fresh lists: another leader may have changed what was known before.
         placer = Placer(self._transport, self._namespace, self._rules, self._election.may_act, self._worker.well)
         self._placer = placer
         try:

@@ -1,13 +1,12 @@
-"""From objects of the API to the values that decisions are made from. Whatever users wrote is taken as a claim only."""
+"""From API objects to the values that decisions are based on. What users wrote is not trusted."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 
-from dra_driver.kube import cluster, pods
-from dra_driver.kube.objects import ResourceClaim
-from dra_driver.kube.timestamps import seconds, timestamp
+from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
+from dra_driver.kube.types import Pod as ApiPod
 from dra_driver.names import DRIVER_NAME, NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -29,15 +28,15 @@ from dra_driver.ultraserver.placer.values import (
     Toleration,
 )
 
-MOST_RELEASED = 200
-"""Entries of the memory of released groups; the latest stay."""
+MAX_RELEASED = 200
+"""Released groups that are remembered; the latest stay."""
 
 
 def snapshot(
-    nodes: Iterable[cluster.ClusterNode],
-    offers: Iterable[cluster.Offer],
+    nodes: Iterable[PartialNode],
+    offers: Iterable[PartialResourceSlice],
     claims: Iterable[ResourceClaim],
-    members: Iterable[pods.Pod],
+    members: Iterable[ApiPod],
     released: Sequence[Released] = (),
 ) -> Snapshot:
     """The cluster as values."""
@@ -54,7 +53,7 @@ def snapshot(
     )
 
 
-def _offering(offers: Iterable[cluster.Offer]) -> set[str]:
+def _offering(offers: Iterable[PartialResourceSlice]) -> set[str]:
     """Nodes whose whole-node device is in the newest generation of their pool."""
     newest: dict[str, int] = {}
     found: dict[str, tuple[int, str]] = {}
@@ -80,7 +79,7 @@ def _holders(claims: Iterable[ResourceClaim]) -> dict[str, str]:
     return found
 
 
-def _node(node: cluster.ClusterNode, offers: bool, claim: str) -> Node:
+def _node(node: PartialNode, offers: bool, claim: str) -> Node:
     ready = any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
     troubles = (
         (node.metadata.deletion_timestamp is not None, "is being deleted"),
@@ -101,8 +100,8 @@ def _node(node: cluster.ClusterNode, offers: bool, claim: str) -> Node:
     )
 
 
-def pod_of(pod: pods.Pod) -> Pod:
-    """A pod as a value; annotations that cannot be what the placer wrote count as absent."""
+def pod_of(pod: ApiPod) -> Pod:
+    """A pod as a value; annotations that the placer cannot have written count as absent."""
     meta, spec = pod.metadata, pod.spec
     of_lws = LWS_GROUP_LABEL in meta.labels
     gates = tuple(gate.name for gate in spec.scheduling_gates)
@@ -136,8 +135,8 @@ def pod_of(pod: pods.Pod) -> Pod:
     )
 
 
-def _unschedulable(pod: pods.Pod) -> str:
-    """What the scheduler says of a pod that it finds no node for, or ""."""
+def _unschedulable(pod: ApiPod) -> str:
+    """The scheduler's message about a pod for which it finds no node, or ""."""
     if pod.spec.node_name or pod.status.nominated_node_name:
         return ""
     found = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
@@ -145,7 +144,7 @@ def _unschedulable(pod: pods.Pod) -> str:
 
 
 def read_released(text: str) -> tuple[Released, ...]:
-    """The memory of released groups; entries that cannot be read are left out."""
+    """Released groups from the ConfigMap; entries that cannot be parsed are ignored."""
     try:
         entries = json.loads(text or "[]")
     except (ValueError, RecursionError):
@@ -162,7 +161,7 @@ def read_released(text: str) -> tuple[Released, ...]:
 
 
 def write_released(released: Iterable[Released], now: float) -> str:
-    """The memory as text, without what is over."""
+    """Released groups for the ConfigMap, without expired ones."""
     current = sorted((item for item in released if item.until > now), key=lambda item: item.until)
     return json.dumps(
         [
@@ -172,6 +171,6 @@ def write_released(released: Iterable[Released], now: float) -> str:
                 "server": item.server,
                 "until": timestamp(item.until, micro=True),
             }
-            for item in current[-MOST_RELEASED:]
+            for item in current[-MAX_RELEASED:]
         ]
     )

@@ -1,4 +1,4 @@
-"""Names that the placer shares with pods, nodes and other controllers.
+"""What the placer decides about, what it may do, and the names that it shares with pods, nodes and other controllers.
 
 Sources: Kubernetes 1.37 API; aws-neuron-sdk ``deploy/eks/ultraserver.rst`` (node labels); LeaderWorkerSet v0.10 (labels
 and annotations of its pods).
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 GATE: Final = "neuron.aws.com/ultraserver"
-"""Scheduling gate of the pods that the placer handles."""
+"""Scheduling gate of the pods that the placer manages."""
 
 SERVER_4: Final = "neuron.amazonaws.com/ultraserver-server-id-4"
 SERVER_2: Final = "neuron.amazonaws.com/ultraserver-server-id-2"
@@ -19,15 +19,15 @@ NODES_OF: Final = {SERVER_4: 4, SERVER_2: 2}
 """Node label to the number of nodes that share one value of it."""
 
 GROUP_LABEL: Final = "neuron.aws.com/ultraserver-group"
-"""Label of plain pods: those of a namespace with one value are a group."""
+"""Label of plain pods: those with the same value in a namespace form a group."""
 NODES_ANNOTATION: Final = "neuron.aws.com/ultraserver-nodes"
-"""Annotation of plain pods: how many pods, each on a node of its own, the group has."""
+"""Annotation of plain pods: number of pods of the group, each on its own node."""
 PLACED_ANNOTATION: Final = "neuron.aws.com/ultraserver-placed-on"
-"""Written with the gate's removal: the server's id, which is in the node selector too."""
+"""Written when the gate is removed: the server's id, as in the node selector."""
 SINCE_ANNOTATION: Final = "neuron.aws.com/ultraserver-incomplete-since"
-"""Since when a placed group lacks nodes; absent while all its pods have theirs."""
+"""Since when an assigned group lacks nodes; absent while all its pods have nodes."""
 STUCK_ANNOTATION: Final = "neuron.aws.com/ultraserver-unschedulable-since"
-"""Since when the scheduler finds no node for a pod of a placed group, though all nodes of its server are in order."""
+"""Since when the scheduler finds no node for a pod of an assigned group, though all nodes of its server are fine."""
 
 LWS_GROUP_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
@@ -67,7 +67,7 @@ class Node:
     name: str
     labels: Mapping[str, str]
     trouble: str = ""
-    """Why no whole-node device can be had there now, such as "is not Ready"; "" if it can."""
+    """Why no whole-node device is available there now, such as "is not Ready"; "" if it is."""
     taints: tuple[Taint, ...] = ()
     claim: str = ""
     """``namespace/name`` of a claim that holds a device of the node, or ""."""
@@ -81,15 +81,15 @@ class Pod:
     name: str
     uid: str
     version: str = ""
-    """Resource version: what a change of the pod rests on."""
+    """Resource version that a change of the pod rests on."""
     created: float = 0.0
     """Seconds since the epoch, as all times here."""
     group: str = ""
-    """Key of its group within the namespace; "" when it says none."""
+    """Key of its group within the namespace, or ""."""
     size: str = ""
-    """Number of the group's pods, as the annotation says it."""
+    """Number of the group's pods, from the annotation."""
     topology: str = ""
-    """Node label that LeaderWorkerSet keeps the group together by, or ""."""
+    """Node label by which LeaderWorkerSet keeps the group together, or ""."""
     of_lws: bool = False
     leader: bool = False
     gated: bool = False
@@ -103,11 +103,11 @@ class Pod:
     placed: tuple[str, str] | None = None
     """Node label and value that the placer chose."""
     since: float | None = None
-    """Since when the group lacks nodes, as written on this pod."""
+    """Since when the group lacks nodes, from this pod's annotation."""
     stuck: float | None = None
-    """Since when the scheduler finds no node for a pod of the group, as written on this pod."""
+    """Since when the scheduler finds no node for a pod of the group, from this pod's annotation."""
     unschedulable: str = ""
-    """What the scheduler said when it last found no node for the pod; "" if it did not say so, or makes room for it."""
+    """The scheduler's message if it found no node for the pod; "" if there is none, or while it preempts."""
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
 
@@ -119,7 +119,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A server that a group failed on; it stays away from there until that time."""
+    """A server that a group failed on and avoids until that time."""
 
     namespace: str
     group: str
@@ -129,7 +129,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster as seen: all nodes with UltraServer labels, all pods of groups and with the gate."""
+    """The cluster: all nodes with UltraServer labels, all pods of groups or with the gate."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
@@ -141,18 +141,18 @@ class Rules:
     """Settings in seconds."""
 
     timeout: float = 300.0
-    """How long a placed group may lack nodes before it is released."""
+    """How long an assigned group may lack nodes before it is released."""
     unschedulable: float = 12.0
-    """How long the scheduler may find no node for a pod of a placed group. It looks again at a pod for which something
-    has changed after 10 s at the latest (``podMaxBackoffSeconds``)."""
+    """How long the scheduler may find no node for a pod of an assigned group. It retries a pod for which something has
+    changed after at most 10 s (``podMaxBackoffSeconds``)."""
     avoid: float = 300.0
-    """How long a released group stays away from the server that it failed on."""
+    """How long a released group avoids the server that it failed on."""
     hold: float = 300.0
     """First length of the turns in which one server is kept for the first waiting group of four."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Assign:
     """Let a gated pod run on the nodes with ``label: server``."""
 
     pod: Pod
@@ -163,8 +163,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Write on a pod since when its group lacks nodes, and since when the scheduler finds none (None: it is not so)."""
+class Annotate:
+    """Record on a pod since when its group lacks nodes, and since when the scheduler finds none; None clears it."""
 
     pod: Pod
     since: float | None
@@ -172,8 +172,8 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """Remember the server that the group failed on, then delete these pods so that the group is made anew."""
+class Evict:
+    """Record the server that the group failed on, then delete these pods so that the group is recreated."""
 
     pods: tuple[Pod, ...]
     released: Released
@@ -181,13 +181,13 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Explain:
-    """Tell the pod's owner what it waits for."""
+class EmitEvent:
+    """Tell the pod's owner what the pod waits for."""
 
     pod: Pod
     message: str
     wrong: bool = False
-    """It will wait for ever unless somebody corrects it."""
+    """It will wait forever unless somebody corrects it."""
 
 
-Action = Place | Note | Release | Explain
+Action = Assign | Annotate | Evict | EmitEvent

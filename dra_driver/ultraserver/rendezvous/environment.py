@@ -1,4 +1,4 @@
-"""What a pod's environment says of its place, and the file that completes it."""
+"""What a pod's environment says about its membership, and the file that completes it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Literal
 import msgspec
 
 from dra_driver.topology.ultraserver import Mode
-from dra_driver.ultraserver.rendezvous.roster import LARGEST_GROUP, GroupError, Hello, Member, Table
+from dra_driver.ultraserver.rendezvous.roster import MAX_GROUP_SIZE, GroupError, Hello, Member, RankTable
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What the environment says.
+class Membership:
+    """A pod's membership in its group, as its environment describes it.
 
     Attributes:
         index: of this pod in the group, 0 for the leader.
         size: pods of the group.
         leader: name or address of the leader.
-        nodes: nodes of one server that work together.
+        nodes: number of nodes of one server that work together.
         server: id of the server, "" for one node alone.
-        node: place of the node in the server, -1 for one node alone.
+        node: position of the node in the server, -1 for one node alone.
     """
 
     index: int
@@ -34,56 +34,56 @@ class Place:
     node: int
 
 
-def place_of(environment: Mapping[str, str]) -> Place:
+def own_membership(environment: Mapping[str, str]) -> Membership:
     """Read the variables of LeaderWorkerSet and of this driver.
 
     Raises:
-        GroupError: one is missing or cannot be right.
+        GroupError: one is missing or invalid.
     """
-    size = _number(environment, "LWS_GROUP_SIZE", 1, LARGEST_GROUP)
+    size = _number(environment, "LWS_GROUP_SIZE", 1, MAX_GROUP_SIZE)
     index = _number(environment, "LWS_WORKER_INDEX", 0, size - 1)
     mode = _number(environment, "NEURON_RT_ULTRASERVER_MODE", 1, 4)
     nodes: Mapping[int, Literal[1, 2, 4]] = {1: 1, 2: 2, 4: 4}
     wanted = nodes[Mode(mode).nodes]
     alone = wanted == 1
-    return Place(
+    return Membership(
         index=index,
         size=size,
         leader=_text(environment, "LWS_LEADER_ADDRESS"),
         nodes=wanted,
         server="" if alone else _text(environment, "NEURON_RT_ULTRASERVER_SERVER_ID"),
-        node=-1 if alone else _number(environment, "NEURON_RT_ULTRASERVER_NODE_ID", -1, LARGEST_GROUP - 1),
+        node=-1 if alone else _number(environment, "NEURON_RT_ULTRASERVER_NODE_ID", -1, MAX_GROUP_SIZE - 1),
     )
 
 
-def own_host(place: Place, hostname: str) -> str | None:
-    """The pod's name in the cluster's DNS; None where the leader is known by an address, so there is no name.
+def own_host(membership: Membership, hostname: str) -> str | None:
+    """The pod's name in the cluster's DNS; None if the leader is known by an address, so that there is no name.
 
-    LeaderWorkerSet gives all pods of a group one subdomain: a worker has its host name where the leader's address has
-    the leader's.
+    LeaderWorkerSet gives all pods of a group one subdomain: replacing the leader's host name in its address with that
+    of a worker gives the worker's address.
     """
-    if place.index == 0:
-        return place.leader
+    if membership.index == 0:
+        return membership.leader
     try:
-        ipaddress.ip_address(place.leader)
+        ipaddress.ip_address(membership.leader)
     except ValueError:
-        _, _, domain = place.leader.partition(".")
+        _, _, domain = membership.leader.partition(".")
         return f"{hostname}.{domain}" if domain else hostname
     return None
 
 
-def hello(place: Place, host: str) -> Hello:
-    """What a pod says of itself; GroupError when a value is not what it can be."""
-    member = {"index": place.index, "host": host, "server": place.server, "node": place.node}
+def hello(membership: Membership, host: str) -> Hello:
+    """The pod's own Hello. Raises GroupError if a value is invalid."""
+    member = {"index": membership.index, "host": host, "server": membership.server, "node": membership.node}
     try:
-        return Hello(msgspec.convert(member, Member), place.size, place.nodes)
+        return Hello(msgspec.convert(member, Member), membership.size, membership.nodes)
     except msgspec.ValidationError as error:
         raise GroupError(f"this pod cannot be described ({error}): {member}") from error
 
 
-def variables(table: Table, index: int) -> dict[str, str]:
-    """What the member of that worker index adds to its environment."""
-    return {"NEURON_GLOBAL_TOPOID": str(table.place(index)), "NEURON_GLOBAL_TOPOID0_HOST": table.first_host}
+def variables(table: RankTable, index: int) -> dict[str, str]:
+    """The variables that the member with that worker index adds to its environment."""
+    return {"NEURON_GLOBAL_TOPOID": str(table.rank(index)), "NEURON_GLOBAL_TOPOID0_HOST": table.rank0_host}
 
 
 def env_file(values: Mapping[str, str]) -> bytes:

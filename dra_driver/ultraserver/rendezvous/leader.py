@@ -1,4 +1,4 @@
-"""The leader's end: gathers the members over TCP, and answers until each knows its place."""
+"""The leader's end: gathers the members over TCP, and answers until each knows its rank."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import socket
 from collections.abc import Callable
 
 from dra_driver.ultraserver.rendezvous.roster import (
-    HELLO_LIMIT,
+    MAX_HELLO_BYTES,
     Confirmed,
     FromLeader,
     FromMember,
     GroupError,
     Hello,
-    Placed,
     Progress,
-    Roll,
-    Table,
+    Ranks,
+    RankTable,
+    Roster,
     from_member,
     line_of,
     progress,
@@ -27,41 +27,41 @@ from dra_driver.ultraserver.rendezvous.roster import (
 )
 
 HELLO_SECONDS = 10.0
-"""Until a connection has said who it is."""
+"""Until a connection has sent its Hello."""
 PULSE_SECONDS = 10.0
 """Between two signs of life to each member."""
 CLOSING_SECONDS = 2.0
 SPARE_CONNECTIONS = 64
-"""Beside one for each member: for those that break off and come again, and for strangers."""
+"""Beside one for each member: for members that reconnect, and for strangers."""
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Open the leader's port; "" is every address of the pod, IPv6 ones too. Raises OSError."""
+    """Open the leader's port; "" stands for every address of the pod, including IPv6. Raises OSError."""
     if not address and socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # IPv6 may be compiled in and turned off
+        with contextlib.suppress(OSError):  # IPv6 may be compiled in but disabled
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, port), family=family)
 
 
 async def lead(
-    own: Hello, listener: socket.socket, within: float, keep: Callable[[Table], None], say: Callable[[str], None]
+    own: Hello, listener: socket.socket, within: float, keep: Callable[[RankTable], None], say: Callable[[str], None]
 ) -> None:
-    """Gather the group, keep the own place, and stay until every member has confirmed its own.
+    """Gather the group, store its own rank, and stay until every member has confirmed.
 
     Args:
-        own: what the leader would say of itself.
+        own: the leader's own Hello.
         listener: a listening socket; closed at the end.
-        within: seconds for all of it.
+        within: seconds for everything.
         keep: called once with the complete group.
-        say: gets a line for people now and then.
+        say: called with progress messages.
 
     Raises:
-        GroupError: the group cannot start; the members that are there get the same text.
+        GroupError: the group cannot start; all connected members get the same text.
         OSError: raised by ``keep``.
     """
     leader = _Leader(own, say)
-    server = await asyncio.start_server(leader.connected, sock=listener, limit=HELLO_LIMIT)
+    server = await asyncio.start_server(leader.connected, sock=listener, limit=MAX_HELLO_BYTES)
     pulse = asyncio.create_task(leader.pulse())
     try:
         async with asyncio.timeout(within):
@@ -84,27 +84,27 @@ class _Leader:
     """The connections of one group; all of it runs in one thread."""
 
     def __init__(self, own: Hello, say: Callable[[str], None]) -> None:
-        self.roll = Roll(own)
+        self.roster = Roster(own)
         self._changed = asyncio.Event()
         self._size = own.size
         self._say = say
         self._numbers = itertools.count(1)
-        self._seated: dict[int, asyncio.StreamWriter] = {}  # by worker index
+        self._connected: dict[int, asyncio.StreamWriter] = {}  # by worker index
         self._open: set[asyncio.StreamWriter] = set()
         self._note()
 
-    async def gathered(self) -> Table:
-        """Wait until all members are there; GroupError when they are no group."""
-        while self.roll.missing:
+    async def gathered(self) -> RankTable:
+        """Wait until all members have reported. Raises GroupError if they do not form a group."""
+        while self.roster.missing:
             self._changed.clear()
             await self._changed.wait()
-        return self.roll.arrange()
+        return self.roster.assign_ranks()
 
     async def confirmed(self) -> None:
-        """Tell the members their places, and wait until each has confirmed."""
-        if self.roll.table is not None:
-            self.tell(Placed(list(self.roll.table.members)))
-        while self.roll.unconfirmed:
+        """Send the members their ranks, and wait until each has confirmed."""
+        if self.roster.table is not None:
+            self.tell(Ranks(list(self.roster.table.members)))
+        while self.roster.unconfirmed:
             self._changed.clear()
             await self._changed.wait()
 
@@ -117,7 +117,7 @@ class _Leader:
         try:
             await self._converse(reader, writer)
         except (OSError, GroupError, ValueError) as error:
-            # Whoever it was: the group does without. A member comes again.
+            # The group does not depend on this connection: a member reconnects.
             self._say(f"a connection from {_peer(writer)} was ended: {str(error)[:300] or type(error).__name__}")
         finally:
             self._open.discard(writer)
@@ -129,71 +129,71 @@ class _Leader:
         if hello is None:
             return
         if not isinstance(hello, Hello):
-            raise GroupError("it confirmed before it had said who it is")
+            raise GroupError("it confirmed before it sent its Hello")
         number, index = next(self._numbers), hello.member.index
         try:
-            self.roll.take(hello, number)
+            self.roster.take(hello, number)
         except GroupError as error:
             writer.write(line_of(refused(error)))
             await writer.drain()
             raise
-        earlier = self._seated.get(index)
-        self._seated[index] = writer
+        earlier = self._connected.get(index)
+        self._connected[index] = writer
         if earlier is not None:
             earlier.close()
         self._note()
-        if self.roll.table is not None:
-            writer.write(line_of(Placed(list(self.roll.table.members))))
+        if self.roster.table is not None:
+            writer.write(line_of(Ranks(list(self.roster.table.members))))
         try:
-            # A member has nothing else to say, so the next thing is its confirmation or its end.
-            if isinstance(await _read(reader), Confirmed) and self.roll.table is not None:
-                self.roll.confirm(index)
+            # A member sends nothing else, so next is its confirmation or the end of the connection.
+            if isinstance(await _read(reader), Confirmed) and self.roster.table is not None:
+                self.roster.confirm(index)
         finally:
-            if self._seated.get(index) is writer:
-                del self._seated[index]
-            self.roll.leave(index, number)
+            if self._connected.get(index) is writer:
+                del self._connected[index]
+            self.roster.leave(index, number)
             self._note()
 
     def _note(self) -> None:
-        """Say where the group stands, and wake who waits for it."""
-        if self.roll.table is None:
-            self._say(progress(self._size, self.roll.missing))
+        """Report the group's progress, and wake whoever waits for it."""
+        if self.roster.table is None:
+            self._say(progress(self._size, self.roster.missing))
             self.tell(self._progress())
         self._changed.set()
 
     def _progress(self) -> Progress:
-        return Progress(self._size, self.roll.missing)
+        return Progress(self._size, self.roster.missing)
 
     async def pulse(self) -> None:
-        """Let members know that the leader is alive."""
+        """Send signs of life to the members."""
         while True:
             await asyncio.sleep(PULSE_SECONDS)
-            if self.roll.table is None:
-                self._say(progress(self._size, self.roll.missing))
+            if self.roster.table is None:
+                self._say(progress(self._size, self.roster.missing))
                 self.tell(self._progress())
 
     def tell(self, message: FromLeader) -> None:
-        """Say something to every member that is there."""
-        for writer in self._seated.values():
+        """Send a message to every connected member."""
+        for writer in self._connected.values():
             writer.write(line_of(message))
 
     def late(self, within: float) -> GroupError:
-        """Why the time was not enough."""
-        if self.roll.table is None:
-            there = progress(self._size, self.roll.missing)
+        """The error for a group that is not complete in time."""
+        if self.roster.table is None:
+            there = progress(self._size, self.roster.missing)
             return GroupError(
-                f"{there}, but {within:g} s are over",
+                f"{there}, but {within:g} s have passed",
                 consequence="the group cannot start",
                 remedy="kubectl describe the missing pods: they may be Pending for want of a free node",
             )
         return GroupError(
-            f"{workers(self.roll.unconfirmed)} did not confirm within {within:g} s",
+            f"{workers(self.roster.unconfirmed)} did not confirm within {within:g} s",
             consequence="the group cannot start",
             remedy="see the log of that pod's init container",
         )
 
     async def close(self) -> None:
-        """End all connections, so that what was said last still arrives."""
+        """Close all connections gracefully, so that the last messages still arrive."""
         writers = list(self._open)
         for writer in writers:
             writer.close()
@@ -203,7 +203,7 @@ class _Leader:
 
 
 async def _read(reader: asyncio.StreamReader) -> FromMember | None:
-    """A message; None at the end of the connection. ValueError: longer than a message can be."""
+    """The next message; None at the end of the connection. Raises ValueError for a line that is too long."""
     line = await reader.readline()
     return from_member(line) if line else None
 

@@ -1,4 +1,4 @@
-"""A worker's end: finds the leader, says who it is, and waits for its place."""
+"""The worker's end: finds the leader, reports to it, and waits for its rank."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import contextlib
 from collections.abc import Callable
 
 from dra_driver.ultraserver.rendezvous.roster import (
-    ANSWER_LIMIT,
+    MAX_ANSWER_BYTES,
     Confirmed,
     GroupError,
     Hello,
-    Placed,
     Progress,
+    Ranks,
+    RankTable,
     Refused,
-    Table,
-    arrange,
+    assign_ranks,
     from_leader,
     line_of,
     progress,
@@ -25,25 +25,25 @@ from dra_driver.util.text import printable
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 SILENCE_SECONDS = 45.0
-"""Without a sign of life the leader's node may be lost; try again. Several times the leader's pulse."""
+"""Without a sign of life for so long, the leader's node may be lost: reconnect. Several times the leader's pulse."""
 CLOSING_SECONDS = 2.0
 
 
 class _RefusedError(GroupError):
-    """By the leader, so asking again is of no use."""
+    """The leader refused, so retrying is of no use."""
 
 
 async def follow(
-    own: Hello, leader: tuple[str, int], within: float, keep: Callable[[Table], None], say: Callable[[str], None]
+    own: Hello, leader: tuple[str, int], within: float, keep: Callable[[RankTable], None], say: Callable[[str], None]
 ) -> None:
-    """Report to the leader and keep the place that comes back.
+    """Report to the leader and store the rank that comes back.
 
     Args:
-        own: what this member says of itself.
+        own: this member's Hello.
         leader: host and port.
-        within: seconds for all of it. The leader may come late, restart, or have no DNS name yet.
-        keep: called with the complete group before it is confirmed; called again if the confirmation was lost.
-        say: gets a line for people now and then.
+        within: seconds for everything. The leader may come late, restart, or have no DNS name yet.
+        keep: called with the complete group before it is confirmed, and again if the confirmation was lost.
+        say: called with progress messages.
 
     Raises:
         GroupError: the leader refused, or the time is over.
@@ -58,7 +58,7 @@ async def follow(
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
         raise GroupError(
-            f"{within:g} s are over without a place from the leader {leader[0]}:{leader[1]}: {attempts.last}",
+            f"{within:g} s have passed without a rank from the leader {leader[0]}:{leader[1]}: {attempts.last}",
             consequence="the group cannot start",
             remedy="see the log of the leader's init container",
         ) from None
@@ -66,7 +66,7 @@ async def follow(
 
 class _Attempts:
     def __init__(
-        self, own: Hello, leader: tuple[str, int], keep: Callable[[Table], None], say: Callable[[str], None]
+        self, own: Hello, leader: tuple[str, int], keep: Callable[[RankTable], None], say: Callable[[str], None]
     ) -> None:
         self._own = own
         self._leader = leader
@@ -75,11 +75,11 @@ class _Attempts:
         self.last = "it was never reached"
 
     async def once(self) -> bool:
-        """Whether the place is kept; False when it is worth trying again."""
+        """Whether the rank is stored; False if a retry is worthwhile."""
         host, port = self._leader
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(host, port, limit=ANSWER_LIMIT)
+                reader, writer = await asyncio.open_connection(host, port, limit=MAX_ANSWER_BYTES)
         except OSError as error:
             self._tell(f"the leader {host}:{port} cannot be reached yet: {str(error) or 'no answer'}")
             return False
@@ -98,7 +98,7 @@ class _Attempts:
         finally:
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Table:
+    async def _answer(self, reader: asyncio.StreamReader) -> RankTable:
         while True:
             async with asyncio.timeout(SILENCE_SECONDS):
                 line = await reader.readline()
@@ -107,17 +107,17 @@ class _Attempts:
             answer = from_leader(line)
             if isinstance(answer, Refused):
                 raise _RefusedError(printable(answer.reason))
-            if isinstance(answer, Placed):
+            if isinstance(answer, Ranks):
                 return self._checked(answer)
             self._progress(answer)
 
     def _progress(self, answer: Progress) -> None:
         self._tell(progress(answer.size, answer.missing))
 
-    def _checked(self, answer: Placed) -> Table:
+    def _checked(self, answer: Ranks) -> RankTable:
         if self._own.member not in answer.members:
             raise GroupError("its table lacks this member")
-        return arrange(answer.members, self._own.size, self._own.nodes)
+        return assign_ranks(answer.members, self._own.size, self._own.nodes)
 
     def _tell(self, text: str) -> None:
         if text != self.last:
@@ -126,7 +126,7 @@ class _Attempts:
 
 
 async def _confirm(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The leader closes the connection when it has read it; a leader that is gone by then waits for nothing."""
+    """The leader closes the connection once it has read this; a leader that is gone by then waits for nothing."""
     with contextlib.suppress(OSError, ValueError):
         writer.write(line_of(Confirmed()))
         await writer.drain()

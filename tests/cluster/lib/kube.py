@@ -14,8 +14,8 @@ import yaml
 from lab.cluster import ClusterAccess
 from lab.errors import LabError
 
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 
 Object = dict[str, Any]
 T = TypeVar("T")

@@ -8,7 +8,7 @@ webhooks on Kubernetes 1.36 and 1.37, and is applied here to real pods, from an 
 - workers once the leader has a node (with exclusive topology), at once (without), or once the leader is Ready
   (``startupPolicy: LeaderReady``); a node selector binds them to the value of the label on the leader's node;
 - ``RecreateGroupOnPodRestart``: when a worker is deleted or fails, or a container of any pod was restarted, the leader
-  is deleted in the foreground, and everything is made anew once the whole group is gone;
+  is deleted in the foreground, and everything is recreated once the whole group is gone;
 - a leader that was deleted takes its workers along in the background; a new one is made as soon as the name is free;
 - fewer replicas, and deletion: leaders are deleted with their grace period, workers once their leader is gone.
 
@@ -27,8 +27,8 @@ from typing import Literal, Self
 
 import yaml
 
+from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import Transport
 from dra_driver.util.errors import DriverError
 from tests.builders.leaderworkerset import (
     GROUP_INDEX,
@@ -254,7 +254,7 @@ def _owner(pod: Object) -> str:
 
 
 def _failed(leader: Object, workers: Pods, made: set[str]) -> str:
-    """Name of a pod because of which the group is made anew; "" when all is well."""
+    """Name of a pod because of which the group is recreated; "" when all is well."""
     for name, pod in workers.items():
         if "deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in {"Failed", "Succeeded"}:
             return name

@@ -18,7 +18,7 @@ from typing import Self
 
 from lab.cluster import Cluster
 
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.client import Transport
 from dra_driver.util.errors import DriverError
 from tests.cluster.lib.installation import DAEMONSET, NAMESPACE, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dra_driver.kube.client import JSON, Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.transport import JSON, Transport
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.cluster.lib.kube import Kube, Object, eventually
@@ -84,7 +84,7 @@ class LightNodes:
         self._fault: Exception | None = None
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="light-node")
         self.failures: list[str] = []
-        """Why claims could not be prepared or unprepared; it is tried again, as kubelet does."""
+        """Why claims could not be prepared or unprepared; it is retried, as kubelet does."""
 
     def __enter__(self) -> Self:
         try:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import yaml
-from kubernetes.client import Configuration
 
-from dra_driver.kube.transport import Transport
+from dra_driver.kube.client import RestConfig, Transport
 from tests.doubles.apiserver.http import Fault, HttpServer, Request
 from tests.doubles.apiserver.store import Object, Store
 
@@ -104,7 +103,7 @@ class ApiServer:
 
     def transport(self, **configuration: Any) -> Transport:
         """A client for this server."""
-        return Transport(Configuration(host=self.url, **configuration), user_agent="test")
+        return Transport(RestConfig(server=self.url, **configuration), user_agent="test")
 
     # Content
 

@@ -1,0 +1,90 @@
+"""Compiling a selector and asking it about devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dra_driver.cel.checker import check
+from dra_driver.cel.compiler import Compiler
+from dra_driver.cel.cost import estimate
+from dra_driver.cel.device import CelDevice
+from dra_driver.cel.errors import CelError, EvaluationError, InternalError, Position, UnsupportedError
+from dra_driver.cel.libraries import BEFORE_1_37
+from dra_driver.cel.parse import parse, require_installed
+from dra_driver.cel.releases import NEWEST, KubernetesRelease, release_of
+from dra_driver.cel.types import ANY, BOOL, text_of
+from dra_driver.cel.values import type_name
+
+MAX_BYTES = 10 << 10
+"""Length of a selector (limit of the API)."""
+MAX_COST = 1_000_000
+"""Estimated cost of a selector (limit of the API)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A compiled selector; it can be used from several threads at once.
+
+    ``cost`` is the highest cost that Kubernetes estimates for it.
+    """
+
+    expression: str
+    cost: int
+    _code: Callable[[list[Any]], Any]
+    _width: int
+
+    def matches(self, device: CelDevice) -> bool:
+        """Whether the selector takes the device; CelError (runtime) when Kubernetes fails on it."""
+        value = self.evaluate(device)
+        if value is True or value is False:
+            return value
+        raise CelError("runtime", f"CEL result of type {type_name(value)} could not be converted to bool")
+
+    def evaluate(self, device: CelDevice) -> object:
+        """The value that the expression has for the device; CelError (runtime) when it has none."""
+        frame = [device, *(None,) * (self._width - 1)] if self._width > 1 else [device]
+        try:
+            return self._code(frame)
+        except (EvaluationError, InternalError) as error:
+            raise CelError("runtime", str(error)) from None
+        except RecursionError:
+            raise UnsupportedError("runtime", "the expression nests too deeply to be simulated") from None
+
+
+@lru_cache(maxsize=1024)
+def compile(expression: str, release: KubernetesRelease = NEWEST) -> Program:  # noqa: A001 # the usual word
+    """Compile a selector as the API server would when a claim or class with it is created.
+
+    CelError (compile) says why it would be refused; ``position`` is where, when one place is to blame.
+    """
+    if len(expression.encode(errors="surrogatepass")) > MAX_BYTES:
+        raise CelError("compile", f"the expression is longer than {MAX_BYTES} bytes")
+    try:
+        node = parse(expression, before_1_37=release.kubernetes == "1.36")
+        checked = check(node)
+        kind = checked.types[node]
+        if kind not in (BOOL, ANY):
+            raise CelError("compile", f"must evaluate to bool or the unknown type, not {text_of(kind)}", Position(1, 1))
+        compiler = Compiler(checked, BEFORE_1_37 if release.kubernetes == "1.36" else {})
+        code = compiler.code(node)
+        cost = estimate(node, checked)
+    except RecursionError:
+        raise UnsupportedError("compile", "the expression nests too deeply to be simulated", Position(1, 1)) from None
+    if cost > MAX_COST:
+        raise CelError(
+            "compile", f"too complex: the estimated cost of {cost} exceeds the limit of {MAX_COST}", Position(1, 1)
+        )
+    return Program(expression, cost, code, compiler.width)
+
+
+def compile_for(release: str) -> Callable[[str], Program]:
+    """``compile`` as this release has it.
+
+    DriverError for a release that is not known, and where the packages are missing that read expressions.
+    """
+    known = release_of(release)
+    require_installed()
+    return lambda expression: compile(expression, known)

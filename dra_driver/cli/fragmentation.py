@@ -1,0 +1,155 @@
+"""``dra-driver fragmentation``: pods that come and go over a cluster, under one or several policies."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from dra_driver.cli.clusterinput import add_node_arguments, add_output_arguments
+from dra_driver.cli.errors import UsageError
+from dra_driver.util.errors import DriverError
+
+if TYPE_CHECKING:
+    from dra_driver.manifests import Manifests
+    from dra_driver.simulator.fragmentation import Workload
+    from dra_driver.simulator.fragmentation.report import Report
+
+EXAMPLES: Final = """\
+examples:
+  dra-driver fragmentation examples/workloads/mixed.yaml
+  dra-driver fragmentation examples/workloads/mixed.yaml --seed 1-8 --policy all
+  dra-driver fragmentation examples/workloads/notebooks.yaml --node trn2.48xlarge=8 -o svg > picture.svg
+"""
+POLICY_NAMES = (
+    "lowest-id",
+    "broken-sets-first",
+    "lowest-id-spread",
+    "broken-sets-first-spread",
+    "lowest-id-packed",
+    "broken-sets-first-packed",
+    "lowest-id-fitting",
+    "broken-sets-first-fitting",
+)
+"""Those of ``simulator.fragmentation``, which would cost ``--help`` a tenth of a second."""
+MOST_SEEDS = 100
+MOST_SEED = 2**53
+"""Programs that read JSON take larger numbers for others."""
+
+_SEEDS = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?", re.ASCII)
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "fragmentation",
+        description="Simulate the stream of pods in a file on emulated nodes, and show how full the cluster gets, which\n"
+        "pods are refused and how many connected sets remain unbroken, under one or more orders in which\n"
+        "devices and nodes are tried. Exit status 0: done, 2: invalid input.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("workload", metavar="FILE", help="the stream of pods (docs/placement.md); - is stdin")
+    add_stream_arguments(parser)
+    add_node_arguments(parser, "nodes (default: those of the file)")
+    add_output_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def add_stream_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, hidden: bool = False) -> None:
+    """Which streams of pods are simulated, and in which order devices are tried for them."""
+    seed = "seed of the stream, or several, such as 1-8 (default: 1)"
+    policy = f"order of devices and nodes (repeatable): {', '.join(POLICY_NAMES)}, all (default: {POLICY_NAMES[0]})"
+    parser.add_argument("--seed", metavar="N", help=argparse.SUPPRESS if hidden else seed)
+    parser.add_argument("--policy", action="append", metavar="NAME", help=argparse.SUPPRESS if hidden else policy)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what became of the pods, as text, JSON, YAML or SVG; UsageError for arguments that cannot be used."""
+    seeds, policies = parse_seeds(args.seed or "1"), parse_policies(args.policy)
+    try:
+        found = report(args, seeds, policies)
+    except UsageError:
+        raise
+    except DriverError as error:
+        raise UsageError(str(error)) from error
+    print_report(found, args.output)
+    return 0
+
+
+def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[str]) -> Report:
+    """Run the workload of a file for each policy and seed; DriverError for what cannot be simulated."""
+    from dra_driver.cel import RELEASES
+    from dra_driver.cli.clusterinput import MOST_BYTES, emulated_nodes
+    from dra_driver.cli.objectfile import read_text
+    from dra_driver.cli.progress import Progress
+    from dra_driver.simulator.cluster import cluster_of
+    from dra_driver.simulator.fragmentation import POLICIES, read_workload, simulate, sites
+    from dra_driver.simulator.fragmentation.report import Report
+
+    release = args.kubernetes or RELEASES[-1]
+    stream = read_workload(args.workload, read_text(args.workload, MOST_BYTES), release)
+    manifests = emulated_nodes(args) if args.node else _nodes_of_file(args, stream)
+    world, views = cluster_of(manifests, release)
+    where = sites(views, manifests.slices)
+    jobs = [(name, seed) for name in policies for seed in seeds]
+    with Progress("simulating") as progress:
+        runs = [
+            simulate(stream, where, world, POLICIES[name], seed, _share_of(place, len(jobs), progress))
+            for place, (name, seed) in enumerate(jobs)
+        ]
+    return Report(args.workload, stream, len(where), sum(len(site.devices) for site in where), tuple(runs))
+
+
+def _nodes_of_file(args: argparse.Namespace, stream: Workload) -> Manifests:
+    from dra_driver.cli.clusterinput import emulated_nodes
+
+    if not stream.nodes:
+        raise UsageError(f"{args.workload}: nodes is missing", remedy="write nodes: {trn2.48xlarge: 4}, or give --node")
+    args.node = [f"{name}={count}" for name, count in stream.nodes.items()]
+    try:
+        return emulated_nodes(args)
+    except UsageError as error:
+        raise UsageError(f"{args.workload}: nodes: {error}") from error
+
+
+def _share_of(place: int, jobs: int, progress: Callable[[int, int], None]) -> Callable[[float], None]:
+    """Tells the progress of one job as that of all of them, in per mille."""
+    return lambda share: progress(int(1000 * (place + share)), 1000 * jobs)
+
+
+def print_report(found: Report, output: str) -> None:
+    """Print it in the form that ``-o`` names."""
+    from dra_driver.cli.slices import print_object
+    from dra_driver.simulator.fragmentation.report import document, svg, text
+
+    if output == "svg":
+        print(svg(found), end="")
+    elif output in ("json", "yaml"):
+        print_object(document(found), output)
+    else:
+        print(text(found))
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``3`` or ``1-8``; UsageError for anything else."""
+    match = _SEEDS.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--seed cannot be read: {text[:24]!r}", remedy="give a number, or a range such as 1-8")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not first <= last < first + MOST_SEEDS or last > MOST_SEED:
+        raise UsageError(f"--seed {text}: 1 to {MOST_SEEDS} ascending seeds up to {MOST_SEED} are possible")
+    return tuple(range(first, last + 1))
+
+
+def parse_policies(names: Sequence[str] | None) -> tuple[str, ...]:
+    """The policies of that name, each once, in the order given; UsageError for an unknown one."""
+    wanted: list[str] = []
+    for name in names or POLICY_NAMES[:1]:
+        if name not in (*POLICY_NAMES, "all"):
+            raise UsageError(
+                f"--policy {name[:60]!r} is not known", remedy=f"give one of {', '.join(POLICY_NAMES)}, all"
+            )
+        wanted += POLICY_NAMES if name == "all" else [name]
+    return tuple(dict.fromkeys(wanted))

@@ -1,0 +1,391 @@
+"""Typed calls: ``Collection`` for the objects of any kind, ``ResourceApi`` for those of a DRA driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from dra_driver.kube.client import JSON, READ_TIMEOUT, Query, Response, Stream, Transport
+from dra_driver.kube.errors import ApiError, Status, refusal
+from dra_driver.kube.types import (
+    NODES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    ListMeta,
+    Node,
+    ObjectList,
+    RawEvent,
+    Resource,
+    ResourceClaim,
+    ResourceSlice,
+    ServerVersion,
+    decode,
+    missing_fields,
+)
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+WATCH_GRACE: Final = 30.0
+"""Seconds after its agreed end that a watch without a byte counts as lost."""
+APPLY: Final = "application/apply-patch+yaml"
+"""Server-side apply; JSON is YAML."""
+MERGE_PATCH: Final = "application/merge-patch+json"
+PAGE: Final = 500
+"""Objects in one answer of a list."""
+MAX_OBJECTS: Final = 200_000
+"""Objects that a list may have; memory is bounded by it. Kubernetes is made for 150,000 pods in a cluster."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent(Generic[T]):
+    """``object`` is None for bookmarks."""
+
+    type: str
+    resource_version: str
+    object: T | None
+
+
+class _Meta(msgspec.Struct):
+    metadata: ListMeta
+
+
+class Watch(Generic[T]):
+    """Events of one watch. Iterate in one thread; ``abort`` from any."""
+
+    def __init__(self, stream: Stream, path: str, read: Callable[[msgspec.Raw], T]) -> None:
+        self._stream = stream
+        self._path = path
+        self._read = read
+
+    def abort(self) -> None:
+        """End the iteration at once."""
+        self._stream.abort()
+
+    def __iter__(self) -> Iterator[WatchEvent[T]]:
+        """Events; ends when the server ends the watch. ApiError for an error event (410: list again)."""
+        for line in self._stream:
+            event: RawEvent = decode(line, RawEvent, "a watch event")
+            if event.type == "ERROR":
+                status: Status = decode(event.object, Status, "a watch error")
+                raise refusal("WATCH", self._path, status.code or 500, bytes(event.object))
+            meta: _Meta = decode(event.object, _Meta, "a watch event")
+            is_bookmark = event.type == "BOOKMARK"
+            yield WatchEvent(
+                event.type, meta.metadata.resource_version, None if is_bookmark else self._read(event.object)
+            )
+
+
+class ServedVersion:
+    """Which API version of some kinds the server is known to serve. Kinds of one group may share it. Thread-safe.
+
+    A path that is not served makes a call try the other versions, newest first. A list starts from the newest in any
+    case, so an upgraded server is noticed.
+    """
+
+    def __init__(self, versions: tuple[str, ...]) -> None:
+        self._versions = versions
+        self.known = versions[0]
+
+    def call(self, send: Callable[[str], U], *, newest_first: bool = False) -> U:
+        """Send in the first version that is served; a 404 about an object is the call's own answer."""
+        first = self._versions[0] if newest_first else self.known
+        for version in (first, *(version for version in self._versions if version != first)):
+            try:
+                answer = send(version)
+            except ApiError as error:
+                if error.status != 404 or error.object_missing or len(self._versions) == 1:
+                    self._remember(version, served=error.status > 0 and error.object_missing)
+                    raise
+                continue
+            self._remember(version, served=True)
+            return answer
+        raise ApiError(
+            f"the API server serves none of {', '.join(self._versions)}",
+            status=404,
+            reason="NotServed",
+            consequence="no device can be published or prepared",
+            remedy="use Kubernetes 1.34 or later, or enable the API with --runtime-config on older ones",
+        )
+
+    def _remember(self, version: str, *, served: bool) -> None:
+        if served and version != self.known:
+            log.info("the API server serves %s; using it instead of %s", version, self.known)
+            self.known = version
+
+
+class Collection(Generic[T]):
+    """The objects of one kind, or those that ``query`` selects. Thread-safe. Every call raises ApiError.
+
+    Args:
+        transport: the API server.
+        resource: what kind of objects.
+        query: selectors for list and watch.
+        timeout: seconds without a byte before a request is given up.
+        served: the API version, where it is shared with others.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        resource: Resource[T],
+        query: Query = (),
+        timeout: float = READ_TIMEOUT,
+        served: ServedVersion | None = None,
+    ) -> None:
+        self._transport = transport
+        self._resource = resource
+        self._query = tuple(query)
+        self._timeout = timeout
+        self._served = served or ServedVersion(resource.versions)
+
+    @property
+    def version(self) -> str:
+        """The API version in use, such as ``resource.k8s.io/v1``."""
+        return self._served.known
+
+    def list_all(self) -> tuple[list[T], str]:
+        """All of them in pages, as stored now, and the resource version to watch from."""
+        return self._served.call(self._pages, newest_first=True)
+
+    @contextmanager
+    def watch(self, resource_version: str, seconds: float) -> Iterator[Watch[T]]:
+        """Changes since ``resource_version``, for that long."""
+        version = self.version
+        path = _path(version, self._resource.plural)
+        query = [
+            *self._query,
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", resource_version),
+            ("timeoutSeconds", str(max(1, int(seconds)))),
+        ]
+        with self._transport.stream(path, query=query, timeout=seconds + WATCH_GRACE) as stream:
+            yield Watch(stream, path, lambda item: self._decode(item, version))
+
+    def get(self, namespace: str, name: str, *, timeout: float | None = None) -> T:
+        """One object as stored now; connecting and the answer may take ``timeout`` seconds each."""
+        return self._read(self._request("GET", namespace, name, timeout=timeout))
+
+    def create(self, namespace: str, document: T) -> T:
+        """Create an object (409 when there is one of that name)."""
+        return self._read(self._request("POST", namespace, "", lambda version: self._encode(document, version)))
+
+    def replace(self, namespace: str, name: str, document: T) -> T:
+        """Replace an object; with ``metadata.resourceVersion`` only that state of it (else 409)."""
+        return self._read(self._request("PUT", namespace, name, lambda version: self._encode(document, version)))
+
+    def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> T:
+        """Merge a change into an object; UID and resource version in its ``metadata`` are preconditions (else 409)."""
+        return self._read(self._request("PATCH", namespace, name, lambda _: dict(change), MERGE_PATCH))
+
+    def apply(self, namespace: str, name: str, fields: Mapping[str, Any], manager: str) -> T:
+        """Make these the fields that ``manager`` has in an object, whoever had them before (server-side apply)."""
+        kind, query = self._resource.kind, (("fieldManager", manager), ("force", "true"))
+
+        def body(version: str) -> JsonObject:
+            return {"apiVersion": version, "kind": kind, **fields}
+
+        return self._read(self._request("PATCH", namespace, name, body, APPLY, query))
+
+    def delete(
+        self, namespace: str, name: str, uid: str, resource_version: str = "", *, foreground: bool = False
+    ) -> None:
+        """Delete an object if it has that UID, and that version where one is given (else 409).
+
+        In the foreground it goes after all that it owns.
+        """
+        preconditions = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        body |= {"propagationPolicy": "Foreground"} if foreground else {}
+        self._request("DELETE", namespace, name, lambda _: body)
+
+    def _pages(self, version: str) -> tuple[list[T], str]:
+        """All pages. The first page's resource version is the one to watch from."""
+        path = _path(version, self._resource.plural)
+        convert = self._resource.from_version
+        kind: Any = self._resource.struct if convert is None else JsonObject
+        what = f"a list of {self._resource.plural}"
+        items: list[T] = []
+        first, more = "", ""
+        while True:
+            query = [*self._query, ("limit", str(PAGE)), *([("continue", more)] if more else ())]
+            answer = self._transport.request("GET", path, query=query, timeout=self._timeout)
+            page = decode(answer.body, ObjectList[kind], what)
+            found = page.items or ()
+            items += found if convert is None else (convert(item, _short(version)) for item in found)
+            first = first or page.metadata.resource_version
+            more = page.metadata.continue_
+            if not more:
+                return items, first
+            if len(items) >= MAX_OBJECTS:
+                raise ApiError(
+                    f"the API server has more than {MAX_OBJECTS} {self._resource.plural}",
+                    consequence="they are not followed",
+                    remedy="please report this with the size of your cluster",
+                )
+
+    def _request(
+        self,
+        method: str,
+        namespace: str,
+        name: str,
+        body: Callable[[str], object] | None = None,
+        content_type: str = JSON,
+        query: Query = (),
+        timeout: float | None = None,
+    ) -> tuple[str, Response]:
+        """Send in the version that is served; that version, and the answer. ``body`` gives it for a version."""
+
+        def send(version: str) -> tuple[str, Response]:
+            return version, self._transport.request(
+                method,
+                _path(version, self._resource.plural, namespace, name),
+                query=query,
+                body=body(version) if body else None,
+                content_type=content_type,
+                timeout=timeout or self._timeout,
+            )
+
+        return self._served.call(send)
+
+    def _read(self, answered: tuple[str, Response]) -> T:
+        """The object that came back."""
+        version, answer = answered
+        return self._decode(answer.body, version)
+
+    def _decode(self, body: bytes | msgspec.Raw, version: str) -> T:
+        convert, what = self._resource.from_version, f"an object of kind {self._resource.kind}"
+        if convert is not None:
+            return convert(decode(body, JsonObject, what), _short(version))
+        found: T = decode(body, self._resource.struct, what)
+        return found
+
+    def _encode(self, document: T, version: str) -> JsonObject:
+        convert = self._resource.to_version
+        fields = msgspec.to_builtins(document) if convert is None else convert(document, _short(version))
+        return {"apiVersion": version, "kind": self._resource.kind, **fields}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[T]):
+    """What the server stored. ``dropped`` names the fields that were sent and did not come back equal."""
+
+    object: T
+    dropped: tuple[str, ...]
+
+
+class ResourceApi:
+    """Calls of a DRA driver: claims, its slices, its Node. Thread-safe. Every call raises ApiError."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._served = ServedVersion(RESOURCE_CLAIMS.versions)
+        self._claims = Collection(transport, RESOURCE_CLAIMS, served=self._served)
+        self._slices = Collection(transport, RESOURCE_SLICES, served=self._served)
+        self._nodes = Collection(transport, NODES)
+
+    @property
+    def version(self) -> str:
+        """Version of ``resource.k8s.io`` that the server is known to serve, such as ``v1``."""
+        return _short(self._served.known)
+
+    def server_version(self) -> ServerVersion:
+        """What the API server says it is."""
+        body = self._transport.request("GET", "/version").body
+        version: ServerVersion = decode(body, ServerVersion, "its version")
+        return version
+
+    # Claims
+
+    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ResourceClaim:
+        """One claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
+        return self._claims.get(namespace, name, timeout=timeout)
+
+    def list_claims(self) -> list[ResourceClaim]:
+        """All claims of the cluster, in pages."""
+        return self._claims.list_all()[0]
+
+    # Slices
+
+    def list_slices(self, driver: str, node: str) -> tuple[list[ResourceSlice], str]:
+        """The driver's slices of one node, and the resource version to watch from."""
+        return self._slices_of(driver, node).list_all()
+
+    def list_all_slices(self) -> list[ResourceSlice]:
+        """The slices of all drivers and nodes, in pages."""
+        return self._slices.list_all()[0]
+
+    def watch_slices(
+        self, driver: str, node: str, resource_version: str, seconds: float
+    ) -> AbstractContextManager[Watch[ResourceSlice]]:
+        """Changes of the driver's slices of one node since ``resource_version``, for that long."""
+        return self._slices_of(driver, node).watch(resource_version, seconds)
+
+    def create_slice(self, desired: ResourceSlice) -> Stored[ResourceSlice]:
+        """Create a slice."""
+        return _stored(desired, self._slices.create("", desired))
+
+    def update_slice(self, desired: ResourceSlice) -> Stored[ResourceSlice]:
+        """Replace a slice; ``metadata`` must carry its name, UID and resource version (409 when it has changed)."""
+        return _stored(desired, self._slices.replace("", desired.metadata.name, desired))
+
+    def delete_slice(self, existing: ResourceSlice) -> None:
+        """Delete exactly this state of a slice (409 when it has changed, 404 when it is gone)."""
+        meta = existing.metadata
+        self._slices.delete("", meta.name, meta.uid, meta.resource_version)
+
+    # Nodes
+
+    def get_node(self, name: str, *, timeout: float = READ_TIMEOUT) -> Node:
+        """One Node as stored now."""
+        return self._nodes.get("", name, timeout=timeout)
+
+    def list_nodes(self, name: str) -> tuple[list[Node], str]:
+        """The Node of that name as a list of one or none, and the resource version to watch from."""
+        return self._nodes_of(name).list_all()
+
+    def watch_nodes(self, name: str, resource_version: str, seconds: float) -> AbstractContextManager[Watch[Node]]:
+        """Changes of the Node of that name since ``resource_version``, for that long."""
+        return self._nodes_of(name).watch(resource_version, seconds)
+
+    def apply_node_labels(self, node: Node, labels: Mapping[str, str], manager: str) -> Node:
+        """Make these the labels that ``manager`` has on the Node, whoever had them before; gives the Node as stored.
+
+        A Node of that name with another UID is not touched (409).
+        """
+        name = node.metadata.name
+        metadata = {"name": name, "uid": node.metadata.uid, "labels": dict(labels)}
+        return self._nodes.apply("", name, {"metadata": metadata}, manager)
+
+    def _slices_of(self, driver: str, node: str) -> Collection[ResourceSlice]:
+        selector = ("fieldSelector", f"spec.driver={driver},spec.nodeName={node}")
+        return Collection(self._transport, RESOURCE_SLICES, [selector], served=self._served)
+
+    def _nodes_of(self, name: str) -> Collection[Node]:
+        return Collection(self._transport, NODES, [("fieldSelector", f"metadata.name={name}")])
+
+
+def _stored(sent: ResourceSlice, stored: ResourceSlice) -> Stored[ResourceSlice]:
+    return Stored(stored, missing_fields(msgspec.to_builtins(sent.spec), msgspec.to_builtins(stored.spec)))
+
+
+def _short(version: str) -> str:
+    """The version without its group."""
+    return version.rpartition("/")[2]
+
+
+def _path(version: str, plural: str, namespace: str = "", name: str = "") -> str:
+    parts = ["/apis" if "/" in version else "/api", version]
+    parts += ["namespaces", quote(namespace, safe="")] if namespace else []
+    parts += [plural, *([quote(name, safe="")] if name else [])]
+    return "/".join(parts)

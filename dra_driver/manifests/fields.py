@@ -1,0 +1,270 @@
+"""Which fields are legal: those of the structs, and those of ``UNREAD``, which decide nothing here.
+
+A field that is neither is an error, as it is for ``kubectl apply``; null is the same as nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from dra_driver.kube.types import ObjectMeta
+from dra_driver.manifests import objects, workloads
+from dra_driver.manifests.documents import Origin, written
+
+Json = dict[str, Any]
+
+DRA: Final = "resource.k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of object; the newest of its API versions comes first."""
+
+    name: str
+    group: str
+    versions: tuple[str, ...]
+    struct: type
+    namespaced: bool = True
+
+
+KINDS: Final[Mapping[tuple[str, str], Kind]] = {
+    (kind.group, kind.name): kind
+    for kind in (
+        Kind("Node", "", ("v1",), workloads.Node, namespaced=False),
+        Kind("Pod", "", ("v1",), workloads.Pod),
+        Kind("Deployment", "apps", ("v1",), workloads.Deployment),
+        Kind("ReplicaSet", "apps", ("v1",), workloads.ReplicaSet),
+        Kind("StatefulSet", "apps", ("v1",), workloads.StatefulSet),
+        Kind("Job", "batch", ("v1",), workloads.Job),
+        Kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", ("v1",), workloads.LeaderWorkerSet),
+        Kind("ResourceSlice", DRA, ("v1", "v1beta2", "v1beta1"), objects.ResourceSlice, namespaced=False),
+        Kind("DeviceTaintRule", DRA, ("v1", "v1beta2", "v1alpha3"), objects.DeviceTaintRule, namespaced=False),
+        Kind("DeviceClass", DRA, ("v1", "v1beta2", "v1beta1"), objects.DeviceClass, namespaced=False),
+        Kind("ResourceClaim", DRA, ("v1", "v1beta2", "v1beta1"), objects.ResourceClaim),
+        Kind("ResourceClaimTemplate", DRA, ("v1", "v1beta2", "v1beta1"), workloads.ResourceClaimTemplate),
+    )
+}
+
+_BESIDE: Final[Mapping[str, str]] = {
+    "": "ConfigMap Endpoints LimitRange Namespace PersistentVolume PersistentVolumeClaim ResourceQuota Secret Service "
+    "ServiceAccount Event",
+    "apps": "ControllerRevision",
+    "autoscaling": "HorizontalPodAutoscaler",
+    "admissionregistration.k8s.io": "ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding "
+    "ValidatingWebhookConfiguration MutatingWebhookConfiguration",
+    "apiextensions.k8s.io": "CustomResourceDefinition",
+    "coordination.k8s.io": "Lease",
+    "discovery.k8s.io": "EndpointSlice",
+    "networking.k8s.io": "Ingress IngressClass NetworkPolicy",
+    "node.k8s.io": "RuntimeClass",
+    "policy": "PodDisruptionBudget",
+    "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
+    "scheduling.k8s.io": "PriorityClass",
+    "storage.k8s.io": "StorageClass CSIDriver CSINode VolumeAttributesClass",
+}
+BESIDE: Final = frozenset((group, name) for group, names in _BESIDE.items() for name in names.split())
+"""Kinds that users keep in the same files; none of them takes devices. They are listed as not considered."""
+
+
+def upgraded(value: Json, kind: Kind, version: str) -> Json:
+    """An object of ``v1beta1`` in the shape of ``v1``; odd shapes pass through, decoding says what is wrong."""
+    if kind.group != DRA or version != "v1beta1":
+        return value
+    spec = value.get("spec")
+    if not isinstance(spec, dict):
+        return value
+    if kind.struct is objects.ResourceSlice:
+        return {**value, "spec": _each(spec, "devices", _flat)}
+    if kind.struct is objects.ResourceClaim:
+        return {**value, "spec": _requests(spec)}
+    if kind.struct is workloads.ResourceClaimTemplate and isinstance(spec.get("spec"), dict):
+        return {**value, "spec": {**spec, "spec": _requests(spec["spec"])}}
+    return value
+
+
+def _each(holder: Json, name: str, change: Any) -> Json:
+    items = holder.get(name)
+    if not isinstance(items, list):
+        return holder
+    return {**holder, name: [change(item) if isinstance(item, dict) else item for item in items]}
+
+
+def _flat(device: Json) -> Json:
+    """Attributes and capacity were below ``basic``."""
+    basic = device.get("basic")
+    return (
+        {**{key: item for key, item in device.items() if key != "basic"}, **basic}
+        if isinstance(basic, dict)
+        else device
+    )
+
+
+def _requests(spec: Json) -> Json:
+    devices = spec.get("devices")
+    return {**spec, "devices": _each(devices, "requests", _exact)} if isinstance(devices, dict) else spec
+
+
+def _exact(request: Json) -> Json:
+    """What is below ``exactly`` since v1beta2 was in the request itself."""
+    if "firstAvailable" in request or "exactly" in request:
+        return request
+    return {"name": request.get("name"), "exactly": {key: item for key, item in request.items() if key != "name"}}
+
+
+T = TypeVar("T")
+
+_REPLICAS: Final = "minReadySeconds selector"
+_DEPLOYMENT: Final = "paused progressDeadlineSeconds revisionHistoryLimit strategy"
+UNREAD: Final[Mapping[type, frozenset[str]]] = {
+    kind: frozenset(names.split())
+    for kind, names in {
+        ObjectMeta: "deletionGracePeriodSeconds generation managedFields selfLink",
+        workloads.Taint: "timeAdded",
+        workloads.Toleration: "tolerationSeconds",
+        workloads.NodeSpec: "configSource externalID podCIDR podCIDRs podPreemptionPolicy providerID",
+        workloads.Node: "apiVersion kind",
+        workloads.Container: "args command env envFrom imagePullPolicy lifecycle livenessProbe readinessProbe "
+        "resizePolicy restartPolicyRules securityContext startupProbe stdin stdinOnce "
+        "terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir",
+        workloads.PodSpec: "activeDeadlineSeconds automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks "
+        "ephemeralContainers evictionResponders hostAliases hostIPC hostNetwork hostPID hostUsers hostname "
+        "hostnameOverride imagePullSecrets os preemptionPolicy priority priorityClassName readinessGates restartPolicy "
+        "securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain "
+        "terminationGracePeriodSeconds",
+        workloads.Pod: "apiVersion kind",
+        workloads.ReplicaSpec: f"{_REPLICAS} {_DEPLOYMENT}",
+        workloads.StatefulSpec: f"{_REPLICAS} persistentVolumeClaimRetentionPolicy podManagementPolicy "
+        "revisionHistoryLimit serviceName updateStrategy volumeClaimTemplates",
+        workloads.JobSpec: "activeDeadlineSeconds backoffLimit backoffLimitPerIndex managedBy manualSelector "
+        "maxFailedIndexes podFailurePolicy podReplacementPolicy scheduling selector successPolicy "
+        "ttlSecondsAfterFinished",
+        workloads.LeaderWorkerSpec: "rolloutStrategy startupPolicy networkConfig",
+        workloads.LeaderWorkerTemplate: "restartPolicy resizePolicy subGroupPolicy volumeClaimTemplates "
+        "persistentVolumeClaimRetentionPolicy",
+        workloads.Deployment: "apiVersion kind status",
+        workloads.ReplicaSet: "apiVersion kind status",
+        workloads.StatefulSet: "apiVersion kind status",
+        workloads.Job: "apiVersion kind status",
+        workloads.LeaderWorkerSet: "apiVersion kind status",
+        workloads.ResourceClaimTemplate: "apiVersion kind",
+        objects.DeviceTaint: "timeAdded",
+        objects.Device: "nodeAllocatableResources",
+        objects.ResourceSliceSpec: "skipNodeOperations",
+        objects.ResourceSlice: "apiVersion kind",
+        objects.DeviceTaintRule: "apiVersion kind status",
+        objects.DeviceClass: "apiVersion kind status",
+        objects.AllocatedDevice: "skipNodeOperations",
+        objects.AllocationResult: "allocationTimestamp",
+        objects.ResourceClaim: "apiVersion kind",
+    }.items()
+}
+"""Struct to the legal fields of the API that it does not have."""
+
+_SERVERS_OWN: Final = (workloads.NodeStatus, workloads.NodeImage, workloads.PodStatus, objects.ResourceClaimStatus)
+"""What only Kubernetes writes, and each release more of it: unknown fields are left out there."""
+
+_PLACE: Final = re.compile(r"(.*) - at `(?:key in `)?\$([^`]*)`+", re.DOTALL)
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
+
+
+@dataclass(slots=True)
+class _Shape:
+    """What a value has to look like, as far as fields are concerned."""
+
+    fields: dict[str, _Shape] | None = None
+    unread: frozenset[str] = frozenset()
+    item: _Shape | None = None
+    """Of a list's items or an object's values."""
+    lenient: bool = False
+    known: list[str] = field(default_factory=list)
+    integer: bool = False
+    """Whether it is a whole number, which has 64 bits."""
+
+
+@cache
+def _shape_of_kind(kind: Hashable) -> _Shape:
+    return _shape_of(msgspec.inspect.type_info(kind))
+
+
+def _shape_of(info: Any) -> _Shape:
+    match info:
+        case msgspec.inspect.StructType():
+            fields = {entry.encode_name: _shape_of(entry.type) for entry in info.fields}
+            unread = UNREAD.get(info.cls, frozenset())
+            return _Shape(fields, unread, None, info.cls in _SERVERS_OWN, sorted({*fields, *unread}))
+        case msgspec.inspect.VarTupleType():
+            return _Shape(item=_shape_of(info.item_type))
+        case msgspec.inspect.DictType():
+            return _Shape(item=_shape_of(info.value_type))
+        case msgspec.inspect.UnionType():
+            shapes = [_shape_of(one) for one in info.types if not isinstance(one, msgspec.inspect.NoneType)]
+            if len(shapes) == 1:
+                return shapes[0]
+            return next((one for one in shapes if one.fields is not None or one.item is not None), _Shape())
+        case msgspec.inspect.IntType():
+            return _Shape(integer=True)
+        case _:
+            return _Shape()
+
+
+def convert(value: Any, kind: type[T], origin: Origin, unknown: dict[str, None] | None = None) -> T:
+    """The object at ``origin`` as a struct; ManifestError for a field that is unknown or of the wrong type.
+
+    With ``unknown``, fields that are unknown are left out and noted there.
+    """
+    tidier = _Tidier(origin, unknown)
+    try:
+        return msgspec.convert(tidier.tidied(value, _shape_of_kind(cast("Hashable", kind)), ()), kind)
+    except msgspec.ValidationError as error:
+        found = _PLACE.fullmatch(str(error))
+        if found is None:
+            raise origin.error((), str(error)) from error
+        path = tuple(int(place) if place else name for name, place in _STEP.findall(found[2]))
+        raise origin.error(path, found[1]) from error
+    except RecursionError:
+        raise origin.error((), "nested too deeply") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tidier:
+    origin: Origin
+    unknown: dict[str, None] | None
+
+    def tidied(self, value: Any, shape: _Shape, path: tuple[str | int, ...]) -> Any:
+        """The value without nulls and without fields that are read nowhere."""
+        if shape.fields is not None and isinstance(value, dict):
+            made = {}
+            for key, item in value.items():
+                inner = shape.fields.get(key)
+                if inner is None:
+                    if key not in shape.unread and not shape.lenient:
+                        self._note_unknown(key, shape, path)
+                elif item is not None:
+                    made[key] = self.tidied(item, inner, (*path, key))
+            return made
+        if shape.item is not None and isinstance(value, dict):
+            inner = shape.item
+            return {key: self.tidied(item, inner, (*path, key)) for key, item in value.items() if item is not None}
+        if shape.integer and isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise self.origin.error(path, f"{str(value)[:40]} has more than 64 bits")
+        if shape.item is not None and isinstance(value, list):
+            return [self.tidied(item, shape.item, (*path, place)) for place, item in enumerate(value)]
+        return value
+
+    def _note_unknown(self, key: object, shape: _Shape, path: tuple[str | int, ...]) -> None:
+        from difflib import get_close_matches
+
+        name = str(key)[:60]
+        if self.unknown is not None:
+            places = [step for step in (self.origin.subject.partition(" ")[0], *path, name) if isinstance(step, str)]
+            self.unknown[written(places)] = None
+            return
+        near = get_close_matches(name, shape.known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "correct or remove it"
+        raise self.origin.error((*path, name), "there is no such field", remedy=remedy)

@@ -1,0 +1,100 @@
+"""What names, labels and attributes have to look like: each check gives half a sentence, "" for what is right.
+
+Source: ``k8s.io/apimachinery/pkg/util/validation`` and ``pkg/apis/resource/validation`` of Kubernetes 1.37.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
+_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+_VERSION: Final = re.compile(
+    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)"
+    r"(-(0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
+    r"(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?",
+    re.ASCII,
+)
+_MAX_OF_SUBDOMAIN: Final = 253
+_MAX_OF_DRIVER: Final = 63
+_SHOWN: Final = 80
+
+
+@lru_cache(maxsize=4096)
+def label(name: str) -> str:
+    """Of a request, a container, a device, a counter, a namespace."""
+    if _LABEL.fullmatch(name):
+        return ""
+    return f"{shown(name)} is no name: lower-case letters, digits and -, at most 63, first and last no -"
+
+
+def subdomain(name: str) -> str:
+    """Of an object."""
+    if len(name) <= _MAX_OF_SUBDOMAIN and _SUBDOMAIN.fullmatch(name):
+        return ""
+    return (
+        f"{shown(name)} is no name: lower-case letters, digits, - and ., at most {_MAX_OF_SUBDOMAIN}, a letter or "
+        "digit first and last and beside each ."
+    )
+
+
+def driver(name: str) -> str:
+    """Of a driver, also as the domain of an attribute."""
+    if len(name) <= _MAX_OF_DRIVER and _SUBDOMAIN.fullmatch(name.lower()):
+        return ""
+    return f"{shown(name)} is no name of a driver, such as neuron.aws.com, of at most {_MAX_OF_DRIVER} characters"
+
+
+def pool(name: str) -> str:
+    """Of a pool: names of objects, separated by slashes."""
+    if len(name) <= _MAX_OF_SUBDOMAIN and not any(subdomain(part) for part in name.split("/")):
+        return ""
+    return f"{shown(name)} is no name of a pool"
+
+
+@lru_cache(maxsize=4096)
+def attribute(name: str) -> str:
+    """Of an attribute or a capacity, with or without a domain."""
+    parts = name.split("/")
+    # More than one slash is accepted as it is.
+    if len(parts) > 2 or (_IDENTIFIER.fullmatch(parts[-1]) and (len(parts) == 1 or not driver(parts[0]))):
+        return ""
+    return f"{shown(name)} is no name of an attribute, such as deviceId or neuron.aws.com/deviceId"
+
+
+def full_attribute(name: str) -> str:
+    """Of an attribute with its domain."""
+    # Domains of attributes in slices may have capitals, here not.
+    if "/" in name and not attribute(name) and not subdomain(name.partition("/")[0]):
+        return ""
+    return f"{shown(name)} is no full name of an attribute, such as resource.aws.com/devicegroup4_id"
+
+
+def label_key(key: str) -> str:
+    """Of a label, an annotation, a taint."""
+    prefix, slash, name = key.rpartition("/")
+    if _LABEL_NAME.fullmatch(name) and (not slash or not subdomain(prefix)):
+        return ""
+    return f"{shown(key)} is no key of a label, such as example.com/name"
+
+
+def label_value(value: str) -> str:
+    """Of a label or a taint; it may be empty."""
+    if not value or _LABEL_NAME.fullmatch(value):
+        return ""
+    return f"{shown(value)} is no value of a label: letters, digits, -, _ and ., at most 63"
+
+
+@lru_cache(maxsize=4096)
+def version(text: str) -> str:
+    """A semantic version."""
+    return "" if _VERSION.fullmatch(text) else f"{shown(text)} is no semantic version, such as 1.2.3"
+
+
+def shown(text: str) -> str:
+    """A text of others, quoted and not too long."""
+    return repr(text[:_SHOWN])

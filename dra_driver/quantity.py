@@ -1,0 +1,201 @@
+"""Kubernetes quantities such as ``96Gi``: whole numbers of 10^-9, which is the precision that Kubernetes keeps.
+
+Source: ``k8s.io/apimachinery/pkg/api/resource``. What is finer than 10^-9 is rounded away from zero.
+``tests/data/cel-outcomes.json`` has what Kubernetes itself answers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final, Literal
+
+from dra_driver.util.errors import DriverError
+
+UNIT: Final = 10**9
+"""One, in the numbers of this module."""
+MAX_INT64: Final = (1 << 63) - 1
+"""The largest int64."""
+_SMALLEST: Final = -MAX_INT64 - 1
+
+Format = Literal["BinarySI", "DecimalSI", "DecimalExponent"]
+"""How a quantity was written: ``1Ki``, ``1k`` or ``1e3``."""
+Amount = tuple[int, int]
+"""An int64 and its decimal scale."""
+
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_TEXT: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:([KMGTPE]i)|([numkMGTPE]?)|[eE]([+-]?[0-9]+))", re.ASCII)
+_FORM: Final = re.compile(r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$", re.ASCII)
+_FORM_WRONG: Final = f"quantities must match the regular expression '{_FORM.pattern}'"
+_SUFFIX_WRONG: Final = "unable to parse quantity's suffix"
+_NANO: Final = -9
+_MAX_DIGITS: Final = 18
+"""Decimal digits that Kubernetes keeps in an int64 rather than in a big number."""
+_MAX_SIMULATED: Final = 1000
+_SHOWN: Final = 40
+
+
+class QuantityError(DriverError):
+    """A text that is no quantity; ``reason`` is the sentence of Kubernetes."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(f"{text[:_SHOWN]!r} is no quantity: {reason}", remedy="write one such as 16, 500m or 96Gi")
+        self.reason = reason
+
+
+class LongQuantityError(QuantityError):
+    """Kubernetes may read it; here it is too long."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantity:
+    """What Kubernetes makes of a text, and what can be computed with it."""
+
+    nanos: int
+    """The value in units of 10^-9."""
+    amount: Amount | None
+    """Where Kubernetes holds the value in 64 bits. Its ``asInteger()`` depends on that: 1 is one, 1000m is not."""
+    format: Format
+    text: str
+    """As Kubernetes writes it again."""
+    computed: bool = False
+    """The result of ``add()`` or ``sub()``: in Kubernetes nothing equals one, though one can equal something."""
+
+    @classmethod
+    def of(cls, value: int) -> Quantity:
+        """A whole number of 64 bits."""
+        return cls(value * UNIT, (value, 0), "DecimalSI", canonical(value * UNIT, "DecimalSI"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quantity) and not other.computed and self.nanos == other.nanos
+
+    def __hash__(self) -> int:
+        return hash(self.nanos)
+
+    def integer(self) -> int | None:
+        """The value as an int64, or None when Kubernetes cannot tell it as one."""
+        if self.amount is None or self.amount[1] < 0:
+            return None
+        value = int(self.amount[0] * 10 ** self.amount[1])
+        return value if _SMALLEST <= value <= MAX_INT64 else None
+
+    def approximate(self) -> float:
+        """The nearest double."""
+        if self.amount is None:
+            return float(self.nanos) * 1e-9
+        value, scale = self.amount
+        return float(value) * float(f"1e{scale}") if scale else float(value)
+
+    def add(self, other: Quantity) -> Quantity:
+        """The sum."""
+        return self._computed(self.nanos + other.nanos, _sum(self.amount, other.amount))
+
+    def sub(self, other: Quantity) -> Quantity:
+        """The difference."""
+        amount = None if other.amount is None else (-other.amount[0], other.amount[1])
+        return self._computed(self.nanos - other.nanos, _sum(self.amount, amount))
+
+    def _computed(self, nanos: int, amount: Amount | None) -> Quantity:
+        return Quantity(nanos, amount, self.format, canonical(nanos, self.format), computed=True)
+
+
+def parse(text: str) -> Quantity:
+    """Read a quantity as ``ParseQuantity`` does. QuantityError when it is none."""
+    match = _TEXT.fullmatch(text)
+    if match is None or not text:
+        raise QuantityError(text, _SUFFIX_WRONG if text and _FORM.fullmatch(text) else _FORM_WRONG)
+    sign, before, after, binary, decimal, power = match.groups(default="")
+    # Digits may be missing altogether: `m` is 0.
+    whole = before.lstrip("0") or "0"
+    exponent = _BINARY[binary] if binary else _int32(text, power) if power else _DECIMAL[decimal]
+    if len(whole + after) > _MAX_SIMULATED or abs(exponent) > _MAX_SIMULATED:
+        raise LongQuantityError(text, f"more than {_MAX_SIMULATED} digits are not simulated")
+    digits = int(whole + after) * (-1 if sign == "-" else 1)
+    amount = _amount(digits, whole, after, exponent, binary=bool(binary))
+    if amount is None and not before + after:
+        raise QuantityError(text, "unable to parse numeric part of quantity")
+    value = Fraction(digits, 10 ** len(after)) * Fraction(2 if binary else 10) ** exponent
+    nanos = _nanos(value, capped=bool(binary))
+    format_: Format = "DecimalExponent" if power else "DecimalSI"
+    if binary and (amount is not None or not 0 < abs(nanos) < UNIT):
+        format_ = "BinarySI"
+    kept = amount is not None and _kept(digits, whole + after, amount[1], binary=bool(binary))
+    return Quantity(nanos, amount, format_, text if kept else canonical(nanos, format_))
+
+
+def canonical(nanos: int, format_: Format) -> str:
+    """The text that Kubernetes writes: no fraction, and the largest suffix for which there is none."""
+    sign, number = ("-", -nanos) if nanos < 0 else ("", nanos)
+    if not number:
+        return "0"
+    if format_ == "BinarySI" and number >= 1024 * UNIT and number % UNIT == 0:
+        number, exponent = _without_factors(number // UNIT, 1024, 0, 10)
+        suffixes = _BINARY
+    else:
+        number, exponent = _without_factors(number, 1000, -9, 3)
+        suffixes = _DECIMAL
+    if format_ == "DecimalExponent" and exponent:
+        return f"{sign}{number}e{exponent}"
+    # For what is beyond the last suffix Kubernetes writes none at all, and so changes the value.
+    return sign + str(number) + next((suffix for suffix, power in suffixes.items() if power == exponent), "")
+
+
+@lru_cache(maxsize=4096)
+def stored(text: str | float) -> Quantity:
+    """Read a quantity as it is read after the API server has stored it. QuantityError when it is none."""
+    return parse(parse(str(text).strip(" ")).text)
+
+
+def nanos(text: str | float) -> int:
+    """The value in units of 10^-9, as it is after the API server has stored it. QuantityError when it is none."""
+    return stored(text).nanos
+
+
+def _int32(text: str, power: str) -> int:
+    """Kubernetes reads 64 bits and keeps 32 of them."""
+    number = int(power) if len(power) <= _MAX_SIMULATED else MAX_INT64 + 1
+    if not -MAX_INT64 - 1 <= number <= MAX_INT64:
+        raise QuantityError(text, _SUFFIX_WRONG)
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def _nanos(exact: Fraction, *, capped: bool) -> int:
+    """What is finer is rounded away from zero; binary ones end at the largest int64."""
+    scaled = abs(exact) * UNIT
+    number = -(-scaled.numerator // scaled.denominator)
+    return (min(number, MAX_INT64 * UNIT) if capped else number) * (-1 if exact < 0 else 1)
+
+
+def _amount(digits: int, whole: str, after: str, exponent: int, *, binary: bool) -> Amount | None:
+    if not binary:
+        scale = exponent - len(after)
+        return (digits, scale) if len(whole + after) <= _MAX_DIGITS and scale >= _NANO else None
+    room = 15 - len(whole) - int(exponent * 3 / 10) - 1
+    value = digits << exponent
+    return (value, 0) if room >= 0 and not after and abs(value) <= MAX_INT64 else None
+
+
+def _kept(digits: int, shifted: str, scale: int, *, binary: bool) -> bool:
+    """Whether the text stays as it was written, of which Kubernetes thinks that it is canonical."""
+    if binary:
+        return abs(digits) % 8 != 0
+    return scale % 3 == 0 and not shifted.endswith("000") and shifted[0] != "0"
+
+
+def _without_factors(number: int, base: int, exponent: int, step: int) -> tuple[int, int]:
+    while number % base == 0:
+        number, exponent = number // base, exponent + step
+    return number, exponent
+
+
+def _sum(left: Amount | None, right: Amount | None) -> Amount | None:
+    if left is None or right is None:
+        return None
+    if not left[0] or not right[0]:
+        return right if not left[0] else left
+    scale = min(left[1], right[1])
+    total = left[0] * 10 ** (left[1] - scale) + right[0] * 10 ** (right[1] - scale)
+    return (total, scale) if _SMALLEST <= total <= MAX_INT64 else None

@@ -1,0 +1,153 @@
+"""Joining what several sources gave, and making a cluster for the allocator of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from dra_driver.cel import CelDevice, compile_for
+from dra_driver.manifests.documents import ManifestError
+from dra_driver.manifests.model import Manifests, PodWithClaims
+from dra_driver.manifests.objects import Device, NodeSelector, ResourceClaim
+from dra_driver.manifests.workloads import Node, Taint, Toleration
+from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
+from dra_driver.simulator.allocator.nodes import matches
+
+T = TypeVar("T")
+
+
+def merge(first: Manifests, second: Manifests) -> Manifests:
+    """Both together. An object that is in both is taken from ``second``, as when it is applied to the cluster."""
+    replaced = {_pod(pod) for pod in second.pods}
+    return Manifests(
+        nodes=_joined(first.nodes, second.nodes),
+        slices=_joined(first.slices, second.slices),
+        taint_rules=_joined(first.taint_rules, second.taint_rules),
+        classes=_joined(first.classes, second.classes),
+        templates=_joined(first.templates, second.templates),
+        claims=_joined(first.claims, second.claims),
+        pods=_joined(first.pods, second.pods, key=_pod),
+        running=tuple(pod for pod in _joined(first.running, second.running, key=_pod) if _pod(pod) not in replaced),
+        not_considered=tuple(dict.fromkeys((*first.not_considered, *second.not_considered))),
+        standby=first.standby - {_name(item) for item in second.claims} | second.standby,
+        inventories={**first.inventories, **second.inventories},
+        origins={**first.origins, **second.origins},
+    )
+
+
+def _name(item: Any) -> tuple[str, str]:
+    return item.metadata.namespace, item.metadata.name
+
+
+def _pod(pod: PodWithClaims) -> tuple[str, str]:
+    return pod.namespace, pod.name
+
+
+def _joined(first: Iterable[T], second: Iterable[T], key: Callable[[T], Any] = _name) -> tuple[T, ...]:
+    return tuple({key(item): item for item in (*first, *second)}.values())
+
+
+def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[NodeView, ...]]:
+    """The cluster with the devices of allocated claims in use, and its nodes by name.
+
+    Raises:
+        ManifestError: there is no node, or consumed capacity of an allocation is no quantity.
+        DriverError: a release that the simulator does not know, or CEL's parser is not installed.
+    """
+    if not manifests.nodes:
+        raise ManifestError("there is no node", remedy="give --node TYPE, or the cluster's Node objects")
+    usage = Usage(manifests.claims)
+    world = World(
+        manifests.slices, manifests.classes, selectors(kubernetes), usage, kubernetes, taint_rules=manifests.taint_rules
+    )
+    views = (NodeView(node.metadata.name, node.metadata.labels) for node in manifests.nodes)
+    return world, tuple(sorted(views, key=lambda view: view.name))
+
+
+def waiting_left_out(cluster: Manifests) -> Manifests:
+    """The cluster without what waits in it, for when something else is asked about; it is listed as not considered.
+
+    Its claims without an allocation stay, since a pod that is asked about may use them.
+    """
+    waiting = sum(not pod.node_name for pod in cluster.pods)
+    return replace(
+        cluster,
+        pods=(),
+        running=(*cluster.running, *(pod for pod in cluster.pods if pod.node_name)),
+        standby=frozenset((item.metadata.namespace, item.metadata.name) for item in cluster.claims),
+        not_considered=(*cluster.not_considered, *((f"pods of the cluster: {waiting}",) if waiting else ())),
+    )
+
+
+def selectors(kubernetes: str) -> Selectors:
+    """CEL as this release has it. DriverError for another release, and when the parser is not installed."""
+
+    def view(driver: str, device: Device) -> Any:
+        return CelDevice.of(driver, _with_texts(device))
+
+    return Selectors(compile_for(kubernetes), view)
+
+
+def _with_texts(device: Device) -> Any:
+    """The device with capacities as texts, which a file may have as numbers."""
+    if all(isinstance(capacity.value, str) for capacity in device.capacity.values()):
+        return device
+    capacity = {name: msgspec.structs.replace(entry, value=str(entry.value)) for name, entry in device.capacity.items()}
+    return msgspec.structs.replace(device, capacity=capacity)
+
+
+_BLOCKING: Final = ("NoSchedule", "NoExecute")
+_UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+
+
+def obstacle(pod: PodWithClaims, node: Node) -> str:
+    """Why the pod may not run on the node, as half a sentence; "" when it may.
+
+    NodeSelectorError (a DriverError) for a node affinity that Kubernetes could not read either.
+    """
+    name, labels = node.metadata.name, node.metadata.labels
+    if pod.node_name and pod.node_name != name:
+        return f"the pod is for node {pod.node_name}"
+    for key, value in sorted(pod.node_selector.items()):
+        if labels.get(key) != value:
+            has = f"is {labels[key]}" if key in labels else "is not set"
+            return f"the pod's nodeSelector wants the label {key}={value}, which {has}"
+    if pod.node_affinity is not None and not selects(pod.node_affinity, node):
+        return "the pod's node affinity does not match"
+    if pod.node_name:
+        # Such a pod does not go through the scheduler, so taints without effect on running pods do not matter.
+        return ""
+    taints = [taint for taint in node.spec.taints if taint.effect in _BLOCKING]
+    if node.spec.unschedulable and _UNSCHEDULABLE not in taints:
+        taints.append(_UNSCHEDULABLE)
+    for taint in taints:
+        if not any(tolerates(toleration, taint) for toleration in pod.tolerations):
+            value = f"={taint.value}" if taint.value else ""
+            return f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
+    return ""
+
+
+def allocated_elsewhere(claims: Sequence[ResourceClaim], node: Node) -> str:
+    """The name of a claim whose allocation cannot be used on the node; "" when there is none."""
+    for claim in claims:
+        selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
+        if selector is not None and not selects(selector, node):
+            return claim.metadata.name
+    return ""
+
+
+def selects(selector: NodeSelector, node: Node) -> bool:
+    """Whether one of the selector's terms matches the node."""
+    return matches(NodeView(node.metadata.name, node.metadata.labels), None, None, selector)
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether the toleration is for the taint."""
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    if toleration.operator in ("", "Equal"):
+        return toleration.value == taint.value
+    return toleration.operator == "Exists"

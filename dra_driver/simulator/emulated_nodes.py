@@ -1,0 +1,164 @@
+"""Nodes that do not exist, with the very slices that this driver publishes on an emulated host of their type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from dra_driver.host.emulated_files import emulated_inventory
+from dra_driver.host.emulated_servers import Servers
+from dra_driver.host.emulation_options import EmulationOptions
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.types import Device as PublishedDevice
+from dra_driver.kube.types import ObjectMeta
+from dra_driver.manifests import objects
+from dra_driver.manifests.documents import ManifestError
+from dra_driver.manifests.model import Manifests
+from dra_driver.manifests.names import suffix, uid
+from dra_driver.manifests.workloads import Node, NodeStatus
+from dra_driver.names import DRIVER_NAME
+from dra_driver.nodelabels.labels import labels as ultraserver_labels
+from dra_driver.slices.devices import devices
+from dra_driver.slices.layout import Layout
+from dra_driver.slices.pool import pool
+from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.util.errors import DriverError
+
+T = TypeVar("T")
+
+MAX_NODES: Final = 20_000
+"""Four times what one Kubernetes cluster is tested for."""
+_NODES_OF_A_SERVER: Final = 4
+_SIZES: Final = {
+    "inf1.xlarge": (4, 8),
+    "inf1.2xlarge": (8, 16),
+    "inf1.6xlarge": (24, 48),
+    "inf1.24xlarge": (96, 192),
+    "inf2.xlarge": (4, 16),
+    "inf2.8xlarge": (32, 128),
+    "inf2.24xlarge": (96, 384),
+    "inf2.48xlarge": (192, 768),
+    "trn1.2xlarge": (8, 32),
+    "trn1.32xlarge": (128, 512),
+    "trn1n.32xlarge": (128, 512),
+    "trn2.3xlarge": (12, 128),
+    "trn2.48xlarge": (192, 2048),
+    "trn2u.48xlarge": (192, 2048),
+}
+"""vCPUs and GiB of memory where EC2's pages say so. What a kubelet keeps back of them is a matter of its settings."""
+
+
+def emulated(
+    nodes: Sequence[tuple[str, int]],
+    *,
+    ultraservers: str = "",
+    layout: Layout = "node",
+    driver_version: str | None = None,
+) -> Manifests:
+    """A cluster of healthy nodes: Node objects, slices, the driver's DeviceClass, and what each host has.
+
+    Nodes are ``node-1`` and so on, with as many digits as the last one needs, types in the order given. Those of
+    UltraServers make up whole servers of four nodes, or those that ``ultraservers`` names.
+
+    Args:
+        nodes: EC2 types with the number of nodes of each.
+        ultraservers: such as ``8x2`` for eight servers of two nodes; "" for as many of four as the nodes need.
+        layout: what a node of an UltraServer offers, as in the driver's option.
+        driver_version: of the Neuron kernel driver; None for the newest known.
+
+    Raises:
+        DriverError: an unknown type, too many nodes, UltraServers with fewer nodes, or of types that are part of none.
+    """
+    total = sum(count for _, count in nodes)
+    if not 0 < total <= MAX_NODES or any(count < 1 for _, count in nodes):
+        raise ManifestError(f"{total} nodes cannot be emulated", remedy=f"give 1 to {MAX_NODES} in all")
+    made = list(zip(_names(total), _hosts(nodes, ultraservers, driver_version), strict=True))
+    publisher = _Publisher(layout)
+    return Manifests(
+        nodes=tuple(_node(name, inventory) for name, inventory in made),
+        slices=tuple(item for name, inventory in made for item in publisher.slices(name, inventory)),
+        classes=(driver_class(),),
+        inventories=dict(made),
+    )
+
+
+def driver_class() -> objects.DeviceClass:
+    """The DeviceClass that comes with the driver."""
+    selector = objects.DeviceSelector(objects.CelSelector(f'device.driver == "{DRIVER_NAME}"'))
+    return objects.DeviceClass(ObjectMeta(name=DRIVER_NAME), objects.DeviceClassSpec((selector,)))
+
+
+def _names(total: int) -> list[str]:
+    width = len(str(total))
+    return [f"node-{number:0{width}}" for number in range(1, total + 1)]
+
+
+def _hosts(nodes: Sequence[tuple[str, int]], ultraservers: str, version: str | None) -> Iterator[NodeInventory]:
+    kinds = [(resolve_emulation(name), count) for name, count in nodes]
+    if ultraservers and not any(kind.ultraserver for kind, _ in kinds):
+        names = ", ".join(dict.fromkeys(kind.name for kind, _ in kinds))
+        raise DriverError(f"{names}: no part of an UltraServer", remedy="leave the UltraServers out")
+    for kind, count in kinds:
+        options = EmulationOptions(driver_version=version)
+        if kind.ultraserver is None:
+            yield from [emulated_inventory(kind, options)] * count
+            continue
+        servers = Servers.parse(ultraservers) if ultraservers else Servers(-(-count // _NODES_OF_A_SERVER), 4)
+        for number in range(1, count + 1):
+            yield emulated_inventory(kind, servers.options(kind, number, options))
+
+
+def _node(name: str, inventory: NodeInventory) -> Node:
+    labels = {
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/hostname": name,
+        "node.kubernetes.io/instance-type": inventory.instance_type or "",
+        **(ultraserver_labels(inventory.ultraserver) or {}),
+    }
+    size = _SIZES.get(inventory.instance_type or "")
+    allocatable: dict[str, objects.Quantity] = (
+        {"cpu": str(size[0]), "memory": f"{size[1]}Gi"} if size is not None else {}
+    )
+    return Node(ObjectMeta(name=name, uid=uid(f"Node {name}"), labels=labels), status=NodeStatus(allocatable))
+
+
+class _Publisher:
+    """Hosts that are alike share their devices, so that a large cluster is made in little time."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._published: dict[NodeInventory, tuple[PublishedDevice, ...]] = {}
+        self._converted: dict[int, objects.Device] = {}
+
+    def slices(self, name: str, inventory: NodeInventory) -> Iterator[objects.ResourceSlice]:
+        """What the driver publishes on the node, as stored."""
+        if inventory not in self._published:
+            self._published[inventory] = devices(inventory, self._layout)
+        for item in pool(self._published[inventory], name, uid(f"Node {name}")):
+            spec = item.spec
+            yield objects.ResourceSlice(
+                ObjectMeta(
+                    name=f"{item.metadata.generate_name}{suffix(name)}", owner_references=item.metadata.owner_references
+                ),
+                objects.ResourceSliceSpec(
+                    driver=spec.driver,
+                    pool=_converted(spec.pool, objects.ResourcePool),
+                    node_name=name,
+                    devices=tuple(self._device(device) for device in spec.devices),
+                    shared_counters=tuple(_converted(group, objects.CounterSet) for group in spec.shared_counters),
+                ),
+            )
+
+    def _device(self, device: PublishedDevice) -> objects.Device:
+        # The published devices are kept, so their ids stay theirs.
+        if id(device) not in self._converted:
+            self._converted[id(device)] = _converted(device, objects.Device)
+        return self._converted[id(device)]
+
+
+def _converted(published: object, kind: type[T]) -> T:
+    """From what the driver writes to what the allocator reads."""
+    return msgspec.convert(msgspec.to_builtins(published), kind)

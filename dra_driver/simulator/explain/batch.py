@@ -1,0 +1,215 @@
+"""Explanations for everything in the files: pod after pod, each with what those before it have taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+
+from dra_driver.manifests import Attempt, ManifestError, Manifests, PodWithClaims, attempts
+from dra_driver.manifests.objects import ResourceClaim, ResourceClaimStatus
+from dra_driver.manifests.workloads import Node
+from dra_driver.simulator.allocator import Allocation, NodeView, Scheduler, World
+from dra_driver.simulator.cluster import cluster_of, obstacle
+from dra_driver.simulator.explain.diagnosis import claim_name
+from dra_driver.simulator.explain.explanation import Question, exclusions, explain, placed_on
+from dra_driver.simulator.explain.values import Explanation
+from dra_driver.simulator.placement import ExtendedResources, Places, scores_of
+from dra_driver.util.errors import DriverError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The one pod or claim that is asked about."""
+
+    kind: str
+    """``pod`` or ``claim``."""
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+
+def explanations(
+    manifests: Manifests,
+    kubernetes: str,
+    *,
+    target: Target | None = None,
+    server: str = "",
+) -> Iterator[Explanation]:
+    """One explanation for each pod, and each claim that no pod has, in the order in which they are placed.
+
+    What is allocated already is left out unless there is nothing else.
+
+    Args:
+        manifests: everything that was read.
+        kubernetes: the release whose behaviour is meant.
+        target: explain this alone, on the cluster as it is: pods that wait beside it take nothing; None for all.
+        server: release of the live cluster, "" when there is none.
+
+    Raises:
+        ManifestError: something is missing; DriverError for what Kubernetes could not read either.
+    """
+    world, nodes = cluster_of(manifests, kubernetes)
+    asked = attempts(manifests if target is None else _reduced(manifests, target))
+    asked = tuple(item for item in asked if _waits(item)) or asked
+    batch = _Batch(manifests, world, nodes, server)
+    for attempt in asked:
+        yield batch.next(attempt, alone=len(asked) == 1)
+
+
+def _waits(attempt: Attempt) -> bool:
+    return bool(attempt.extended) or any(claim.status.allocation is None for claim in attempt.claims)
+
+
+def _reduced(manifests: Manifests, target: Target) -> Manifests:
+    """With the target's pod and claims only, so that what is wrong with others does not matter."""
+    pods = tuple(pod for pod in manifests.pods if ("pod", pod.namespace, pod.name) == (target.kind, *target.key))
+    wanted = {target.key} if target.kind == "claim" else set()
+    wanted |= {(pod.namespace, reference.claim) for pod in pods for reference in pod.claims}
+    claims = tuple(item for item in manifests.claims if (item.metadata.namespace, item.metadata.name) in wanted)
+    if not pods and not (target.kind == "claim" and claims):
+        raise _absent(manifests, target)
+    return replace(manifests, pods=pods, claims=claims, standby=frozenset())
+
+
+def _absent(manifests: Manifests, target: Target) -> ManifestError:
+    known = (
+        [f"{pod.namespace}/{pod.name}" for pod in manifests.pods]
+        if target.kind == "pod"
+        else [claim_name(item) for item in manifests.claims]
+    )
+    what = "pod with resource claims" if target.kind == "pod" else "claim"
+    there = f"there are {', '.join(sorted(known)[:_SHOWN])}" if known else "there is none at all"
+    return ManifestError(f"there is no {what} {target.namespace}/{target.name}; {there}")
+
+
+_SHOWN = 8
+_OTHER_KIND = "other extended resources than here are devices of a class there, so kube-scheduler makes another claim"
+
+
+class _Batch:
+    """What has been placed so far is in use, and known by the name of its claim."""
+
+    def __init__(self, manifests: Manifests, world: World, nodes: Sequence[NodeView], server: str) -> None:
+        self._manifests = manifests
+        self._world = world
+        self._nodes = nodes
+        self._server = server
+        self._scheduler = Scheduler(world, nodes)
+        self._views = {node.name: node for node in nodes}
+        self._places = Places()
+        self._scores = scores_of(manifests)
+        self._extended = ExtendedResources(manifests.classes, self._scores)
+        self._made: dict[tuple[str, str], ResourceClaim] = {}
+        self._holders = [item for item in manifests.claims if item.status.allocation is not None]
+        self._refused: dict[object, Explanation] = {}
+        self._excluded: dict[object, dict[str, str]] = {}
+
+    def next(self, attempt: Attempt, *, alone: bool) -> Explanation:
+        """Explain, and take what is given."""
+        *others, last = self._questions(attempt)
+        for question in others:
+            found = self._explained(attempt, question, alone=alone)
+            if found.fits:
+                return found
+        return self._explained(attempt, last, alone=alone)
+
+    def _explained(self, attempt: Attempt, question: Question, *, alone: bool) -> Explanation:
+        waiting = [claim for claim in question.claims if claim.status.allocation is None]
+        if alone or not waiting:
+            found = explain(question)
+            if found.node is not None:
+                self._take(attempt.pod, found.node)
+            return found
+        excluded = exclusions(question)
+        on = [node for node in self._nodes if node.name not in excluded] if excluded else None
+        answer = self._scheduler.place(waiting, on, question.choose)
+        if isinstance(answer, Allocation):
+            found = placed_on(question, answer)
+            self._keep(waiting, answer)
+            self._take(attempt.pod, answer.node)
+            self._refused.clear()
+            return found
+        key = (msgspec.json.encode([claim.spec for claim in waiting]), tuple(sorted(excluded.items())))
+        if key in self._refused:
+            return replace(self._refused[key], subject=question.subject, like=self._refused[key].subject)
+        found = self._refused[key] = explain(question, answer)
+        return found
+
+    def _take(self, pod: PodWithClaims | None, node: str) -> None:
+        self._places.take(pod, self._views[node])
+        if pod is not None and not pod.node_name:
+            self._scores.take(pod, node)
+
+    def _keep(self, waiting: Sequence[ResourceClaim], answer: Allocation) -> None:
+        for claim, result in zip(waiting, answer.results, strict=True):
+            made = msgspec.structs.replace(claim, status=ResourceClaimStatus(result))
+            self._made[claim.metadata.namespace, claim.metadata.name] = made
+            self._holders.append(made)
+
+    def _questions(self, attempt: Attempt) -> list[Question]:
+        """One; several where the nodes differ in which extended resources they offer without devices of a class."""
+        question = self._question(attempt)
+        if not attempt.extended:
+            return [question]
+        pod = attempt.pod
+        lacking = {node.name: self._extended.obstacle(attempt, node.name) for node in self._nodes}
+        excluded = {**{name: text for name, text in lacking.items() if text}, **question.excluded}
+        free = [node for node in self._nodes if node.name not in excluded]
+        made = []
+        for special, on in self._extended.claims(attempt, free):
+            claims = (*question.claims, *((special,) if special is not None else ()))
+            here = {node.name for node in on}
+            others = {node.name: _OTHER_KIND for node in free if node.name not in here}
+            choose = partial(self._scores.choose, pod, claims)
+            made.append(replace(question, claims=claims, excluded={**others, **excluded}, choose=choose))
+        return made or [replace(question, excluded=excluded)]
+
+    def _question(self, attempt: Attempt) -> Question:
+        claims = tuple(self._made.get((item.metadata.namespace, item.metadata.name), item) for item in attempt.claims)
+        pod = attempt.pod
+        subject = f"pod {pod.namespace}/{pod.name}" if pod is not None else f"claim {claim_name(claims[0])}"
+        excluded = self._obstacles(pod) if pod is not None else {}
+        nowhere = _nowhere(pod, claims)
+        if nowhere:
+            excluded = {node.name: nowhere for node in self._nodes}
+        choose = partial(self._scores.choose, pod, claims)
+        return Question(subject, self._world, self._nodes, claims, self._holders, excluded, self._server, choose)
+
+    def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:
+        """The nodes that the pod does not go to. The pods of one controller do not go to the same ones."""
+        key = (pod.node_name, tuple(sorted(pod.node_selector.items())), pod.node_affinity, pod.tolerations)
+        if key not in self._excluded:
+            texts = {node.metadata.name: _obstacle(pod, node) for node in self._manifests.nodes}
+            self._excluded[key] = {name: text for name, text in texts.items() if text}
+        if pod.group is None:
+            return self._excluded[key]
+        # Where a group may go changes with every group that has been placed.
+        of_group = {node.metadata.name: self._places.obstacle(pod, node) for node in self._manifests.nodes}
+        return {**{name: text for name, text in of_group.items() if text}, **self._excluded[key]}
+
+
+def _nowhere(pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> str:
+    """Why no node comes into question; "" when some may."""
+    leaving = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
+    if leaving is not None:
+        return f"claim {claim_name(leaving)} is being deleted, so nothing is allocated with it"
+    if pod is not None and pod.node_name and any(claim.status.allocation is None for claim in claims):
+        return (
+            "the pod names its node itself, so the scheduler does not see it and allocates nothing for it; use a "
+            "nodeSelector on kubernetes.io/hostname instead of nodeName"
+        )
+    return ""
+
+
+def _obstacle(pod: PodWithClaims, node: Node) -> str:
+    try:
+        return obstacle(pod, node)
+    except DriverError as error:
+        return f"the pod's node affinity cannot be read: {error.what}"

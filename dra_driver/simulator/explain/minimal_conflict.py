@@ -1,0 +1,153 @@
+"""The smallest part of a pod's claims that a node refuses, found by asking the allocator about parts.
+
+The allocator is asked, not imitated, so what is said about a refusal cannot contradict it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from dra_driver.manifests.objects import DeviceClaim, DeviceConstraint, DeviceRequest, ResourceClaim
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, World
+
+MAX_PARTS = 64
+"""Requests and constraints of a pod's claims up to which the smallest part is looked for; the rest is one part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A request or a constraint by its place: of which claim, and which of its requests or constraints."""
+
+    kind: str
+    claim: int
+    place: int
+
+
+REQUEST, CONSTRAINT = "request", "constraint"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """What is refused by itself, while it is not without any one of its parts."""
+
+    requests: tuple[Part, ...]
+    constraints: tuple[Part, ...]
+
+
+def minimal_conflict(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> Conflict:
+    """The smallest part of the claims that the node refuses as it refuses all of them (not by an error)."""
+    parts = parts_of(claims)
+    kept = list(parts)
+    # Constraints first: what remains without them is simpler to say. Later requests before earlier ones.
+    tried = sorted(parts, key=lambda part: (part.kind != CONSTRAINT, -part.claim, -part.place))
+    for part in tried if len(parts) <= MAX_PARTS else ():
+        rest = [item for item in kept if item != part]
+        if refused(only(claims, rest), node, world):
+            kept = rest
+    return Conflict(
+        tuple(item for item in kept if item.kind == REQUEST), tuple(item for item in kept if item.kind == CONSTRAINT)
+    )
+
+
+def parts_of(claims: Sequence[ResourceClaim]) -> list[Part]:
+    """All requests and constraints."""
+    return [
+        Part(kind, number, place)
+        for number, claim in enumerate(claims)
+        for kind, items in ((REQUEST, claim.spec.devices.requests), (CONSTRAINT, claim.spec.devices.constraints))
+        for place, _ in enumerate(items)
+    ]
+
+
+def refused(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> bool:
+    """Whether the node has no devices for the claims; an error is no answer to that."""
+    answer = answered(claims, node, world)
+    return isinstance(answer, Refusal) and not answer.fatal
+
+
+def fits(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> bool:
+    """Whether the claims get devices on the node."""
+    return isinstance(answered(claims, node, world), Allocation)
+
+
+def answered(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> Allocation | Refusal:
+    """The allocator's answer."""
+    prepared = world.prepare(claims)
+    return prepared if isinstance(prepared, Refusal) else world.ask(prepared, node)
+
+
+def only(claims: Sequence[ResourceClaim], parts: Sequence[Part]) -> list[ResourceClaim]:
+    """The claims with these parts only, and only those constraints that still concern a request."""
+    wanted = set(parts)
+    return [_reduced(claim, number, wanted) for number, claim in enumerate(claims)]
+
+
+def _reduced(claim: ResourceClaim, number: int, wanted: set[Part]) -> ResourceClaim:
+    devices = claim.spec.devices
+    requests = tuple(item for i, item in enumerate(devices.requests) if Part(REQUEST, number, i) in wanted)
+    names = {item.name for item in requests}
+    constraints = tuple(
+        narrowed
+        for i, item in enumerate(devices.constraints)
+        if Part(CONSTRAINT, number, i) in wanted and (narrowed := _narrowed(item, names)) is not None
+    )
+    return with_devices(claim, msgspec.structs.replace(devices, requests=requests, constraints=constraints))
+
+
+def _narrowed(item: DeviceConstraint, names: set[str]) -> DeviceConstraint | None:
+    """None when all requests that it names are gone: naming none would mean all."""
+    if not item.requests:
+        return item
+    left = tuple(name for name in item.requests if name.partition("/")[0] in names)
+    return msgspec.structs.replace(item, requests=left) if left else None
+
+
+def with_devices(claim: ResourceClaim, devices: DeviceClaim) -> ResourceClaim:
+    """The claim, asking for something else."""
+    return msgspec.structs.replace(claim, spec=msgspec.structs.replace(claim.spec, devices=devices))
+
+
+def with_request(claims: Sequence[ResourceClaim], part: Part, request: DeviceRequest) -> list[ResourceClaim]:
+    """The claims with another request in this place."""
+    return [
+        with_devices(
+            claim,
+            msgspec.structs.replace(
+                claim.spec.devices,
+                requests=tuple(
+                    request if i == part.place else item for i, item in enumerate(claim.spec.devices.requests)
+                ),
+            ),
+        )
+        if number == part.claim
+        else claim
+        for number, claim in enumerate(claims)
+    ]
+
+
+def with_count(claims: Sequence[ResourceClaim], part: Part, count: int) -> list[ResourceClaim]:
+    """The claims with another count in this request, which is neither ranked nor for all devices."""
+    request = claims[part.claim].spec.devices.requests[part.place]
+    exactly = msgspec.structs.replace(request.exactly, count=count) if request.exactly is not None else None
+    return with_request(claims, part, msgspec.structs.replace(request, exactly=exactly))
+
+
+def countable(claims: Sequence[ResourceClaim], part: Part) -> int:
+    """How many devices a request asks for; 0 when that is not one number (all devices, or several ways)."""
+    exactly = claims[part.claim].spec.devices.requests[part.place].exactly
+    return (exactly.count or 1) if exactly is not None and exactly.allocation_mode == "ExactCount" else 0
+
+
+def most(claims: Sequence[ResourceClaim], part: Part, node: NodeView, world: World) -> int:
+    """The highest count below the request's own with which the claims fit on the node; 0 when none does."""
+    return next(
+        (
+            count
+            for count in range(countable(claims, part) - 1, 0, -1)
+            if fits(with_count(claims, part, count), node, world)
+        ),
+        0,
+    )

@@ -1,0 +1,109 @@
+"""Constraints that cannot be satisfied: which group of devices is short by how many."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from dra_driver.manifests.objects import DeviceConstraint
+from dra_driver.names import DRIVER_NAME
+from dra_driver.simulator.allocator.constraints import value
+from dra_driver.simulator.allocator.pool_devices import DeviceId, PoolDevice
+from dra_driver.simulator.explain.findings import Finding, are, counted, listed, named
+from dra_driver.simulator.explain.values import ConstraintView, Kind, Share
+
+ROW = f"{DRIVER_NAME}/topology_x"
+"""The attribute that says in which row of its torus a chip is."""
+
+Pair = tuple[PoolDevice, Finding]
+
+
+def constraint_view(
+    constraint: DeviceConstraint,
+    labels: Sequence[str],
+    wanted: int,
+    pairs: Sequence[Sequence[Pair]],
+    counts: Sequence[int],
+) -> ConstraintView:
+    """What a constraint has to choose from on one node.
+
+    Args:
+        constraint: of the claim.
+        labels: the requests that it concerns, as they are called.
+        wanted: how many devices they want together.
+        pairs: for each of these requests, every device and what was found about it.
+        counts: for each of these requests, how many devices it needs at least.
+    """
+    matching = constraint.match_attribute is not None
+    attribute = constraint.match_attribute or constraint.distinct_attribute or ""
+    devices = {offer.id: offer for found in pairs for offer, _ in found}
+    suitable = {offer.id for found in pairs for offer, finding in found if finding.failed is None}
+    free_for = [{offer.id for offer, finding in found if finding.state == "free"} for found in pairs]
+    free = set[DeviceId]().union(*free_for)
+    by_value: dict[Hashable, list[PoolDevice]] = {}
+    for offer in devices.values():
+        if offer.id in suitable and value(offer, attribute) is not None:
+            by_value.setdefault(value(offer, attribute), []).append(offer)
+    shares = tuple(
+        Share(
+            label=_label(attribute, members, devices.values()),
+            devices=tuple(offer.device.name for offer in members),
+            free=tuple(offer.device.name for offer in members if offer.id in free),
+            short=_short(members, [(free, wanted), *zip(free_for, counts, strict=True)]) if matching else 0,
+        )
+        for members in by_value.values()
+    )
+    kind: Kind = "matchAttribute" if matching else "distinctAttribute"
+    return ConstraintView(kind, attribute, tuple(labels), wanted, tuple(sorted(shares, key=lambda item: item.short)))
+
+
+def _short(members: Sequence[PoolDevice], needs: Sequence[tuple[set[DeviceId], int]]) -> int:
+    """How many devices are missing in the group for what needs most beyond what it has."""
+    return max(max(count - sum(offer.id in free for offer in members), 0) for free, count in needs)
+
+
+def _label(attribute: str, members: Sequence[PoolDevice], devices: Iterable[PoolDevice]) -> str:
+    """The group in words: its rows in the torus when it has them for itself, else its devices."""
+    rows = {found: None for offer in members if (found := value(offer, ROW)) is not None}
+    others = [offer for offer in devices if offer not in members]
+    if rows and all(value(offer, ROW) is not None for offer in members):
+        numbers = sorted(str(content) for _, content in rows)
+        if len(rows) <= 2 and not any(value(offer, ROW) in rows for offer in others):  # a row or a pair of rows
+            return f"row {numbers[0]}" if len(numbers) == 1 else f"rows {numbers[0]} and {numbers[1]}"
+    if len(members) == 1:
+        return members[0].device.name
+    found = value(members[0], attribute)
+    name = attribute.rpartition("/")[2]
+    return f"{named(offer.device.name for offer in members)} ({name} {found[1] if found else ''})"
+
+
+def share_sentence(view: ConstraintView) -> str:
+    """Which groups have how many free: those that are short by least come first."""
+    if view.kind == "distinctAttribute":
+        values = sum(bool(share.free) for share in view.shares)
+        return f"the free ones have {counted(values, 'different value')}"
+    if not view.shares:
+        return "no device that matches has that attribute"
+    by_count: dict[int, list[str]] = {}
+    for share in view.shares:
+        by_count.setdefault(len(share.free), []).append(share.label)
+    parts = [_part(labels, count) for count, labels in sorted(by_count.items(), reverse=True)]
+    return "; ".join(parts)
+
+
+_MAX_LABELS = 4
+
+
+def _part(labels: Sequence[str], count: int) -> str:
+    free = f"{count} free" if count else "none free"
+    if count and len(labels) > 1:
+        free += " each"
+    if len(labels) > _MAX_LABELS:
+        return f"{len(labels)} groups have {free}"
+    return f"{_joined(labels)} {are(len(labels), 'has', 'have')} {free}"
+
+
+def _joined(labels: Sequence[str]) -> str:
+    """``rows 0 and 2`` for row 0 and row 2."""
+    if len(labels) > 1 and all(label.startswith("row ") for label in labels):
+        return f"rows {listed(sorted(label.removeprefix('row ') for label in labels))}"
+    return ", ".join(labels)

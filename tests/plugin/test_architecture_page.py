@@ -1,0 +1,59 @@
+"""What ``docs/architecture.md`` says of walks and threads is what the agent does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tracewalk.recorder import Recorder
+from tracewalk.walks import NODE, Running
+
+from dra_driver.host.emulator import EmulationOptions, write_host
+from dra_driver.topology.instance_types import INSTANCE_TYPES
+from tests.doubles.apiserver.server import ApiServer
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+
+
+def test_the_page_has_the_walks_that_a_trace_shows(tmp_path: Path) -> None:
+    copy = tmp_path / "page.md"
+    copy.write_text(PAGE.read_text())
+    # A process of its own: what others have cached there would be missing in the walks.
+    done = subprocess.run(
+        [sys.executable, "-m", "tracewalk.main", "--write", str(copy)],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'scripts'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert copy.read_text() == PAGE.read_text(), "run scripts/trace-walk --write docs/architecture.md"
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # A short path: sockets lie below it, and theirs may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="a-") as name:
+        write_host(Path(name) / "host", INSTANCE_TYPES["trn2.48xlarge"], EmulationOptions())
+        yield Path(name)
+
+
+def test_the_page_has_the_threads_of_a_resting_agent(root: Path) -> None:
+    with ApiServer() as server:
+        server.add_node(NODE)
+        before = set(threading.enumerate())
+        with Running(root, server, Recorder(ROOT, ()), port=0):
+            started = {thread.name for thread in threading.enumerate() if thread not in before}
+    of_the_server = {name for name in started if "process_request_thread" in name}
+    found = {re.sub(r"-[0-9]+(?=$| )", "-N", name) for name in started - of_the_server} | {"MainThread"}
+    table = PAGE.read_text().partition("| thread |")[2].partition("\n\n")[0]
+    assert found == set(re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE))
