@@ -44,8 +44,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "fragmentation",
-        description="Simulate the stream of pods in a file on emulated nodes, and show how full the cluster gets, which\n"
-        "pods are refused and how many connected sets remain unbroken, under one or more orders in which\n"
+        description="Simulate the stream of pods in a file on emulated nodes, and show how full the cluster gets,\n"
+        "which pods are refused and how many connected sets remain unbroken, under one or more orders in which\n"
         "devices and nodes are tried. Exit status 0: done, 2: invalid input.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
