@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs the system packages that a part of the project needs, where they are missing.
+# Installs missing system packages that a part of the project needs.
 #   scripts/bootstrap.sh lab     a real Kubernetes on this machine (scripts/cluster)
 #   scripts/bootstrap.sh image   the driver's container image (scripts/build-image)
 #   scripts/bootstrap.sh venv    virtual environments of the system's Python
-# Says nothing and needs no root when everything is there. Go is not installed here: scripts/cluster takes the
-# system's, or a copy of its own from PyPI.
+# Prints nothing and needs no root if nothing is missing. It does not install Go: scripts/cluster uses the system's Go,
+# or its own copy from PyPI.
 set -euo pipefail
 
 # What must be there: a command or a file, and the Debian or Ubuntu package that brings it.

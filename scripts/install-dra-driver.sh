@@ -4,29 +4,29 @@
 # Usage: install-dra-driver.sh [options] IMAGE
 #        install-dra-driver.sh --uninstall [options]
 #
-#   IMAGE                the driver's container image, best with a tag that is never reused or with a digest
-#   --emulate TYPE       nodes pretend to be instances of TYPE, such as trn2.48xlarge; the driver then runs on every node
-#   --emulated-ultraservers SxN  with --emulate: nodes make up S UltraServers of N nodes, such as 2x4, by the number at the
-#                        end of a node's name: node-1 to node-4 are the first server
+#   IMAGE                the driver's container image, preferably with a digest or a tag that is never reused
+#   --emulate TYPE       emulate instances of TYPE, such as trn2.48xlarge; the driver then runs on every node
+#   --emulated-ultraservers SxN  with --emulate: group the nodes into S UltraServers of N nodes, such as 2x4, by the number
+#                        at the end of a node's name: node-1 to node-4 form the first server
 #   --node-selector K=V  run on the nodes with this label instead of on the known instance types
 #   --kubelet-root DIR   kubelet's root directory on the nodes (default /var/lib/kubelet)
 #   --placer             also run the placer, which keeps groups of pods on UltraServers from blocking each other
-#   --group-timeout S    with --placer: a group that lacks nodes for so many seconds is made anew elsewhere (default 300)
-#   --restart            replace the driver's pods even if nothing changed (an image of the same name was loaded anew)
-#   --reset              where no option says otherwise, take the defaults instead of what is installed
-#   --uninstall          remove the driver; refuses while pods use its devices, but with --force
-#   --force              uninstall, or leave nodes, although pods use devices: they stay Terminating until the driver is back
-#   --dry-run            print the YAML of a first installation (with --uninstall: the commands), and ask no cluster
+#   --group-timeout S    with --placer: seconds after which a group that lacks nodes is recreated elsewhere (default 300)
+#   --restart            replace the driver's pods even if nothing changed (a new image was loaded under the same name)
+#   --reset              for settings that you do not pass, use the defaults instead of the installed values
+#   --uninstall          remove the driver; refuses while pods use its devices, unless you pass --force
+#   --force              uninstall, or leave nodes, even if pods use devices: they stay Terminating until the driver is back
+#   --dry-run            print the YAML of a first installation (with --uninstall: the commands) without using a cluster
 #   --resource-api V     v1, v1beta2 or v1beta1 of resource.k8s.io for the DeviceClass (default: what the cluster serves)
 #   --timeout SECONDS    how long to wait for the driver to be ready (default 300)
 #   --kubectl COMMAND    kubectl with its leading arguments, such as "kubectl --context test" (default $KUBECTL or kubectl)
-#   --yes, -y            do not ask (without a terminal nothing is asked either)
-#   --help, -h           this text
+#   --yes, -y            do not ask for confirmation (without a terminal, the script never asks)
+#   --help, -h           print this text
 #
-# Running it again is safe: it changes only what differs. An update keeps what is installed of the settings from --emulate
-# to --group-timeout above where it is not told to change them, and is refused where it would end the driver on a node
-# whose devices pods use. A placer that is installed gets the new image too.
-# Exit status: 0 done, 1 failed or refused, 2 bad arguments.
+# You can run the script again safely; it changes only what differs. An update keeps the installed values of the settings
+# from --emulate to --group-timeout unless you pass them, and is refused if it would stop the driver on a node whose
+# devices are in use by pods. If a placer is installed, it is updated to the new image too.
+# Exit status: 0 done, 1 failed or refused, 2 invalid arguments.
 # Works with the bash 3.2 and the sed of macOS, too.
 set -euo pipefail
 
@@ -38,7 +38,7 @@ PLACER='neuron-dra-driver-placer'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 MANIFESTS=$HERE/manifests
 
-# Empty: not told.
+# Empty: not given.
 image='' emulate='' ultraservers='' node_selector='' kubelet_root='' placer='' group_timeout='' resource_api=''
 timeout=300 restart='' reset='' uninstall='' force='' dry_run='' yes='' with_policy=1 desired=0
 kubectl_command=${KUBECTL:-kubectl}
@@ -51,7 +51,7 @@ die() {
     printf 'error: %s\n' "$*" >&2
     exit 1
 }
-unknown() { die "cannot tell $1 (see above). Nothing was changed"; }
+unknown() { die "cannot find out $1 (see above). Nothing was changed"; }
 bad_arguments() {
     printf 'error: %s\nTry --help.\n' "$*" >&2
     exit 2
@@ -206,10 +206,10 @@ serves_policies() {
     [[ $resources == *'"validatingadmissionpolicies"'* ]]
 }
 
-# Finds out what the cluster can do, and says what will not work before anything is changed.
+# Checks what the cluster supports, and warns about problems before anything is changed.
 preflight() {
     local group
-    group=$(kube get --raw /apis) || die "the API server does not answer (see above); nothing was changed"
+    group=$(kube get --raw /apis) || die "the API server does not respond (see above); nothing was changed"
     if [[ $group != *'"resource.k8s.io"'* ]]; then
         die "this cluster does not serve resource.k8s.io: Dynamic Resource Allocation needs Kubernetes 1.34," \
             "or 1.33 with the feature gate DynamicResourceAllocation and --runtime-config=resource.k8s.io/v1beta1=true"
@@ -227,8 +227,8 @@ preflight() {
     fi
     if ! serves_policies; then
         with_policy=''
-        warn "the API server has no ValidatingAdmissionPolicy (Kubernetes 1.30 and later do), so a driver pod that is" \
-            "taken over could write the ResourceSlices and the Nodes of others"
+        warn "the API server has no ValidatingAdmissionPolicy (Kubernetes 1.30 and later do), so a compromised driver pod" \
+            "could write the ResourceSlices and the Nodes of others"
     fi
     check_nodes
     check_device_plugin
@@ -246,12 +246,13 @@ check_nodes() {
         elif [[ $version =~ ^v1\.([0-9]+) ]]; then
             minor=${BASH_REMATCH[1]}
             if [[ $minor -lt 33 ]]; then
-                warn "node $name has kubelet $version: 1.33 is the oldest that can update the driver without a gap"
+                warn "node $name has kubelet $version: 1.33 is the oldest version that supports driver updates" \
+                    "without interruption"
             fi
         fi
         if [[ ${neuron:-<none>} != '<none>' && $neuron != 0 ]]; then
-            warn "node $name ($type) offers $neuron aws.amazon.com/neuron through a device plugin as well; the two know" \
-                "nothing of each other and would give a device to two pods: keep one of them off this node"
+            warn "node $name ($type) offers $neuron aws.amazon.com/neuron through a device plugin as well; neither" \
+                "knows what the other allocates, so a device could be given to two pods: keep one of them off this node"
         fi
     done < <(kube get nodes --no-headers -o "custom-columns=$node_columns")
 }
@@ -317,7 +318,7 @@ keep_settings() {
 # keep OPTION TOLD INSTALLED
 keep() {
     if [[ -n $2 || -z $3 ]]; then return; fi
-    (set_option "$1" "$3") || die "so the installed $1 cannot be kept; give that option, or --reset. Nothing was changed"
+    (set_option "$1" "$3") || die "so the installed $1 cannot be kept; pass that option, or --reset. Nothing was changed"
     set_option "$1" "$3"
 }
 
@@ -354,13 +355,13 @@ check_nodes_left() {
     if [[ $kubelet_root != "${was_root:-$kubelet_root}" ]]; then stays=''; fi
     left=$(comm -23 <(awk 'NF {print $1}' <<<"$runs" | sort -u) <(sort -u <<<"$stays") | paste -sd ' ' -)
     if [[ -n $left ]]; then
-        warn "with these settings the driver ends on $left"
+        warn "with these settings the driver stops on $left"
         check_claims "$left"
     fi
 }
 
 apply() {
-    render | kube apply -f - || die "not everything could be applied (see above); correct that and run this again"
+    render | kube apply -f - || die "not everything could be applied (see above); fix the cause and run this again"
     if [[ -n $restart ]]; then kube -n "$NAMESPACE" rollout restart "daemonset/$DAEMONSET"; fi
     if [[ -n $restart && -n $placer ]]; then kube -n "$NAMESPACE" rollout restart "deployment/$PLACER"; fi
 }
@@ -412,8 +413,8 @@ explain_failure() {
     lines "" "What to do:" \
         "  ErrImagePull: the nodes cannot pull $image." \
         "  hostPath type check failed, plugins_registry: kubelet's root directory is not $kubelet_root; see --kubelet-root." \
-        "  Else the log says it; docs/troubleshooting.md has more." \
-        "What was applied stays. Run this again after the correction, or remove it with --uninstall."
+        "  Otherwise, see the log, and docs/troubleshooting.md." \
+        "What was applied stays. Fix the cause and run this again, or remove the driver with --uninstall."
     exit 1
 }
 
@@ -424,8 +425,8 @@ slice_columns+='{.spec.devices[0].basic.attributes.instanceType.string}|{.spec.d
 show_published() {
     local published table example=examples/specs command=${KUBE[*]}
     if [[ $desired == 0 ]]; then
-        lines "" "Installed, but no node of the cluster matches, so the driver runs nowhere yet. It starts by itself on nodes" \
-            "with a known instance type; --node-selector and --emulate choose others. Your nodes:"
+        lines "" "Installed, but no node of the cluster matches, so the driver is not running yet. It starts automatically on" \
+            "nodes with a known instance type; use --node-selector or --emulate to select others. Your nodes:"
         kube get nodes -L node.kubernetes.io/instance-type >&2
         return
     fi
@@ -451,7 +452,7 @@ show_published() {
         else
             lines "  $command apply -f $example"
         fi
-        lines "  $command logs vllm-2-node-0     # what the first of two whole nodes got; needs LeaderWorkerSet"
+        lines "  $command logs vllm-2-node-0     # what the first of two whole nodes got; requires LeaderWorkerSet"
     else
         lines "  $command apply -f $example/1x4-connected-devices.yaml   # four connected devices of a trn2.48xlarge" \
             "  $command logs pod0                                      # what the pod got"
@@ -508,7 +509,7 @@ uninstall() {
     complete
     # The pods first and wholly, else they would publish their slices again.
     remove -n "$NAMESPACE" daemonset "$DAEMONSET" --cascade=foreground --timeout="${timeout}s" ||
-        die "the driver's pods have not ended (see above), so the rest was left; run this again when they have"
+        die "the driver's pods have not ended (see above), so the rest was not removed; run this again when they have"
     remove -n "$NAMESPACE" deployment "$PLACER"
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
@@ -518,9 +519,9 @@ uninstall() {
     remove clusterrolebinding neuron-dra-driver-binding "$PLACER"
     remove clusterrole neuron-dra-driver-clusterrole "$PLACER"
     remove namespace "$NAMESPACE"
-    lines "" "Left on the nodes: the record of prepared claims in $kubelet_root/plugins/$DRIVER. A later installation goes" \
-        "on from it; where the driver will not come back, and no pod uses its devices, it may be deleted." \
-        "Nodes of UltraServers keep their labels: take them away with" \
+    lines "" "Left on the nodes: the record of prepared claims in $kubelet_root/plugins/$DRIVER. A later installation" \
+        "continues with it. If you do not plan to reinstall the driver, and no pod uses its devices, you may delete it." \
+        "Nodes of UltraServers keep their labels. To remove them, run" \
         "  ${KUBE[*]} label nodes --all neuron.amazonaws.com/ultraserver-{mode,server-id-2,node-id-2,server-id-4,node-id-4}-"
 }
 

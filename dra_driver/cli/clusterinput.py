@@ -150,18 +150,22 @@ _NODE: Final = re.compile(r"([^=]{1,80})(?:=([0-9]{1,9}))?", re.ASCII)
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``read_input`` takes beside the files: where the nodes come from, and the release that is meant."""
-    cluster = add_node_arguments(parser, "cluster (one or several of)")
+    cluster = add_node_arguments(parser, "cluster (one or more of these)")
     cluster.add_argument(
         "--objects",
         metavar="FILE",
         action="append",
         default=[],
-        help="Nodes, ResourceSlices, DeviceClasses, ResourceClaims and Pods as objects; without FILE, what waits among "
-        "them is meant; - is stdin",
+        help="Nodes, ResourceSlices, DeviceClasses, ResourceClaims and Pods as objects; without FILE, "
+        "those that are pending are placed; - is stdin",
     )
-    cluster.add_argument("--from-cluster", action="store_true", help="read them from a cluster; nothing is changed")
     cluster.add_argument(
-        "--kubeconfig", metavar="FILE", help="the cluster of this file (default: as kubectl); implies --from-cluster"
+        "--from-cluster", action="store_true", help="read these objects from a cluster, without changing it"
+    )
+    cluster.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="kubeconfig of the cluster (default: as for kubectl); implies --from-cluster",
     )
 
 
@@ -173,13 +177,18 @@ def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse.
         metavar="TYPE[=N]",
         action="append",
         default=[],
-        help="one or N emulated nodes of this EC2 type; may be repeated",
+        help="one or N emulated nodes of this EC2 type (repeatable)",
     )
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(
-        "--emulated-ultraservers", metavar="SxN", default="", help="nodes make up S servers of N (default: of 4 nodes)"
+        "--emulated-ultraservers",
+        metavar="SxN",
+        default="",
+        help="group the nodes into S servers of N nodes (default: servers of 4 nodes)",
     )
-    emulation.add_argument("--emulated-driver-version", metavar="V", help="kernel driver (default: the newest known)")
+    emulation.add_argument(
+        "--emulated-driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"
+    )
     emulation.add_argument(
         "--ultraserver-layout",
         choices=("node", "chips", "both"),
@@ -187,15 +196,19 @@ def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse.
         help="what nodes of UltraServers offer (default: %(default)s)",
     )
     parser.add_argument(
-        "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
+        "--kubernetes", choices=RELEASES, help=f"release to simulate (default: the cluster's, or else {RELEASES[-1]})"
     )
     return cluster
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """The form of the answer."""
+    """The format of the output."""
     parser.add_argument(
-        "-o", "--output", choices=("text", "json", "yaml", "svg"), default="text", help="default: %(default)s"
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml", "svg"),
+        default="text",
+        help="output format (default: %(default)s)",
     )
 
 

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
     for option, variable, default, text in options:
         suffix = f" [${variable}]" if default in (None, "") else f" (default: {default}) [${variable}]"
         parser.add_argument(option, help=text + suffix)
-    parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="klog-like verbosity; 4 is debug")
+    parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="verbosity as in klog; 4 is debug")
 
 
 def read_options(

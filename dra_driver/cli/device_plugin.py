@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OPTIONS: tuple[daemon.Option, ...] = (
     # Those of `kubelet-plugin` are called as there.
     ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
-    ("--host-root", "HOST_ROOT", "/", "where the host's /sys, /proc, /dev and /opt are found"),
+    ("--host-root", "HOST_ROOT", "/", "directory with the host's /sys, /proc, /dev and /opt"),
     (
         "--kubelet-directory",
         "KUBELET_DIRECTORY",
@@ -29,30 +29,40 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--device-injection",
         "DEVICE_INJECTION",
         "nodes",
-        "nodes: kubelet gets paths of device nodes; cdi: names of CDI devices (needs a runtime that reads CDI)",
+        "nodes: give kubelet paths of device nodes; cdi: names of CDI devices (requires a runtime with CDI)",
     ),
     (
         "--device-numbering",
         "DEVICE_NUMBERING",
         "host",
-        "host: a chip keeps its number in containers; renumber: containers count from /dev/neuron0",
+        "host: host numbers; renumber: devices in containers start at /dev/neuron0",
     ),
     (
         "--visible-cores-variable",
         "VISIBLE_CORES_VARIABLE",
         "NEURON_RT_VISIBLE_CORES",
-        "NEURON_RT_VISIBLE_CORES, or AWS_NEURON_VISIBLE_DEVICES: names the chips to the OCI hook as well",
+        "NEURON_RT_VISIBLE_CORES, or AWS_NEURON_VISIBLE_DEVICES to name the chips to the OCI hook as well",
     ),
-    ("--healthcheck-port", "HEALTHCHECK_PORT", "51515", "gRPC health service `liveness`; a negative port disables it"),
+    (
+        "--healthcheck-port",
+        "HEALTHCHECK_PORT",
+        "51515",
+        "gRPC health services `liveness` and `readiness`; a negative port disables them",
+    ),
     ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the health service"),  # noqa: S104 - kubelet probes the pod's address
-    ("--metrics-port", "METRICS_PORT", "-1", "Prometheus metrics over HTTP; negative: off"),
-    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics"),
+    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
+    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
     ("--emulate", "NEURON_DRA_DRIVER_EMULATION_MODE", "", "run on emulated hardware of this type, e.g. trn1.32xlarge"),
     ("--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"),
-    ("--emulation-root", "EMULATION_ROOT", "", "where the emulated host is written (default: a temporary directory)"),
-    ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
-    ("--log-format", "LOG_FORMAT", "text", "text or json"),
-    ("--rescan-seconds", "RESCAN_SECONDS", "10", "how often the host is read again"),
+    (
+        "--emulation-root",
+        "EMULATION_ROOT",
+        "",
+        "directory for the files of the emulated host (default: a temporary directory)",
+    ),
+    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
+    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
+    ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
 )
 
 CHOICES = {
@@ -67,8 +77,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "device-plugin",
-        description="Offer this node's chips and cores to kubelet as extended resources, and give containers what the "
-        "scheduler extender has chosen for them (without one: one, or all).",
+        description="Offer this node's chips and cores to kubelet as extended resources, and give containers the "
+        "devices that the scheduler extender has chosen. Without an extender, a container can request one or all.",
         epilog="example: dra-driver device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf",
     )
     daemon.add_options(parser, OPTIONS)
@@ -91,7 +101,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
     if values["device_numbering"] == "renumber" and values["visible_cores_variable"] == "AWS_NEURON_VISIBLE_DEVICES":
         raise UsageError(
             "--device-numbering renumber and --visible-cores-variable AWS_NEURON_VISIBLE_DEVICES exclude each other",
-            remedy="the OCI hook shows chips under the host's numbers: use --device-numbering host",
+            remedy="the OCI hook uses the host's numbers; use --device-numbering host",
         )
     daemon.check_node_options(values)
     return values

@@ -35,32 +35,46 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "emulate-host",
-        description="Write the files that the driver reads on a host of an instance type: sysfs, DMI, kernel driver"
-        " version and device nodes. The device nodes are character devices that containers can open and that do"
-        " nothing (plain files where this process is not root). Writing again replaces the host, also under a running"
-        " driver.",
+        description="Write the files that the driver reads on a host of an instance type: sysfs, DMI, kernel driver\n"
+        "version and device nodes. The device nodes are character devices that containers can open, but\n"
+        "that do nothing (plain files if this process does not run as root). Writing again replaces the\n"
+        "host, even under a running driver.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="a new, an empty, or an emulated host's directory")
-    parser.add_argument("--instance-type", metavar="TYPE", required=True, help="such as trn2.48xlarge, or trn2")
-    parser.add_argument("--driver-version", metavar="V", help="of the kernel driver (default: the newest known)")
-    parser.add_argument("--missing", metavar="LIST", default="", help="devices that the host has lost: 3,7")
+    parser.add_argument(
+        "directory", metavar="DIR", type=Path, help="a new or empty directory, or that of an emulated host"
+    )
+    parser.add_argument(
+        "--instance-type", metavar="TYPE", required=True, help="instance type, such as trn2.48xlarge, or trn2"
+    )
+    parser.add_argument(
+        "--driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"
+    )
+    parser.add_argument("--missing", metavar="LIST", default="", help="missing devices, such as 3,7")
     parser.add_argument(
         "--ecc",
         metavar="N:NAME=COUNT,...",
         action="append",
         default=[],
-        help="ECC counters of device N, by sram, mem, repairable, sram-corrected, mem-corrected; may be repeated",
+        help="ECC counters of device N: sram, mem, repairable, sram-corrected, mem-corrected (repeatable)",
     )
     parser.add_argument("--lnc", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
     group = parser.add_argument_group("UltraServer (types such as trn2u.48xlarge; default: a healthy one of 4 nodes)")
-    group.add_argument("--ultraservers", metavar="SxN", help="be part of S servers of N nodes, such as 2x4")
-    group.add_argument("--node-number", metavar="N", help="which node of those, from 1 on, server by server")
-    group.add_argument("--ultraserver-modes", metavar="LIST", help="of X4, X2V, X2H and X1, such as X2V,X1")
-    group.add_argument("--server-id", metavar="2|4=HEX", action="append", default=[], help="of 2 or 4 nodes, 16 digits")
-    group.add_argument("--node-id", metavar="2|4=ID", action="append", default=[], help="in 2 or 4 nodes, -1 for none")
-    group.add_argument("--busy", action="store_true", help="the election of the ids still runs")
+    group.add_argument("--ultraservers", metavar="SxN", help="make the host part of S servers of N nodes, such as 2x4")
+    group.add_argument(
+        "--node-number", metavar="N", help="number of this node among those, from 1 on, server by server"
+    )
+    group.add_argument(
+        "--ultraserver-modes", metavar="LIST", help="supported modes out of X4, X2V, X2H and X1, such as X2V,X1"
+    )
+    group.add_argument(
+        "--server-id", metavar="2|4=HEX", action="append", default=[], help="id of the set of 2 or 4 nodes, 16 digits"
+    )
+    group.add_argument(
+        "--node-id", metavar="2|4=ID", action="append", default=[], help="place in the set of 2 or 4 nodes, -1 for none"
+    )
+    group.add_argument("--busy", action="store_true", help="the election of the ids is still running")
     parser.set_defaults(run=run)
 
 

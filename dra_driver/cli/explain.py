@@ -32,9 +32,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "explain",
-        description="Say for each node what keeps a pod's claims off it: the clause of a selector that is false, the "
-        "group that is short of devices, the devices in use; then what would help, and known traps. Exit status 0: all "
-        "fit, 1: not all, 2: bad input.",
+        description="Explain for each node what keeps a pod's claims off it: the clause of a selector that is false,\n"
+        "the group that lacks devices, the devices in use; then what would help, and known traps.\n"
+        "Exit status 0: all fit, 1: not all fit, 2: invalid input.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -42,12 +42,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "items",
         nargs="*",
         metavar="FILE|pod/NAME|claim/NAME",
-        help="what makes pods, claims, templates, classes, as for simulate; or one pod or claim of the cluster. "
-        "Without any, everything that waits in the cluster",
+        help="files as for simulate, or one pod or claim of the cluster (default: all that are pending in the cluster)",
     )
-    parser.add_argument("-n", "--namespace", default="default", help="of pod/NAME and claim/NAME (default: default)")
+    parser.add_argument(
+        "-n", "--namespace", default="default", help="namespace of pod/NAME and claim/NAME (default: default)"
+    )
     add_cluster_arguments(parser)
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 

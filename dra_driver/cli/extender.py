@@ -24,28 +24,38 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--port",
         "PORT",
         "12345",
-        "where the scheduler asks (/filter, /prioritize, /preempt, /bind) and probes (/livez, /readyz)",
+        "port for the scheduler (/filter, /prioritize, /preempt, /bind) and for probes (/livez, /readyz)",
     ),
     ("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
-    ("--tls-cert", "TLS_CERT", "", "PEM certificate: HTTPS instead of HTTP; the same for all replicas"),
+    ("--tls-cert", "TLS_CERT", "", "PEM certificate, the same for all replicas; enables HTTPS"),
     ("--tls-key", "TLS_KEY", "", "PEM key of the certificate"),
-    ("--tls-client-ca", "TLS_CLIENT_CA", "", "PEM CA: only clients with a certificate signed by it may ask"),
-    ("--metrics-port", "METRICS_PORT", "-1", "Prometheus metrics over HTTP; negative: off"),
-    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics"),
-    ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
-    ("--namespace", "POD_NAMESPACE", "kube-system", "of the lease neuron-scheduler-extender"),
-    ("--identity", "EXTENDER_IDENTITY", "", "name in the lease, unique to this process (default: host name and more)"),
-    ("--advertise-address", "POD_IP", "", "this replica's address for the others, which pass requests to the leader"),
-    ("--log-format", "LOG_FORMAT", "text", "text or json"),
+    ("--tls-client-ca", "TLS_CLIENT_CA", "", "PEM CA; only clients with a certificate signed by it are accepted"),
+    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
+    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
+    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
+    ("--namespace", "POD_NAMESPACE", "kube-system", "namespace of the lease neuron-scheduler-extender"),
+    (
+        "--identity",
+        "EXTENDER_IDENTITY",
+        "",
+        "unique name of this process in the lease (default: host name and a random suffix)",
+    ),
+    (
+        "--advertise-address",
+        "POD_IP",
+        "",
+        "address of this replica, to which the others forward requests when it leads",
+    ),
+    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
 )
 
 CHOICES = {"log_format": ("text", "json")}
 
 EXAMPLE = """\
-example, for a try on your own machine:
+To try it on your own machine:
   dra-driver extender --kubeconfig admin.conf --bind-address 127.0.0.1 --no-leader-elect
 
-and in the configuration of kube-scheduler (KubeSchedulerConfiguration v1):
+Add this to the configuration of kube-scheduler (KubeSchedulerConfiguration v1):
   extenders:
   - urlPrefix: http://127.0.0.1:12345
     filterVerb: filter
@@ -64,9 +74,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "extender",
-        description="A scheduler extender for pods with limits of aws.amazon.com/neuron or aws.amazon.com/neuroncore: "
-        "tells kube-scheduler on which nodes connected devices are free, and binds the pod together with the "
-        "annotations that the device plugin reads. Several may run: one leads, the others pass requests on to it.",
+        description="Run a scheduler extender for pods with limits of aws.amazon.com/neuron or\n"
+        "aws.amazon.com/neuroncore. It reports to kube-scheduler which nodes have connected devices free,\n"
+        "and binds the pod with the annotations that the device plugin reads. With several replicas, one\n"
+        "leads, and the others forward requests to it.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -75,7 +86,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="wait for the lease before answering (default); without it there must be one process only",
+        help="wait for the lease before answering requests (default); without leader election, run only one process",
     )
     parser.set_defaults(run=run)
 
@@ -123,7 +134,7 @@ def _tls(certificate: str, key: str, client_ca: str) -> Tls | None:
     from dra_driver.legacy.extender.server import Tls
 
     if bool(certificate) != bool(key):
-        raise UsageError("only one of --tls-cert and --tls-key is given", remedy="give both, or none for plain HTTP")
+        raise UsageError("only one of --tls-cert and --tls-key is given", remedy="give both, or neither for plain HTTP")
     if client_ca and not certificate:
         raise UsageError("--tls-client-ca is given without --tls-cert", remedy="give --tls-cert and --tls-key too")
     return Tls(Path(certificate), Path(key), Path(client_ca) if client_ca else None) if certificate else None

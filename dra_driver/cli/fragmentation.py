@@ -43,13 +43,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "fragmentation",
-        description="Let the pods that a file describes come and go over emulated nodes, and show how full the cluster "
-        "gets, which pods wait and how many connected sets stay whole, under one or several orders in which devices "
-        "are tried. Exit status 0: done, 2: bad input.",
+        description="Simulate the stream of pods in a file on emulated nodes, and show how full the cluster gets,\n"
+        "which pods are refused and how many connected sets remain unbroken, under one or more orders in which\n"
+        "devices and nodes are tried. Exit status 0: done, 2: invalid input.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workload", metavar="FILE", help="what comes and goes (docs/placement.md); - is stdin")
+    parser.add_argument("workload", metavar="FILE", help="the stream of pods (docs/placement.md); - is stdin")
     add_stream_arguments(parser)
     add_node_arguments(parser, "nodes (default: those of the file)")
     add_output_arguments(parser)
@@ -58,8 +58,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def add_stream_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, hidden: bool = False) -> None:
     """Which streams of pods are simulated, and in which order devices are tried for them."""
-    seed = "which stream; 1-8 for several of them (default: 1)"
-    policy = f"what is tried first, repeatable: {', '.join(POLICY_NAMES)}, all (default: {POLICY_NAMES[0]})"
+    seed = "seed of the stream, or several, such as 1-8 (default: 1)"
+    policy = f"order of devices and nodes (repeatable): {', '.join(POLICY_NAMES)}, all (default: {POLICY_NAMES[0]})"
     parser.add_argument("--seed", metavar="N", help=argparse.SUPPRESS if hidden else seed)
     parser.add_argument("--policy", action="append", metavar="NAME", help=argparse.SUPPRESS if hidden else policy)
 

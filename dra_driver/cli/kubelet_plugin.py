@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 OPTIONS: tuple[daemon.Option, ...] = (
     ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
-    ("--pod-uid", "POD_UID", None, "UID of this pod: gives each instance sockets of its own during a rolling update"),
-    ("--host-root", "HOST_ROOT", "/", "where the host's /sys, /proc, /dev and /opt are found"),
+    ("--pod-uid", "POD_UID", None, "UID of this pod; gives each instance its own sockets during a rolling update"),
+    ("--host-root", "HOST_ROOT", "/", "directory with the host's /sys, /proc, /dev and /opt"),
     ("--cdi-root", "CDI_ROOT", "/var/run/cdi", "directory of the CDI specs"),
     (
         "--registrar-dir",
@@ -29,44 +29,64 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--plugins-dir",
         "KUBELET_PLUGINS_DIRECTORY_PATH",
         "/var/lib/kubelet/plugins",
-        "kubelet's plugin data directory; state is kept in neuron.aws.com/ below it",
+        "kubelet's plugin data directory; the driver keeps its state in neuron.aws.com/ below it",
     ),
-    ("--healthcheck-port", "HEALTHCHECK_PORT", "51515", "gRPC health service `liveness`; a negative port disables it"),
+    (
+        "--healthcheck-port",
+        "HEALTHCHECK_PORT",
+        "51515",
+        "gRPC health services `liveness` and `readiness`; a negative port disables them",
+    ),
     ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the health service"),  # noqa: S104 - kubelet probes the pod's address
-    ("--metrics-port", "METRICS_PORT", "-1", "Prometheus metrics over HTTP; negative: off"),
-    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics"),
+    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
+    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
     ("--emulate", "NEURON_DRA_DRIVER_EMULATION_MODE", "", "run on emulated hardware of this type, e.g. trn2.48xlarge"),
     ("--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"),
     (
         "--emulated-ultraservers",
         "EMULATED_ULTRASERVERS",
         "",
-        "emulated nodes make up UltraServers, such as 2x4; the number that ends a node's name tells which it is",
+        "group emulated nodes into UltraServers, such as 2x4, by the number at the end of a node's name",
     ),
-    ("--emulation-root", "EMULATION_ROOT", "", "where the emulated host is written (default: a temporary directory)"),
-    ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
-    ("--log-format", "LOG_FORMAT", "text", "text or json"),
+    (
+        "--emulation-root",
+        "EMULATION_ROOT",
+        "",
+        "directory for the files of the emulated host (default: a temporary directory)",
+    ),
+    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
+    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
     (
         "--device-numbering",
         "DEVICE_NUMBERING",
         "renumber",
-        "renumber: containers count from /dev/neuron0; host: host ids",
+        "renumber: devices in containers start at /dev/neuron0; host: host numbers",
     ),
-    ("--contiguity", "CONTIGUITY_POLICY", "warn", "refuse, warn or allow claims whose host ids are no contiguous run"),
+    (
+        "--contiguity",
+        "CONTIGUITY_POLICY",
+        "warn",
+        "refuse, warn about or allow claims whose host numbers are not contiguous",
+    ),
     (
         "--ultraserver-layout",
         "ULTRASERVER_LAYOUT",
         "node",
-        "what nodes of UltraServers offer; node: themselves as one device; chips: each chip; both (Kubernetes 1.37)",
+        "what nodes of UltraServers offer; node: one device; chips: each chip; both (requires Kubernetes 1.37)",
     ),
     (
         "--shared-counters",
         "SHARED_COUNTERS",
         "auto",
-        "which servers may get the layout both; auto: Kubernetes 1.37 and later; force: 1.36 too",
+        "API servers on which the layout both is used; auto: Kubernetes 1.37 and later; force: 1.36 too",
     ),
-    ("--ultraserver-labels", "ULTRASERVER_LABELS", "on", "on or off: label nodes of UltraServers with mode and ids"),
-    ("--rescan-seconds", "RESCAN_SECONDS", "10", "how often the host is read again"),
+    (
+        "--ultraserver-labels",
+        "ULTRASERVER_LABELS",
+        "on",
+        "on or off: whether to label nodes of UltraServers with mode and ids",
+    ),
+    ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
 )
 
 CHOICES = {
@@ -83,7 +103,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "kubelet-plugin",
-        description="Run the node agent: publish this node's Neuron devices and prepare claims for kubelet.",
+        description="Run the node agent, which publishes this node's Neuron devices and prepares claims for kubelet.",
         epilog="example: dra-driver kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf",
     )
     daemon.add_options(parser, OPTIONS)

@@ -18,34 +18,34 @@ from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.version import VERSION
 
 COMMANDS: Final = {
-    "kubelet_plugin": "run the node agent (what the DaemonSet starts)",
-    "placer": "give groups of pods UltraServers (what the Deployment of --placer starts)",
+    "kubelet_plugin": "run the node agent (started by the DaemonSet)",
+    "placer": "assign UltraServers to groups of pods (started by the Deployment of --placer)",
     "extender": "choose devices for kube-scheduler, in clusters without DRA",
-    "device_plugin": "offer aws.amazon.com/neuron and neuroncore to kubelet (clusters without DRA)",
-    "topology": "show an instance type's devices and how they are linked",
+    "device_plugin": "offer aws.amazon.com/neuron and neuroncore to kubelet, in clusters without DRA",
+    "topology": "show the devices of an instance type and their links",
     "emulate_host": "write the files of a Neuron host into a directory",
     "slices": "print the ResourceSlices that would be published",
-    "plan": "show what a container of an allocated claim would get",
-    "rank": "in an init container: find this pod's rank in a group on UltraServers",
-    "select": "try a CEL device selector",
+    "plan": "show what containers with an allocated claim would get",
+    "rank": "find this pod's rank in a group on UltraServers (for init containers)",
+    "select": "test a CEL device selector",
     "simulate": "show which devices pods would get, without a cluster",
-    "explain": "say why pods' claims fit or do not fit",
-    "fragmentation": "simulate how broken up a cluster gets while pods come and go",
-    "migrate": "turn pod specs with Neuron limits into pods with claims",
+    "explain": "explain why claims of pods fit or do not fit",
+    "fragmentation": "simulate the fragmentation of a cluster by a stream of pods",
+    "migrate": "convert pod specs with Neuron limits to pods with claims",
 }
-"""Module of this package with ``register(subparsers)`` -> what the help says of its command, in this order."""
+"""Module of this package with ``register(subparsers)`` -> help text of its command, in this order."""
 
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes no option that is not spelt out, and has each command say itself what it does not know, with its usage."""
+    """Accepts no abbreviated options; each command reports unknown arguments itself, with its own usage."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # argparse's
-        """Never any that are not known: argparse would leave those of a command to the parser above it."""
+        """Reports unknown arguments here: argparse would pass those of a command to its parent parser."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -32,30 +32,36 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "migrate",
-        description="Print Pods, Deployments, ReplicaSets, StatefulSets, Jobs and LeaderWorkerSets with "
-        "ResourceClaimTemplates in place of the limits aws.amazon.com/neuron, neurondevice and neuroncore; other "
-        "objects as they are. What is not as before is said on standard error. Comments are lost. Exit status 0: done, "
-        "1: claims cannot ask for that, or no such pod could run, 2: bad input.",
+        description="Print Pods, Deployments, ReplicaSets, StatefulSets, Jobs and LeaderWorkerSets with\n"
+        "ResourceClaimTemplates in place of the limits aws.amazon.com/neuron, neurondevice and\n"
+        "neuroncore. Other objects are printed unchanged. Differences in behaviour are reported on\n"
+        "standard error. Comments are lost.\n"
+        "Exit status 0: done, 1: claims cannot express the request, or no such pod could run, 2: invalid\n"
+        "input.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="YAML or JSON, several documents or Lists; - is stdin")
     parser.add_argument(
-        "--instance-type", metavar="TYPE", help="of the nodes, for pods whose node selector does not name one"
+        "--instance-type",
+        metavar="TYPE",
+        help="instance type of the nodes, for pods whose node selector does not name one",
     )
     parser.add_argument(
         "--logical-core-size",
         type=int,
         choices=(1, 2),
-        help="physical cores that aws.amazon.com/neuroncore counted as one (default: the instance type's)",
+        help="physical cores that aws.amazon.com/neuroncore counted as one (default: that of the instance type)",
     )
     parser.add_argument(
         "--extended-resource",
         action="store_true",
-        help="print the DeviceClass by which Kubernetes 1.36 and later runs the pods of FILE unchanged; without FILE "
-        "the one for aws.amazon.com/neuron",
+        help="print the DeviceClass with which Kubernetes 1.36 and later runs the pods of FILE unchanged; without "
+        "FILE, the class for aws.amazon.com/neuron",
     )
-    parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml", help="default: %(default)s")
+    parser.add_argument(
+        "-o", "--output", choices=("yaml", "json"), default="yaml", help="output format (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 

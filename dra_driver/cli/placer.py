@@ -10,14 +10,19 @@ import socket
 from dra_driver.cli import daemon
 
 OPTIONS: tuple[daemon.Option, ...] = (
-    ("--kubeconfig", "KUBECONFIG", "", "how to reach the API server (default: the pod's service account)"),
-    ("--namespace", "POD_NAMESPACE", "neuron-dra-driver", "of the lease and of the placer's ConfigMap"),
-    ("--identity", "PLACER_IDENTITY", "", "name in the lease, unique to this process (default: host name and more)"),
+    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
+    ("--namespace", "POD_NAMESPACE", "neuron-dra-driver", "namespace of the lease and of the placer's ConfigMap"),
+    (
+        "--identity",
+        "PLACER_IDENTITY",
+        "",
+        "unique name of this process in the lease (default: host name and a random suffix)",
+    ),
     (
         "--group-timeout",
         "GROUP_TIMEOUT",
         "300",
-        "seconds after which a group without all of its nodes is recreated elsewhere; 20 if the scheduler finds none",
+        "seconds after which a group that lacks nodes is recreated elsewhere; 20 if the scheduler finds no node",
     ),
     (
         "--healthcheck-port",
@@ -26,7 +31,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "gRPC health services `liveness` and `readiness`; a negative port disables them",
     ),
     ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "127.0.0.1", "address of the health service"),
-    ("--log-format", "LOG_FORMAT", "text", "text or json"),
+    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
 )
 
 CHOICES = {"log_format": ("text", "json")}
@@ -37,8 +42,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "placer",
-        description="Give each group of pods with the scheduling gate neuron.aws.com/ultraserver a free UltraServer, "
-        "or half of one. Several may run: one acts, the others wait for its lease to end.",
+        description="Assign each group of pods with the scheduling gate neuron.aws.com/ultraserver a free UltraServer, "
+        "or half of one. With several replicas, one is active, and the others wait for its lease to expire.",
         epilog="example: dra-driver placer --kubeconfig admin.conf --namespace neuron-dra-driver --group-timeout 120",
     )
     daemon.add_options(parser, OPTIONS)

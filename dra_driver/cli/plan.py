@@ -17,13 +17,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "plan",
-        description="Show what the driver would prepare for an allocated ResourceClaim. Nothing is touched.",
+        description="Show what the driver would prepare for an allocated ResourceClaim, without changing anything.",
         epilog="example: kubectl get resourceclaim NAME -o yaml | "
         "dra-driver plan --instance-type trn2.48xlarge -f - -o json",
     )
     add_host_arguments(parser)
     parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="the claim, YAML or JSON; - is stdin")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
+    )
     parser.add_argument(
         "--node-name", help="this node's name (default: the pool of the claim's first device of this driver)"
     )

@@ -21,9 +21,9 @@ MAX_SECONDS = 86400.0
 
 EPILOG = """\
 Reads LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX, which LeaderWorkerSet sets, and
-NEURON_RT_ULTRASERVER_MODE, _SERVER_ID and _NODE_ID, which the claim gives: so the init container needs the claim too.
-Writes NEURON_GLOBAL_TOPOID and NEURON_GLOBAL_TOPOID0_HOST. The pods of a group meet at the leader's port; nothing is
-kept from one start of a group to the next.
+NEURON_RT_ULTRASERVER_MODE, _SERVER_ID and _NODE_ID, which the claim provides, so the init container
+needs the claim too. Writes NEURON_GLOBAL_TOPOID and NEURON_GLOBAL_TOPOID0_HOST. The pods of a group
+connect to the leader's port; nothing is kept between two starts of a group.
 
 example, in the main container: set -a; . /neuron/env; exec my-program
 """
@@ -33,23 +33,29 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "rank",
-        description="Meet the other pods of a LeaderWorkerSet's group, check that their nodes are complete"
-        " UltraServers, and write this pod's rank to a file.",
+        description="Find the other pods of a group of a LeaderWorkerSet, check that their nodes form complete\n"
+        "UltraServers, and write this pod's rank to a file.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--output", type=Path, default=Path("/neuron/env"), metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="the leader's (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("/neuron/env"), metavar="FILE", help="file to write (default: %(default)s)"
+    )
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the leader (default: %(default)s)")
     parser.add_argument(
         "--timeout",
         type=float,
         default=DEFAULT_SECONDS,
         metavar="SECONDS",
-        help="for everything (default: %(default)g)",
+        help="total time limit (default: %(default)g)",
     )
-    parser.add_argument("--leader-address", metavar="HOST", help="default: LWS_LEADER_ADDRESS")
-    parser.add_argument("--host", help="under which others reach this pod (default: its name in the group's domain)")
-    parser.add_argument("--listen", default="", metavar="ADDRESS", help="of the leader's port (default: all)")
+    parser.add_argument("--leader-address", metavar="HOST", help="address of the leader (default: $LWS_LEADER_ADDRESS)")
+    parser.add_argument(
+        "--host", help="name under which others reach this pod (default: its name in the group's domain)"
+    )
+    parser.add_argument(
+        "--listen", default="", metavar="ADDRESS", help="address on which the leader listens (default: all)"
+    )
     parser.set_defaults(run=run)
 
 

@@ -50,29 +50,32 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "select",
-        description="Evaluate one CEL device selector as Kubernetes does, on each device, or those of the DeviceClass "
-        "that offers an extended resource. A device on which it fails would stop the scheduling of the pod. Without "
-        "devices only says whether the API server would take it. Exit status 0: done, 1: it fails on a device, 2: bad "
-        "input, or the API server would refuse it.",
+        description="Evaluate one CEL device selector, or the selectors of the DeviceClass that offers an extended "
+        "resource, on each device, as Kubernetes does. A device on which a selector fails stops the "
+        "scheduling of the pod. Without devices, the command only checks whether the API server accepts "
+        "the selector. Exit status 0: done, 1: it fails on a device, 2: invalid input, or rejected by the "
+        "API server.",
         epilog="example: dra-driver select 'device.driver == \"neuron.aws.com\"' --instance-type trn2.48xlarge",
     )
     parser.add_argument(
         "expression",
         metavar="EXPRESSION",
-        help="a CEL expression over `device`, or an extended resource such as aws.amazon.com/neuron",
+        help="a CEL expression on `device`, or an extended resource such as aws.amazon.com/neuron",
     )
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--instance-type", metavar="TYPE", help="the devices of a host of this EC2 type")
+    source.add_argument("--instance-type", metavar="TYPE", help="use the devices of a host of this EC2 type")
     source.add_argument(
         "--slices",
         metavar="FILE",
-        help="the devices of these ResourceSlices, and DeviceClasses; YAML or JSON; - is stdin",
+        help="use the devices of these ResourceSlices, and DeviceClasses (YAML or JSON; - is stdin)",
     )
-    source.add_argument("--kubeconfig", metavar="FILE", help="the devices of all drivers of this cluster")
+    source.add_argument("--kubeconfig", metavar="FILE", help="use the devices of all drivers of this cluster")
     parser.add_argument(
-        "--kubernetes", choices=RELEASES, help=f"whose behaviour is meant (default: the cluster's, else {RELEASES[-1]})"
+        "--kubernetes", choices=RELEASES, help=f"release to simulate (default: the cluster's, or else {RELEASES[-1]})"
     )
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: %(default)s")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="output format (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 

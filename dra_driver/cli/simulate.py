@@ -29,8 +29,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "simulate",
-        description="Allocate devices to the claims of pods as kube-scheduler does, and show per pod the node, the "
-        "devices, what its containers get, and what is left. Exit status 0: all placed, 1: not all, 2: bad input.",
+        description="Allocate devices to the claims of pods as kube-scheduler does. Show the node and devices of each\n"
+        "pod, what its containers get, and what remains free.\n"
+        "Exit status 0: all placed, 1: not all placed, 2: invalid input.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -38,8 +39,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "files",
         nargs="*",
         metavar="FILE",
-        help="pods, Deployments, ReplicaSets, StatefulSets, Jobs, LeaderWorkerSets, claims, templates, classes; YAML "
-        "or JSON; - is stdin",
+        help="pods, Deployments, ReplicaSets, StatefulSets, Jobs, LeaderWorkerSets, claims, templates and "
+        "classes (YAML or JSON; - is stdin)",
     )
     add_cluster_arguments(parser)
     parser.add_argument("--workload", metavar="FILE", help=argparse.SUPPRESS)

@@ -32,7 +32,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="node",
         help="what nodes of UltraServers offer (default: %(default)s)",
     )
-    parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml", help="default: %(default)s")
+    parser.add_argument(
+        "-o", "--output", choices=("yaml", "json"), default="yaml", help="output format (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -60,7 +62,9 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     """Let a command take its host from a type or from a directory."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--instance-type", metavar="TYPE", help="a fully populated host of this EC2 type")
-    source.add_argument("--host-root", metavar="DIR", type=Path, help="a host's root, or one made by emulate-host")
+    source.add_argument(
+        "--host-root", metavar="DIR", type=Path, help="root directory of a host, or of one made by emulate-host"
+    )
 
 
 def read_host(args: argparse.Namespace) -> NodeInventory:

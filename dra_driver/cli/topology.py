@@ -39,18 +39,20 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "topology",
-        description="Show the devices of an EC2 instance type, how they are linked, and what a set of them is.",
+        description="Show the devices of an EC2 instance type and their links, and evaluate a set of devices.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("type", metavar="TYPE", help="EC2 instance type such as trn2.48xlarge, or ml.trn2.48xlarge")
     parser.add_argument(
-        "--devices", metavar="LIST", help="mark and judge these devices: indexes and ranges, 4,5 or 4-7"
+        "--devices", metavar="LIST", help="mark and evaluate these devices: indexes and ranges, 4,5 or 4-7"
     )
     parser.add_argument(
-        "--svg", metavar="FILE", type=Path, help="also write the picture as SVG; - is standard output, without the rest"
+        "--svg", metavar="FILE", type=Path, help="also write the picture as SVG; - prints only the picture"
     )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 

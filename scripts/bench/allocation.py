@@ -122,8 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="scripts/benchmark allocation",
         description="Measure the allocator of dra-driver simulate.",
     )
-    parser.add_argument("--nodes", type=int, default=5000, help="of 16 chips (default: %(default)s)")
-    parser.add_argument("--starts", type=int, default=5, help="of the command (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=5000, help="number of nodes with 16 chips (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=5, help="number of runs of the command (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.nodes < 1 or options.starts < 1:
         parser.error("nodes and starts must be at least 1")

@@ -96,11 +96,11 @@ def report(machine_: str, load: float, kubernetes: str, extent: Extent, found: M
     lines = [
         f"Machine: {machine_}; load before the run {load:.1f}. Kubernetes {kubernetes}.",
         f"{extent.pods} pods at once, with 1 or 4 devices each, on {extent.nodes} nodes of {TYPE}; medians of",
-        f"{extent.rounds} bursts of each form, by turns. From making a pod until it has a node:",
+        f"{extent.rounds} bursts of each form, by turns. From the creation of a pod until it has a node:",
         "",
-        *table(("kube-scheduler", "p50 ms", "p99 ms", "pods a second"), rows),
+        *table(("kube-scheduler", "p50 ms", "p99 ms", "pods per second"), rows),
         "",
-        f"The extender: {extended.processor:.1f} ms of processor time a pod, resident {extended.resident_mb:.0f} MB.",
+        f"The extender: {extended.processor:.1f} ms of CPU time per pod, resident {extended.resident_mb:.0f} MB.",
     ]
     return "\n".join(lines)
 
@@ -235,14 +235,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/benchmark burst",
-        description="Measure bursts of pods through a real kube-scheduler, with the extender and without it, by "
-        "turns. Needs root; brings a control plane up and takes it down.",
+        description="Measure bursts of pods through a real kube-scheduler, alternately with and without the extender. "
+        "Needs root; starts a control plane and removes it at the end.",
         epilog="Example: scripts/benchmark burst --rounds 5",
     )
-    parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="version (default: %(default)s)")
-    parser.add_argument("--nodes", type=int, default=500, help="Node objects (default: %(default)s)")
-    parser.add_argument("--pods", type=int, default=1000, help="pods of a burst (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="bursts of each form (default: %(default)s)")
+    parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="Kubernetes version (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=500, help="number of Node objects (default: %(default)s)")
+    parser.add_argument("--pods", type=int, default=1000, help="pods per burst (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="bursts with and without the extender (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     if min(options.nodes, options.pods, options.rounds) < 1:
         parser.error("nodes, pods and rounds must be at least 1")

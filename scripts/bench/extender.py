@@ -149,7 +149,7 @@ def report(machine: str, load: float, extent: Extent, found: ExtenderFigures) ->
         "",
         *table(("request", "p50 ms", "p99 ms", "Go decodes in ms", "nodes that fit", "answer kB"), rows),
         "",
-        f"{ready} {memory}; it uses a kubeconfig, whose reader costs about 22 MB that a pod does not need.",
+        f"{ready} {memory}; it uses a kubeconfig, whose parser costs about 22 MB that it does not need in a pod.",
         "",
         "No two nodes alike (trn2.48xlarge with 128 cores, a fifth to nearly all of them taken in no order), and other",
         "containers with one core or with two in each request:",

@@ -35,31 +35,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/benchmark",
-        description="Measure the driver beside Kubernetes' own DRA test driver, on a real control plane: calls of "
-        "kubelet, start, and the driver at rest in its container. Needs root; brings a cluster up and takes it down. "
-        "Other work on the machine makes the figures worse.",
+        description="Compare the driver with Kubernetes' own DRA test driver, on a real control plane: calls of "
+        "kubelet, start-up, and the idle driver in its container. Needs root; starts a cluster and removes it at the "
+        "end. Other load on the machine distorts the figures.",
         epilog="Parts that need no cluster: scripts/benchmark selectors (CEL of the simulator), scripts/benchmark "
         "allocation (its allocator). With a control plane: scripts/benchmark burst (pods through kube-scheduler, "
-        "with the extender and without). Example: scripts/benchmark --rest-minutes 12 >figures.md",
+        "with and without the extender). Example: scripts/benchmark --rest-minutes 12 >figures.md",
     )
-    parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="version (default: %(default)s)")
+    parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="Kubernetes version (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of calls of each kind (default: %(default)s)")
-    parser.add_argument("--claims", type=int, default=100, help="claims of each round (default: %(default)s)")
-    parser.add_argument("--held", type=int, default=100, help="claims prepared before (default: %(default)s)")
-    parser.add_argument("--devices", type=int, default=1, help="devices of each claim (default: %(default)s)")
+    parser.add_argument("--claims", type=int, default=100, help="claims per round (default: %(default)s)")
+    parser.add_argument("--held", type=int, default=100, help="claims that are already prepared (default: %(default)s)")
+    parser.add_argument("--devices", type=int, default=1, help="devices per claim (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=7, help="starts of each driver (default: %(default)s)")
     parser.add_argument(
-        "--rest-minutes", type=float, default=12, help="how long the driver is watched at rest; 0: not (default: 12)"
+        "--rest-minutes", type=float, default=12, help="how long to observe the idle driver; 0 skips this (default: 12)"
     )
     parser.add_argument(
         "--extender",
         action="store_true",
-        help="measure the scheduler extender only, for --nodes and --pods, with --calls calls of each kind; needs no "
-        "root and no cluster",
+        help="measure only the scheduler extender, with --nodes, --pods and --calls calls of each kind; needs neither "
+        "root nor a cluster",
     )
     parser.add_argument("--nodes", type=int, default=5000, help="nodes that the extender knows (default: %(default)s)")
     parser.add_argument("--pods", type=int, default=20000, help="pods bound to them (default: %(default)s)")
-    parser.add_argument("--calls", type=int, default=1000, help="calls of the extender (default: %(default)s)")
+    parser.add_argument("--calls", type=int, default=1000, help="calls of each kind (default: %(default)s)")
     options = parser.parse_args(arguments)
     if min(options.nodes, options.calls) < 1 or options.pods < 0:
         parser.error("nodes and calls must be at least 1, pods at least 0")

@@ -44,8 +44,8 @@ def text(
             ],
         ),
         "",
-        "Resident memory in MB of the processes that were called. They use a kubeconfig, whose reader costs this",
-        "driver about 22 MB that a pod does not need:",
+        "Resident memory of the called processes, in MB. They use a kubeconfig, whose parser costs this driver",
+        "about 22 MB that it does not need in a pod:",
         "",
         *table(
             ("driver", "before the calls", "after them"),
@@ -75,14 +75,14 @@ def targets(
         elif situation.at_once > 1:
             pairs = figures.pairs_per_second
             mark = "met" if pairs >= 165 else "MISSED"
-            found.append((f"pairs a second, {situation.at_once} at once, {kind}: at least 165", f"{pairs:.0f}", mark))
+            found.append((f"pairs per second, {situation.at_once} at once, {kind}: at least 165", f"{pairs:.0f}", mark))
     found.append(_at_most("start to slices stored", median(starts[OURS]), 1.0, "s"))
     if rest is not None:
         found.append(_at_most("start to slices stored, in its container", rest.start_seconds, 1.0, "s"))
         reads = rest.an_hour("watch") + rest.an_hour("read")
         found.append(_at_most("resident memory at rest", max(rest.resident_mb, rest.resident_later_mb), 60, "MB"))
-        found.append(_at_most("processor at rest", rest.cpu_percent, 0.5, "% of a core"))
-        found.append(_at_most("API requests an hour, extrapolated", reads, 30, ""))
+        found.append(_at_most("CPU at rest", rest.cpu_percent, 0.5, "% of a core"))
+        found.append(_at_most("API requests per hour, extrapolated", reads, 30, ""))
         found.append(_at_most("writes", float(rest.requests["write"]), 0, ""))
     return found
 
@@ -108,7 +108,7 @@ def _one_by_one(calls: Mapping[Situation, CallFigures]) -> list[str]:
 
 def _at_once(calls: Mapping[Situation, CallFigures]) -> list[str]:
     return table(
-        ("driver", "prepared", "pairs a second", "prepare p50", "prepare p99", "unprepare p50", "p99"),
+        ("driver", "prepared", "pairs per second", "prepare p50", "prepare p99", "unprepare p50", "p99"),
         [
             (
                 situation.label,
@@ -129,13 +129,13 @@ def _rest(rest: RestFigures) -> list[str]:
     reads = rest.an_hour("watch") + rest.an_hour("read")
     return [
         "",
-        f"At rest, in its container (Python {rest.python}):",
+        f"At rest, in the driver's container (Python {rest.python}):",
         "",
-        f"- from the start of its process to slices stored: {rest.start_seconds:.2f} s",
-        f"- resident memory {SETTLE_SECONDS:.0f} s after it was ready: {rest.resident_mb:.1f} MB",
+        f"- from process start to slices stored: {rest.start_seconds:.2f} s",
+        f"- resident memory {SETTLE_SECONDS:.0f} s after it became ready: {rest.resident_mb:.1f} MB",
         f"- {rest.seconds / 60:.0f} minutes later: {rest.resident_later_mb:.1f} MB, {rest.threads} threads",
-        f"- processor: {rest.cpu_percent:.2f} % of a core over {rest.seconds:.0f} s, kubelet's health probes included",
-        f"- requests counted by the API server in this time: {counted}",
+        f"- CPU: {rest.cpu_percent:.2f} % of a core over {rest.seconds:.0f} s, including kubelet's health probes",
+        f"- requests that the API server counted meanwhile: {counted}",
         f"- extrapolated to an hour: {reads:.0f} watches and reads, {rest.an_hour('write'):.0f} writes",
     ]
 

@@ -106,7 +106,7 @@ def _seconds(call: Callable[[], object], count: int, rounds: int) -> float:
 
 def text(found: Sequence[Figures]) -> str:
     """Return the report in Markdown."""
-    lines = ["| selector | us a device | celpy, us | compile, ms |", "|---|---|---|---|"]
+    lines = ["| selector | us per device | celpy, us | compile, ms |", "|---|---|---|---|"]
     for row in found:
         beside = "-" if row.celpy is None else f"{row.celpy:.0f}"
         lines.append(f"| `{row.expression}` | {row.device:.2f} | {beside} | {row.compiling:.2f} |")
@@ -131,9 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/benchmark selectors",
-        description="Measure the CEL of dra-driver simulate beside celpy's own evaluator, on usual selectors.",
+        description="Compare the CEL of dra-driver simulate with celpy's own evaluator, on common selectors.",
     )
-    parser.add_argument("--rounds", type=int, default=15, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of each measurement (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("rounds must be at least 1")

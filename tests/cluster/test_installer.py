@@ -105,7 +105,7 @@ def test_an_update_keeps_settings_and_refuses_to_leave_nodes_with_claims(
     namespace.kubectl("delete", "pod", "uses", "--grace-period=1", "--wait=false")
     eventually("the pod to be gone", lambda: namespace.pod("uses") is None, 60)
     left = driver.run("--node-selector", "example.com/neuron=no", driver.image)
-    assert "runs nowhere yet" in left.stderr
+    assert "is not running yet" in left.stderr
     assert driver.daemonset()["status"]["desiredNumberScheduled"] == 0
     remove(driver)
     kube.kubectl("label", "nodes", "--all", "example.com/neuron-")

@@ -131,7 +131,7 @@ def test_help_is_the_whole_text_at_the_top_and_starts_nothing(tree: Path) -> Non
     result, calls = demo(tree, "--help")
     assert result.returncode == 0
     assert "scripts/demo --cluster" in result.stdout
-    assert result.stdout.endswith("example; and shows what the pod got.\n")
+    assert result.stdout.endswith("shows what the pod got.\n")
     assert calls == []
 
 

@@ -565,7 +565,7 @@ def test_a_setting_that_cannot_be_kept_is_not_guessed_at(cluster: Cluster) -> No
     result = cluster.run(IMAGE)
     assert result.returncode == 1
     assert '--node-selector \'{"example.com/pool":"a","example.com/zone":"b"}\' is not valid' in result.stderr
-    assert "the installed --node-selector cannot be kept; give that option, or --reset" in result.stderr
+    assert "the installed --node-selector cannot be kept; pass that option, or --reset" in result.stderr
     assert cluster.changes == []
     assert cluster.run("--node-selector", "example.com/pool=a", IMAGE).returncode == 0
 
@@ -639,7 +639,7 @@ def test_an_update_that_ends_the_driver_beside_no_claim_is_done(cluster: Cluster
     cluster.reply("get resourceclaims", claims)
     result = cluster.run(*LEAVES_NODE_A, IMAGE)
     assert result.returncode == 0
-    assert ("the driver ends on node-a" in result.stderr) == (stays == "node-b\n")
+    assert ("the driver stops on node-a" in result.stderr) == (stays == "node-b\n")
 
 
 def test_claims_do_not_keep_a_driver_from_coming_back(cluster: Cluster) -> None:

@@ -194,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/cluster",
-        description="A real Kubernetes on this machine, built from source, without a container registry or engine.",
+        description="Run a real Kubernetes on this machine, built from source, without a container registry or engine.",
         epilog="Example: scripts/cluster up --nodes 2 && scripts/cluster kubectl get nodes && scripts/cluster down",
     )
     parser.add_argument("--name", default="default", help="name of the cluster (default: %(default)s)")
@@ -206,39 +206,51 @@ def _parser() -> argparse.ArgumentParser:
         epilog = f"Example: scripts/cluster {example}"
         added = commands.add_parser(name, allow_abbrev=False, help=text, description=text, epilog=epilog)
         if named:
-            added.add_argument("--name", default=argparse.SUPPRESS, help="the same, after the command")
+            added.add_argument(
+                "--name", default=argparse.SUPPRESS, help="name of the cluster; may also precede the command"
+            )
         added.set_defaults(run=run)
         return added
 
-    _add_up(add("up", "Build what is missing and start a cluster.", "up --nodes 2 --node-label node-1:a=b", _up))
-    add("down", "End a cluster and remove all its traces.", "down", _down)
-    add("status", "Show processes and nodes.", "status", _status)
+    _add_up(add("up", "Build missing programs and start a cluster.", "up --nodes 2 --node-label node-1:a=b", _up))
+    add("down", "Stop a cluster and remove everything that belongs to it.", "down", _down)
+    add("status", "Show the processes and nodes of a cluster.", "status", _status)
     load = add("load", "Import image archives into every node.", "load out/driver.tar", _load)
     load.add_argument("archive", nargs="+", metavar="IMAGE.tar", help="OCI or docker archive")
     test_image = add(
         "load-test-image",
-        "Import a 4 MB image with bash and busybox's tools into every node, under any names.",
+        "Import a 4 MB image with bash and busybox's tools into every node, under the given names.",
         "load-test-image public.ecr.aws/ubuntu/ubuntu:22.04",
         _load_test_image,
     )
-    test_image.add_argument("image", nargs="*", help="names (default: localhost/ndl-tools:1)")
-    kubectl = "Run the cluster's own kubectl with all arguments that follow."
+    test_image.add_argument("image", nargs="*", help="image names (default: localhost/ndl-tools:1)")
+    kubectl = "Run the cluster's kubectl with all following arguments."
     add("kubectl", kubectl, "kubectl get resourceslices -o wide", _kubectl, named=False)
-    run = "Run the command that follows in a node's mount namespace."
-    add("exec", run, "exec node-1 ls /run/cdi", _exec, named=False).add_argument("node", help="such as node-1")
-    _add_build(
-        add("build", "Only build the programs; print where they are.", "build --test-driver", _build, named=False)
+    run = "Run the following command in the mount namespace of a node."
+    add("exec", run, "exec node-1 ls /run/cdi", _exec, named=False).add_argument(
+        "node", help="name of the node, such as node-1"
     )
-    add("clean", "Remove all cached programs and images; the next start builds anew.", "clean", _clean, named=False)
+    _add_build(
+        add("build", "Only build the programs, and print their paths.", "build --test-driver", _build, named=False)
+    )
+    add(
+        "clean",
+        "Remove all cached programs and images; the next start builds them again.",
+        "clean",
+        _clean,
+        named=False,
+    )
     version = add(
         "add-version",
-        "Write the Go module from which a further Kubernetes version is built.",
+        "Write the Go module for building another Kubernetes version.",
         "add-version 1.37.2",
         _add_version,
         named=False,
     )
-    version.add_argument("version", help="such as 1.37.2")
-    version.add_argument("--kubelet-only", action="store_true", help="for kubelet alone, under another control plane")
+    version.add_argument("version", help="Kubernetes version, such as 1.37.2")
+    version.add_argument(
+        "--kubelet-only", action="store_true", help="only for kubelet, with a control plane of another version"
+    )
     for name, action, text in _NODE_ACTIONS:
         add(name, text, f"{name} node-1", _node_action(action)).add_argument("node", help="such as node-1")
     for name, action, text in _CLUSTER_ACTIONS:
@@ -254,35 +266,41 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         "--ultraservers",
         default="",
         metavar="SxN",
-        help="as many nodes as S UltraServers of N nodes have, such as 2x4; says how to install the driver for that",
+        help="start the nodes of S UltraServers of N nodes, such as 2x4; prints how to install the driver for them",
     )
     up.add_argument("--runtime-config", action="append", default=[], metavar="GROUP/VERSION=true", help="APIs to serve")
-    up.add_argument("--feature-gates", action="append", default=[], metavar="NAME=true", help="for all components")
     up.add_argument(
-        "--kubelet-feature-gates", action="append", default=[], metavar="NAME=true", help="for kubelet instead of those"
+        "--feature-gates", action="append", default=[], metavar="NAME=true", help="feature gates of all components"
+    )
+    up.add_argument(
+        "--kubelet-feature-gates",
+        action="append",
+        default=[],
+        metavar="NAME=true",
+        help="feature gates of kubelet, instead of those",
     )
     up.add_argument(
         *("--node-label", "--label"),
         action="append",
         default=[],
         metavar="[NODE:]KEY=VALUE",
-        help="label of all nodes or of one; may be repeated",
+        help="label of all nodes or of one (repeatable)",
     )
-    up.add_argument("--node-labels-file", metavar="FILE", help="such labels, one a line")
+    up.add_argument("--node-labels-file", metavar="FILE", help="file with such labels, one per line")
     up.add_argument(
         "--node-dir",
         action="append",
         default=[],
         metavar="PATH",
-        help="path at which every node has its own directory",
+        help="path at which every node gets its own directory",
     )
 
 
 def _add_build(build: argparse.ArgumentParser) -> None:
     _add_versions(build)
     what = build.add_mutually_exclusive_group()
-    what.add_argument("--test-driver", action="store_true", help="Kubernetes' own DRA test driver too")
-    what.add_argument("--helm", action="store_true", help=f"nothing but helm {components.HELM_VERSION}")
+    what.add_argument("--test-driver", action="store_true", help="also build Kubernetes' own DRA test driver")
+    what.add_argument("--helm", action="store_true", help=f"build only helm {components.HELM_VERSION}")
 
 
 def _add_versions(parser: argparse.ArgumentParser) -> None:
@@ -290,7 +308,7 @@ def _add_versions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kubernetes", default=DEFAULT_KUBERNETES, metavar="VERSION", help=f"one of {known} (default: %(default)s)"
     )
-    parser.add_argument("--kubelet", default="", metavar="VERSION", help="another version for kubelet")
+    parser.add_argument("--kubelet", default="", metavar="VERSION", help="version of kubelet, if it differs")
 
 
 def _split(values: Sequence[str]) -> tuple[str, ...]:

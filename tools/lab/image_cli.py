@@ -23,18 +23,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
         prog="scripts/build-image",
         description="Build the driver's image from the Dockerfile without a container registry or engine. The first "
-        "time this makes a base image with debootstrap; an image of which nothing has changed is not built again. "
-        "Where there is a registry, `docker build .` does as well.",
+        "run creates a base image with debootstrap. An image is built again only if its inputs have changed. If you "
+        "have access to a registry, `docker build .` works as well.",
         epilog="Example: scripts/build-image out/driver.tar && scripts/cluster load out/driver.tar",
     )
-    parser.add_argument("output", metavar="OUT.tar", help="the docker archive to write")
-    parser.add_argument("--tag", default="neuron-dra-driver:dev", help="the image's name (default: %(default)s)")
-    parser.add_argument("--base", metavar="IMAGE", help="a base image that buildah can pull, instead of an own one")
+    parser.add_argument("output", metavar="OUT.tar", help="docker archive to write")
+    parser.add_argument("--tag", default="neuron-dra-driver:dev", help="name of the image (default: %(default)s)")
+    parser.add_argument(
+        "--base", metavar="IMAGE", help="base image that buildah can pull, instead of one made with debootstrap"
+    )
     parser.add_argument(
         "--example",
         metavar="NAME",
-        help="instead of the driver's image, write one of 4 MB with bash and common tools under this name, as a "
-        "stand-in for a public image that cannot be pulled here",
+        help="instead of the driver's image, write an image of 4 MB with bash and common tools under this name, to "
+        "replace a public image that cannot be pulled here",
     )
     options = parser.parse_args(arguments)
     return command.run(lambda: _build(options))

@@ -1,6 +1,6 @@
 """Every attribute and capacity of a published device: one row each.
 
-``docs/attributes.md`` is made from this table by
+``docs/attributes.md`` is generated from this table by
 ``python -m dra_driver.driver.resourceslices.attributes > docs/attributes.md``.
 
 Names in AWS's domains keep AWS's meaning and type, so that a claim written for the vendor's driver works unchanged.
@@ -175,7 +175,7 @@ ALL: Final = CHIP + NODE
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One row. ``value`` gives None where nothing is known: left out on all devices of that resource type."""
+    """One row. ``value`` returns None if the value is unknown; the attribute is then omitted on all such devices."""
 
     name: str
     kind: Literal["int", "string", "version", "capacity"]
@@ -186,22 +186,24 @@ class Attribute:
     value: Callable[[AttributeSource], Value]
 
 
-_TORUS = "2D torus types that are no UltraServers (trn1, trn1n, trn2 with 16 chips)"
+_ALWAYS = "always"
+_TORUS = "2D torus types with 16 chips (trn1, trn1n, trn2), except UltraServers"
 _EFA = "types with paired EFA devices"
-_RING = "rings and chains (inf1, inf2) with more chips, if N divides their number"
-_ULTRASERVER = "UltraServer types whose kernel driver tells"
+_RING = "rings and chains (inf1, inf2) of more than N chips, if their number is divisible by N"
+_LOCATED = "types with published tables, if no chip is missing"
+_ULTRASERVER = "UltraServer types, if the kernel driver reports modes"
 SET_SIZES = (2, 4)
 """Nodes of the sets that AWS names in labels."""
 _SHORT = {CHIP: "chip", NODE: "node", ALL: "chip, node"}
 
 ATTRIBUTES: tuple[Attribute, ...] = (
-    Attribute("deviceId", "int", "AWS", CHIP, "always", "N of the host's `/dev/neuronN`", lambda s: s.index),
+    Attribute("deviceId", "int", "AWS", CHIP, _ALWAYS, "N of the host's `/dev/neuronN`", lambda s: s.index),
     Attribute(
         "instanceType",
         "string",
         "AWS",
         ALL,
-        "known",
+        "known instance types",
         "EC2 instance type, without HyperPod's `ml.`",
         lambda s: s.inventory.instance_type,
     ),
@@ -210,18 +212,18 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "string",
         "AWS",
         ALL,
-        "kernel driver loaded",
-        "version of the Neuron kernel driver; four parts, thus no semantic version",
+        "hosts with the kernel driver loaded",
+        "version of the Neuron kernel driver, which is not a semantic version",
         lambda s: s.inventory.driver_version,
     ),
-    Attribute("draDriverVersion", "version", "AWS", ALL, "always", "version of this driver", lambda _: VERSION),
+    Attribute("draDriverVersion", "version", "AWS", ALL, _ALWAYS, "version of this driver", lambda _: VERSION),
     Attribute(
         "resourceType",
         "string",
         "AWS",
         ALL,
-        "always",
-        "`neuron_device` for a chip, `neuron_node` for a whole node of an UltraServer",
+        _ALWAYS,
+        "`neuron_device` (a chip) or `neuron_node` (a whole node of an UltraServer)",
         lambda s: s.resource,
     ),
     *(
@@ -230,13 +232,13 @@ ATTRIBUTES: tuple[Attribute, ...] = (
             "string",
             "AWS",
             ALL,
-            f"node label `topology.k8s.aws/network-node-layer-{layer}` set",
-            f"EC2 network node of layer {layer} (1: top of the tree, 3: closest to the host)",
+            "nodes with the label `topology.k8s.aws/network-node-layer-N`",
+            f"EC2 network node of layer {layer} (1 is the top, 3 is closest to the host)",
             network_layer(layer),
         )
         for layer in (1, 2, 3)
     ),
-    Attribute("topology_x", "int", "AWS", CHIP, _TORUS, "row in the torus: deviceId / 4", topology_x),
+    Attribute("topology_x", "int", "AWS", CHIP, _TORUS, "row in the torus: deviceId / 4, rounded down", topology_x),
     Attribute("topology_y", "int", "AWS", CHIP, _TORUS, "column in the torus: deviceId % 4", topology_y),
     Attribute(
         "topology4_id",
@@ -244,7 +246,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "AWS",
         CHIP,
         _TORUS,
-        "row: equal for a connected set of 4",
+        "row; equal for a connected set of 4",
         topology_block(1),
     ),
     Attribute(
@@ -253,7 +255,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "AWS",
         CHIP,
         _TORUS,
-        "pair of rows: equal for a connected set of 8",
+        "pair of rows; equal for a connected set of 8",
         topology_block(2),
     ),
     Attribute(
@@ -261,7 +263,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "string",
         "AWS",
         ALL,
-        "UltraServer types with node label `topology.k8s.aws/capacity-block-id`",
+        "UltraServer nodes with the label `topology.k8s.aws/capacity-block-id`",
         "EC2 capacity block",
         capacity_block,
     ),
@@ -274,7 +276,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
             _EFA,
             "PCI address of the paired EFA device"
             if size == 1
-            else f"equal for the {size} chips of one block; AWS's EFA driver publishes the same ids",
+            else f"equal for the {size} chips of a block, as in AWS's EFA driver",
             device_group(size),
         )
         for size in GROUP_SIZES
@@ -285,7 +287,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "this driver",
         ALL,
         _ULTRASERVER,
-        f"modes that the node can be used in now, such as `X4,X2V,X1`; `{ELECTING}` while the election runs",
+        f"currently supported modes, such as `X4,X2V,X1`, or `{ELECTING}`",
         modes,
     ),
     *(
@@ -297,7 +299,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 "string",
                 "this driver",
                 ALL,
-                f"UltraServer nodes that are one of a set of {nodes}",
+                "UltraServer nodes that belong to a set of N nodes",
                 f"equal on the {nodes} nodes of the set",
                 server_id(nodes),
             ),
@@ -306,8 +308,8 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 "int",
                 "this driver",
                 ALL,
-                f"UltraServer nodes that are one of a set of {nodes}",
-                f"place in the set, 0 to {nodes - 1}",
+                "UltraServer nodes that belong to a set of N nodes",
+                f"place in the set of {nodes}, 0 to {nodes - 1}",
                 node_id(nodes),
             ),
         )
@@ -317,8 +319,8 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "int",
         "this driver",
         ALL,
-        "the host tells, or known instance type",
-        "physical NeuronCores of the chip, or of all chips of the node",
+        "known instance types, and hosts that report it",
+        "physical NeuronCores of the chip or the whole node",
         cores,
     ),
     Attribute(
@@ -336,8 +338,8 @@ ATTRIBUTES: tuple[Attribute, ...] = (
             "int",
             "this driver",
             CHIP,
-            _RING.replace("N", str(size)),
-            f"deviceId / {size}: equal for {size} consecutive, thus connected chips",
+            _RING,
+            f"deviceId / {size}; equal for {size} consecutive, connected chips",
             segment(size),
         )
         for size in SEGMENT_SIZES
@@ -347,7 +349,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "string",
         "Kubernetes",
         CHIP,
-        "truly known (types with published tables, fully populated)",
+        _LOCATED,
         "PCI address of the chip",
         lambda s: s.chips[0].pci_bus_id,
     ),
@@ -356,7 +358,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "int",
         "Kubernetes",
         CHIP,
-        "truly known",
+        _LOCATED,
         "NUMA node of the chip",
         numa_node,
     ),
@@ -365,8 +367,8 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "capacity",
         "this driver",
         ALL,
-        "known instance type",
-        "device memory of the chip, or of all chips of the node",
+        "known instance types",
+        "device memory of the chip or the whole node",
         memory,
     ),
 )
@@ -379,23 +381,32 @@ def markdown() -> str:
         "",
         "<!-- Made by `python -m dra_driver.driver.resourceslices.attributes > docs/attributes.md`; do not edit. -->",
         "",
-        f"A name without a domain is in the driver's own: `device.attributes['{DRIVER_NAME}'].deviceId` in CEL,",
-        f"`{DRIVER_NAME}/deviceId` in a `matchAttribute` constraint. All chips of a node have the same set of",
-        "attributes: what is not known for one of them is left out on all, because a CEL expression that meets a",
-        "missing attribute fails the whole pod. So guard what is not `always` there:",
-        f"`has(device.attributes['{DRIVER_NAME}'].topology_x)`. The device that is a whole node of an UltraServer has",
-        "a set of its own (column `Of`). Where a node may offer both, say first which is meant:",
+        f"Names without a domain are in the driver's own domain: `device.attributes['{DRIVER_NAME}'].deviceId` in CEL,",
+        f"`{DRIVER_NAME}/deviceId` in a `matchAttribute` constraint.",
+        "",
+        "All chips of a node have the same set of attributes: if a value is unknown for one chip, the attribute is",
+        "omitted on all of them, because a CEL expression that reads a missing attribute makes the pod unschedulable.",
+        f"Guard attributes that are not always published: `has(device.attributes['{DRIVER_NAME}'].topology_x)`.",
+        "",
+        "The device that represents a whole node of an UltraServer has its own set of attributes (column `Of`). Where",
+        "nodes may offer both, first select the kind of device:",
         f"`device.attributes['{DRIVER_NAME}'].resourceType == 'neuron_device' && ...`.",
         "",
-        "`AWS` rows have name, type and meaning as AWS publishes them; `Kubernetes` rows are standard attributes.",
-        "",
-        "| Name | Type | Of | Defined by | Published when | Meaning |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| `{row.name}` | {row.kind} | {_SHORT[row.of]} | {row.origin} | {row.when} | {row.meaning} |"
-            for row in ATTRIBUTES
-        ),
+        "Attributes defined by `AWS` have the name, type and meaning that AWS publishes; those defined by `Kubernetes`",
+        "are standard attributes.",
     ]
+    sections: dict[str, list[Attribute]] = {}
+    for row in ATTRIBUTES:
+        sections.setdefault(row.when, []).append(row)
+    for when, rows in sections.items():
+        lines += [
+            "",
+            "Published always:" if when == _ALWAYS else f"Published on {when}:",
+            "",
+            "| Name | Type | Of | Defined by | Meaning |",
+            "|---|---|---|---|---|",
+            *(f"| `{row.name}` | {row.kind} | {_SHORT[row.of]} | {row.origin} | {row.meaning} |" for row in rows),
+        ]
     return "\n".join(lines) + "\n"
 
 

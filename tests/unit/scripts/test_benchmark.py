@@ -142,7 +142,7 @@ def test_a_burst_is_told_by_its_medians_and_its_rate() -> None:
     found = burst_report("a machine", 0.4, "1.37.1", BurstExtent(500, 100, 3), both)
     assert "| with the extender | 10 | 70 | 50 |" in found
     assert "| without it | 8 | 9 | 200 |" in found
-    assert "The extender: 2.0 ms of processor time a pod, resident 70 MB." in found
+    assert "The extender: 2.0 ms of CPU time per pod, resident 70 MB." in found
 
 
 def test_the_forms_of_a_burst_differ_in_the_extender_only() -> None:
