@@ -22,7 +22,7 @@ from dra_driver.driver.metrics import journal_samples, label_samples, node_sampl
 from dra_driver.driver.node_labels import LabelWriter, labels
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.resourceslices.devices import Offer, offer
-from dra_driver.driver.resourceslices.priority import Instance
+from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.driver.settings import Settings
 from dra_driver.exclusion import check_node
 from dra_driver.host.discover import boot_id
@@ -33,7 +33,6 @@ from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
-from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
 from dra_driver.kubelet.health import HealthServer
 from dra_driver.kubelet.server import KubeletPlugin
 from dra_driver.names import CDI_KIND, DRIVER_NAME
@@ -104,10 +103,10 @@ class NodeAgent:
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._journal = Journal(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
-        self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
+        preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings, operations=self._operations)
         self._repairer = Reconciler(self._journal, cdi, api, self._host.now, settings.node_name)
         self._plugin = KubeletPlugin(
-            self,
+            preparer,
             DRIVER_NAME,
             plugin_dir=settings.state_dir,
             registrar_dir=settings.registrar_dir,
@@ -169,22 +168,6 @@ class NodeAgent:
         if self._stop_metrics is not None:
             self._stop_metrics()
         self._journal.close()
-
-    # What kubelet asks (kubelet.dra.DRAPlugin)
-
-    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
-        """Prepare one claim."""
-        with self._operations.measured("prepare") as seconds:
-            prepared = self._preparer.prepare(claim, deadline)
-        names = ", ".join(device.device for device in prepared)
-        log.info("prepared claim %s in %.1f ms: %s", claim, seconds() * 1000, names)
-        return prepared
-
-    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
-        """Take one claim's devices back."""
-        with self._operations.measured("unprepare") as seconds:
-            self._preparer.unprepare(claim, deadline)
-        log.info("unprepared claim %s in %.1f ms", claim, seconds() * 1000)
 
     # What the rooms tell each other
 

@@ -29,6 +29,7 @@ from dra_driver.kube.types import (
 )
 from dra_driver.kubelet.dra import ClaimRef
 from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.topology.instance_types import lookup
 
 NODE = "node-1"
 SETTINGS = PlanSettings(NODE)
@@ -44,7 +45,14 @@ def host(
     devices = tuple(
         NeuronDevice(index, major, index, None, 8, None, None, "Trainium2", None, None) for index in range(count)
     )
-    return replace(NodeInventory(instance_type, "2.26.10.0", devices), **changes)
+    inventory = NodeInventory(instance_type, "2.26.10.0", devices, **of_type(instance_type))
+    return replace(inventory, **changes)
+
+
+def of_type(instance_type: str | None) -> dict[str, Any]:
+    """What a scan of the host takes from the table of instance types."""
+    kind = lookup(instance_type) if instance_type is not None else None
+    return {"expected_devices": (kind.devices or 0) if kind else 0, "chip": kind.chip if kind else None}
 
 
 def without(inventory: NodeInventory, *indexes: int) -> NodeInventory:

@@ -35,6 +35,7 @@ from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kube.types import ResourceClaim
 from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
 from dra_driver.util.errors import DriverError
+from dra_driver.util.metrics import Operations
 
 _GET_SECONDS = 10.0
 """For one answer of the API server."""
@@ -70,6 +71,7 @@ class Preparer:
         inventory: reads the node as it is now, of its chips the ones given or (None) all; asked at each preparation,
             with no lock held.
         settings: the administrator's choices.
+        operations: durations, for Prometheus.
         sleep: ``time.sleep``, for tests.
     """
 
@@ -81,6 +83,7 @@ class Preparer:
         inventory: Callable[[Collection[int] | None], NodeInventory],
         settings: PlanSettings,
         *,
+        operations: Operations | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._source = source
@@ -88,10 +91,25 @@ class Preparer:
         self._cdi = cdi
         self._inventory = inventory
         self._settings = settings
+        self._operations = operations or Operations()
         self._sleep = sleep
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
+        with self._operations.measured("prepare") as seconds:
+            prepared = self._prepared(claim, deadline)
+        names = ", ".join(device.device for device in prepared.devices)
+        log.info("prepared claim %s in %.1f ms: %s", claim, seconds() * 1000, names)
+        return self._reply(prepared)
+
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
+        """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
+        with self._operations.measured("unprepare") as seconds, self._journal.locked(deadline):
+            self._cdi.remove(claim.uid)
+            self._journal.remove(claim.uid)
+        log.info("unprepared claim %s in %.1f ms", claim, seconds() * 1000)
+
+    def _prepared(self, claim: ClaimRef, deadline: float) -> Plan:
         stored, trouble = self._fetch(claim, deadline)
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
@@ -106,23 +124,18 @@ class Preparer:
                         wanted = self._planned(stored, inventory, held, consumers)
                     self._journal.put(wanted)
                     self._cdi.write(wanted.uid, cdi_spec(wanted))
-                return self._reply(wanted)
             except ConsumersUnknown as unknown:
                 for other in unknown.claims:
                     if time.monotonic() >= deadline:
                         raise
                     consumers[other.uid] = self._users_now(other, deadline)
+            else:
+                return wanted
         raise PrepareError(
             "the device numbers depend on other claims that are being prepared at the same time",
             consequence="the claim is not prepared",
             remedy="kubelet tries again",
         )
-
-    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
-        """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
-        with self._journal.locked(deadline):
-            self._cdi.remove(claim.uid)
-            self._journal.remove(claim.uid)
 
     def _planned(
         self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, consumers: Consumers

@@ -38,8 +38,7 @@ from dra_driver.driver.claims.environment import outdated_ultraserver
 from dra_driver.driver.claims.model import Entry, Plan, PreparedClaims, PrepareError
 from dra_driver.driver.claims.planner import number_conflicts, refreshed, users
 from dra_driver.driver.claims.prepare import ClaimSource
-from dra_driver.driver.resourceslices.devices import chips_of, host_chips
-from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.errors import ApiError, DecodeError
 from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
@@ -331,7 +330,7 @@ class Reconciler:
         self._journal = journal
         self._cdi = cdi
         self._inventory = inventory
-        self._observer = ClaimObserver(source, node_name, journal.boot_id, lambda: host_chips(inventory()), clock)
+        self._observer = ClaimObserver(source, node_name, journal.boot_id, lambda: inventory().chip_indexes, clock)
         self._pass = threading.Lock()
         self.worker = Worker("repairing what claims left", self._round)
         self.counts: Counter[str] = Counter()

@@ -10,8 +10,7 @@ from dra_driver.driver.claims.cdi_spec import cdi_spec, shown_in
 from dra_driver.driver.claims.model import Entry, PreparedClaims
 from dra_driver.driver.claims.planner import Plan, PrepareError, plan
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
-from dra_driver.driver.resourceslices.devices import chips_of, host_chips
-from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.types import ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, result, uid, without
@@ -44,7 +43,7 @@ def test_a_whole_node_is_all_chips_of_the_host() -> None:
 
 def test_a_chip_that_is_lost_still_belongs_to_the_node() -> None:
     inventory = without(host(instance_type=TRN2U), 5)
-    assert host_chips(inventory) == ALL
+    assert inventory.chip_indexes == ALL
     assert "there is no chip 5 on this host now" in refusal(whole(), inventory)
 
 
