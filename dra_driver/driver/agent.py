@@ -169,7 +169,7 @@ class NodeAgent:
             self._stop_metrics()
         self._checkpoint.close()
 
-    # What the rooms tell each other
+    # What the parts tell each other
 
     def _known_labels(self) -> Mapping[str, str]:
         labels = self._labels

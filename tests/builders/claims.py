@@ -13,6 +13,7 @@ from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.planner import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
+from dra_driver.host.discover import chip_of
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import (
@@ -45,14 +46,15 @@ def host(
     devices = tuple(
         NeuronDevice(index, major, index, None, 8, None, None, "Trainium2", None, None) for index in range(count)
     )
-    inventory = NodeInventory(instance_type, "2.26.10.0", devices, **of_type(instance_type))
+    inventory = NodeInventory(instance_type, "2.26.10.0", devices, **of_type(instance_type, devices))
     return replace(inventory, **changes)
 
 
-def of_type(instance_type: str | None) -> dict[str, Any]:
-    """What a scan of the host takes from the table of instance types."""
+def of_type(instance_type: str | None, devices: Iterable[NeuronDevice] = ()) -> dict[str, Any]:
+    """What a scan of the host takes from the table of instance types, or concludes from the devices."""
     kind = lookup(instance_type) if instance_type is not None else None
-    return {"expected_devices": (kind.devices or 0) if kind else 0, "chip": kind.chip if kind else None}
+    chip = kind.chip if kind is not None else chip_of(devices)
+    return {"expected_devices": (kind.devices or 0) if kind else 0, "chip": chip}
 
 
 def without(inventory: NodeInventory, *indexes: int) -> NodeInventory:

@@ -1,4 +1,4 @@
-"""Checkpoint files that cannot be read when the driver starts, as after a fault of the disk, or that somebody removed."""
+"""Checkpoint files that cannot be read when the driver starts, as after a fault of the disk, or that were removed."""
 
 from __future__ import annotations
 

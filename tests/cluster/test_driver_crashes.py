@@ -27,7 +27,7 @@ MAX_DELAY = 0.02
 
 
 def _kill_at_a_random_instant(driver: Installation, files: NodeFiles, act: Callable[[], object]) -> None:
-    """Kill the driver within milliseconds of the first change of its checkpoint that ``act`` leads to; renew its pod."""
+    """Kill the driver within milliseconds of the first change of its checkpoint by ``act``; renew its pod."""
     found = wait_driver_ready(driver, NODE)
     process, claims, delay = process_of(found), files.state / "claims", random.uniform(0, MAX_DELAY)
     before = _names(claims)

@@ -460,8 +460,8 @@ class Checkpoint:
 
     def _move_aside(self, uid: str, problem: Exception) -> None:
         log.error(
-            "checkpoint file %s cannot be read (%s); it is moved to %s, and the devices of claim %s are held back until "
-            "the claim is prepared again, unprepared, or gone from the API server",
+            "checkpoint file %s cannot be read (%s); it is moved to %s, and the devices of claim %s are held back "
+            "until the claim is prepared again, unprepared, or gone from the API server",
             self.path(uid),
             problem,
             self._quarantine,

@@ -1,8 +1,8 @@
 """Prepare and unprepare: the claim is fetched, then, under the state lock, planned, recorded and made visible.
 
-The order of effects is checkpoint, CDI spec, reply; backwards on unprepare. So a chip that a container can see is always
-recorded, and whatever a killed driver leaves half-way is finished by kubelet's retry or by repair. A retry walks the
-same way and ends in the same place:
+The order of effects is checkpoint, CDI spec, reply; backwards on unprepare. So a chip that a container can see is
+always recorded, and whatever a killed driver leaves half-way is finished by kubelet's retry or by repair. A retry walks
+the same way and ends in the same place:
 
 * a claim that is recorded keeps its numbers in containers for as long as its allocation is the same, and its variables
   until the node is booted: then no container runs that was told them, and they follow the host (an election may have

@@ -233,7 +233,7 @@ def test_a_type_that_is_not_in_the_table_is_known_by_its_chips() -> None:
 
 
 def test_unknown_hardware_gets_no_variable_and_no_setting() -> None:
-    inventory = changed(host(1, None), 0, architecture="Trainium9")
+    inventory = changed(host(1, None, chip=None), 0, architecture="Trainium9")
     assert lnc(claim(1, [0]), inventory) is None
     text = refusal(claim(1, [0], configs=[config(neuron_config(1))]), inventory)
     assert "this node's hardware is not known to this version" in text

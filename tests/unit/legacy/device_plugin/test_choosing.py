@@ -55,7 +55,7 @@ def inventory(kind: str | None, indexes: range | list[int], **changes: Any) -> N
         )
         for index in indexes
     )
-    found = NodeInventory(kind, "2.30.2.0", devices, **of_type(kind))
+    found = NodeInventory(kind, "2.30.2.0", devices, **of_type(kind, devices))
     return replace(found, **changes)
 
 
