@@ -1,4 +1,4 @@
-"""What a node has: values only, as ``discover`` reads them and the other rooms use them."""
+"""What a node has: values only, as ``discover`` reads them and the other packages use them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.cdi import Spec, SpecDirectory
-from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.planner import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
@@ -173,17 +173,17 @@ class Node:
         self._open()
 
     def restart(self) -> None:
-        self.journal.close()
+        self.checkpoint.close()
         self._open()
 
     def _open(self) -> None:
         self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
-        self.journal = Journal(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
+        self.checkpoint = Checkpoint(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
         self.preparer = Preparer(
-            self.api, self.journal, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
+            self.api, self.checkpoint, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
         )
         self.repairer = Reconciler(
-            self.journal, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now
+            self.checkpoint, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now
         )
 
     def reboot(self, *, major: int | None = None) -> None:
@@ -220,17 +220,17 @@ class Node:
         assert spec is not None
         return {entry for device in spec.devices for entry in device.container_edits.env}
 
-    def journaled(self) -> dict[str, tuple[int, ...]]:
+    def checkpointed(self) -> dict[str, tuple[int, ...]]:
         """Chips held by claim UID, as a new instance reads them from the files."""
-        journal = Journal(self.root / "state", boot_id=self.boot, cdi=self.cdi)
+        checkpoint = Checkpoint(self.root / "state", boot_id=self.boot, cdi=self.cdi)
         try:
-            with journal.locked() as held:
+            with checkpoint.locked() as held:
                 return {uid: entry.plan.held_chips for uid, entry in held.entries.items()}
         finally:
-            journal.close()
+            checkpoint.close()
 
-    def journal_file(self, item: ResourceClaim) -> Path:
-        return self.journal.path(item.metadata.uid)
+    def checkpoint_file(self, item: ResourceClaim) -> Path:
+        return self.checkpoint.path(item.metadata.uid)
 
     def quarantined(self) -> list[Path]:
         return sorted((self.root / "state" / "quarantine").glob("*"))

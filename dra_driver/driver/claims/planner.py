@@ -345,9 +345,9 @@ def _check_free(chip: int, device: str, uid: str, held: PreparedClaims) -> None:
     if doubt is None:
         return
     if doubt.chips is None:
-        what = f"what claim {doubt.uid} holds is not known, since its journal file cannot be read ({doubt.problem})"
+        what = f"what claim {doubt.uid} holds is not known, since its checkpoint file cannot be read ({doubt.problem})"
     else:
-        what = f"device {device} is held by claim {doubt.uid}, whose journal file cannot be read ({doubt.problem})"
+        what = f"device {device} is held by claim {doubt.uid}, whose checkpoint file cannot be read ({doubt.problem})"
     raise PrepareError(
         what,
         consequence=f"device {device} is held back",
