@@ -96,18 +96,17 @@ class Preparer:
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
-        with self._operations.measured("prepare") as seconds:
+        with self._operations.measured("prepare"):
             prepared = self._prepared(claim, deadline)
-        names = ", ".join(device.device for device in prepared.devices)
-        log.info("prepared claim %s in %.1f ms: %s", claim, seconds() * 1000, names)
+        log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared.devices))
         return self._reply(prepared)
 
     def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
-        with self._operations.measured("unprepare") as seconds, self._checkpoint.locked(deadline):
+        with self._operations.measured("unprepare"), self._checkpoint.locked(deadline):
             self._cdi.remove(claim.uid)
             self._checkpoint.remove(claim.uid)
-        log.info("unprepared claim %s in %.1f ms", claim, seconds() * 1000)
+        log.info("unprepared claim %s", claim)
 
     def _prepared(self, claim: ClaimRef, deadline: float) -> Plan:
         stored, trouble = self._fetch(claim, deadline)
