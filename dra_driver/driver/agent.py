@@ -143,9 +143,9 @@ class NodeAgent:
         try:
             self._repairer.repair()
         except DriverError as error:
-            # Serving all the same lets prepare and unprepare tell kubelet what is wrong, and heals without a restart.
+            # Serving regardless lets prepare and unprepare report the problem, and recovers without a restart.
             log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
-        # Before kubelet is let in: what is done while nobody serves metrics is not counted.
+        # Before kubelet is let in: what happens before metrics are served is not counted.
         if settings.metrics_port >= 0:
             collector = Collector(self._operations, self.samples)
             self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
@@ -169,7 +169,7 @@ class NodeAgent:
             self._stop_metrics()
         self._checkpoint.close()
 
-    # What the parts tell each other
+    # Calls between the parts
 
     def _known_labels(self) -> Mapping[str, str]:
         labels = self._labels
@@ -179,7 +179,7 @@ class NodeAgent:
         return labels
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
-        # Turned off, the labels are taken away: an id that nobody keeps true would lead pods to the wrong server.
+        # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
         self._label_writer.want(labels(inventory.ultraserver) if self._settings.ultraserver_labels == "on" else {})
         self._offer = offered = offer(inventory, self._settings.ultraserver_layout)
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
@@ -248,7 +248,7 @@ class NodeAgent:
             )
         self._plugin.reregister_after = REREGISTER_SECONDS if broken else None
 
-    # What it tells
+    # Health and metrics
 
     def liveness(self) -> list[str]:
         """Problems that a restart of the driver may mend; [] when there are none."""

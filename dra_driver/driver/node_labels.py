@@ -68,7 +68,7 @@ def owned(node: Node) -> frozenset[str]:
 def needs_write(node: Node, wanted: Mapping[str, str]) -> bool:
     """Whether the Node lacks a label, has it with another value, or has one of this driver that is not wanted.
 
-    A label that somebody else wrote with the value wanted is right as it is; one that is not wanted and not ours stays.
+    A label with the wanted value is right, whoever wrote it; one that is not wanted and not ours stays.
     """
     has = node.metadata.labels
     return any(has.get(key) != value for key, value in wanted.items()) or bool(owned(node) - set(wanted))
@@ -106,7 +106,7 @@ class LabelWriter:
         api: the API server.
         node: name of the Node object.
         backoff: waits after errors.
-        contest: waits before a label is written again with the same value, because somebody else had changed it.
+        contest: waits before a label is written again with the same value, because somebody had changed it.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ def read_devices(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...
     """All devices, ascending.
 
     PCI address and NUMA node are taken from the table only when exactly the devices of the instance type are there:
-    sysfs does not tell them (the class devices have no parent), and after a failure of one chip nothing guarantees that
+    sysfs does not show them (the class devices have no parent), and after a failure of one chip nothing guarantees that
     the kernel driver numbers the rest as the table does.
     """
     read = (_read_device(scan, index, path) for index, path in entries.items())
@@ -105,7 +105,7 @@ def read_devices(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...
 def read_numbers(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...]:
     """These devices with their device numbers of now; what else they are is as ``scan.known`` has it.
 
-    That is two small reads a device: the rest costs ten times as much, and nobody knows how long firmware takes.
+    That is two small reads a device: the rest costs ten times as much, and how long firmware takes is not known.
     """
     read = (_read_numbers(scan, index, path) for index, path in entries.items())
     return tuple(device for device in read if device is not None)
@@ -212,7 +212,7 @@ def _architecture(scan: Scan, index: int, path: str) -> str | None:
 
 
 def _note_state(scan: Scan, index: int, path: str) -> None:
-    """The file ``reset`` tells the device's state to root; it is read here and never written, which would reset it."""
+    """The file ``reset`` shows the device's state to root; it is read here and never written, which would reset it."""
     said = scan.files.read(f"{path}/reset")
     if said.text == _STATE_RESETTING:
         scan.findings.add_device("device-resetting", index)

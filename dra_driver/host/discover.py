@@ -33,7 +33,7 @@ _LNC_LINE = re.compile(r"\s*(?:export\s+)?NEURON_LOGICAL_NC_CONFIG\s*=\s*(.*?)\s
 
 
 def boot_id(root: Path) -> str:
-    """Identity of this boot of the node; "" when nothing tells. An emulated host may have one of its own."""
+    """Identity of this boot of the node; "" if it is not known. An emulated host may have one of its own."""
     return HostFiles(root).read(BOOT_ID).text or HostFiles(Path("/")).read(BOOT_ID).text or ""
 
 
@@ -41,7 +41,7 @@ def instance_type(files: HostFiles, labels: Mapping[str, str], findings: Finding
     """EC2 name without ``ml.``, from DMI first and the node label second.
 
     Of the two, a type in the table comes first, then a name that looks like Trainium or Inferentia, then any EC2 name:
-    on a host whose DMI tells of another hypervisor or vendor the label is right. Names of no EC2 form count as none.
+    on a host whose DMI names another hypervisor or vendor the label is right. Names of no EC2 form count as none.
     """
     said = files.read(PRODUCT_NAME)
     product = said.text or ""
@@ -108,7 +108,7 @@ def default_lnc(files: HostFiles, chip: Chip | None, findings: Findings) -> int 
 
 
 def chip_of(devices: Iterable[NeuronDevice]) -> Chip | None:
-    """What the kernel driver calls the chips of an instance type that nobody knows; None where they differ."""
+    """What the kernel driver calls the chips of an instance type that is not in the table; None where they differ."""
     architectures = {device.architecture for device in devices} - {None}
     if len(architectures) != 1:
         return None

@@ -90,13 +90,13 @@ class NodeInventory:
     """Everything the driver knows of its node. Equal inventories publish equal slices."""
 
     instance_type: str | None
-    """EC2 name without the HyperPod prefix ``ml.``; None when no source tells."""
+    """EC2 name without the HyperPod prefix ``ml.``; None if no source names it."""
     driver_version: str | None
     """Neuron kernel driver version such as ``2.26.10.0``; None: not loaded."""
     devices: tuple[NeuronDevice, ...]
     """Ascending by index, at most one per index; gaps are possible."""
     expected_devices: int = 0
-    """How many the instance type has; 0 when no source tells."""
+    """How many the instance type has; 0 if it is not known."""
     chip: Chip | None = None
     """What its chips are, by instance type, else by what the kernel driver calls them; None: unknown, or mixed."""
     default_lnc: int | None = None

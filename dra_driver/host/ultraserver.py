@@ -1,7 +1,7 @@
-"""The node's place in its UltraServer, as the kernel driver's class files tell it.
+"""The node's place in its UltraServer, as the kernel driver's class files show it.
 
 Two forms of files exist. Where nodes find each other by an election over the links there is one set of ids for pairs
-and one for fours; where the firmware tells, there is one set of any size. Files say ``busy`` while the election runs,
+and one for fours; where the firmware says, there is one set of any size. Files say ``busy`` while the election runs,
 and minus one or zeros for "part of no such server". Kernel drivers of 2024 show the files of the election on every
 host, so the instance type decides whether there is an UltraServer, and its files only what this node is of it.
 

@@ -39,7 +39,7 @@ class HostWatch:
 
     ``on_change`` gets the first inventory and each one whose ``publishable`` part differs from the last that it took;
     if it raises, it is called again after the next scan. It is called in the thread that scans. Findings are logged
-    when they appear and when they go. A scan that fails or hangs leaves ``current`` as it was; ``worker`` tells.
+    when they appear and when they go. A scan that fails or hangs leaves ``current`` as it was; ``worker`` reports it.
 
     Args:
         root: of the host's file system, as for ``discover``.

@@ -104,7 +104,7 @@ class DeviceService:
 
     @property
     def devices(self) -> tuple[PluginDevice, ...]:
-        """What is told to kubelet."""
+        """What kubelet is sent."""
         return self._devices
 
     @property
@@ -312,7 +312,7 @@ class DevicePlugin:
 
     @property
     def devices(self) -> tuple[PluginDevice, ...]:
-        """What kubelet is told."""
+        """What kubelet is sent."""
         return self._service.devices
 
     @property

@@ -298,7 +298,7 @@ def hidden_pattern(owner: str = "") -> re.Pattern[str]:
 
     kubelet's watcher ignores names with a leading dot. They are no longer than the shortest public name of their
     directory (``dra.sock``; ``D-reg.sock``), so that whatever fits there, they fit too. In a directory of several
-    drivers the owner's digest tells whose they are.
+    drivers the owner's digest says whose they are.
     """
     return re.compile(rf"\.{re.escape(_owner_tag(owner))}[0-9a-f]{{{2 * _RANDOM_BYTES[bool(owner)]}}}")
 
@@ -466,7 +466,7 @@ class SocketServer:
 
 
 def remove_stale(directory: Path, names: Iterable[re.Pattern[str]]) -> list[Path]:
-    """Remove sockets in ``directory`` whose name matches fully one of ``names`` and that nobody listens on any more.
+    """Remove sockets in ``directory`` whose name fully matches one of ``names`` and that have no listener any more.
 
     A killed process leaves its sockets behind; kubelet would dial them for ever. Sockets with a listener belong to
     another instance and stay.

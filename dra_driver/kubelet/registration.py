@@ -87,7 +87,7 @@ class Registrar:
         driver_name: name of the driver.
         endpoint: path of the socket with the DRA service.
         versions: offered versions, the preferred first.
-        on_registered: see OnRegistered; runs in a thread of its own, so that it can hold up nobody.
+        on_registered: see OnRegistered; runs in a thread of its own, so that it holds up no other call.
     """
 
     def __init__(self, driver_name: str, endpoint: Path, versions: Sequence[str], on_registered: OnRegistered) -> None:

@@ -1,4 +1,4 @@
-"""Small files, read and replaced as a whole: never half-written, never through somebody else's symbolic link."""
+"""Small files, read and replaced as a whole: never half-written, never through a symbolic link."""
 
 from __future__ import annotations
 

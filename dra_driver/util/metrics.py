@@ -1,7 +1,7 @@
 """Prometheus metrics of the agent, the device plugin and the extender.
 
 Durations are observed where things happen, by prometheus_client's own histogram. Everything else is a value that lives
-elsewhere and is read when somebody scrapes (``Collector``); reading takes no lock and changes nothing. A program whose
+elsewhere and is read at a scrape (``Collector``); reading takes no lock and changes nothing. A program whose
 metrics are off does not import prometheus_client: that costs 1.5 MB.
 """
 
@@ -117,7 +117,7 @@ def serve(collector: Collector, address: str, port: int) -> Callable[[], None]:
     """Answer ``GET /metrics`` on a port until the returned function is called. DriverError when it cannot be had."""
     from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
 
-    # A second series of each histogram that nobody asks for.
+    # A second series of each histogram, which is not needed.
     disable_created_metrics()  # type: ignore[no-untyped-call] # the library gives no types for it
     registry = CollectorRegistry()
     collector.register(registry)

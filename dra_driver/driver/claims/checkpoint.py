@@ -10,7 +10,7 @@ What is on the disk when, and why that suffices:
   spec that no file explains, and only where the directory of specs is no tmpfs: such a claim counts as held, see below.
 * A removal is not waited for. A loss of power may bring the file back, but ends all containers too: the entry is then
   one of an earlier boot, of which no container runs, and the reconciler releases it at its first pass if the claim is
-  gone. Where the boot is not known, nothing could tell that, and the removal is synced like a new name.
+  gone. Where the boot id is not known, that cannot be decided, and the removal is synced like a new name.
 
 A file has a version, a checksum and the entry. The checksum is over the bytes of the entry as they stand in the file,
 so fields that another version of the driver added do not spoil it; they are ignored on reading. A file says which
@@ -20,7 +20,7 @@ it, and an older driver sets aside, rather than misreads, what it cannot.
 A file that cannot be read is moved to ``quarantine/`` under its name and reported; the others are not affected. What it
 held stays held (``model.Quarantined``) until the claim is prepared again or unprepared, or the API server settles it.
 If it can be read later (by a newer driver, say), it comes back by itself. A CDI spec that no file explains counts as
-such a claim too: specs are written after the file and removed before it, so somebody has removed the file.
+such a claim too: specs are written after the file and removed before it, so the file was removed by somebody else.
 
 One lock on the directory serves the threads of this process and a second instance of the driver during an update. The
 lock file is also a counter: its size, with nothing in it. Who changes state raises it first, so whoever finds it
@@ -56,7 +56,7 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.files import DirectorySync, open_regular, read_file, remove_file, replace_file, sync_directory
 
 Mark = tuple[int, int]
-"""Which lock file since the start (somebody may remove it, then a new one counts from 0), and its counter."""
+"""Which lock file since the start (it may be removed, and a new one counts from 0), and its counter."""
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.05
 
@@ -91,7 +91,7 @@ class StateLock:
             self._threads.release()
 
     def mark(self) -> Mark:
-        """Equal to a former one if and only if nobody has announced a change since. Only with the lock held."""
+        """Equal to a former one if and only if no change has been announced since. Only with the lock held."""
         return self._opened, os.fstat(self._file()).st_size
 
     def announce(self) -> Mark:
@@ -114,7 +114,7 @@ class StateLock:
             try:
                 descriptor = self._open()
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Somebody may have removed the file meanwhile: a lock on a file without a name excludes nobody.
+                # The file may have been removed meanwhile: a lock on a file without a name excludes no other process.
                 if self._is_current(descriptor):
                     return descriptor
                 self._close()
@@ -232,7 +232,7 @@ class Checkpoint:
     Args:
         directory: state directory, made when missing.
         boot_id: identity of this boot of the node.
-        cdi: specs, which tell the chips of claims whose files cannot be read.
+        cdi: specs, which show the chips of claims whose files cannot be read.
         lock_timeout: seconds to wait for the directory's lock.
 
     Methods raise DriverError when the directory cannot be read or written. All but ``locked``, ``counts``
@@ -259,7 +259,7 @@ class Checkpoint:
         self._lock = StateLock(directory / "journal.lock", lock_timeout)
         self._held = PreparedClaims()
         self._known_at: Mark | None = None
-        """While the lock's mark is this, nobody else has changed anything since the index was made."""
+        """While the lock's mark is this, no other instance has changed anything since the index was made."""
         self._in_doubt = True
         """Whether a change by this process ended half-way since."""
 
@@ -313,7 +313,7 @@ class Checkpoint:
         return True
 
     def learn(self, uid: str, chips: frozenset[int]) -> None:
-        """Note what an unreadable file held, as the API server tells. A restart forgets it and asks again."""
+        """Note what an unreadable file held, as the API server reports it. A restart forgets it and asks again."""
         item = self._held.quarantined[uid]
         self._held.quarantine(replace(item, chips=chips))
 
@@ -321,7 +321,7 @@ class Checkpoint:
         """Compare the directory with the index, file by file; what is held then.
 
         A file that has become unreadable is written again from memory; so are all when the directory is gone. A single
-        one that somebody removed makes its claim ``missing``.
+        one that was removed makes its claim ``missing``.
         """
         try:
             self._load(anyway=True)
@@ -379,7 +379,7 @@ class Checkpoint:
     def _load(self, *, anyway: bool = False) -> None:
         """Read the directory into a new index if the present one is not known to be valid, or ``anyway``.
 
-        What the present one has counts where nobody else can have changed anything.
+        The present index counts where no other instance can have changed anything.
         """
         try:
             mark = self._lock.mark()
@@ -404,7 +404,7 @@ class Checkpoint:
         self._in_doubt = False
 
     def _read_all(self, known: Mapping[str, CheckpointEntry]) -> PreparedClaims:
-        """What the files say; of those that cannot be read or are missing, what is ``known``, or what specs tell."""
+        """What the files say; of those that cannot be read or are missing, what is ``known``, or what specs show."""
         former = self._held.quarantined
         held = PreparedClaims()
         self._restore_quarantined()
@@ -432,7 +432,7 @@ class Checkpoint:
         """Claims that runtimes are shown and of which neither file nor memory is left."""
         try:
             shown = self._cdi.list() if self._cdi is not None else {}
-        except DriverError:  # who writes or removes specs will tell
+        except DriverError:  # the next write or removal of a spec reports it
             return set()
         return set(shown).difference(held.entries, held.quarantined)
 
@@ -519,7 +519,7 @@ class Checkpoint:
             return []
         for name in names:
             if clean and name.endswith(".tmp"):
-                with suppress(OSError):  # who writes under this name will tell
+                with suppress(OSError):  # the next write under this name reports it
                     remove_file(directory / name)
             uid = name.removesuffix(".json")
             if uid != name and is_uid(uid):

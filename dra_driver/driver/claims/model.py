@@ -127,7 +127,7 @@ _ANY_POD = "*"
 class Quarantined:
     """A claim whose checkpoint file cannot be read, or is missing though the claim has a CDI spec.
 
-    What it held stays held until something tells that it is free.
+    What it held stays held until it is known to be free.
     """
 
     uid: str
@@ -135,9 +135,9 @@ class Quarantined:
     """Where the file is now, or was."""
     reason: str
     chips: frozenset[int] | None
-    """What it held as far as its CDI spec or the API server tells; None: not known, so it may be anything."""
+    """What it held as far as its CDI spec or the API server shows; None: not known, so it may be anything."""
     shown: Mapping[int, int] = field(default_factory=dict)
-    """Chips by container number, as far as its CDI spec tells."""
+    """Chips by container number, as far as its CDI spec shows."""
 
     @property
     def problem(self) -> str:
@@ -194,7 +194,7 @@ class PreparedClaims:
 
     @property
     def missing(self) -> AbstractSet[str]:
-        """Prepared claims whose checkpoint file somebody removed: they are held until the API server settles it."""
+        """Prepared claims whose checkpoint file was removed: they are held until the API server settles it."""
         return self._missing
 
     @property
@@ -215,7 +215,7 @@ class PreparedClaims:
         return None
 
     def shown_by_quarantined(self, *, exclude: str) -> dict[int, int]:
-        """Chips by container number that claims with unreadable files show: in which namespace, nobody knows."""
+        """Chips by container number that claims with unreadable files show: their namespaces are not known."""
         return {
             number: chip
             for item in self._quarantined.values()
@@ -224,7 +224,7 @@ class PreparedClaims:
         }
 
     def used_by(self, namespace: str, pods: frozenset[str] | None) -> list[Plan]:
-        """Claims that, as far as their plans tell, one of the pods uses; ``None``: pods that nobody knows."""
+        """Claims that one of the pods uses, according to their plans; ``None``: pods that are not known."""
         found = self._namespaces.get(namespace)
         if found is None or (pods is not None and not pods):
             return []

@@ -106,7 +106,7 @@ def connected(subject: AttributeSource) -> Value:
 
 
 def cores(subject: AttributeSource) -> Value:
-    """From the type's table while the host does not tell (a chip in reset): the attribute must not come and go."""
+    """From the type's table while the host does not report it (a chip in reset): the attribute must not come and go."""
     expected = subject.type.cores_per_device if subject.type else None
     counts = [chip.core_count or expected for chip in subject.chips]
     return None if None in counts else sum(count or 0 for count in counts)

@@ -3,7 +3,7 @@
 One worker thread does everything that asks or writes; a watch only says when to look. Before it decides, the worker
 lists the slices (field-selected: one small answer), so no write ever rests on a stale cache. It looks
 
-* when the desired devices change or somebody calls ``trigger`` (kubelet deletes slices around registrations): at once,
+* when the desired devices change or ``trigger`` is called (kubelet deletes slices around registrations): at once,
 * when the watch shows slices that it did not write itself: within 0.3 s, slower if that happens again and again,
 * every half hour or so in any case, which also finds what a watch has missed.
 
@@ -60,11 +60,11 @@ class SliceStatus:
     errors: int = 0
     """Failed tries."""
     repairs: int = 0
-    """Times that slices had to be written because somebody else had changed or deleted them."""
+    """Times that slices had to be written because they had been changed or deleted by somebody else."""
     last_error: str = ""
     """Why it is not published now; "" when the last try succeeded."""
     failing_since: float | None = None
-    """``time.monotonic()`` of the first failure since the last success: a clock that is set must restart nobody."""
+    """``time.monotonic()`` of the first failure since the last success: setting the clock restarts no driver."""
     last_success: float | None = None
     """``time.time()`` of the last comparison with the server that ended well."""
     fallback: str = ""
@@ -102,7 +102,7 @@ class Observed:
     complete: bool
 
     def differs(self, known: dict[str, str]) -> bool:
-        """Whether it is news to somebody who knows these resource versions by name."""
+        """Whether it is news to a reader who knows these resource versions by name."""
         if self.complete:
             return self.versions != known
         return any(known.get(name) != version for name, version in self.versions.items())

@@ -132,7 +132,7 @@ def _replacement(stored: ResourceSlice, wanted: ResourceSlice) -> ResourceSlice:
 
 
 def _terminating(item: ResourceSlice) -> bool:
-    """Being deleted, held by somebody's finalizer: cannot be kept, and needs no second deletion."""
+    """Being deleted, held by a finalizer: cannot be kept, and needs no second deletion."""
     return item.metadata.deletion_timestamp is not None
 
 
@@ -149,7 +149,7 @@ class Writer:
 
     Args:
         api: the API server.
-        annotation: name of the annotation that tells who wrote a slice.
+        annotation: name of the annotation that records who wrote a slice.
         stamp: its value.
         before_each: called before each write; what it raises ends the work.
         count: called after each write that succeeded, with ``creates``, ``updates`` or ``deletes``.
@@ -224,14 +224,14 @@ class Instance:
     started: int
     """Milliseconds from boot to start."""
     identity: str
-    """Any text without slash that tells instances apart."""
+    """Any text without a slash that distinguishes instances."""
 
     @classmethod
     def here(cls, boot_id: str) -> Self:
         """This process, now.
 
         Args:
-            boot_id: of the host (``host.discover.boot_id``); "" when nothing tells, to any instance on this host.
+            boot_id: of the host (``host.discover.boot_id``); "" if it is not known, to any instance on this host.
         """
         return cls(boot_id or "unknown", int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000), os.urandom(4).hex())
 
