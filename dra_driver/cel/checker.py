@@ -48,7 +48,7 @@ from dra_driver.cel.types import (
     substitute,
     text_of,
     type_of,
-)  # fmt: skip  # fmt: skip
+)  # fmt: skip
 from dra_driver.cel.values import Uint
 
 DEVICE_FIELDS = {

@@ -97,7 +97,7 @@ class ServedVersion:
         self.known = versions[0]
 
     def call(self, send: Callable[[str], U], *, newest_first: bool = False) -> U:
-        """Send the request in the first version that is served; a 404 about an object is returned to the caller."""
+        """Send the request in the first version that is served; a 404 about an object is raised as it is."""
         first = self._versions[0] if newest_first else self.known
         for version in (first, *(version for version in self._versions if version != first)):
             try:

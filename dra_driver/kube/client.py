@@ -381,7 +381,7 @@ class Transport:
     def _open(
         self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float
     ) -> tuple[_Endpoint, urllib3.BaseHTTPResponse]:
-        """The response with its body unread, after a retry where that is harmless, and the endpoint that gave it."""
+        """The endpoint that answered and its response, with the body unread, after a retry where that is harmless."""
         words = "&".join(f"{quote(name)}={quote(value)}" for name, value in query)
         target = f"{path}?{words}" if words else path
         headers = {"Accept": JSON, "User-Agent": self._user_agent}

@@ -68,7 +68,7 @@ def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[
 
 
 def _requests(pod: PodWithClaims, resource: str) -> Iterator[tuple[str, int]]:
-    """One per long-running container; init containers share those of later containers, and any more they need."""
+    """One per long-running container, and one for what init containers need beyond the share of later containers."""
     init = pod.spec.init_containers
     containers = (*init, *pod.spec.containers)
     lasting = [
@@ -114,7 +114,7 @@ class Attempt:
 
 
 def left_out(manifests: Manifests) -> tuple[str, ...]:
-    """The requested extended resources that nothing here offers, as lines for ``not_considered``."""
+    """Requested extended resources neither offered by a class nor Neuron's, as lines for ``not_considered``."""
     offered = offering(manifests.classes)
     found: dict[str, list[str]] = {}
     for pod in manifests.pods:

@@ -140,7 +140,7 @@ def published(site: Site, free: int) -> tuple[int, ...]:  # noqa: ARG001 - a con
 def broken_sets_first(site: Site, free: int) -> tuple[int, ...]:
     """First the chips whose use breaks no free set, then those of free sets that are part of a broken larger one.
 
-    Among equal ones: those with the fewest free chips around them, to fill what is nearly full.
+    Among equal ones: those with the fewest free chips around them, so that nearly unused areas can become free.
     """
     largest_first = tuple(site.sets[size] for size in sorted(site.sets, reverse=True))
     return _by_harm(len(site.devices), largest_first, free)
