@@ -47,11 +47,11 @@ class PublishedDevice(Protocol):
 
     @property
     def attributes(self) -> Mapping[str, PublishedAttribute]:
-        """By name."""
+        """Attributes by name."""
 
     @property
     def capacity(self) -> Mapping[str, PublishedCapacity]:
-        """By name."""
+        """Capacities by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class PoolDevice:
 
     @property
     def view(self) -> Any:
-        """What selectors are evaluated on; None until one was."""
+        """The object that selectors are evaluated on; None before the first evaluation."""
         return self.content.view
 
     def attribute(self, name: str) -> DeviceAttribute | None:

@@ -49,10 +49,10 @@ class Scheduler:
         self.world = world
         self._nodes = sorted(nodes, key=lambda node: node.name)
         self._sound: dict[bytes, set[str]] = {}
-        """By claims: nodes on which scheduling does not end with an error, whatever is in use."""
+        """By claims, the nodes on which scheduling does not end with an error, whatever is in use."""
         self._open: dict[tuple[bytes, tuple[str, ...] | None], list[NodeView]] = {}
         self._known: dict[tuple[bytes, str], _Known] = {}
-        """By claims and node."""
+        """Results by claims and node."""
 
     def place(
         self,

@@ -199,7 +199,7 @@ class World:
             return Refusal(str(error), fatal=True)
 
     def errors(self, claims: Sequence[PreparedClaim]) -> Errors:
-        """What it depends on whether these claims end scheduling with an error, as far as that is cheap to find out."""
+        """On what an error that ends the scheduling of these claims can depend, as far as that is cheap to find out."""
         options = [option for item in claims for request in item.requests for option in request.options]
         if self.pools.peculiar or any(option.capacity for option in options):
             return "usage"

@@ -125,7 +125,7 @@ def _device_look(case: Case, sight: TrapInput, offer: PoolDevice, finding: Findi
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question to answer.
+    """The claims and the cluster to explain.
 
     ``world.usage`` contains the devices of ``holders``, and is restored after temporary changes.
     """

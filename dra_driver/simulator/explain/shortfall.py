@@ -77,7 +77,7 @@ def _label(attribute: str, members: Sequence[PoolDevice], devices: Iterable[Pool
 
 
 def share_sentence(view: ConstraintView) -> str:
-    """How many devices are free in which groups; groups that lack the fewest come first."""
+    """The number of free devices by group; groups that lack the fewest devices come first."""
     if view.kind == "distinctAttribute":
         values = sum(bool(share.free) for share in view.shares)
         return f"the free ones have {counted(values, 'different value')}"
