@@ -15,6 +15,10 @@ CDI_KIND = "k8s.neuron.aws.com/claim"
 NODE_DEVICE = "neuron-node"
 """Name of the device that represents a whole node of an UltraServer."""
 
+LOGICAL_CORE_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
+"""The Neuron runtime's variable of the logical core size, and its older name (aws-neuron-sdk,
+logical-neuroncore-config)."""
+
 
 def device_name(index: int) -> str:
     """Name of chip ``index`` in ResourceSlices, as the vendor's driver publishes it."""

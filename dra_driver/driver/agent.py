@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from dra_driver.cdi import SpecDirectory
-from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
-from dra_driver.driver.metrics import journal_samples, label_samples, node_sample, samples
+from dra_driver.driver.metrics import checkpoint_samples, label_samples, node_sample, samples
 from dra_driver.driver.node_labels import LabelWriter, labels
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.resourceslices.devices import Offer, offer
-from dra_driver.driver.resourceslices.priority import Instance
+from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.driver.settings import Settings
 from dra_driver.exclusion import check_node
 from dra_driver.host.discover import boot_id
@@ -33,7 +33,6 @@ from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
-from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
 from dra_driver.kubelet.health import HealthServer
 from dra_driver.kubelet.server import KubeletPlugin
 from dra_driver.names import CDI_KIND, DRIVER_NAME
@@ -102,12 +101,12 @@ class NodeAgent:
         self._label_writer = LabelWriter(api, settings.node_name)
 
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
-        self._journal = Journal(settings.state_dir, boot_id=boot, cdi=cdi)
+        self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
-        self._preparer = Preparer(api, self._journal, cdi, self._host.now, plan_settings)
-        self._repairer = Reconciler(self._journal, cdi, api, self._host.now, settings.node_name)
+        preparer = Preparer(api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations)
+        self._repairer = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name)
         self._plugin = KubeletPlugin(
-            self,
+            preparer,
             DRIVER_NAME,
             plugin_dir=settings.state_dir,
             registrar_dir=settings.registrar_dir,
@@ -168,25 +167,9 @@ class NodeAgent:
         )
         if self._stop_metrics is not None:
             self._stop_metrics()
-        self._journal.close()
+        self._checkpoint.close()
 
-    # What kubelet asks (kubelet.dra.DRAPlugin)
-
-    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
-        """Prepare one claim."""
-        with self._operations.measured("prepare") as seconds:
-            prepared = self._preparer.prepare(claim, deadline)
-        names = ", ".join(device.device for device in prepared)
-        log.info("prepared claim %s in %.1f ms: %s", claim, seconds() * 1000, names)
-        return prepared
-
-    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
-        """Take one claim's devices back."""
-        with self._operations.measured("unprepare") as seconds:
-            self._preparer.unprepare(claim, deadline)
-        log.info("unprepared claim %s in %.1f ms", claim, seconds() * 1000)
-
-    # What the rooms tell each other
+    # What the parts tell each other
 
     def _known_labels(self) -> Mapping[str, str]:
         labels = self._labels
@@ -270,9 +253,9 @@ class NodeAgent:
     def liveness(self) -> list[str]:
         """Problems that a restart of the driver may mend; [] when there are none."""
         status = self._slices.status
-        # A journal that cannot be written is no matter of a restart: a full disk stays full, and without the driver
+        # A checkpoint that cannot be written is no reason for a restart: a full disk stays full, and without the driver
         # nothing is unprepared.
-        problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable])]
+        problems = [*self._plugin.problems(), *filter(None, [self._checkpoint.unusable])]
         problems += [text for worker in self._workers if (text := worker.stuck(PATIENCE_SECONDS))]
         if status.failing_since is not None and time.monotonic() - status.failing_since > PATIENCE_SECONDS:
             problems.append(f"slices have not been published for long: {status.last_error}")
@@ -281,7 +264,7 @@ class NodeAgent:
     def readiness(self) -> list[str]:
         """All that keeps this instance from doing its work right now; [] when there is nothing."""
         status = self._slices.status
-        problems = [*self._plugin.problems(), *filter(None, [self._journal.unusable, self._journal.unwritable])]
+        problems = [*self._plugin.problems(), *filter(None, [self._checkpoint.unusable, self._checkpoint.unwritable])]
         problems += [text for worker in self._workers if (text := worker.problem())]
         if not status.published:
             # Before the Node object was read nothing can be tried.
@@ -300,7 +283,7 @@ class NodeAgent:
         yield from samples(host, self._slices.status, self._plugin.registration)
         yield node_sample(self._offer.problem)
         yield from label_samples(self._label_writer.status)
-        yield from journal_samples(self._journal.counts, self._repairer.counts)
+        yield from checkpoint_samples(self._checkpoint.counts, self._repairer.counts)
 
 
 def _get_node(api: ResourceApi, name: str) -> Node | None:

@@ -47,11 +47,11 @@ def node_sample(problem: str) -> Sample:
     )
 
 
-def journal_samples(counts: tuple[int, int] | None, repairs: Mapping[str, int]) -> Iterator[Sample]:
-    """What is prepared (``Journal.counts``), and what was repaired by kind."""
+def checkpoint_samples(counts: tuple[int, int] | None, repairs: Mapping[str, int]) -> Iterator[Sample]:
+    """What is prepared (``Checkpoint.counts``), and what was repaired by kind."""
     if counts is not None:
         prepared, unreadable = counts
         yield Sample("prepared_claims", "Claims that are prepared.", prepared)
-        yield Sample("unreadable_journal_files", "Journal files that cannot be read; see the log.", unreadable)
+        yield Sample("unreadable_journal_files", "Checkpoint files that cannot be read; see the log.", unreadable)
     for kind, count in sorted(repairs.items()):
-        yield Sample("repairs", "Repairs of journal and CDI specs.", count, (("kind", kind),), "counter")
+        yield Sample("repairs", "Repairs of checkpoint and CDI specs.", count, (("kind", kind),), "counter")

@@ -23,9 +23,8 @@ from dra_driver.host.inventory import Membership
 from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Node
-from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import Worker
+from dra_driver.util.worker import Backoff, Worker
 
 PREFIX: Final = "neuron.amazonaws.com/ultraserver-"
 MODE: Final = f"{PREFIX}mode"

@@ -34,5 +34,5 @@ class Settings:
 
     @property
     def state_dir(self) -> Path:
-        """The driver's own directory: the socket and the journal."""
+        """The driver's own directory: the socket and the checkpoint."""
         return self.plugins_dir / DRIVER_NAME

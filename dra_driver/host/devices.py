@@ -12,7 +12,7 @@ from typing import TypeVar
 from dra_driver.host.findings import Findings, shown
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.host.sysfs import HostFiles
-from dra_driver.topology.instance_types import InstanceType
+from dra_driver.topology.instance_types import InstanceType, lookup
 
 DEVICE_DIRECTORIES = ("sys/devices/virtual/neuron_device", "sys/class/neuron_device")
 """Where the kernel driver's devices are; the class holds links to the first and is read when that is not visible."""
@@ -37,11 +37,16 @@ class Scan:
     """One reading of one host: where from, what is expected, and what is noticed on the way."""
 
     files: HostFiles
-    kind: InstanceType | None
+    instance_type: str | None
     known: NodeInventory | None
     findings: Findings
     settling: bool = False
     _shows_nodes: bool | None = None
+
+    @property
+    def kind(self) -> InstanceType | None:
+        """What the instance type's table expects; None when there is no such row."""
+        return lookup(self.instance_type) if self.instance_type is not None else None
 
     @property
     def shows_nodes(self) -> bool:

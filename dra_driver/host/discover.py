@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from dra_driver.host.devices import Scan, device_entries, read_devices, read_numbers
 from dra_driver.host.findings import Findings, shown
-from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory
 from dra_driver.host.sysfs import HostFiles
 from dra_driver.host.ultraserver import membership
-from dra_driver.topology.instance_types import HYPERPOD_PREFIX, InstanceType, lookup
+from dra_driver.topology.hardware import CHIPS, Chip
+from dra_driver.topology.instance_types import HYPERPOD_PREFIX, lookup
 
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 PRODUCT_NAME = "sys/devices/virtual/dmi/id/product_name"
@@ -89,7 +90,7 @@ def driver_version(files: HostFiles, any_device: bool, findings: Findings) -> tu
     return None, True
 
 
-def default_lnc(files: HostFiles, kind: InstanceType | None, findings: Findings) -> int | None:
+def default_lnc(files: HostFiles, chip: Chip | None, findings: Findings) -> int | None:
     """Logical core size that the node's file sets for every process; None when there is no file or no use in it."""
     said = files.read(LNC_DEFAULT)
     if said.missing:
@@ -98,12 +99,20 @@ def default_lnc(files: HostFiles, kind: InstanceType | None, findings: Findings)
         findings.add("lnc-default-unusable", LNC_DEFAULT, said.problem)
         return None
     lines = [found[1].strip("'\"") for line in said.text.splitlines() if (found := _LNC_LINE.fullmatch(line))]
-    allowed = kind.lnc_values if kind is not None else (1, 2)
+    allowed = chip.lnc_values if chip is not None else (1, 2)
     if lines and lines[-1] in {str(value) for value in allowed}:
         return int(lines[-1])
     legal = " or ".join(str(value) for value in allowed)
     findings.add("lnc-default-unusable", LNC_DEFAULT, f"{shown(said.text)}, legal here: {legal}")
     return None
+
+
+def chip_of(devices: Iterable[NeuronDevice]) -> Chip | None:
+    """What the kernel driver calls the chips of an instance type that nobody knows; None where they differ."""
+    architectures = {device.architecture for device in devices} - {None}
+    if len(architectures) != 1:
+        return None
+    return next((chip for chip in CHIPS if chip.sysfs.device_name in architectures), None)
 
 
 def network_layers(labels: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
@@ -157,18 +166,25 @@ def renew(root: Path, known: NodeInventory, chips: Collection[int] | None = None
         chips: host indexes of those to read again (50 us each); the others stay as known. None: all that there are.
     """
     files, findings = HostFiles(root), Findings()
-    kind = lookup(known.instance_type) if known.instance_type is not None else None
     entries = device_entries(files, findings, chips)
     _, loaded = driver_version(files, bool(entries), findings)
-    scan = Scan(files, kind, known, findings)
+    scan = Scan(files, known.instance_type, known, findings)
     others = () if chips is None else (device for device in known.devices if device.index not in chips)
     devices = (*others, *read_numbers(scan, entries)) if loaded else ()
+    chip = known.chip or chip_of(devices)
     return replace(
         known,
         devices=tuple(sorted(devices, key=lambda device: device.index)),
-        default_lnc=default_lnc(files, kind, findings),
-        ultraserver=membership(scan, loaded=loaded),
+        chip=chip,
+        default_lnc=default_lnc(files, chip, findings),
+        ultraserver=None if known.ultraserver is None else _membership(scan, loaded=loaded),
     )
+
+
+def _membership(scan: Scan, *, loaded: bool) -> Membership | None:
+    """The part of the node in its UltraServer; None where the instance type is no part of one."""
+    shape = scan.kind.ultraserver if scan.kind is not None else None
+    return membership(scan, shape, loaded=loaded) if shape is not None else None
 
 
 def discover_files(
@@ -182,14 +198,17 @@ def discover_files(
     version, loaded = driver_version(files, bool(entries), findings)
     if loaded and not entries:
         findings.add("no-devices", "sys/devices/virtual/neuron_device", version or "of unknown version")
-    scan = Scan(files, kind, known, findings)
+    scan = Scan(files, name, known, findings)
     devices = read_devices(scan, entries) if loaded and entries else ()
-    ultraserver = membership(scan, loaded=loaded)
+    chip = kind.chip if kind is not None else chip_of(devices)
+    ultraserver = _membership(scan, loaded=loaded)
     return NodeInventory(
         instance_type=name,
         driver_version=version,
         devices=devices,
-        default_lnc=default_lnc(files, kind, findings),
+        expected_devices=(kind.devices or 0) if kind is not None else 0,
+        chip=chip,
+        default_lnc=default_lnc(files, chip, findings),
         network_layers=network_layers(labels),
         capacity_block_id=capacity_block_id(labels),
         ultraserver=ultraserver,

@@ -6,6 +6,7 @@ A text says what happened, what follows and what to do. Codes are stable: metric
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from dra_driver.host.inventory import Finding
@@ -248,12 +249,12 @@ def shown(text: str) -> str:
     return f"it says {quoted(text)}"
 
 
+@dataclass(slots=True)
 class Findings:
     """Collects the findings of one scan. Devices with the same trouble make one finding, thus one line of log."""
 
-    def __init__(self) -> None:
-        self._subjects: dict[tuple[str, str], str] = {}
-        self._devices: dict[tuple[str, str], list[int]] = {}
+    _subjects: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
+    _devices: dict[tuple[str, str], list[int]] = field(default_factory=dict, init=False)
 
     def add(self, code: str, subject: str, detail: str = "") -> None:
         """Something about one thing that is no device."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.hardware import Chip
 from dra_driver.topology.ultraserver import Mode
 
 
@@ -91,6 +95,10 @@ class NodeInventory:
     """Neuron kernel driver version such as ``2.26.10.0``; None: not loaded."""
     devices: tuple[NeuronDevice, ...]
     """Ascending by index, at most one per index; gaps are possible."""
+    expected_devices: int = 0
+    """How many the instance type has; 0 when no source tells."""
+    chip: Chip | None = None
+    """What its chips are, by instance type, else by what the kernel driver calls them; None: unknown, or mixed."""
     default_lnc: int | None = None
     """Node-wide logical core size of ``/opt/aws/neuron/logical_nc_config``; None when the file does not say."""
     network_layers: tuple[str | None, str | None, str | None] = (None, None, None)
@@ -106,3 +114,44 @@ class NodeInventory:
     def device(self, index: int) -> NeuronDevice | None:
         """The chip with host index ``index``, or None."""
         return next((device for device in self.devices if device.index == index), None)
+
+    @property
+    def chip_indexes(self) -> tuple[int, ...]:
+        """Host indexes of all chips that the host has or should have, ascending.
+
+        A chip that the instance type has belongs to the node also while it is lost: a whole node without it is not
+        whole.
+        """
+        return tuple(sorted({*range(self.expected_devices), *(device.index for device in self.devices)}))
+
+    def chips_of(self, name: str) -> tuple[int, ...] | None:
+        """Host indexes of the chips that the published device ``name`` is made of here; see ``chips_of``."""
+        return chips_of(name, self.chip_indexes)
+
+    @property
+    def logical_core_size(self) -> int | None:
+        """The logical core size where none is configured: the node's, else the chip's; None where there is no choice.
+
+        How many physical NeuronCores the runtime joins into one is a setting of runtime and compiler, not of the
+        hardware, so two claims on one node may differ. It exists on Trainium2 and later only. From strong to weak: the
+        claim's configuration, the DeviceClass's, the node's file, the default of the chip.
+        """
+        if self.chip is None or len(self.chip.lnc_values) < 2:
+            return None
+        return self.default_lnc if self.default_lnc in self.chip.lnc_values else self.chip.default_lnc
+
+
+_CHIP = re.compile(re.escape(device_name(0)).removesuffix("0") + r"(0|[1-9][0-9]{0,4})")
+
+
+def chips_of(name: str, chips: Collection[int]) -> tuple[int, ...] | None:
+    """Host indexes of the chips that the device ``name`` is made of, ascending; None when we publish no such device.
+
+    Args:
+        name: of a device of this driver.
+        chips: indexes of all chips of the host (``NodeInventory.chip_indexes``): what a whole node is made of.
+    """
+    if name == NODE_DEVICE:
+        return tuple(sorted(set(chips))) or None
+    match = _CHIP.fullmatch(name)
+    return (int(match[1]),) if match else None

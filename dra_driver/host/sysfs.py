@@ -99,16 +99,18 @@ class HostFiles:
     def _locate(self, path: str) -> tuple[str, os.stat_result]:
         """Real path below the root, with no link in it, and its status. Raises OSError."""
         parent, _, name = path.rpartition("/")
-        real_parent = self._directories.get(parent)
-        if real_parent is not None and name not in {"", ".", ".."}:
-            real = f"{real_parent}/{name}"
-            status = os.lstat(real)
-            if not stat.S_ISLNK(status.st_mode):
-                return real, status
-        real, status = self._walk(path)
-        if parent not in self._directories:
-            self._directories[parent] = self._walk(parent)[0]
-        return real, status
+        if name in {"", ".", ".."}:
+            return self._walk(path)
+        real = f"{self._directory(parent)}/{name}"
+        status = os.lstat(real)
+        return self._walk(path) if stat.S_ISLNK(status.st_mode) else (real, status)
+
+    def _directory(self, path: str) -> str:
+        """Real path of what files are looked for in. Raises OSError."""
+        known = self._directories.get(path)
+        if known is None:
+            known = self._directories[path] = self._locate(path)[0]
+        return known
 
     def _walk(self, path: str) -> tuple[str, os.stat_result]:
         """Follow every link of ``path`` from the root down. Raises OSError."""

@@ -32,18 +32,16 @@ _NUMBER = re.compile(r"[0-9]{1,3}")
 _NO_NODE = "-1"
 
 
-def membership(scan: Scan, *, loaded: bool) -> Membership | None:
-    """What the node is of its UltraServer; None when its instance type is no part of one.
+def membership(scan: Scan, shape: UltraServerShape, *, loaded: bool) -> Membership:
+    """What the node is of its UltraServer.
 
     While the election runs there are no modes, the sets are those of the scan before, and the scan is ``settling``.
 
     Args:
         scan: of this host; findings are added to it.
+        shape: what its instance type is part of.
         loaded: whether the kernel driver is. Without it nothing is known, which other findings say.
     """
-    shape = scan.kind.ultraserver if scan.kind is not None else None
-    if shape is None:
-        return None
     elected = _is_elected(scan.files, shape)
     if not loaded:
         return Membership((), (), elected)

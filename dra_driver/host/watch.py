@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from dra_driver.util.worker import Worker
 
 log = logging.getLogger(__name__)
 
+READING: Final = "reading the host"
 MAX_ROUND_SECONDS: Final = 20.0
 """A scan takes milliseconds, seconds on a node under load; one that takes longer hangs in the kernel."""
 FIRST_SECONDS: Final = 3.0
@@ -62,12 +64,14 @@ class HostWatch:
         self._interval = interval
         self._busy_interval = busy_interval
         self._scanned = threading.Event()
+        self._reading_since: float | None = None
+        """When the scan under way began; None between two. Who reads the host while a scan hangs would hang too."""
         self._current = NOTHING_READ
         self._last_labels: Mapping[str, str] = {}
         self._labels_unknown = ""
         self._taken: NodeInventory | None = None
         self._take_again = False
-        self.worker = Worker("reading the host", self._round, longest=MAX_ROUND_SECONDS)
+        self.worker = Worker(READING, self._round, longest=MAX_ROUND_SECONDS)
 
     @property
     def current(self) -> NodeInventory:
@@ -83,10 +87,12 @@ class HostWatch:
         Raises:
             DriverError: the host's files hang, and who reads them would too.
         """
-        hangs = self.worker.stuck() if self._scanned.is_set() else f"{self.worker.name} has not ended yet"
-        if hangs:
+        began = self._reading_since
+        lasts = 0.0 if began is None else time.monotonic() - began
+        if not self._scanned.is_set() or lasts > MAX_ROUND_SECONDS:
+            hangs = f"has stood still for {lasts:.0f} s" if self._scanned.is_set() else "has not ended yet"
             raise DriverError(
-                f"{hangs}, so it is not known what devices there are now",
+                f"{READING} {hangs}, so it is not known what devices there are now",
                 consequence="no claim is prepared",
                 remedy="look at the node's kernel log; usually the node must be rebooted",
             )
@@ -114,7 +120,11 @@ class HostWatch:
         """Scan once, in this thread: for those that do without ``start``. Raises what ``on_change`` does."""
         self._read_labels()
         before = self._current
-        self._current = discover(self._root, self._last_labels, before)
+        self._reading_since = time.monotonic()
+        try:
+            self._current = discover(self._root, self._last_labels, before)
+        finally:
+            self._reading_since = None
         self._scanned.set()
         _log_findings(before.findings, self._current.findings)
         inventory = self._current

@@ -21,8 +21,7 @@ from typing import Final
 from dra_driver.kube.api import Collection
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Lease, LeaseSpec, ObjectMeta, timestamp
-from dra_driver.util.backoff import Backoff
-from dra_driver.util.worker import Worker
+from dra_driver.util.worker import Backoff, Worker
 
 LEASE_SECONDS: Final = 20
 ACT_SECONDS: Final = 7.5

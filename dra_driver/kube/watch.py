@@ -21,8 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from dra_driver.kube.api import Collection, Watch, WatchEvent
 from dra_driver.kube.errors import ApiError, DecodeError
 from dra_driver.kube.types import ObjectMeta
-from dra_driver.util.backoff import Backoff
-from dra_driver.util.worker import MAX_ROUND_SECONDS, Worker
+from dra_driver.util.worker import MAX_ROUND_SECONDS, Backoff, Worker
 
 T = TypeVar("T")
 

@@ -34,10 +34,9 @@ from dra_driver.kubelet.grpcserver import (
     hidden_pattern,
     remove_stale,
 )
-from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted_ascii
-from dra_driver.util.worker import Worker
+from dra_driver.util.worker import Backoff, Worker
 
 SERVICE: Final = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 MAX_CONTAINERS: Final = 64

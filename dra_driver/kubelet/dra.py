@@ -273,7 +273,10 @@ class DRAService:
                 )
                 log.warning("%s", text)
                 return Failure(text)
-            return self._guarded(verb, claim, act, deadline)
+            outcome = self._guarded(verb, claim, act, deadline)
+        if not isinstance(outcome, Failure):
+            log.info("%s of claim %s done in %.1f ms", verb, claim, (time.monotonic() - started) * 1000)
+        return outcome
 
     def _guarded(self, verb: str, claim: ClaimRef, act: Act, deadline: float) -> Outcome:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
-from dra_driver.driver.claims.model import Entry, PreparedClaims
+from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
 from dra_driver.driver.claims.planner import ConsumersUnknown, Plan, PlanSettings, plan, users
 from dra_driver.emulation.memory import emulated_inventory
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
@@ -74,7 +74,7 @@ class NodeDrivers:
             made = self._planned(stored, inventory, held, PlanSettings(node))
         except DriverError as error:
             return Prepared(name, None, None, str(error))
-        held.add(Entry(made))
+        held.add(CheckpointEntry(made))
         return Prepared(name, made, plan_document(made, cdi_spec(made)), "")
 
     def _planned(

@@ -52,6 +52,7 @@ INFERENTIA2 = Chip("inf2", 2, 32 * GIB, (1,), 1, ("7264",), SysfsNames("NDv3", "
 TRAINIUM = Chip("trn1", 2, 32 * GIB, (1,), 1, ("7164",), SysfsNames("NDv2", "NCv2", "Trn1", "Trainium1"))
 TRAINIUM2 = Chip("trn2", 8, 96 * GIB, (1, 2), 2, ("7364",), SysfsNames("NDv3", "NCv3", "Trn2", "Trainium2"))
 TRAINIUM3 = Chip("trn3", 8, 144 * GIB, (1, 2), 2, ("7564", "7565"), SysfsNames("NDv4", "NCv4", "Trn3", "Trainium3"))
+CHIPS = (INFERENTIA, INFERENTIA2, TRAINIUM, TRAINIUM2, TRAINIUM3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _KINDS = {
     "write": ["create", "update", "patch", "delete", "deletecollection"],
 }
 _COUNTED = re.compile(r'apiserver_flowcontrol_dispatched_requests_total\{.*flow_schema="benchmark-(\w+)".*\} (\S+)')
-_PUBLISHED = re.compile(r"^(\S+Z) INFO slices\.publisher published generation", re.MULTILINE)
+_PUBLISHED = re.compile(r"^(\S+Z) INFO driver\.resourceslices\.controller published generation", re.MULTILINE)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

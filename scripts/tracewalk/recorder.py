@@ -21,11 +21,14 @@ class Recorder:
     Args:
         package: directory of the package.
         roots: functions at which walks begin; each is recorded in whichever thread calls it.
+        asides: functions that a walk calls for another purpose than its own result; they and what they call do not
+            count.
     """
 
-    def __init__(self, package: Path, roots: Collection[CodeType]) -> None:
+    def __init__(self, package: Path, roots: Collection[CodeType], asides: Collection[CodeType] = ()) -> None:
         self._package = f"{package}/"
         self._waiting = set(roots)
+        self._asides = frozenset(asides)
         self._running: dict[int, tuple[FrameType, Counter[str]]] = {}
         self._done: dict[CodeType, Counter[str]] = {}
         self._lock = threading.Lock()
@@ -75,8 +78,18 @@ class Recorder:
         here = frame.f_code.co_filename
         if not here.startswith(self._package) or frame.f_code.co_name == "<module>":
             return
+        if self._asides and self._is_aside(frame, root):
+            return
         before = None if frame is root else frame.f_back
         while before is not None and not before.f_code.co_filename.startswith(self._package):
             before = before.f_back
         if before is None or before.f_code.co_filename != here:
             counts[here.removeprefix(self._package)] += 1
+
+    def _is_aside(self, frame: FrameType, root: FrameType) -> bool:
+        caller: FrameType | None = frame
+        while caller is not None and caller is not root:
+            if caller.f_code in self._asides:
+                return True
+            caller = caller.f_back
+        return False

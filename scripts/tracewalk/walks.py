@@ -13,6 +13,7 @@ from typing import Final, Self
 import grpc
 
 import dra_driver
+from dra_driver.driver import node_labels
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.resourceslices.controller import SliceController
@@ -40,14 +41,16 @@ SCAN: Final = HostWatch.scan.__code__
 PUBLISH: Final = SliceController._reconcile.__code__  # noqa: SLF001 - where its walk begins
 CALL: Final = _inner(grpcserver._handler.__code__, "unary")  # noqa: SLF001 - the same
 REPAIR: Final = Reconciler.repair.__code__
+LABELS: Final = frozenset({node_labels.labels.__code__, node_labels.LabelWriter.want.__code__})
+"""The labels of the Node are made of the same scan, but are no part of what is published in slices."""
 
 
 def traced() -> Mapping[str, Mapping[str, int]]:
     """By walk, how often each file of the package is entered, in the order of first entry.
 
-    ``publish`` is a first start: the scan of the host, and the resulting slices. ``prepare`` is a claim with one
-    device, on a node that has prepared another one. ``repair`` is a start that finds the CDI specs of two claims
-    missing.
+    ``publish`` is a first start: the scan of the host, and the resulting slices (labels do not count). ``prepare`` is a
+    claim with one device, on a node that has prepared another one. ``repair`` is a start that finds the CDI specs of
+    two claims missing.
     """
     package = Path(dra_driver.__file__).parent
     # A short path: it contains sockets, whose paths are limited to 107 bytes.
@@ -56,7 +59,7 @@ def traced() -> Mapping[str, Mapping[str, int]]:
         write_host(root / "host", INSTANCE_TYPES["trn2.48xlarge"], EmulationOptions())
         with ApiServer() as server:
             server.add_node(NODE)
-            first = Recorder(package, {SCAN, PUBLISH})
+            first = Recorder(package, {SCAN, PUBLISH}, LABELS)
             with Running(root, server, first) as agent:
                 published = first.entries(SCAN, SECONDS) + first.entries(PUBLISH, SECONDS)
                 agent.prepare("warm", 0)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.cdi import Spec, SpecDirectory
-from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.planner import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
+from dra_driver.host.discover import chip_of
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import (
@@ -29,6 +30,7 @@ from dra_driver.kube.types import (
 )
 from dra_driver.kubelet.dra import ClaimRef
 from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.topology.instance_types import lookup
 
 NODE = "node-1"
 SETTINGS = PlanSettings(NODE)
@@ -44,7 +46,15 @@ def host(
     devices = tuple(
         NeuronDevice(index, major, index, None, 8, None, None, "Trainium2", None, None) for index in range(count)
     )
-    return replace(NodeInventory(instance_type, "2.26.10.0", devices), **changes)
+    inventory = NodeInventory(instance_type, "2.26.10.0", devices, **of_type(instance_type, devices))
+    return replace(inventory, **changes)
+
+
+def of_type(instance_type: str | None, devices: Iterable[NeuronDevice] = ()) -> dict[str, Any]:
+    """What a scan of the host takes from the table of instance types, or concludes from the devices."""
+    kind = lookup(instance_type) if instance_type is not None else None
+    chip = kind.chip if kind is not None else chip_of(devices)
+    return {"expected_devices": (kind.devices or 0) if kind else 0, "chip": chip}
 
 
 def without(inventory: NodeInventory, *indexes: int) -> NodeInventory:
@@ -163,17 +173,17 @@ class Node:
         self._open()
 
     def restart(self) -> None:
-        self.journal.close()
+        self.checkpoint.close()
         self._open()
 
     def _open(self) -> None:
         self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
-        self.journal = Journal(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
+        self.checkpoint = Checkpoint(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
         self.preparer = Preparer(
-            self.api, self.journal, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
+            self.api, self.checkpoint, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
         )
         self.repairer = Reconciler(
-            self.journal, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now
+            self.checkpoint, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now
         )
 
     def reboot(self, *, major: int | None = None) -> None:
@@ -210,17 +220,17 @@ class Node:
         assert spec is not None
         return {entry for device in spec.devices for entry in device.container_edits.env}
 
-    def journaled(self) -> dict[str, tuple[int, ...]]:
+    def checkpointed(self) -> dict[str, tuple[int, ...]]:
         """Chips held by claim UID, as a new instance reads them from the files."""
-        journal = Journal(self.root / "state", boot_id=self.boot, cdi=self.cdi)
+        checkpoint = Checkpoint(self.root / "state", boot_id=self.boot, cdi=self.cdi)
         try:
-            with journal.locked() as held:
+            with checkpoint.locked() as held:
                 return {uid: entry.plan.held_chips for uid, entry in held.entries.items()}
         finally:
-            journal.close()
+            checkpoint.close()
 
-    def journal_file(self, item: ResourceClaim) -> Path:
-        return self.journal.path(item.metadata.uid)
+    def checkpoint_file(self, item: ResourceClaim) -> Path:
+        return self.checkpoint.path(item.metadata.uid)
 
     def quarantined(self) -> list[Path]:
         return sorted((self.root / "state" / "quarantine").glob("*"))

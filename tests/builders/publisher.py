@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.driver.resourceslices.priority import Instance
+from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.types import Device, DeviceAttribute
 from dra_driver.names import DRIVER_NAME, device_name
-from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
 

@@ -39,7 +39,7 @@ class Outage:
     pods: dict[str, Object]
     processes: dict[str, int]
     drivers: dict[str, Object]
-    journals: dict[str, Object]
+    checkpoints: dict[str, Object]
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +53,14 @@ def outage(kube: Kube, lab: Cluster, installation: Installation) -> Iterator[Out
         pods = dict(zip(NODES, namespace.wait_ready(*(f"runs-{node}" for node in NODES)), strict=True))
         slices = {node: kube.slices(node)[0] for node in NODES}
         processes = {node: process_of(item) for node, item in pods.items()}
-        journals = {node: files[node].journal() for node in NODES}
-        seen = Outage(namespace, files, slices, pods, processes, drivers, journals)
+        checkpoints = {node: files[node].checkpoint() for node in NODES}
+        seen = Outage(namespace, files, slices, pods, processes, drivers, checkpoints)
         lab.stop_apiserver()
         end = time.monotonic() + OUTAGE_SECONDS
         try:
             lab.node(RESTARTED).restart_kubelet()
             time.sleep(end - time.monotonic())
-            assert {node: files[node].journal() for node in NODES} == journals
+            assert {node: files[node].checkpoint() for node in NODES} == checkpoints
         finally:
             lab.start_apiserver()
         clock = Stopwatch()
@@ -101,7 +101,7 @@ def test_slices_are_back_where_kubelet_restarted_and_deleted_them_afterwards(out
 
 def test_claims_stay_prepared_and_can_be_unprepared_also_where_kubelet_restarted(outage: Outage) -> None:
     for node, files in outage.files.items():
-        assert outage.journals[node].items() <= files.journal().items()
+        assert outage.checkpoints[node].items() <= files.checkpoint().items()
         claim = uid_of(outage.namespace.claim_of(f"new-{node}"))
         outage.namespace.delete_pod(f"new-{node}")
         wait_unprepared(files, claim)

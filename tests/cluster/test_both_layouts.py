@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dra_driver.driver.resourceslices.devices import chips_of
+from dra_driver.host.inventory import chips_of
 from dra_driver.names import NODE_DEVICE, device_name
 from tests.cluster.lib.installation import EMULATED_ULTRASERVER, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually, steadily

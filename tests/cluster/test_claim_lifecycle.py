@@ -63,7 +63,7 @@ def test_a_pod_that_was_deleted_by_force_is_unprepared_and_its_successor_of_the_
     new = namespace.claim_of("same")["metadata"]["uid"]
     assert new != old
     assert namespace.numbers("same") == [0, 1]
-    eventually("only the new claim to be prepared", lambda: set(files.specs()) == set(files.journal()) == {new})
+    eventually("only the new claim to be prepared", lambda: set(files.specs()) == set(files.checkpoint()) == {new})
 
 
 def test_pods_that_fill_two_nodes_at_once_share_no_device(

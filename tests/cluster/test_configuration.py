@@ -100,7 +100,7 @@ def test_wrong_parameters_are_refused_in_an_event_of_the_pod(
     assert namespace.phase("waits") == "Pending"
     files = node_files["node-1"]
     assert not files.specs()
-    assert not files.journal()
+    assert not files.checkpoint()
     namespace.delete_pod("waits")
 
 
@@ -119,7 +119,7 @@ def test_a_wrong_claim_does_not_keep_other_pods_from_starting(
     namespace.delete_pod("waits")
     uid = namespace.claim_of("runs")["metadata"]["uid"]
     files = node_files["node-1"]
-    eventually("only the other claim to be prepared", lambda: set(files.specs()) == set(files.journal()) == {uid})
+    eventually("only the other claim to be prepared", lambda: set(files.specs()) == set(files.checkpoint()) == {uid})
 
 
 def test_hardware_without_logical_cores_refuses_a_size_and_sets_no_variables(

@@ -115,7 +115,7 @@ def test_a_pod_that_ends_without_the_driver_is_unprepared_when_it_is_back(absenc
     assert absence.ending_during
     assert absence.ending_uid in absence.specs_during
     assert absence.ending_uid not in absence.files.specs()
-    assert absence.ending_uid not in absence.files.journal()
+    assert absence.ending_uid not in absence.files.checkpoint()
 
 
 def test_a_running_pod_does_not_notice_the_absence(absence: Absence) -> None:

@@ -27,21 +27,21 @@ MAX_DELAY = 0.02
 
 
 def _kill_at_a_random_instant(driver: Installation, files: NodeFiles, act: Callable[[], object]) -> None:
-    """Kill the driver within milliseconds of the first change of its journal that ``act`` leads to; renew its pod."""
+    """Kill the driver within milliseconds of the first change of its checkpoint by ``act``; renew its pod."""
     found = wait_driver_ready(driver, NODE)
     process, claims, delay = process_of(found), files.state / "claims", random.uniform(0, MAX_DELAY)
     before = _names(claims)
     act()
     end = time.monotonic() + 30
     while _names(claims) == before:
-        assert time.monotonic() < end, "the driver has not touched its journal"
+        assert time.monotonic() < end, "the driver has not touched its checkpoint"
     instant = time.monotonic() + delay
     while time.monotonic() < instant:
         pass
     os.kill(process, signal.SIGKILL)
     left = _names(claims) | _names(files.cdi)
     say(
-        f"killed {delay * 1000:.1f} ms after the first change: {len(files.journal())} journaled, "
+        f"killed {delay * 1000:.1f} ms after the first change: {len(files.checkpoint())} checkpointed, "
         f"{len(files.specs())} CDI specs, {sum(name.endswith('.tmp') for name in left)} temporary files"
     )
     # A new pod, since kubelet would wait longer and longer before it restarts the container.
@@ -76,7 +76,7 @@ def test_no_kill_gives_a_device_twice_loses_one_or_leaves_anything_behind(
     allocated = {uid_of(claim): namespace.allocated(claim)[0].chip for claim in claims.values()}
     assert len(set(allocated.values())) == len(pods)
     assert {uid: files.shown(uid) for uid in files.specs()} == {uid: {0: chip} for uid, chip in allocated.items()}
-    assert set(files.journal()) == set(allocated)
+    assert set(files.checkpoint()) == set(allocated)
     for name in pods:
         assert namespace.numbers(name) == [0]
 

@@ -59,7 +59,7 @@ def test_a_killed_driver_registers_again_and_writes_no_slice(
         still = namespace.pod("before")
         assert still is not None
         assert unchanged(still, before)
-        assert sorted(files.journal()) == sorted({claim, uid_of(namespace.claim_of("after"))})
+        assert sorted(files.checkpoint()) == sorted({claim, uid_of(namespace.claim_of("after"))})
         namespace.delete_pod("before")
         wait_unprepared(files, claim)
         assert watch.events() == []
@@ -135,7 +135,7 @@ def test_a_driver_that_hangs_is_restarted_and_pods_that_waited_for_it_go_on(
     clock.lap(f"kubelet gave up the call: {message}")
     assert namespace.phase("starting") == "Pending"
     assert namespace.pod("ending") is not None
-    assert ended_claim in files.journal()
+    assert ended_claim in files.checkpoint()
     wait_driver_ready(driver, NODE, restarts=restart_count(before) + 1, within=90)
     clock.lap("the driver was restarted")
     nudge(namespace, "starting", "ending")

@@ -138,7 +138,7 @@ def test_containers_see_the_chips_of_their_claim_in_the_order_of_the_host(
         assert files.shown(claim["metadata"]["uid"]) == dict(enumerate(chips[name]))
     assert not set(chips["first"]) & set(chips["second"])
     uids = {namespace.claim_of(name)["metadata"]["uid"] for name in ("first", "second")}
-    assert set(files.specs()) == set(files.journal()) == uids
+    assert set(files.specs()) == set(files.checkpoint()) == uids
     for name in ("first", "second"):
         namespace.delete_pod(name)
     eventually("nothing to be left on the node", files.is_empty, 10)

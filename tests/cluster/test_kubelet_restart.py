@@ -38,7 +38,7 @@ class Outage:
     driver: Object
     stays: Object
     stays_uid: str
-    journaled: Object
+    checkpointed: Object
     ended_uid: str
     never_claim: str = ""
     gap: float = 0.0
@@ -57,8 +57,8 @@ def outage(kube: Kube, lab: Cluster, installation: Installation) -> Iterator[Out
         namespace.apply(template("two", request(count=2)), pods["stays"], pods["ended"])
         (stays, _) = namespace.wait_ready("stays", "ended")
         stays_uid = uid_of(namespace.claim_of("stays"))
-        journaled = files.journal()[stays_uid]
-        seen = Outage(namespace, files, driver, stays, stays_uid, journaled, uid_of(namespace.claim_of("ended")))
+        checkpointed = files.checkpoint()[stays_uid]
+        seen = Outage(namespace, files, driver, stays, stays_uid, checkpointed, uid_of(namespace.claim_of("ended")))
         with SliceWatch(kube) as watch:
             lab.node(NODE).stop_kubelet()
             namespace.kubectl("delete", "pod", "ended", "--grace-period=1", "--wait=false")
@@ -101,7 +101,7 @@ def test_a_running_pod_keeps_its_containers_and_devices(outage: Outage) -> None:
     assert now is not None
     assert unchanged(now, outage.stays)
     assert outage.namespace.numbers("stays") == [0, 1]
-    assert outage.files.journal()[outage.stays_uid] == outage.journaled
+    assert outage.files.checkpoint()[outage.stays_uid] == outage.checkpointed
     allocated = [item.chip for item in outage.namespace.allocated(outage.namespace.claim_of("stays"))]
     assert outage.files.shown(outage.stays_uid) == dict(enumerate(sorted(allocated)))
 
@@ -112,7 +112,7 @@ def test_a_pod_made_while_kubelet_was_down_runs(outage: Outage) -> None:
 
 def test_a_pod_deleted_while_kubelet_was_down_is_unprepared(outage: Outage) -> None:
     assert outage.ended_uid not in outage.files.specs()
-    assert outage.ended_uid not in outage.files.journal()
+    assert outage.ended_uid not in outage.files.checkpoint()
 
 
 def test_a_pod_made_and_deleted_while_kubelet_was_down_is_never_prepared(

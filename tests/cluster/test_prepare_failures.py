@@ -51,12 +51,12 @@ def test_a_state_directory_that_cannot_be_written_delays_pods_over_a_restart_of_
         clock.lap("kubelet was restarted and has tried both again")
         assert namespace.phase("starting") == "Pending"
         assert namespace.pod("ending") is not None
-        assert list(files.journal()) == [ending]
+        assert list(files.checkpoint()) == [ending]
     nudge(namespace, "starting", "ending")
     namespace.wait_ready("starting")
     assert namespace.numbers("starting") == [0]
     wait_gone(namespace, "ending")
-    assert list(files.journal()) == [uid_of(namespace.claim_of("starting"))] == list(files.specs())
+    assert list(files.checkpoint()) == [uid_of(namespace.claim_of("starting"))] == list(files.specs())
     clock.lap("one pod runs, the other is gone")
     assert unchanged(wait_driver_ready(driver, NODE), before)
 
@@ -86,7 +86,7 @@ def test_a_pod_whose_chip_vanished_before_it_was_prepared_waits_for_that_chip(
         message = namespace.wait_event("waiting", "neuron-device-3")
         clock.lap(f"kubelet says: {message}")
         assert namespace.phase("waiting") == "Pending"
-        assert files.journal() == {}
+        assert files.checkpoint() == {}
     finally:
         away.rename(chip)
         node.start_kubelet()
@@ -118,11 +118,11 @@ def test_a_claim_made_anew_under_its_old_name_waits_until_the_old_one_is_unprepa
         assert namespace.phase("forced") == "Pending"
         new = uid_of(namespace.claim("named") or {})
         assert new != old
-        assert list(files.journal()) == [old]
+        assert list(files.checkpoint()) == [old]
     wait_unprepared(files, old)
     clock.lap("the old claim is unprepared")
     nudge(namespace, "forced")
     namespace.wait_ready("forced")
     clock.lap("the new pod runs, and nothing of the old claim is left")
-    assert list(files.journal()) == [new] == list(files.specs())
+    assert list(files.checkpoint()) == [new] == list(files.specs())
     assert namespace.numbers("forced") == [0, 1]

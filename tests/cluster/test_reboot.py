@@ -69,7 +69,7 @@ def reboot(kube: Kube, lab: Cluster, installation: Installation) -> Iterator[Reb
             stays_uid,
             forgotten_uid,
             files.specs()[stays_uid],
-            files.journal()[stays_uid],
+            files.checkpoint()[stays_uid],
             files.shown(stays_uid),
             specs_at_start=-1,
         )
@@ -100,10 +100,10 @@ def test_a_pod_comes_back_with_the_same_devices(reboot: Reboot) -> None:
     assert reboot.files.shown(reboot.stays_uid) == reboot.shown
 
 
-def test_its_cdi_spec_is_written_again_and_its_journal_entry_is_of_this_boot(reboot: Reboot) -> None:
+def test_its_cdi_spec_is_written_again_and_its_checkpoint_entry_is_of_this_boot(reboot: Reboot) -> None:
     assert reboot.specs_at_start == 0
     assert reboot.files.specs()[reboot.stays_uid] == reboot.spec
-    now = reboot.files.journal()[reboot.stays_uid]
+    now = reboot.files.checkpoint()[reboot.stays_uid]
     assert (reboot.entry["bootId"], now["bootId"]) == (FIRST_BOOT, SECOND_BOOT)
     assert now["plan"] == reboot.entry["plan"]
 
@@ -117,7 +117,7 @@ def test_devices_of_a_claim_that_is_gone_and_that_kubelet_forgot_are_free_again(
     reboot: Reboot, installation: Installation
 ) -> None:
     """All twelve devices that the other pod does not have."""
-    eventually("the forgotten claim to be released", lambda: reboot.forgotten_uid not in reboot.files.journal(), 10)
+    eventually("the forgotten claim to be released", lambda: reboot.forgotten_uid not in reboot.files.checkpoint(), 10)
     assert f"claim {reboot.forgotten_uid}: release: its claim is gone" in installation.logs(NODE)
     rest = pod("rest", templates={"neurons": "twelve"}, node=NODE)
     reboot.namespace.apply(template("twelve", request(count=12)), rest)

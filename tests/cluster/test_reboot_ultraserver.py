@@ -86,4 +86,4 @@ def test_a_pod_that_survives_a_reboot_is_told_the_place_that_its_node_has_now(
     assert _place(namespace) == (SERVER, PLACE)
     assert namespace.numbers("stays") == list(range(16))
     assert [device["name"] for device in files.specs()[uid]["devices"]] == names, "kubelet may still pass these"
-    assert files.journal()[uid]["bootId"] == NEXT_BOOT
+    assert files.checkpoint()[uid]["bootId"] == NEXT_BOOT

@@ -116,7 +116,7 @@ def test_a_claim_of_two_drivers_waits_for_both_and_neither_disturbs_the_other(
     wait_gone(namespace, "first")
     stopwatch.lap("one pod runs, the other is gone")
     assert first not in files.specs()
-    assert set(files.journal()) == {
+    assert set(files.checkpoint()) == {
         uid_of(namespace.claim_of("second", "both")),
         uid_of(namespace.claim_of("own", "own")),
     }

@@ -81,7 +81,7 @@ def test_a_rolling_update_writes_no_slice_and_no_pod_notices_it(
         assert still is not None
         assert unchanged(still, before[node])
         claim = uid_of(namespace.claim_of(f"before-{node}"))
-        assert set(files.journal()) == {claim, uid_of(namespace.claim_of(f"during-{node}"))} == set(files.specs())
+        assert set(files.checkpoint()) == {claim, uid_of(namespace.claim_of(f"during-{node}"))} == set(files.specs())
         namespace.delete_pod(f"before-{node}")
         wait_unprepared(files, claim)
 

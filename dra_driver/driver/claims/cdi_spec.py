@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from dra_driver.cdi import ContainerEdits, Device, DeviceNode, Spec, minimum_version
 from dra_driver.driver.claims.model import DEVICE_PATH, ChipNode, Plan, PlannedDevice
-from dra_driver.driver.resourceslices.devices import chips_of
+from dra_driver.host.inventory import chips_of
 from dra_driver.names import CDI_KIND
 
 

@@ -50,7 +50,7 @@ import msgspec
 
 from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.cdi_spec import cdi_device_name, shown_in
-from dra_driver.driver.claims.model import Entry, Plan, PreparedClaims, Quarantined
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.kubelet.dra import is_uid
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import DirectorySync, open_regular, read_file, remove_file, replace_file, sync_directory
@@ -175,16 +175,16 @@ class _File(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _FILE = msgspec.json.Decoder(_File)
-_ENTRY = msgspec.json.Decoder(Entry)
+_ENTRY = msgspec.json.Decoder(CheckpointEntry)
 
 
-def encoded(entry: Entry) -> bytes:
+def encoded(entry: CheckpointEntry) -> bytes:
     """The file of an entry."""
     raw = msgspec.json.encode(entry)
     return msgspec.json.encode(_File(VERSION, _MINIMUM_READER, _checksum(raw), msgspec.Raw(raw))) + b"\n"
 
 
-def decoded(data: bytes | None, uid: str) -> Entry:
+def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
     """The entry in the file of claim ``uid``. ValueError says why it is none."""
     if data is None:
         raise ValueError("it is missing")
@@ -226,7 +226,7 @@ def _checksum(raw: bytes) -> str:
 log = logging.getLogger(__name__)
 
 
-class Journal:
+class Checkpoint:
     """Prepared claims below ``directory``. Thread-safe; several processes may use one directory.
 
     Args:
@@ -282,9 +282,9 @@ class Journal:
 
     def put(self, plan: Plan) -> bool:
         """Keep a plan as prepared in this boot. False when exactly this is kept already."""
-        return self.keep(Entry(plan, self.boot_id))
+        return self.keep(CheckpointEntry(plan, self.boot_id))
 
-    def keep(self, entry: Entry) -> bool:
+    def keep(self, entry: CheckpointEntry) -> bool:
         """Keep an entry, and end the quarantine of its claim. False when exactly this is kept already."""
         uid = entry.plan.uid
         with self._changing("keep", uid):
@@ -365,7 +365,7 @@ class Journal:
             remedy="check free space and errors of the disk with the state directory",
         )
 
-    def _store(self, entry: Entry) -> None:
+    def _store(self, entry: CheckpointEntry) -> None:
         uid = entry.plan.uid
         self._make_claims_directory()
         replace_file(self.path(uid), encoded(entry), temporary=f"{uid}.tmp", mode=0o600, synced=True)
@@ -396,14 +396,14 @@ class Journal:
             self._held = self._read_all(known)
         except OSError as error:
             raise DriverError(
-                f"cannot read the journal in {self._claims}: {error.strerror or error}",
+                f"cannot read the checkpoint in {self._claims}: {error.strerror or error}",
                 consequence="no claim can be prepared or unprepared",
                 remedy="check the disk and the mount of the state directory",
             ) from error
         self._known_at = mark
         self._in_doubt = False
 
-    def _read_all(self, known: Mapping[str, Entry]) -> PreparedClaims:
+    def _read_all(self, known: Mapping[str, CheckpointEntry]) -> PreparedClaims:
         """What the files say; of those that cannot be read or are missing, what is ``known``, or what specs tell."""
         former = self._held.quarantined
         held = PreparedClaims()
@@ -422,7 +422,7 @@ class Journal:
             self._add_quarantined(held, uid, self.path(uid), former.get(uid))
         return held
 
-    def _add_missing(self, held: PreparedClaims, known: Mapping[str, Entry]) -> None:
+    def _add_missing(self, held: PreparedClaims, known: Mapping[str, CheckpointEntry]) -> None:
         for uid in set(known).difference(held.entries, held.quarantined):
             if uid not in self._held.missing:
                 log.warning("somebody removed %s; whether its claim ends is asked of the API server", self.path(uid))
@@ -436,19 +436,21 @@ class Journal:
             return set()
         return set(shown).difference(held.entries, held.quarantined)
 
-    def _read(self, uid: str, known: Entry | None) -> Entry | None:
+    def _read(self, uid: str, known: CheckpointEntry | None) -> CheckpointEntry | None:
         """The entry of a file; None when it cannot be read: then it is moved aside."""
         try:
             return decoded(read_file(self.path(uid)), uid)
         except (ValueError, OSError) as error:
             if known is not None:
-                log.warning("journal file %s could not be read (%s); written again from memory", self.path(uid), error)
+                log.warning(
+                    "checkpoint file %s could not be read (%s); written again from memory", self.path(uid), error
+                )
                 self._write_again(known)
                 return known
             self._move_aside(uid, error)
             return None
 
-    def _write_again(self, entry: Entry) -> None:
+    def _write_again(self, entry: CheckpointEntry) -> None:
         """From memory, which has it all the same when that fails: then the next look tries again."""
         try:
             with self._changing("keep", entry.plan.uid):
@@ -458,8 +460,8 @@ class Journal:
 
     def _move_aside(self, uid: str, problem: Exception) -> None:
         log.error(
-            "journal file %s cannot be read (%s); it is moved to %s, and the devices of claim %s are held back until "
-            "the claim is prepared again, unprepared, or gone from the API server",
+            "checkpoint file %s cannot be read (%s); it is moved to %s, and the devices of claim %s are held back "
+            "until the claim is prepared again, unprepared, or gone from the API server",
             self.path(uid),
             problem,
             self._quarantine,
@@ -481,7 +483,7 @@ class Journal:
                 decoded(read_file(path), uid)
             except (ValueError, OSError):
                 continue
-            log.info("journal file %s can be read again", path)
+            log.info("checkpoint file %s can be read again", path)
             with suppress(OSError):  # then it stays where it is
                 self._make_claims_directory()
                 path.replace(self.path(uid))

@@ -1,6 +1,6 @@
 """The variables of a claim's containers: what its parameters, those of its class, and the node decide together.
 
-``NeuronConfig`` sets the logical core size; ``host.logical_cores`` has what the hardware allows. ``UltraServerConfig``
+``NeuronConfig`` sets the logical core size; the node's chips say what is possible. ``UltraServerConfig``
 sets how many nodes of an UltraServer work together. A node is in one mode at a time, so the latter is for claims of the
 whole node only, and it is compared with what the kernel driver offers when the claim is prepared: nodes elect their
 servers at boot, so it cannot be known earlier. The variables and the choice of the mode are those of AWS's own init
@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dra_driver.driver.claims.model import Plan, PrepareError
-from dra_driver.host import logical_cores
 from dra_driver.host.inventory import Membership, NodeInventory
 from dra_driver.kube.types import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.names import DRIVER_NAME, NODE_DEVICE
+from dra_driver.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES, NODE_DEVICE
 from dra_driver.topology.ultraserver import Mode, mode_for
 
 MODE = "NEURON_RT_ULTRASERVER_MODE"
@@ -38,7 +37,7 @@ def _core_size_variables(inventory: NodeInventory, requested: Mapping[str, int |
     Raises:
         PrepareError: a size is configured that this hardware does not have, or the requests' sizes differ.
     """
-    hardware, default = logical_cores.core_sizes(inventory), logical_cores.default_size(inventory)
+    hardware, default = inventory.chip, inventory.logical_core_size
     node = inventory.instance_type or "this node's hardware"
     asked = {request: size for request, size in requested.items() if size is not None}
     if hardware is None or default is None:
@@ -65,7 +64,7 @@ def _core_size_variables(inventory: NodeInventory, requested: Mapping[str, int |
             remedy="use one value for all requests, or a claim for each value",
         )
     size = str(next(iter(sizes.values())))
-    return dict.fromkeys(logical_cores.VARIABLES, size)
+    return dict.fromkeys(LOGICAL_CORE_VARIABLES, size)
 
 
 def _ultraserver_variables(
@@ -177,7 +176,7 @@ def _reason(member: Membership, nodes: int) -> str:
     return "the links to the others do not work" if nodes > 1 else "the kernel driver does not list it"
 
 
-_COMPARED = (logical_cores.VARIABLES[0], MODE)
+_COMPARED = (LOGICAL_CORE_VARIABLES[0], MODE)
 
 
 def environment(

@@ -71,7 +71,7 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What one claim gets on this node. Journaled as it is; everything else is derived from it.
+    """What one claim gets on this node. Stored as it is; everything else is derived from it.
 
     New fields must have defaults, so that a file of an older version can still be read.
     """
@@ -107,8 +107,8 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return tuple(sorted({node.chip for device in self.devices if not device.admin for node in device.nodes}))
 
 
-class Entry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A plan as the journal keeps it."""
+class CheckpointEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A plan as the checkpoint keeps it."""
 
     plan: Plan
     boot_id: str = ""
@@ -125,7 +125,7 @@ _ANY_POD = "*"
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A claim whose journal file cannot be read, or is missing though the claim has a CDI spec.
+    """A claim whose checkpoint file cannot be read, or is missing though the claim has a CDI spec.
 
     What it held stays held until something tells that it is free.
     """
@@ -176,10 +176,10 @@ class _Namespace:
 
 
 class PreparedClaims:
-    """Prepared claims by UID, by chip and by who uses them. Changed only by the journal, under its lock."""
+    """Prepared claims by UID, by chip and by who uses them. Changed only by the checkpoint, under its lock."""
 
-    def __init__(self, entries: Iterable[Entry] = (), quarantined: Iterable[Quarantined] = ()) -> None:
-        self._entries: dict[str, Entry] = {}
+    def __init__(self, entries: Iterable[CheckpointEntry] = (), quarantined: Iterable[Quarantined] = ()) -> None:
+        self._entries: dict[str, CheckpointEntry] = {}
         self._holders: dict[int, str] = {}
         self._namespaces: dict[str, _Namespace] = {}
         self._missing: set[str] = set()
@@ -188,18 +188,18 @@ class PreparedClaims:
             self.add(entry)
 
     @property
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, CheckpointEntry]:
         """Prepared claims by UID."""
         return MappingProxyType(self._entries)
 
     @property
     def missing(self) -> AbstractSet[str]:
-        """Prepared claims whose journal file somebody removed: they are held until the API server settles it."""
+        """Prepared claims whose checkpoint file somebody removed: they are held until the API server settles it."""
         return self._missing
 
     @property
     def quarantined(self) -> Mapping[str, Quarantined]:
-        """Unreadable journal files by the claim UID in their name."""
+        """Unreadable checkpoint files by the claim UID in their name."""
         return MappingProxyType(self._quarantined)
 
     def holder(self, chip: int) -> Plan | None:
@@ -248,7 +248,7 @@ class PreparedClaims:
             if any(chip_at.get(number, node.chip) != node.chip for number, node in plan.nodes.items())
         ]
 
-    def add(self, entry: Entry, *, missing: bool = False) -> None:
+    def add(self, entry: CheckpointEntry, *, missing: bool = False) -> None:
         """Put a claim in, or replace it."""
         plan = entry.plan
         self.discard(plan.uid)

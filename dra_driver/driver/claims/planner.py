@@ -41,8 +41,7 @@ from dra_driver.driver.claims.model import (
     PreparedClaims,
     PrepareError,
 )
-from dra_driver.driver.resourceslices.devices import chips_of, host_chips
-from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.kubelet.dra import is_uid
 from dra_driver.names import DRIVER_NAME
@@ -283,7 +282,7 @@ def _chips(result: DeviceRequestAllocationResult, inventory: NodeInventory, sett
             consequence=_NOT_PREPARED,
             remedy="remove capacity requests from the claim; pods can share a whole claim instead",
         )
-    chips = chips_of(result.device, host_chips(inventory))
+    chips = inventory.chips_of(result.device)
     if chips is None:
         raise PrepareError(
             f"device {_named(result.device)} is not one that this driver publishes",
@@ -346,9 +345,9 @@ def _check_free(chip: int, device: str, uid: str, held: PreparedClaims) -> None:
     if doubt is None:
         return
     if doubt.chips is None:
-        what = f"what claim {doubt.uid} holds is not known, since its journal file cannot be read ({doubt.problem})"
+        what = f"what claim {doubt.uid} holds is not known, since its checkpoint file cannot be read ({doubt.problem})"
     else:
-        what = f"device {device} is held by claim {doubt.uid}, whose journal file cannot be read ({doubt.problem})"
+        what = f"device {device} is held by claim {doubt.uid}, whose checkpoint file cannot be read ({doubt.problem})"
     raise PrepareError(
         what,
         consequence=f"device {device} is held back",

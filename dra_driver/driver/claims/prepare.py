@@ -1,14 +1,14 @@
-"""Prepare and unprepare: the claim is fetched, then, under the state lock, planned, journaled and made visible.
+"""Prepare and unprepare: the claim is fetched, then, under the state lock, planned, recorded and made visible.
 
-The order of effects is journal, CDI spec, reply; backwards on unprepare. So a chip that a container can see is always
-journaled, and whatever a killed driver leaves half-way is finished by kubelet's retry or by repair. A retry walks the
-same way and ends in the same place:
+The order of effects is checkpoint, CDI spec, reply; backwards on unprepare. So a chip that a container can see is
+always recorded, and whatever a killed driver leaves half-way is finished by kubelet's retry or by repair. A retry walks
+the same way and ends in the same place:
 
-* a claim that is journaled keeps its numbers in containers for as long as its allocation is the same, and its variables
+* a claim that is recorded keeps its numbers in containers for as long as its allocation is the same, and its variables
   until the node is booted: then no container runs that was told them, and they follow the host (an election may have
   given other ids). The CDI spec is compared and written again where it is missing or different (``/var/run/cdi`` is
   empty after a reboot), with the device numbers that the kernel uses now;
-* if the API server cannot be asked, a journaled claim of that UID is served from the journal: an allocation does not
+* if the API server cannot be asked, a recorded claim of that UID is served from the checkpoint: an allocation does not
   change while a claim is in use, and kubelet itself has just read the claim.
 
 No lock is held while the API server is asked. Calls for one claim UID come one after the other
@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.cdi_spec import cdi_spec
-from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.environment import environment, parameters
 from dra_driver.driver.claims.model import Consumers, Plan, PlanSettings, PreparedClaims, PrepareError
 from dra_driver.driver.claims.planner import ConsumersUnknown, chips_needed, own_results, plan, refreshed, users
@@ -35,6 +35,7 @@ from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kube.types import ResourceClaim
 from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
 from dra_driver.util.errors import DriverError
+from dra_driver.util.metrics import Operations
 
 _GET_SECONDS = 10.0
 """For one answer of the API server."""
@@ -65,33 +66,49 @@ class Preparer:
 
     Args:
         source: the API server.
-        journal: what is prepared.
+        checkpoint: what is prepared.
         cdi: where runtimes look for it.
         inventory: reads the node as it is now, of its chips the ones given or (None) all; asked at each preparation,
             with no lock held.
         settings: the administrator's choices.
+        operations: durations, for Prometheus.
         sleep: ``time.sleep``, for tests.
     """
 
     def __init__(
         self,
         source: ClaimSource,
-        journal: Journal,
+        checkpoint: Checkpoint,
         cdi: SpecDirectory,
         inventory: Callable[[Collection[int] | None], NodeInventory],
         settings: PlanSettings,
         *,
+        operations: Operations | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._source = source
-        self._journal = journal
+        self._checkpoint = checkpoint
         self._cdi = cdi
         self._inventory = inventory
         self._settings = settings
+        self._operations = operations or Operations()
         self._sleep = sleep
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
+        with self._operations.measured("prepare"):
+            prepared = self._prepared(claim, deadline)
+        log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared.devices))
+        return self._reply(prepared)
+
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
+        """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
+        with self._operations.measured("unprepare"), self._checkpoint.locked(deadline):
+            self._cdi.remove(claim.uid)
+            self._checkpoint.remove(claim.uid)
+        log.info("unprepared claim %s", claim)
+
+    def _prepared(self, claim: ClaimRef, deadline: float) -> Plan:
         stored, trouble = self._fetch(claim, deadline)
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
@@ -99,37 +116,32 @@ class Preparer:
         consumers: dict[str, frozenset[str] | None] = {}
         for _ in range(_ROUNDS):
             try:
-                with self._journal.locked(deadline) as held:
+                with self._checkpoint.locked(deadline) as held:
                     if stored is None:
-                        wanted = self._from_journal(claim, inventory, held, trouble)
+                        wanted = self._from_checkpoint(claim, inventory, held, trouble)
                     else:
                         wanted = self._planned(stored, inventory, held, consumers)
-                    self._journal.put(wanted)
+                    self._checkpoint.put(wanted)
                     self._cdi.write(wanted.uid, cdi_spec(wanted))
-                return self._reply(wanted)
             except ConsumersUnknown as unknown:
                 for other in unknown.claims:
                     if time.monotonic() >= deadline:
                         raise
                     consumers[other.uid] = self._users_now(other, deadline)
+            else:
+                return wanted
         raise PrepareError(
             "the device numbers depend on other claims that are being prepared at the same time",
             consequence="the claim is not prepared",
             remedy="kubelet tries again",
         )
 
-    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
-        """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
-        with self._journal.locked(deadline):
-            self._cdi.remove(claim.uid)
-            self._journal.remove(claim.uid)
-
     def _planned(
         self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, consumers: Consumers
     ) -> Plan:
         entry = held.entries.get(claim.metadata.uid)
         if entry is not None:
-            outlived = entry.outlived(self._journal.boot_id)
+            outlived = entry.outlived(self._checkpoint.boot_id)
             if same_allocation(entry.plan, claim):
                 wanted = refreshed(entry.plan, inventory)
                 return replace(wanted, env=environment(claim, own_results(claim), inventory)) if outlived else wanted
@@ -145,7 +157,7 @@ class Preparer:
             log.warning("claim %s: %s", wanted.reference, warning)
         return wanted
 
-    def _from_journal(
+    def _from_checkpoint(
         self, ref: ClaimRef, inventory: NodeInventory, held: PreparedClaims, trouble: ApiError | None
     ) -> Plan:
         entry = held.entries.get(ref.uid)
@@ -155,7 +167,7 @@ class Preparer:
                 consequence="the claim is not prepared",
                 remedy=(trouble.remedy if trouble else "") or "kubelet tries again",
             ) from trouble
-        log.warning("claim %s is prepared from the journal, since the API server fails: %s", ref, trouble)
+        log.warning("claim %s is prepared from the checkpoint, since the API server fails: %s", ref, trouble)
         return refreshed(entry.plan, inventory)
 
     def _reply(self, prepared: Plan) -> list[PreparedDevice]:

@@ -33,13 +33,12 @@ from typing import Literal
 
 from dra_driver.cdi import SpecDirectory, encode
 from dra_driver.driver.claims.cdi_spec import cdi_spec
-from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.environment import outdated_ultraserver
-from dra_driver.driver.claims.model import Entry, Plan, PreparedClaims, PrepareError
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError
 from dra_driver.driver.claims.planner import number_conflicts, refreshed, users
 from dra_driver.driver.claims.prepare import ClaimSource
-from dra_driver.driver.resourceslices.devices import chips_of, host_chips
-from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.errors import ApiError, DecodeError
 from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import DRIVER_NAME
@@ -216,7 +215,7 @@ class Repair:
     kind: Literal["write-journal", "write-spec", "withdraw-spec", "release", "learn"]
     uid: str
     reason: str
-    entry: Entry | None = None
+    entry: CheckpointEntry | None = None
     chips: frozenset[int] = field(default=frozenset())
 
 
@@ -230,7 +229,7 @@ def diff(
     """What to do, in order of UIDs.
 
     Args:
-        held: the journal.
+        held: the checkpoint.
         specs: own CDI spec files by claim UID (None: unreadable).
         inventory: the node as it is now.
         boot_id: identity of this boot.
@@ -241,7 +240,7 @@ def diff(
         missing, observation = uid in held.missing, observations.get(uid)
         repair = _end(entry, missing, boot_id, observation) or _spec_repair(entry, specs, inventory)
         if repair is None and missing and observation is not None:
-            repair = Repair("write-journal", uid, "its journal file was removed, but its claim is not gone", entry)
+            repair = Repair("write-journal", uid, "its checkpoint file was removed, but its claim is not gone", entry)
         if repair is not None:
             found.append(repair)
     for uid, item in sorted(held.quarantined.items()):
@@ -253,7 +252,7 @@ def diff(
                 Repair("learn", uid, "the API server tells what the unreadable file held", None, observation.chips)
             )
         elif observation.surely_gone:
-            found.append(Repair("release", uid, "its journal file is unreadable and its claim is gone"))
+            found.append(Repair("release", uid, "its checkpoint file is unreadable and its claim is gone"))
     return found
 
 
@@ -275,30 +274,30 @@ def clashes(held: PreparedClaims, observations: Mapping[str, ClaimObservation]) 
     return [pairs[key] for key in sorted(pairs)]
 
 
-def _end(entry: Entry, missing: bool, boot_id: str, observation: ClaimObservation | None) -> Repair | None:
+def _end(entry: CheckpointEntry, missing: bool, boot_id: str, observation: ClaimObservation | None) -> Repair | None:
     if observation is None or observation.here:
         return None
     if missing:
-        return Repair("release", entry.plan.uid, "its journal file was removed, and the claim is gone")
+        return Repair("release", entry.plan.uid, "its checkpoint file was removed, and the claim is gone")
     if entry.outlived(boot_id):
         return Repair("release", entry.plan.uid, "its claim is gone and the node was booted since it was prepared")
     return None
 
 
-def _spec_repair(entry: Entry, specs: Mapping[str, bytes | None], inventory: NodeInventory) -> Repair | None:
+def _spec_repair(entry: CheckpointEntry, specs: Mapping[str, bytes | None], inventory: NodeInventory) -> Repair | None:
     uid = entry.plan.uid
     try:
         wanted = refreshed(entry.plan, inventory)
     except PrepareError as error:
         return Repair("withdraw-spec", uid, error.what) if uid in specs else None
     # The boot stays: the entry is no proof that the claim is used in this one.
-    kept = Entry(wanted, entry.boot_id)
+    kept = CheckpointEntry(wanted, entry.boot_id)
     if wanted != entry.plan:
         return Repair("write-spec", uid, "the kernel has given its chips other device numbers", kept)
     if uid not in specs:
         return Repair("write-spec", uid, "it is missing", kept)
     if specs[uid] != encode(cdi_spec(wanted)):
-        return Repair("write-spec", uid, "it differs from the journal", kept)
+        return Repair("write-spec", uid, "it differs from the checkpoint", kept)
     return None
 
 
@@ -307,10 +306,10 @@ INTERVAL = 60.0
 
 
 class Reconciler:
-    """Keeps CDI directory and journal equal to what should be.
+    """Keeps CDI directory and checkpoint equal to what should be.
 
     Args:
-        journal: what is prepared.
+        checkpoint: what is prepared.
         cdi: where runtimes look for it.
         source: the API server.
         inventory: reads the node as it is now.
@@ -320,7 +319,7 @@ class Reconciler:
 
     def __init__(
         self,
-        journal: Journal,
+        checkpoint: Checkpoint,
         cdi: SpecDirectory,
         source: ClaimSource,
         inventory: Callable[[], NodeInventory],
@@ -328,10 +327,10 @@ class Reconciler:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._journal = journal
+        self._checkpoint = checkpoint
         self._cdi = cdi
         self._inventory = inventory
-        self._observer = ClaimObserver(source, node_name, journal.boot_id, lambda: host_chips(inventory()), clock)
+        self._observer = ClaimObserver(source, node_name, checkpoint.boot_id, lambda: inventory().chip_indexes, clock)
         self._pass = threading.Lock()
         self.worker = Worker("repairing what claims left", self._round)
         self.counts: Counter[str] = Counter()
@@ -358,10 +357,10 @@ class Reconciler:
     def repair(self) -> list[Repair]:
         """Compare and repair the files, without asking the API server; the repairs done. DriverError as above."""
         inventory = self._inventory()
-        with self._pass, self._journal.locked():
-            held = self._journal.verify()
+        with self._pass, self._checkpoint.locked():
+            held = self._checkpoint.verify()
             specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
-            wanted = diff(held, specs, inventory, self._journal.boot_id, self._observer.known)
+            wanted = diff(held, specs, inventory, self._checkpoint.boot_id, self._observer.known)
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             findings = self._look(held, inventory)
@@ -373,8 +372,8 @@ class Reconciler:
 
     def _ask(self) -> None:
         with self._pass:
-            with self._journal.locked():
-                held = self._journal.verify()
+            with self._checkpoint.locked():
+                held = self._checkpoint.verify()
                 due, unreadable = self._observer.due(held), list(held.quarantined)
                 list_due = self._observer.list_due(held)
             for plan in due:
@@ -396,19 +395,19 @@ class Reconciler:
 
     def _apply(self, repair: Repair) -> None:
         if repair.entry is not None:
-            self._journal.keep(repair.entry)
+            self._checkpoint.keep(repair.entry)
             if repair.kind == "write-spec":
                 self._cdi.write(repair.uid, cdi_spec(repair.entry.plan))
         elif repair.kind == "learn":
-            self._journal.learn(repair.uid, repair.chips)
+            self._checkpoint.learn(repair.uid, repair.chips)
         else:
             self._cdi.remove(repair.uid)
             if repair.kind == "release":
-                self._journal.remove(repair.uid)
+                self._checkpoint.remove(repair.uid)
 
     def _look(self, held: PreparedClaims, inventory: NodeInventory) -> tuple[str, ...]:
         unreadable = [
-            f"the journal file of claim {item.uid} cannot be read ({item.problem}); "
+            f"the checkpoint file of claim {item.uid} cannot be read ({item.problem}); "
             f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back "
             "until the claim is prepared again, unprepared, or gone from the API server"
             for item in held.quarantined.values()
@@ -417,7 +416,7 @@ class Reconciler:
             f"claim {entry.plan.reference} ({uid}) has been gone from the API server for more than "
             f"{GONE_SECONDS / 60:.0f} minutes, but kubelet has not unprepared it; {_chips(entry.plan.held_chips)} stay "
             "held, since containers may be using them; if none are, reboot the node, or remove "
-            f"{self._journal.path(uid)}"
+            f"{self._checkpoint.path(uid)}"
             for uid, entry in held.entries.items()
             if (observation := self._observer.known.get(uid)) is not None and observation.surely_gone
         ]
@@ -431,7 +430,7 @@ class Reconciler:
             f"claim {entry.plan.reference} was prepared for another state of the UltraServer: {change}; delete "
             "its pods, so that they start with the present one"
             for entry in held.entries.values()
-            if not entry.outlived(self._journal.boot_id) and (change := outdated_ultraserver(entry.plan, inventory))
+            if not entry.outlived(self._checkpoint.boot_id) and (change := outdated_ultraserver(entry.plan, inventory))
         ]
         return (*unreadable, *gone, *clashing, *outdated)
 

@@ -8,7 +8,7 @@ lists the slices (field-selected: one small answer), so no write ever rests on a
 * every half hour or so in any case, which also finds what a watch has missed.
 
 An unchanged node is written once in its life. ``stop`` leaves the slices in place. What a newer instance of the driver
-has written is left alone (``priority``).
+has written is left alone (``reconcile``).
 """
 
 from __future__ import annotations
@@ -24,15 +24,21 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dra_driver.driver.resourceslices.pool import SharedCounters, counters_problem, pool
-from dra_driver.driver.resourceslices.priority import YIELD_SECONDS, Instance, InstancePriority
-from dra_driver.driver.resourceslices.reconcile import Changes, CountersDropped, Writer, decide
+from dra_driver.driver.resourceslices.reconcile import (
+    YIELD_SECONDS,
+    Changes,
+    CountersDropped,
+    Instance,
+    InstancePriority,
+    Writer,
+    decide,
+)
 from dra_driver.kube.api import ResourceApi, WatchEvent
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Device, Node, ResourceSlice, ServerVersion
 from dra_driver.kube.watch import WATCH_SECONDS, Reflector
-from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import Worker
+from dra_driver.util.worker import Backoff, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +321,8 @@ class SliceController:
                 return math.inf
             except DriverError as error:
                 self._failed(error)
+            else:
+                self._follow()
         return max(0.0, self._due - time.monotonic())
 
     def _take(self, message: Message) -> None:
@@ -336,6 +344,12 @@ class SliceController:
                 pause = random.uniform(*SETTLE_SECONDS)  # noqa: S311 # no secret
                 self._due = min(self._due, now + self._repair_backoff.next(pause))
                 self._last_repair = now
+
+    def _follow(self) -> None:
+        """Have the watch say when others change slices: from the first comparison on, before which all is news."""
+        if not self._following:
+            self._following = True
+            self._reflector.start()
 
     def _reconcile(self, wanted: Desired) -> None:
         """Compare with the server, write what is needed, and say when to look again."""
@@ -416,9 +430,6 @@ class SliceController:
             dropped_fields=tuple(sorted(self._writer.dropped)),
         )
         self._published.set()
-        if not self._following:
-            self._following = True
-            self._reflector.start()
 
     def _failed(self, error: DriverError) -> None:
         status = error.status if isinstance(error, ApiError) else 0

@@ -10,11 +10,11 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from dra_driver import cdi
-from dra_driver.host import logical_cores
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kubelet.deviceplugin import ContainerDevices, DeviceNode, PluginDevice
 from dra_driver.legacy.annotations import Share
 from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, Hardware, Resource, hardware
+from dra_driver.names import LOGICAL_CORE_VARIABLES
 from dra_driver.topology.instance_types import lookup
 
 BROKEN: Final = frozenset({"device-invalid"})
@@ -67,8 +67,8 @@ def offer(inventory: NodeInventory, before: Offer | None) -> Offer | None:
     if not inventory.devices:
         return None if before is None else Offer(before.hardware, {}, before.numa, before.env)
     kind = lookup(inventory.instance_type) if inventory.instance_type else None
-    size = logical_cores.default_size(inventory)
-    env = {} if size is None else dict.fromkeys(logical_cores.VARIABLES, str(size))
+    size = inventory.logical_core_size
+    env = {} if size is None else dict.fromkeys(LOGICAL_CORE_VARIABLES, str(size))
     size = size or 1
     highest = max(device.index for device in inventory.devices)
     counts = {device.core_count for device in inventory.devices} - {None}

@@ -29,8 +29,7 @@ from dra_driver.legacy.placement import DoesNotFit, place, union
 from dra_driver.legacy.resource_requests import PodRequest
 from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.legacy.usage import Holding, Usage, held_if_there, usage
-from dra_driver.util.backoff import Backoff
-from dra_driver.util.worker import Worker
+from dra_driver.util.worker import Backoff, Worker
 
 
 @dataclass(frozen=True, slots=True)

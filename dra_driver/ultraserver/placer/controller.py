@@ -53,9 +53,8 @@ from dra_driver.ultraserver.placer.values import (
     Released,
     Rules,
 )
-from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import MAX_ROUND_SECONDS, Worker
+from dra_driver.util.worker import MAX_ROUND_SECONDS, Backoff, Worker
 
 NAME: Final = "neuron-dra-driver-placer"
 KEY: Final = "released"

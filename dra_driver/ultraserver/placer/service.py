@@ -12,8 +12,7 @@ from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
 from dra_driver.kube.types import LEASES
 from dra_driver.ultraserver.placer.controller import Placer
 from dra_driver.ultraserver.placer.values import Rules
-from dra_driver.util.backoff import Backoff
-from dra_driver.util.worker import STOP_SECONDS, Worker
+from dra_driver.util.worker import STOP_SECONDS, Backoff, Worker
 
 LEASE_NAME: Final = "neuron-dra-driver-placer"
 RESIGN_SECONDS: Final = 8.0

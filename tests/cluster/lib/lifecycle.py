@@ -291,10 +291,10 @@ def nudge(namespace: Namespace, *pods: str) -> None:
 
 
 def wait_unprepared(files: NodeFiles, uid: str, within: float = 30.0) -> None:
-    """Wait until nothing of a claim is left in the CDI directory and the journal."""
+    """Wait until nothing of a claim is left in the CDI directory and the checkpoint."""
 
     def probe() -> bool:
-        return uid not in files.specs() and uid not in files.journal()
+        return uid not in files.specs() and uid not in files.checkpoint()
 
     eventually(f"claim {uid} to be unprepared", probe, within)
 

@@ -39,14 +39,14 @@ class NodeFiles:
         paths = sorted(self.cdi.glob(f"{_SPEC_PREFIX}*.json"))
         return {path.stem.removeprefix(_SPEC_PREFIX): json.loads(path.read_text()) for path in paths}
 
-    def journal(self) -> dict[str, Object]:
-        """The journal's entries by claim UID."""
+    def checkpoint(self) -> dict[str, Object]:
+        """The checkpoint's entries by claim UID."""
         paths = sorted((self.state / "claims").glob("*.json"))
         return {path.stem: json.loads(path.read_text())["entry"] for path in paths}
 
     def is_empty(self) -> bool:
         """Whether no claim is prepared and nothing of one is left."""
-        return not self.specs() and not self.journal()
+        return not self.specs() and not self.checkpoint()
 
     def sockets(self) -> list[str]:
         """Names of the driver's sockets in both of kubelet's directories."""

@@ -82,7 +82,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
     with mounted(request.param, tmp_path / "root" / "state"):
         made = Node(tmp_path / "root", ApiServer())
         yield made
-        made.journal.close()
+        made.checkpoint.close()
 
 
 def test_on_a_full_disk_nothing_is_prepared_and_everything_can_be_unprepared(node: Node) -> None:
@@ -94,13 +94,13 @@ def test_on_a_full_disk_nothing_is_prepared_and_everything_can_be_unprepared(nod
         node.prepare(items[2])
     node.unprepare(items[2])
     node.unprepare(items[0])
-    assert node.journaled() == {uid(2): (2,)}
+    assert node.checkpointed() == {uid(2): (2,)}
     node.restart()
     node.unprepare(items[1])
-    assert node.journaled() == {}
+    assert node.checkpointed() == {}
     filler.unlink()
     assert node.prepare(items[2])
-    assert node.journaled() == {uid(3): (3,)}
+    assert node.checkpointed() == {uid(3): (3,)}
 
 
 def test_an_unprepare_on_a_full_disk_needs_no_room_even_if_somebody_removed_the_lock_file(node: Node) -> None:
@@ -110,7 +110,7 @@ def test_an_unprepare_on_a_full_disk_needs_no_room_even_if_somebody_removed_the_
     (node.root / "state" / "journal.lock").unlink()
     fill(node.root / "state")
     node.unprepare(item)
-    assert node.journaled() == {}
+    assert node.checkpointed() == {}
 
 
 @pytest.mark.parametrize("end", ["unprepare of the claim that failed", "prepare of a claim that is prepared"])
@@ -120,14 +120,14 @@ def test_a_failed_write_is_over_with_the_next_operation_that_succeeds(node: Node
     filler = fill(node.root / "state")
     with pytest.raises(DriverError, match="No space left"):
         node.prepare(failed)
-    assert "No space left" in str(node.journal.unwritable)
-    assert node.journal.unusable is None
+    assert "No space left" in str(node.checkpoint.unwritable)
+    assert node.checkpoint.unusable is None
     filler.unlink()
     if end.startswith("unprepare"):
         node.unprepare(failed)
     else:
         node.prepare(kept)
-    assert node.journal.unwritable is None
+    assert node.checkpoint.unwritable is None
 
 
 def test_a_full_disk_is_told_by_readiness_alone_and_only_until_an_operation_succeeds() -> None:

@@ -15,7 +15,7 @@ from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
 from dra_driver.topology.ultraserver import Mode
-from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.node_labels import set_label
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually

@@ -46,7 +46,7 @@ def test_a_taken_port_ends_the_agent_with_the_reason_and_leaves_no_socket(world:
     assert sockets(world) == []
 
 
-def test_an_unusable_journal_is_told_by_health_metrics_and_each_refusal(world: World) -> None:
+def test_an_unusable_checkpoint_is_told_by_health_metrics_and_each_refusal(world: World) -> None:
     health_port, metrics_port = free_port(), free_port()
     (world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").mkdir(parents=True)
     options = ("--healthcheck-port", str(health_port), "--healthcheck-address", "127.0.0.1")
@@ -64,7 +64,7 @@ def test_an_unusable_journal_is_told_by_health_metrics_and_each_refusal(world: W
         assert "Traceback" not in running.log
 
 
-def test_a_scrape_does_not_wait_for_the_lock_of_the_journal(world: World) -> None:
+def test_a_scrape_does_not_wait_for_the_lock_of_the_checkpoint(world: World) -> None:
     port = free_port()
     with agent(world, "--metrics-port", str(port)) as running:
         running.ready()
@@ -93,7 +93,7 @@ def test_a_driver_that_starts_after_its_state_was_removed_takes_no_device_from_a
     shutil.rmtree(state)
     with agent(world) as running:
         running.ready()
-        with pytest.raises(KubeletError, match=rf"held by claim {first.uid}, whose journal file cannot be read"):
+        with pytest.raises(KubeletError, match=rf"held by claim {first.uid}, whose checkpoint file cannot be read"):
             world.kubelet.prepare("other", [second])
         assert world.specs() == shown
         world.kubelet.unprepare("pod")
@@ -101,7 +101,7 @@ def test_a_driver_that_starts_after_its_state_was_removed_takes_no_device_from_a
         world.kubelet.prepare("other", [second])
 
 
-def test_health_is_well_again_when_the_journal_is(world: World) -> None:
+def test_health_is_well_again_when_the_checkpoint_is(world: World) -> None:
     port = free_port()
     state = world.kubelet.plugins_dir / DRIVER_NAME
     (state / "journal.lock").mkdir(parents=True)
@@ -155,7 +155,7 @@ def claims(world: World, count: int) -> list[Claim]:
 
 @contextmanager
 def state_lock_held(world: World) -> Iterator[None]:
-    """Another instance of the driver works on the journal, and does not end."""
+    """Another instance of the driver works on the checkpoint, and does not end."""
     with (world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -179,7 +179,7 @@ def test_claims_that_the_api_server_does_not_tell_of_are_refused_within_the_call
         assert time.monotonic() - began < 3, "nothing of the first call is still running"
 
 
-def test_prepared_claims_are_all_served_from_the_journal_within_one_call_of_an_api_server_that_is_silent(
+def test_prepared_claims_are_all_served_from_the_checkpoint_within_one_call_of_an_api_server_that_is_silent(
     world: World,
 ) -> None:
     with agent(world) as running:
@@ -194,7 +194,7 @@ def test_prepared_claims_are_all_served_from_the_journal_within_one_call_of_an_a
 
 
 @pytest.mark.parametrize("verb", ["prepare", "unprepare"])
-def test_a_journal_that_another_instance_keeps_is_told_within_the_call(world: World, verb: str) -> None:
+def test_a_checkpoint_that_another_instance_keeps_is_told_within_the_call(world: World, verb: str) -> None:
     with agent(world) as running:
         running.ready()
         wanted = claims(world, 2)
@@ -208,6 +208,6 @@ def test_a_journal_that_another_instance_keeps_is_told_within_the_call(world: Wo
             else:
                 world.kubelet.unprepare("pod")
 
-        with state_lock_held(world), pytest.raises(KubeletError, match=r"another .* has held .*journal\.lock"):
+        with state_lock_held(world), pytest.raises(KubeletError, match=r"another .* has held .*checkpoint\.lock"):
             act()
         act()

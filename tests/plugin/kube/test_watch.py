@@ -14,7 +14,7 @@ from dra_driver.kube.api import ResourceApi, WatchEvent
 from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
-from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
 

@@ -70,7 +70,7 @@ def test_each_service_has_a_check_of_its_own() -> None:
 
 def test_problems_are_logged_when_they_change_and_not_at_every_probe(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    problems = ["the journal cannot be\nwritten"]
+    problems = ["the checkpoint cannot be\nwritten"]
     with probed(lambda: list(problems)) as channel:
         for _ in range(5):
             status(channel)
@@ -78,7 +78,7 @@ def test_problems_are_logged_when_they_change_and_not_at_every_probe(caplog: pyt
         for _ in range(5):
             status(channel)
     texts = [record.getMessage() for record in caplog.records]
-    assert texts == ["liveness: the journal cannot be written", "liveness: well again"]
+    assert texts == ["liveness: the checkpoint cannot be written", "liveness: well again"]
 
 
 def test_an_unknown_service_is_not_found() -> None:

@@ -100,6 +100,8 @@ def test_what_is_written_is_discovered_without_findings(kind: InstanceType, tmp_
         instance_type=kind.name,
         driver_version="2.24.7.0" if kind.family == "inf1" else "2.30.2.0",
         devices=tuple(expected_device(kind, index) for index in range(kind.devices or 0)),
+        expected_devices=kind.devices or 0,
+        chip=kind.chip,
         ultraserver=HEALTHY_MEMBER.get(kind.ultraserver.files) if kind.ultraserver else None,
         emulated=True,
     )

@@ -74,10 +74,11 @@ def test_a_process_is_read_whatever_its_name() -> None:
 
 
 def test_the_start_ends_with_the_first_publication() -> None:
+    controller = "INFO driver.resourceslices.controller published generation"
     lines = [
         "1970-01-01T00:01:00.250Z INFO driver neuron-dra-driver 0.1.0 on node node-1",
-        "1970-01-01T00:01:00.500Z INFO slices.publisher published generation 1: 0 deleted, 0 updated, 1 created",
-        "1970-01-01T00:02:00.500Z INFO slices.publisher published generation 2: 0 deleted, 1 updated, 0 created",
+        f"1970-01-01T00:01:00.500Z {controller} 1: 0 deleted, 0 updated, 1 created",
+        f"1970-01-01T00:02:00.500Z {controller} 2: 0 deleted, 1 updated, 0 created",
     ]
     assert published_at("\n".join(lines)) == 60.5
     with pytest.raises(LabError, match="nothing is reported"):

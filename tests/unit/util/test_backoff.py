@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.util.backoff import Backoff
+from dra_driver.util.worker import Backoff
 
 
 @given(st.floats(0, 1), st.integers(1, 100))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.driver.claims.checkpoint import Journal
+from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import MAX_FILE_BYTES, read_file
 
@@ -54,9 +54,9 @@ def test_a_regular_file_is_read_whole_and_a_missing_one_is_none(tmp_path: Path) 
 def test_a_lock_file_that_is_none_is_refused_at_each_try_and_leaks_no_descriptor(tmp_path: Path, made: object) -> None:
     assert callable(made)
     made(tmp_path / "journal.lock")
-    journal = Journal(tmp_path)
+    checkpoint = Checkpoint(tmp_path)
     before = descriptors()
     for _ in range(20):
-        with pytest.raises(DriverError, match="cannot lock"), journal.locked():
+        with pytest.raises(DriverError, match="cannot lock"), checkpoint.locked():
             pytest.fail("it is held")
     assert descriptors() == before

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from dra_driver.util.backoff import Backoff
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import Worker, stop_in_turn
+from dra_driver.util.worker import Backoff, Worker, stop_in_turn
 from tests.eventually import eventually
 
 PATIENCE = 20.0

@@ -75,7 +75,7 @@ def _both(node: Node) -> None:
 
 def _spoiled(node: Node) -> None:
     _both(node)
-    node.journal_file(A).write_bytes(b"{")
+    node.checkpoint_file(A).write_bytes(b"{")
 
 
 def _untidy(node: Node) -> None:
@@ -143,7 +143,7 @@ def _second_instance(node: Node, *, warm: bool) -> Node:
     other.boot, other.inventory = node.boot, node.inventory
     other.restart()
     if warm:
-        with other.journal.locked():
+        with other.checkpoint.locked():
             pass
     return other
 
@@ -189,10 +189,10 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
     node.restart()
     views = []
     for instance in (bystander, node):
-        with instance.journal.locked() as found:
+        with instance.checkpoint.locked() as found:
             views.append((dict(found.entries), set(found.quarantined)))
     assert views[0] == views[1], f"{where}: a running instance and a new one see different things"
-    bystander.journal.close()
+    bystander.checkpoint.close()
 
     node.repairer.reconcile()
     consistent(node, where)
@@ -205,7 +205,7 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
         first = node.prepare(item)
         assert node.prepare(item) == first, where
     consistent(node, where)
-    chips = [chip for held in node.journaled().values() for chip in held]
+    chips = [chip for held in node.checkpointed().values() for chip in held]
     assert len(chips) == len(set(chips)), f"{where}: a chip is held twice"
     # None is lost: when all claims end, one claim can have every chip.
     for item in (*scenario.live, A):
@@ -221,8 +221,8 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
 
 
 def consistent(node: Node, where: str) -> None:
-    """The CDI directory shows exactly what the journal says, in the device numbers of now."""
-    with node.journal.locked() as held:
+    """The CDI directory shows exactly what the checkpoint says, in the device numbers of now."""
+    with node.checkpoint.locked() as held:
         wanted = {uid: encode(cdi_spec(entry.plan)) for uid, entry in held.entries.items()}
         shown = {uid: node.cdi.content(uid) for uid in node.cdi.list() if uid not in held.quarantined}
         majors = {n.major for entry in held.entries.values() for n in entry.plan.nodes.values()}

@@ -103,7 +103,7 @@ class Histories(RuleBasedStateMachine):
             return
         finally:
             self.api.down = None
-        if remembered:  # else the journal file is unreadable and a reboot took the spec, with all containers
+        if remembered:  # else the checkpoint file is unreadable and a reboot took the spec, with all containers
             assert self.promised.setdefault(number, ids) == ids, "a retry must end in the same place"
         self.promised[number] = ids
         self.visible.add(number)
@@ -142,7 +142,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(number=st.sampled_from(sorted(CLAIMS)), content=st.sampled_from([b"", b"{", b"\0" * 64]))
     def spoil_and_restart(self, number: int, content: bytes) -> None:
-        path = self.instances[0].journal_file(CLAIMS[number])
+        path = self.instances[0].checkpoint_file(CLAIMS[number])
         if not path.exists():
             return
         path.write_bytes(content)
@@ -152,29 +152,29 @@ class Histories(RuleBasedStateMachine):
     @rule(number=st.sampled_from(sorted(CLAIMS)))
     def spoil_under_a_running_driver(self, number: int) -> None:
         node = self.instances[0]
-        with node.journal.locked() as held:
+        with node.checkpoint.locked() as held:
             if uid(number) not in held.entries:
                 return
-        node.journal_file(CLAIMS[number]).write_bytes(b"")
+        node.checkpoint_file(CLAIMS[number]).write_bytes(b"")
         node.repairer.repair()
 
     @rule(number=st.sampled_from(sorted(CLAIMS)))
     def remove_a_file_under_a_running_driver(self, number: int) -> None:
         node = self.instances[0]
-        with node.journal.locked() as held:
+        with node.checkpoint.locked() as held:
             if uid(number) not in held.entries:
                 return
-        node.journal_file(CLAIMS[number]).unlink()
+        node.checkpoint_file(CLAIMS[number]).unlink()
         self.repair(which=0, kill_at=None)
         assert self.readable(number), "the API server has it"
 
     @rule()
     def remove_the_directory_under_a_running_driver(self) -> None:
         node = self.instances[0]
-        with node.journal.locked() as held:
+        with node.checkpoint.locked() as held:
             before = dict(held.entries)
         shutil.rmtree(self.root / "state" / "claims", ignore_errors=True)
-        with node.journal.locked() as held:
+        with node.checkpoint.locked() as held:
             assert held.entries == before
         node.restart()
 
@@ -185,8 +185,8 @@ class Histories(RuleBasedStateMachine):
         self.prepare(number=number, which=1, kill_at=None, away=False)
 
     def readable(self, number: int) -> bool:
-        """Whether the claim's journal file is there: only then can repair restore its spec."""
-        return self.instances[0].journal_file(CLAIMS[number]).exists()
+        """Whether the claim's checkpoint file is there: only then can repair restore its spec."""
+        return self.instances[0].checkpoint_file(CLAIMS[number]).exists()
 
     @invariant()
     def no_chip_is_promised_twice(self) -> None:
@@ -196,7 +196,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def what_is_promised_is_held_or_held_back(self) -> None:
         for node in self.instances:
-            with node.journal.locked() as held:
+            with node.checkpoint.locked() as held:
                 for number in self.promised:
                     for chip in _exclusive(CLAIMS[number]):
                         holder = held.holder(chip)
@@ -206,7 +206,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_held_that_kubelet_never_began(self) -> None:
-        with self.instances[0].journal.locked() as held:
+        with self.instances[0].checkpoint.locked() as held:
             assert set(held.entries) | set(held.quarantined) <= {uid(number) for number in self.began}
 
     @invariant()

@@ -42,7 +42,7 @@ def node(tmp_path: Path, api: ApiServer) -> Node:
     return Node(tmp_path, api)
 
 
-def test_a_prepared_claim_is_journaled_visible_and_replied(node: Node, api: ApiServer) -> None:
+def test_a_prepared_claim_is_checkpointed_visible_and_replied(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5, result("nic", "nics", driver="efa.networking.k8s.aws")]))
     reply = node.preparer.prepare(ref(item), in_time())
     assert [replace(device, cdi_device_ids=()) for device in reply] == [
@@ -53,7 +53,7 @@ def test_a_prepared_claim_is_journaled_visible_and_replied(node: Node, api: ApiS
     nodes, env = container([node.spec(item)], ids)
     assert nodes == {"/dev/neuron0": (240, 4), "/dev/neuron1": (240, 5)}
     assert env == {"NEURON_LOGICAL_NC_CONFIG": "2", "NEURON_RT_VIRTUAL_CORE_SIZE": "2"}
-    assert node.journaled() == {uid(1): (4, 5)}
+    assert node.checkpointed() == {uid(1): (4, 5)}
     jsonschema.validate(json.loads(node.cdi.file(uid(1)).read_bytes()), SCHEMA)
     assert api.gets == ["default/claim-1"]
 
@@ -61,11 +61,11 @@ def test_a_prepared_claim_is_journaled_visible_and_replied(node: Node, api: ApiS
 def test_a_retry_ends_in_the_same_place(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5]))
     first = node.prepare(item)
-    before = (node.journal_file(item).stat(), node.cdi.file(uid(1)).stat())
+    before = (node.checkpoint_file(item).stat(), node.cdi.file(uid(1)).stat())
     assert node.prepare(item) == first
     node.restart()
     assert node.prepare(item) == first
-    assert (node.journal_file(item).stat(), node.cdi.file(uid(1)).stat()) == before, "nothing is written again"
+    assert (node.checkpoint_file(item).stat(), node.cdi.file(uid(1)).stat()) == before, "nothing is written again"
 
 
 def test_unprepare_takes_all_back_and_needs_no_api_server(node: Node, api: ApiServer) -> None:
@@ -74,7 +74,7 @@ def test_unprepare_takes_all_back_and_needs_no_api_server(node: Node, api: ApiSe
     api.down = Unreachable("connection refused")
     api.gets.clear()
     node.unprepare(item)
-    assert node.journaled() == {}
+    assert node.checkpointed() == {}
     assert node.cdi.list() == {}
     node.unprepare(item)
     assert api.gets == []
@@ -113,7 +113,7 @@ def test_a_lasting_failure_is_explained_after_three_tries(node: Node, api: ApiSe
     ):
         node.prepare(item)
     assert len(api.gets) == 3
-    assert node.journaled() == {}
+    assert node.checkpointed() == {}
 
 
 @pytest.mark.parametrize("status", [401, 403, 422])
@@ -140,7 +140,7 @@ def test_a_claim_that_is_gone_is_not_prepared_even_if_it_was(node: Node, api: Ap
     api.delete(item)
     with pytest.raises(DriverError, match="does not exist any more"):
         node.prepare(item)
-    assert node.journaled() == {uid(1): (4,)}, "only unprepare frees it"
+    assert node.checkpointed() == {uid(1): (4,)}, "only unprepare frees it"
 
 
 def test_a_path_that_is_not_served_is_no_proof_that_a_claim_is_gone(node: Node, api: ApiServer) -> None:
@@ -167,7 +167,7 @@ def test_a_replaced_claim_with_other_chips_is_prepared_beside_its_predecessor(no
     node.prepare(old)
     new = api.put(claim(2, [5], name="train", pods=["pod-2"], template=True))
     assert node.prepare(new)
-    assert node.journaled() == {uid(1): (4,), uid(2): (5,)}
+    assert node.checkpointed() == {uid(1): (4,), uid(2): (5,)}
 
 
 def test_no_lock_is_held_while_the_api_server_is_asked(node: Node, api: ApiServer) -> None:
@@ -191,7 +191,7 @@ def test_no_lock_is_held_while_the_api_server_is_asked(node: Node, api: ApiServe
     finally:
         answer.set()
         thread.join(10)
-    assert node.journaled() == {uid(1): (4,)}
+    assert node.checkpointed() == {uid(1): (4,)}
 
 
 # Refusals leave nothing behind
@@ -210,7 +210,7 @@ def test_a_refused_claim_holds_nothing_and_can_be_unprepared(node: Node, api: Ap
     api.put(item)
     with pytest.raises(DriverError):
         node.prepare(item)
-    assert node.journaled() == {}
+    assert node.checkpointed() == {}
     assert node.cdi.list() == {}
     node.unprepare(item)
 
@@ -254,7 +254,7 @@ def test_a_chip_that_vanished_is_refused_and_served_when_it_is_back(node: Node, 
     node.inventory = without(host(), 5)
     with pytest.raises(DriverError, match="there is no chip 5 on this host now"):
         node.prepare(item)
-    assert node.journaled() == {uid(1): (4, 5)}
+    assert node.checkpointed() == {uid(1): (4, 5)}
     node.inventory = host()
     assert node.prepare(item) == first
 
@@ -319,7 +319,7 @@ FORMER = (
     '[{"chip":5,"number":1,"major":240,"minor":5}]}],'
     '"env":{"NEURON_LOGICAL_NC_CONFIG":"2","NEURON_RT_VIRTUAL_CORE_SIZE":"2"},"pods":["pod-1"]},"bootId":"boot-1"}}\n'
 )
-"""The journal file of a claim with parameters as a version wrote it that did not keep them."""
+"""The checkpoint file of a claim with parameters as a version wrote it that did not keep them."""
 FORMER_NAMES = [
     "k8s.neuron.aws.com/claim=00000001-1111-4222-8333-444444444444-neuron-device-4-05c8d72054",
     "k8s.neuron.aws.com/claim=00000001-1111-4222-8333-444444444444-neuron-device-5-96dcedb71b",
@@ -329,8 +329,8 @@ FORMER_NAMES = [
 
 def test_a_claim_that_a_former_version_prepared_goes_on_under_its_names(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5], configs=[config(neuron_config(2))]))
-    node.journal_file(item).parent.mkdir(parents=True)
-    node.journal_file(item).write_text(FORMER)
+    node.checkpoint_file(item).parent.mkdir(parents=True)
+    node.checkpoint_file(item).write_text(FORMER)
     node.repairer.repair()
     nodes, env = container([node.spec(item)], FORMER_NAMES)
     assert nodes == {"/dev/neuron0": (240, 4), "/dev/neuron1": (240, 5)}
@@ -360,7 +360,7 @@ def test_a_claim_that_was_allocated_anew_is_refused_until_unprepare_or_reboot(no
     node.prepare(api.put(item))
     node.reboot()
     assert node.prepare(api.put(anew)) == second
-    assert node.journaled() == {uid(1): (5, 6)}
+    assert node.checkpointed() == {uid(1): (5, 6)}
 
 
 # Orders that kubelet is known to use
@@ -391,7 +391,7 @@ def test_prepare_for_one_pod_racing_unprepare_for_another_ends_whole(node: Node,
             thread.start()
         for thread in threads:
             thread.join(10)
-        assert set(node.cdi.list()) == set(node.journaled())
+        assert set(node.cdi.list()) == set(node.checkpointed())
     assert node.prepare(item)
 
 
@@ -501,7 +501,7 @@ def test_whose_pods_use_other_claims_is_asked_until_the_deadline_and_then_the_cl
     with pytest.raises(DriverError, match=r"which pods use default/claim-1, .*the API server has not told"):
         node.preparer.prepare(ref(item), began + 0.5)
     assert time.monotonic() - began < 2
-    assert uid(9) not in node.journaled()
+    assert uid(9) not in node.checkpointed()
 
 
 def test_many_held_claims_cost_no_question_about_them(node: Node, api: ApiServer) -> None:

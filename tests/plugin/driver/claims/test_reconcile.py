@@ -38,17 +38,17 @@ def later(node: Node, seconds: float) -> list[tuple[str, str]]:
 
 
 def spoil(node: Node, item: ResourceClaim) -> None:
-    node.journal_file(item).write_bytes(b"\0" * 100)
+    node.checkpoint_file(item).write_bytes(b"\0" * 100)
     node.restart()
 
 
 def test_where_all_is_well_nothing_is_done_or_written(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5]))
     node.prepare(item)
-    before = (node.journal_file(item).stat(), node.cdi.file(uid(1)).stat())
+    before = (node.checkpoint_file(item).stat(), node.cdi.file(uid(1)).stat())
     for _ in range(3):
         assert kinds(node) == []
-    assert (node.journal_file(item).stat(), node.cdi.file(uid(1)).stat()) == before
+    assert (node.checkpoint_file(item).stat(), node.cdi.file(uid(1)).stat()) == before
     assert node.repairer.findings == ()
 
 
@@ -112,7 +112,7 @@ def test_the_spec_of_a_vanished_chip_is_withdrawn_until_it_is_back(node: Node, a
     assert kinds(node) == [("withdraw-spec", uid(1))]
     assert kinds(node) == []
     assert node.spec(item) is None
-    assert node.journaled() == {uid(1): (4,)}
+    assert node.checkpointed() == {uid(1): (4,)}
     node.inventory = host()
     assert kinds(node) == [("write-spec", uid(1))]
 
@@ -120,14 +120,14 @@ def test_the_spec_of_a_vanished_chip_is_withdrawn_until_it_is_back(node: Node, a
 def test_a_file_that_a_loss_of_power_brought_back_is_released_at_the_first_word(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5]))
     node.prepare(item)
-    content = node.journal_file(item).read_bytes()
+    content = node.checkpoint_file(item).read_bytes()
     node.unprepare(item)
     api.delete(item)
     node.reboot()
-    node.journal_file(item).write_bytes(content)  # its removal had not reached the disk
+    node.checkpoint_file(item).write_bytes(content)  # its removal had not reached the disk
     node.restart()
     assert [repair.kind for repair in node.repairer.reconcile()] == ["release"]
-    assert node.journaled() == {}
+    assert node.checkpointed() == {}
 
 
 def test_a_claim_of_an_earlier_boot_that_is_gone_is_released_at_the_first_word(node: Node, api: ApiServer) -> None:
@@ -137,7 +137,7 @@ def test_a_claim_of_an_earlier_boot_that_is_gone_is_released_at_the_first_word(n
     api.delete(item)
     node.reboot()
     assert ("release", uid(1)) in kinds(node)
-    assert node.journaled() == {uid(2): (5,)}
+    assert node.checkpointed() == {uid(2): (5,)}
     assert node.spec(item) is None
     node.unprepare(item)
     assert node.prepare(api.put(claim(3, [4])))
@@ -170,7 +170,7 @@ def test_a_claim_that_is_gone_in_this_boot_stays_held_and_is_reported(
         assert later(node, CHECK_DOUBTFUL) == []
     [finding] = node.repairer.findings
     assert "gone from the API server for more than 10 minutes, but kubelet has not unprepared it; chips 4" in finding
-    assert str(node.journal_file(item)) in finding
+    assert str(node.checkpoint_file(item)) in finding
     assert caplog.text.count("has been gone") == 1, "said once, not each minute"
     with pytest.raises(DriverError, match="still prepared"):
         node.prepare(api.put(claim(2, [4])))
@@ -184,7 +184,7 @@ def test_an_administrator_can_free_a_claim_that_is_gone_by_removing_its_file(nod
     node.prepare(item)
     kinds(node)
     api.delete(item)
-    node.journal_file(item).unlink()
+    node.checkpoint_file(item).unlink()
     assert kinds(node) == [("release", uid(1))], "it is asked for at once"
     assert node.spec(item) is None
     assert node.prepare(api.put(claim(2, [4])))
@@ -193,10 +193,10 @@ def test_an_administrator_can_free_a_claim_that_is_gone_by_removing_its_file(nod
 def test_a_removed_file_is_written_again_if_the_api_server_has_the_claim(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     ids = node.prepare(item)
-    before = node.journal_file(item).read_bytes()
-    node.journal_file(item).unlink()
+    before = node.checkpoint_file(item).read_bytes()
+    node.checkpoint_file(item).unlink()
     assert kinds(node) == [("write-journal", uid(1))]
-    assert node.journal_file(item).read_bytes() == before
+    assert node.checkpoint_file(item).read_bytes() == before
     assert kinds(node) == []
     assert node.prepare(item) == ids
 
@@ -205,7 +205,7 @@ def test_a_removed_file_is_no_word_while_the_api_server_is_away(node: Node, api:
     item = api.put(claim(1, [4]))
     node.prepare(item)
     kinds(node)
-    node.journal_file(item).unlink()
+    node.checkpoint_file(item).unlink()
     api.down = Unreachable("connection refused")
     for _ in range(20):
         assert later(node, CHECK_AGAIN) == []
@@ -227,7 +227,7 @@ def test_a_vanished_claims_directory_frees_nothing_and_takes_no_device_from_a_ru
     api.down = Unreachable("connection refused")
     assert kinds(node) == []
     assert "written again from memory" in caplog.text
-    assert node.journaled() == {uid(1): (1,), uid(2): (2,)}
+    assert node.checkpointed() == {uid(1): (1,), uid(2): (2,)}
     assert all(node.spec(item) is not None for item in items)
 
 
@@ -244,9 +244,9 @@ def test_a_claims_directory_that_vanished_before_a_start_frees_nothing_until_the
     assert kinds(node) == []
     for item in (here, gone):
         assert node.spec(item) is not None, "running pods keep their devices"
-        with pytest.raises(DriverError, match=r"whose journal file cannot be read \(it is missing: .*\)"):
+        with pytest.raises(DriverError, match=r"whose checkpoint file cannot be read \(it is missing: .*\)"):
             node.prepare(api.put(claim(3, [int(item.metadata.name[-1])])))
-    assert any("journal file" in text and "is missing" in text for text in node.repairer.findings)
+    assert any("checkpoint file" in text and "is missing" in text for text in node.repairer.findings)
     assert [later(node, CHECK_DOUBTFUL) for _ in range(2)] == [[], [("release", uid(2))]]
     assert node.prepare(api.put(claim(3, [2])))
     assert node.spec(here) is not None
@@ -291,15 +291,15 @@ def test_a_pod_that_uses_two_claims_with_the_same_numbers_is_reported(node: Node
     assert "--device-numbering host" in finding
 
 
-# Unreadable journal files
+# Unreadable checkpoint files
 
 
 def test_the_spec_tells_what_an_unreadable_file_held(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5]))
     node.prepare(item)
     spoil(node, item)
-    assert len(node.quarantined()) == 0, "nothing is touched before the journal is used"
-    with pytest.raises(DriverError, match=r"neuron-device-5 is held by claim .* whose journal file cannot be read"):
+    assert len(node.quarantined()) == 0, "nothing is touched before the checkpoint is used"
+    with pytest.raises(DriverError, match=r"neuron-device-5 is held by claim .* whose checkpoint file cannot be read"):
         node.prepare(api.put(claim(2, [5])))
     assert node.prepare(api.put(claim(3, [6])))
     assert len(node.quarantined()) == 1
@@ -311,7 +311,7 @@ def test_without_a_spec_all_is_held_back_until_the_api_server_tells(node: Node, 
     node.prepare(item)
     node.reboot()
     spoil(node, item)
-    with pytest.raises(DriverError, match="is not known, since its journal file cannot be read"):
+    with pytest.raises(DriverError, match="is not known, since its checkpoint file cannot be read"):
         node.prepare(api.put(claim(3, [6])))
     assert kinds(node) == [("learn", uid(1))]
     assert node.prepare(api.put(claim(3, [6])))
@@ -378,15 +378,15 @@ def test_preparing_the_claim_again_settles_its_unreadable_file(node: Node, api: 
     spoil(node, item)
     assert node.prepare(item) == first
     assert node.quarantined() == []
-    assert node.journaled() == {uid(1): (4, 5)}
+    assert node.checkpointed() == {uid(1): (4, 5)}
 
 
 def test_a_file_that_spoils_while_the_driver_runs_is_healed_from_memory(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)
-    node.journal_file(item).write_bytes(b"")
+    node.checkpoint_file(item).write_bytes(b"")
     assert kinds(node) == []
-    assert node.journaled() == {uid(1): (4,)}
+    assert node.checkpointed() == {uid(1): (4,)}
     assert node.quarantined() == []
 
 
@@ -421,14 +421,14 @@ def test_a_failure_that_nobody_foresaw_does_not_end_repair(
     item = api.put(claim(1, [4]))
     node.prepare(item)
     node.cdi.remove(uid(1))
-    real, failures = node.journal.verify, [RuntimeError("odd"), RuntimeError("odd")]
+    real, failures = node.checkpoint.verify, [RuntimeError("odd"), RuntimeError("odd")]
 
     def verify() -> PreparedClaims:
         if failures:
             raise failures.pop()
         return real()
 
-    monkeypatch.setattr(node.journal, "verify", verify)
+    monkeypatch.setattr(node.checkpoint, "verify", verify)
     node.repairer.start()
     try:
         eventually(lambda: node.spec(item) is not None, what="the spec")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.driver.resourceslices.devices import chips_of, devices
-from dra_driver.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.driver.resourceslices.devices import devices
+from dra_driver.host.inventory import NeuronDevice, NodeInventory, chips_of
 from dra_driver.names import NODE_DEVICE, device_name
 from tests.builders.publisher import NODE, published, publishing
 from tests.doubles.apiserver.server import ApiServer

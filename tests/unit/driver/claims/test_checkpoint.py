@@ -16,7 +16,7 @@ import pytest
 
 from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.cdi_spec import cdi_spec
-from dra_driver.driver.claims.checkpoint import Journal, StateLock
+from dra_driver.driver.claims.checkpoint import Checkpoint, StateLock
 from dra_driver.driver.claims.model import ChipNode, PlannedDevice
 from dra_driver.driver.claims.planner import Plan
 from dra_driver.names import CDI_KIND
@@ -41,23 +41,23 @@ def made(number: int, *chips: int, admin: bool = False) -> Plan:
     return Plan("default", f"claim-{number}", uid(number), devices, {"A": "1"}, ("pod-1",))
 
 
-def put(journal: Journal, plan: Plan) -> bool:
-    with journal.locked():
-        return journal.put(plan)
+def put(checkpoint: Checkpoint, plan: Plan) -> bool:
+    with checkpoint.locked():
+        return checkpoint.put(plan)
 
 
-def remove(journal: Journal, number: int) -> bool:
-    with journal.locked():
-        return journal.remove(uid(number))
+def remove(checkpoint: Checkpoint, number: int) -> bool:
+    with checkpoint.locked():
+        return checkpoint.remove(uid(number))
 
 
-def held(journal: Journal) -> dict[str, tuple[int, ...]]:
-    with journal.locked() as found:
+def held(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
+    with checkpoint.locked() as found:
         return {entry.plan.name: entry.plan.held_chips for entry in found.entries.values()}
 
 
-def corrupt(journal: Journal, number: int, content: bytes = b"{") -> Path:
-    path = journal.path(uid(number))
+def corrupt(checkpoint: Checkpoint, number: int, content: bytes = b"{") -> Path:
+    path = checkpoint.path(uid(number))
     path.write_bytes(content)
     return path
 
@@ -68,42 +68,42 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def journal(directory: Path) -> Journal:
-    return Journal(directory, boot_id="boot-1")
+def checkpoint(directory: Path) -> Checkpoint:
+    return Checkpoint(directory, boot_id="boot-1")
 
 
-def test_a_plan_is_kept_as_it_is(journal: Journal, directory: Path) -> None:
+def test_a_plan_is_kept_as_it_is(checkpoint: Checkpoint, directory: Path) -> None:
     plan = made(1, 4, 5)
-    assert put(journal, plan)
-    with Journal(directory).locked() as found:
+    assert put(checkpoint, plan)
+    with Checkpoint(directory).locked() as found:
         entry = found.entries[uid(1)]
         assert entry.plan == plan
         assert entry.boot_id == "boot-1"
         assert found.holder(4) == plan
         assert found.holder(6) is None
-    assert remove(journal, 1)
-    assert held(Journal(directory)) == {}
+    assert remove(checkpoint, 1)
+    assert held(Checkpoint(directory)) == {}
 
 
-def test_what_is_kept_already_is_not_written_again(journal: Journal) -> None:
-    put(journal, made(1, 4))
-    before = journal.path(uid(1)).stat()
-    assert not put(journal, made(1, 4))
-    assert journal.path(uid(1)).stat().st_ino == before.st_ino
-    assert not remove(journal, 2)
+def test_what_is_kept_already_is_not_written_again(checkpoint: Checkpoint) -> None:
+    put(checkpoint, made(1, 4))
+    before = checkpoint.path(uid(1)).stat()
+    assert not put(checkpoint, made(1, 4))
+    assert checkpoint.path(uid(1)).stat().st_ino == before.st_ino
+    assert not remove(checkpoint, 2)
 
 
-def test_a_changed_plan_frees_what_it_no_longer_has(journal: Journal) -> None:
-    put(journal, made(1, 4, 5))
-    put(journal, made(1, 5, 6))
-    with journal.locked() as found:
+def test_a_changed_plan_frees_what_it_no_longer_has(checkpoint: Checkpoint) -> None:
+    put(checkpoint, made(1, 4, 5))
+    put(checkpoint, made(1, 5, 6))
+    with checkpoint.locked() as found:
         assert found.holder(4) is None
         assert found.holder(6) is not None
 
 
-def test_a_file_is_private_and_says_version_and_checksum(journal: Journal) -> None:
-    put(journal, made(1, 4))
-    path = journal.path(uid(1))
+def test_a_file_is_private_and_says_version_and_checksum(checkpoint: Checkpoint) -> None:
+    put(checkpoint, made(1, 4))
+    path = checkpoint.path(uid(1))
     assert path.stat().st_mode & 0o777 == 0o600
     document = json.loads(path.read_bytes())
     assert document["version"] == 1
@@ -113,27 +113,27 @@ def test_a_file_is_private_and_says_version_and_checksum(journal: Journal) -> No
 
 
 def test_another_instance_is_seen_at_once_and_costs_nothing_when_silent(
-    journal: Journal, directory: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoint, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Journal(directory)
-    put(journal, made(1, 4))
+    other = Checkpoint(directory)
+    put(checkpoint, made(1, 4))
     assert held(other) == {"claim-1": (4,)}
     put(other, made(2, 5))
-    assert held(journal) == {"claim-1": (4,), "claim-2": (5,)}
-    remove(journal, 1)
+    assert held(checkpoint) == {"claim-1": (4,), "claim-2": (5,)}
+    remove(checkpoint, 1)
     assert held(other) == {"claim-2": (5,)}
-    held(journal)
+    held(checkpoint)
     monkeypatch.setattr(Path, "iterdir", lambda self: pytest.fail(f"{self} is read again"))
     for _ in range(3):
-        assert held(other) == held(journal) == {"claim-2": (5,)}
+        assert held(other) == held(checkpoint) == {"claim-2": (5,)}
 
 
 def _count_up(directory: Path, first: int) -> None:
-    journal = Journal(directory)
+    checkpoint = Checkpoint(directory)
     for number in range(first, first + 20):
-        put(journal, made(number, number))
+        put(checkpoint, made(number, number))
         if number % 2:
-            remove(journal, number)
+            remove(checkpoint, number)
 
 
 def test_processes_do_not_lose_each_others_changes(directory: Path) -> None:
@@ -145,14 +145,14 @@ def test_processes_do_not_lose_each_others_changes(directory: Path) -> None:
         worker.join(30)
         assert worker.exitcode == 0
     expected = {f"claim-{number}": (number,) for first in (100, 200) for number in range(first, first + 20, 2)}
-    assert held(Journal(directory)) == expected
+    assert held(Checkpoint(directory)) == expected
 
 
-def test_threads_wait_for_each_other(journal: Journal) -> None:
+def test_threads_wait_for_each_other(checkpoint: Checkpoint) -> None:
     inside = []
 
     def enter() -> None:
-        with journal.locked():
+        with checkpoint.locked():
             inside.append("in")
             time.sleep(0.005)
             assert inside.pop() == "in"
@@ -204,12 +204,12 @@ def test_a_removed_lock_file_excludes_all_the_same(directory: Path) -> None:
 def test_an_unreadable_file_is_moved_aside_and_never_stops_the_others(
     directory: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = Journal(directory)
-    put(journal, made(1, 4))
-    put(journal, made(2, 5))
-    path = corrupt(journal, 1, content)
+    checkpoint = Checkpoint(directory)
+    put(checkpoint, made(1, 4))
+    put(checkpoint, made(2, 5))
+    path = corrupt(checkpoint, 1, content)
     with caplog.at_level(logging.ERROR):
-        fresh = Journal(directory)
+        fresh = Checkpoint(directory)
         assert held(fresh) == {"claim-2": (5,)}
     assert "cannot be read" in caplog.text
     with fresh.locked() as found:
@@ -218,62 +218,62 @@ def test_an_unreadable_file_is_moved_aside_and_never_stops_the_others(
         assert found.quarantined_holder(9, exclude=uid(1)) is None
     assert not path.exists()
     assert (directory / "quarantine" / path.name).read_bytes() == content
-    assert held(Journal(directory)) == {"claim-2": (5,)}, "it stays so over a restart"
-    with Journal(directory).locked() as found:
+    assert held(Checkpoint(directory)) == {"claim-2": (5,)}, "it stays so over a restart"
+    with Checkpoint(directory).locked() as found:
         assert uid(1) in found.quarantined
 
 
 def test_a_file_that_reads_well_but_was_changed_is_not_believed(directory: Path) -> None:
-    journal = Journal(directory)
-    put(journal, made(1, 4))
-    path = journal.path(uid(1))
+    checkpoint = Checkpoint(directory)
+    put(checkpoint, made(1, 4))
+    path = checkpoint.path(uid(1))
     path.write_bytes(path.read_bytes().replace(b'"chip":4', b'"chip":5'))
-    with Journal(directory).locked() as found:
+    with Checkpoint(directory).locked() as found:
         assert found.quarantined[uid(1)].reason == "its checksum is wrong"
 
 
 def test_what_else_tells_its_chips_bounds_what_is_held_back(directory: Path) -> None:
-    put(Journal(directory), made(1, 4))
-    corrupt(Journal(directory), 1)
+    put(Checkpoint(directory), made(1, 4))
+    corrupt(Checkpoint(directory), 1)
     cdi = SpecDirectory(directory.parent / "cdi", CDI_KIND)
     cdi.write(uid(1), cdi_spec(made(1, 4)))
-    fresh = Journal(directory, cdi=cdi)
+    fresh = Checkpoint(directory, cdi=cdi)
     with fresh.locked() as found:
         assert found.quarantined_holder(4, exclude="") is not None
         assert found.quarantined_holder(5, exclude="") is None
 
 
 def test_what_the_api_server_told_outlives_another_instances_change(directory: Path) -> None:
-    put(Journal(directory), made(1, 4))
-    corrupt(Journal(directory), 1)
-    journal = Journal(directory)
-    with journal.locked():
-        journal.learn(uid(1), frozenset({4}))
-    put(Journal(directory), made(2, 5))
-    with journal.locked() as found:
+    put(Checkpoint(directory), made(1, 4))
+    corrupt(Checkpoint(directory), 1)
+    checkpoint = Checkpoint(directory)
+    with checkpoint.locked():
+        checkpoint.learn(uid(1), frozenset({4}))
+    put(Checkpoint(directory), made(2, 5))
+    with checkpoint.locked() as found:
         assert found.quarantined[uid(1)].chips == frozenset({4})
 
 
 @pytest.mark.parametrize("end", ["remove", "put"])
 def test_quarantine_ends_with_an_unprepare_or_a_new_preparation(directory: Path, end: str) -> None:
-    put(Journal(directory), made(1, 4))
-    corrupt(Journal(directory), 1)
-    journal = Journal(directory)
+    put(Checkpoint(directory), made(1, 4))
+    corrupt(Checkpoint(directory), 1)
+    checkpoint = Checkpoint(directory)
     if end == "remove":
-        assert remove(journal, 1)
+        assert remove(checkpoint, 1)
     else:
-        assert put(journal, made(1, 4))
-    for reader in (journal, Journal(directory)):
+        assert put(checkpoint, made(1, 4))
+    for reader in (checkpoint, Checkpoint(directory)):
         with reader.locked() as found:
             assert not found.quarantined
     assert list((directory / "quarantine").iterdir()) == []
 
 
 def test_a_file_about_another_claim_is_not_believed(directory: Path) -> None:
-    journal = Journal(directory)
-    put(journal, made(1, 4))
-    journal.path(uid(1)).rename(journal.path(uid(2)))
-    with Journal(directory).locked() as found:
+    checkpoint = Checkpoint(directory)
+    put(checkpoint, made(1, 4))
+    checkpoint.path(uid(1)).rename(checkpoint.path(uid(2)))
+    with Checkpoint(directory).locked() as found:
         assert not found.entries
         assert set(found.quarantined) == {uid(2)}
 
@@ -281,39 +281,39 @@ def test_a_file_about_another_claim_is_not_believed(directory: Path) -> None:
 def test_a_file_that_cannot_be_moved_counts_as_moved_where_it_is(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(Journal(directory), made(1, 4))
-    put(Journal(directory), made(2, 5))
-    path = corrupt(Journal(directory), 1)
+    put(Checkpoint(directory), made(1, 4))
+    put(Checkpoint(directory), made(2, 5))
+    path = corrupt(Checkpoint(directory), 1)
 
     def refuse(self: Path, target: Path) -> Path:
         raise OSError(errno.EROFS, "Read-only file system", str(self), None, str(target))
 
     monkeypatch.setattr(Path, "replace", refuse)
-    journal = Journal(directory)
-    with journal.locked() as found:
+    checkpoint = Checkpoint(directory)
+    with checkpoint.locked() as found:
         assert found.quarantined[uid(1)].path == str(path)
         assert set(found.entries) == {uid(2)}
     monkeypatch.undo()
-    assert remove(journal, 1)
+    assert remove(checkpoint, 1)
     assert not path.exists()
 
 
 def test_foreign_files_are_left_alone_and_leftovers_removed(directory: Path) -> None:
-    journal = Journal(directory)
-    put(journal, made(1, 4))
+    checkpoint = Checkpoint(directory)
+    put(checkpoint, made(1, 4))
     claims = directory / "claims"
     (claims / "README").write_text("x")
     (claims / ".hidden.json").write_text("x")
     (claims / f"{uid(2)}.tmp").write_text("{half")
-    assert held(Journal(directory)) == {"claim-1": (4,)}
+    assert held(Checkpoint(directory)) == {"claim-1": (4,)}
     assert sorted(path.name for path in claims.iterdir()) == sorted([".hidden.json", f"{uid(1)}.json", "README"])
 
 
 # Other versions of the driver
 
 
-def rewrite(journal: Journal, number: int, change: dict[str, Any], entry: dict[str, Any] | None = None) -> None:
-    path = journal.path(uid(number))
+def rewrite(checkpoint: Checkpoint, number: int, change: dict[str, Any], entry: dict[str, Any] | None = None) -> None:
+    path = checkpoint.path(uid(number))
     document = json.loads(path.read_bytes())
     document["entry"] |= entry or {}
     # A writer of another version formats as it likes.
@@ -325,21 +325,21 @@ def rewrite(journal: Journal, number: int, change: dict[str, Any], entry: dict[s
 
 
 def test_fields_that_a_newer_version_added_are_ignored(directory: Path) -> None:
-    journal = Journal(directory)
-    put(journal, made(1, 4))
-    rewrite(journal, 1, {"version": 2, "note": "new"}, {"newField": {"a": [1]}})
-    assert held(Journal(directory)) == {"claim-1": (4,)}
+    checkpoint = Checkpoint(directory)
+    put(checkpoint, made(1, 4))
+    rewrite(checkpoint, 1, {"version": 2, "note": "new"}, {"newField": {"a": [1]}})
+    assert held(Checkpoint(directory)) == {"claim-1": (4,)}
 
 
 def test_a_format_that_needs_a_newer_reader_is_set_aside_and_comes_back_with_it(directory: Path) -> None:
-    journal = Journal(directory)
-    put(journal, made(1, 4))
-    before = journal.path(uid(1)).read_bytes()
-    rewrite(journal, 1, {"version": 9, "minimumReader": 9})
-    with Journal(directory).locked() as found:
+    checkpoint = Checkpoint(directory)
+    put(checkpoint, made(1, 4))
+    before = checkpoint.path(uid(1)).read_bytes()
+    rewrite(checkpoint, 1, {"version": 9, "minimumReader": 9})
+    with Checkpoint(directory).locked() as found:
         assert "written by a newer version" in found.quarantined[uid(1)].reason
     (directory / "quarantine" / f"{uid(1)}.json").write_bytes(before)
-    with Journal(directory).locked() as found:
+    with Checkpoint(directory).locked() as found:
         assert not found.quarantined
         assert found.entries[uid(1)].plan.held_chips == (4,)
 
@@ -347,51 +347,51 @@ def test_a_format_that_needs_a_newer_reader_is_set_aside_and_comes_back_with_it(
 # Verifying
 
 
-def test_a_file_that_goes_bad_under_a_running_driver_is_written_again(journal: Journal, directory: Path) -> None:
-    put(journal, made(1, 4))
-    corrupt(journal, 1)
-    with journal.locked():
-        found = journal.verify()
+def test_a_file_that_goes_bad_under_a_running_driver_is_written_again(checkpoint: Checkpoint, directory: Path) -> None:
+    put(checkpoint, made(1, 4))
+    corrupt(checkpoint, 1)
+    with checkpoint.locked():
+        found = checkpoint.verify()
     assert not found.quarantined
-    assert held(Journal(directory)) == {"claim-1": (4,)}
+    assert held(Checkpoint(directory)) == {"claim-1": (4,)}
 
 
 def test_a_removed_file_counts_as_missing_and_its_claim_stays_held(
-    journal: Journal, directory: Path, caplog: pytest.LogCaptureFixture
+    checkpoint: Checkpoint, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put(journal, made(1, 4))
-    put(journal, made(2, 5))
-    journal.path(uid(1)).unlink()
+    put(checkpoint, made(1, 4))
+    put(checkpoint, made(2, 5))
+    checkpoint.path(uid(1)).unlink()
     for _ in range(2):
-        with journal.locked():
-            found = journal.verify()
+        with checkpoint.locked():
+            found = checkpoint.verify()
         assert (set(found.entries), found.missing) == ({uid(1), uid(2)}, {uid(1)})
     assert caplog.text.count("somebody removed") == 1, "said once, not each minute"
-    assert put(journal, made(1, 4)), "it is written again"
+    assert put(checkpoint, made(1, 4)), "it is written again"
     assert not found.missing
-    assert held(Journal(directory)) == {"claim-1": (4,), "claim-2": (5,)}
+    assert held(Checkpoint(directory)) == {"claim-1": (4,), "claim-2": (5,)}
 
 
-def test_a_failed_write_does_not_make_the_journal_forget_a_claim_whose_file_is_missing(
-    journal: Journal, directory: Path
+def test_a_failed_write_does_not_make_the_checkpoint_forget_a_claim_whose_file_is_missing(
+    checkpoint: Checkpoint, directory: Path
 ) -> None:
-    put(journal, made(1, 4))
+    put(checkpoint, made(1, 4))
     temporary = directory / "claims" / f"{uid(2)}.tmp"
     temporary.mkdir()
     (temporary / "in-the-way").touch()
     with pytest.raises(DriverError, match="cannot keep"):
-        put(journal, made(2, 5))
-    journal.path(uid(1)).unlink()
-    assert held(journal) == {"claim-1": (4,)}
+        put(checkpoint, made(2, 5))
+    checkpoint.path(uid(1)).unlink()
+    assert held(checkpoint) == {"claim-1": (4,)}
 
 
 def test_a_missing_file_of_a_claim_that_another_instance_has_unprepared_is_no_loss(
-    journal: Journal, directory: Path
+    checkpoint: Checkpoint, directory: Path
 ) -> None:
-    put(journal, made(1, 4))
-    remove(Journal(directory), 1)
-    with journal.locked():
-        found = journal.verify()
+    put(checkpoint, made(1, 4))
+    remove(Checkpoint(directory), 1)
+    with checkpoint.locked():
+        found = checkpoint.verify()
     assert not found.entries
     assert not found.missing
 
@@ -399,128 +399,128 @@ def test_a_missing_file_of_a_claim_that_another_instance_has_unprepared_is_no_lo
 @pytest.mark.parametrize("lost", ["claims", "."])
 @pytest.mark.parametrize("seen", ["verify", "put", "remove", "change of another instance"])
 def test_a_removed_directory_is_written_anew_from_memory_and_reported(
-    journal: Journal, directory: Path, lost: str, seen: str, caplog: pytest.LogCaptureFixture
+    checkpoint: Checkpoint, directory: Path, lost: str, seen: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in (1, 2, 3):
-        put(journal, made(number, number))
-    other = Journal(directory)
+        put(checkpoint, made(number, number))
+    other = Checkpoint(directory)
     held(other)
     shutil.rmtree(directory / lost)
     if seen == "verify":
-        with journal.locked():
-            journal.verify()
+        with checkpoint.locked():
+            checkpoint.verify()
     elif seen == "put":
-        put(journal, made(4, 4))
+        put(checkpoint, made(4, 4))
     elif seen == "remove":
-        assert remove(journal, 3)
+        assert remove(checkpoint, 3)
     else:
         put(other, made(4, 4))
-    with journal.locked():
-        journal.verify()
+    with checkpoint.locked():
+        checkpoint.verify()
     expected = {1: (1,), 2: (2,), 3: (3,), 4: (4,)}
     if seen == "remove":
         del expected[3]
     if seen in {"verify", "remove"}:
         expected.pop(4)
-    for reader in (journal, other, Journal(directory)):
+    for reader in (checkpoint, other, Checkpoint(directory)):
         assert held(reader) == {f"claim-{number}": chips for number, chips in expected.items()}
     assert "are written again from memory" in caplog.text
 
 
 def test_a_directory_that_cannot_be_written_anew_frees_nothing_and_is_written_once_it_can(
-    journal: Journal, directory: Path
+    checkpoint: Checkpoint, directory: Path
 ) -> None:
-    put(journal, made(1, 4))
+    put(checkpoint, made(1, 4))
     shutil.rmtree(directory / "claims")
     (directory / "claims").symlink_to(directory / "nowhere")
     for _ in range(2):
-        assert held(journal) == {"claim-1": (4,)}
-        assert journal.unusable is None, "a restart would forget it"
-        assert "cannot keep" in str(journal.unwritable)
+        assert held(checkpoint) == {"claim-1": (4,)}
+        assert checkpoint.unusable is None, "a restart would forget it"
+        assert "cannot keep" in str(checkpoint.unwritable)
     (directory / "claims").unlink()
-    assert held(journal) == {"claim-1": (4,)}
-    assert journal.unwritable is None
-    assert held(Journal(directory)) == {"claim-1": (4,)}
+    assert held(checkpoint) == {"claim-1": (4,)}
+    assert checkpoint.unwritable is None
+    assert held(Checkpoint(directory)) == {"claim-1": (4,)}
 
 
-def test_counting_neither_waits_for_the_lock_nor_touches_a_file(journal: Journal, directory: Path) -> None:
-    assert Journal(directory).counts is None, "nobody knows yet"
-    put(journal, made(1, 4))
-    put(Journal(directory), made(2, 5))
-    path = corrupt(journal, 2)
+def test_counting_neither_waits_for_the_lock_nor_touches_a_file(checkpoint: Checkpoint, directory: Path) -> None:
+    assert Checkpoint(directory).counts is None, "nobody knows yet"
+    put(checkpoint, made(1, 4))
+    put(Checkpoint(directory), made(2, 5))
+    path = corrupt(checkpoint, 2)
     with StateLock(directory / "journal.lock").held():
-        assert journal.counts == (1, 0)
+        assert checkpoint.counts == (1, 0)
     assert path.exists()
-    with journal.locked():
-        assert journal.counts == (1, 1)
+    with checkpoint.locked():
+        assert checkpoint.counts == (1, 1)
 
 
 def test_a_claim_whose_spec_no_file_explains_is_held_back_as_its_spec_tells(tmp_path: Path) -> None:
     cdi = SpecDirectory(tmp_path / "cdi", CDI_KIND)
     plan = made(1, 4, 5)
     cdi.write(plan.uid, cdi_spec(plan))
-    with Journal(tmp_path / "state", cdi=cdi).locked() as found:
+    with Checkpoint(tmp_path / "state", cdi=cdi).locked() as found:
         assert found.quarantined[uid(1)].chips == frozenset({4, 5})
         assert found.quarantined[uid(1)].reason == "it is missing"
 
 
-def test_a_journal_that_cannot_be_written_says_so_until_it_can(journal: Journal, directory: Path) -> None:
-    put(journal, made(1, 4))
+def test_a_checkpoint_that_cannot_be_written_says_so_until_it_can(checkpoint: Checkpoint, directory: Path) -> None:
+    put(checkpoint, made(1, 4))
     temporary = directory / "claims" / f"{uid(2)}.tmp"
     temporary.mkdir()
     (temporary / "in-the-way").touch()
     with pytest.raises(DriverError, match=r"cannot keep claim .*check free space"):
-        put(journal, made(2, 5))
-    assert "cannot keep" in str(journal.unwritable)
-    assert journal.unusable is None
+        put(checkpoint, made(2, 5))
+    assert "cannot keep" in str(checkpoint.unwritable)
+    assert checkpoint.unusable is None
     (temporary / "in-the-way").unlink()
     temporary.rmdir()
-    assert put(journal, made(2, 5))
-    assert journal.unwritable is None
-    assert held(Journal(directory)) == {"claim-1": (4,), "claim-2": (5,)}
+    assert put(checkpoint, made(2, 5))
+    assert checkpoint.unwritable is None
+    assert held(Checkpoint(directory)) == {"claim-1": (4,), "claim-2": (5,)}
 
 
 def test_an_instance_sees_what_another_did_although_somebody_removed_the_lock_file(directory: Path) -> None:
-    one, other = Journal(directory), Journal(directory)
+    one, other = Checkpoint(directory), Checkpoint(directory)
     put(one, made(1, 4))
     (directory / "journal.lock").unlink()
     put(other, made(2, 5))
     assert held(one) == {"claim-1": (4,), "claim-2": (5,)}
 
 
-def test_a_journal_that_cannot_be_read_says_so_until_it_can(journal: Journal, directory: Path) -> None:
-    put(journal, made(1, 4))
+def test_a_checkpoint_that_cannot_be_read_says_so_until_it_can(checkpoint: Checkpoint, directory: Path) -> None:
+    put(checkpoint, made(1, 4))
     claims, aside = directory / "claims", directory / "aside"
     claims.rename(aside)
     claims.touch()
-    newcomer = Journal(directory)
-    with pytest.raises(DriverError, match="cannot read the journal"):
+    newcomer = Checkpoint(directory)
+    with pytest.raises(DriverError, match="cannot read the checkpoint"):
         held(newcomer)
-    with journal.locked(), pytest.raises(DriverError, match="cannot read the journal"):
-        journal.verify()
-    for one in (journal, newcomer):
-        assert "cannot read the journal" in str(one.unusable)
+    with checkpoint.locked(), pytest.raises(DriverError, match="cannot read the checkpoint"):
+        checkpoint.verify()
+    for one in (checkpoint, newcomer):
+        assert "cannot read the checkpoint" in str(one.unusable)
     claims.unlink()
     aside.rename(claims)
-    for one in (journal, newcomer):
+    for one in (checkpoint, newcomer):
         assert held(one) == {"claim-1": (4,)}
         assert one.unusable is None
 
 
-def test_a_lock_that_cannot_be_had_is_a_problem_until_it_can(journal: Journal, directory: Path) -> None:
+def test_a_lock_that_cannot_be_had_is_a_problem_until_it_can(checkpoint: Checkpoint, directory: Path) -> None:
     (directory / "journal.lock").mkdir(parents=True)
     with pytest.raises(DriverError, match="cannot lock"):
-        held(journal)
-    assert "cannot lock" in str(journal.unusable)
+        held(checkpoint)
+    assert "cannot lock" in str(checkpoint.unusable)
     (directory / "journal.lock").rmdir()
-    assert held(journal) == {}
-    assert journal.unusable is None
+    assert held(checkpoint) == {}
+    assert checkpoint.unusable is None
 
 
 def test_content_reaches_the_disk_before_its_name_and_the_name_before_the_reply(
-    journal: Journal, directory: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoint, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(journal, made(1, 4))
+    put(checkpoint, made(1, 4))
     seen: list[str] = []
 
     def traced(name: str) -> None:
@@ -535,13 +535,13 @@ def test_content_reaches_the_disk_before_its_name_and_the_name_before_the_reply(
 
     for name in ("write", "fsync", "replace", "unlink"):
         traced(name)
-    put(journal, made(2, 5))
+    put(checkpoint, made(2, 5))
     assert [step for step in seen if step != "unlink"] == ["write", "fsync", "replace", "fsync directory"]
     seen.clear()
-    remove(journal, 2)
+    remove(checkpoint, 2)
     assert seen == ["unlink"], "a file that comes back after a loss of power is one of an earlier boot"
     seen.clear()
-    without_boot = Journal(directory)
+    without_boot = Checkpoint(directory)
     remove(without_boot, 1)
     assert seen == ["unlink", "fsync directory"], "nothing else could tell that it is one of an earlier boot"
 
@@ -582,7 +582,7 @@ def test_calls_that_wait_together_share_one_sync_of_the_directory(
 
 
 def test_a_name_that_could_not_be_synced_is_synced_by_the_next_call(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -590,9 +590,9 @@ def test_a_name_that_could_not_be_synced_is_synced_by_the_next_call(
     with monkeypatch.context() as broken:
         broken.setattr(files, "sync_directory", full)
         with pytest.raises(DriverError, match="cannot sync"):
-            put(journal, made(1, 4))
+            put(checkpoint, made(1, 4))
     synced: list[Path] = []
     monkeypatch.setattr(files, "sync_directory", synced.append)
-    put(journal, made(1, 4))
+    put(checkpoint, made(1, 4))
     assert len(synced) == 1, "the retry finds the file written and its name not yet certain"
-    assert journal.unwritable is None
+    assert checkpoint.unwritable is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.driver.claims.model import Consumers, Entry, PreparedClaims, Quarantined
+from dra_driver.driver.claims.model import CheckpointEntry, Consumers, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import ConsumersUnknown, Plan, PlanSettings, number_conflicts, plan, users
 from dra_driver.kube.types import ResourceClaim, ResourceClaimConsumerReference
 from tests.builders.claims import SETTINGS, claim, config, host, neuron_config, result, uid
@@ -18,7 +18,7 @@ HOST = replace(SETTINGS, device_numbering="host")
 def made(
     item: ResourceClaim, *held: Plan, consumers: Consumers | None = None, settings: PlanSettings = SETTINGS
 ) -> Plan:
-    return plan(item, host(), PreparedClaims(Entry(one) for one in held), settings, consumers)
+    return plan(item, host(), PreparedClaims(CheckpointEntry(one) for one in held), settings, consumers)
 
 
 def numbers(of: Plan) -> dict[int, int]:

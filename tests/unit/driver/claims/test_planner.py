@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
-from dra_driver.driver.claims.model import Entry, PreparedClaims, Quarantined
+from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import Plan, PrepareError, plan, refreshed
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import ObjectMeta, ResourceClaim, ResourceClaimStatus
@@ -34,7 +34,9 @@ from tests.paths import DOCS
 
 
 def made(item: ResourceClaim, inventory: NodeInventory | None = None, *held: Plan, **settings: Any) -> Plan:
-    return plan(item, inventory or host(), PreparedClaims(Entry(one) for one in held), replace(SETTINGS, **settings))
+    return plan(
+        item, inventory or host(), PreparedClaims(CheckpointEntry(one) for one in held), replace(SETTINGS, **settings)
+    )
 
 
 def refusal(item: ResourceClaim, inventory: NodeInventory | None = None, *held: Plan, **settings: Any) -> str:
@@ -176,7 +178,7 @@ def test_chips_that_are_a_run_are_never_warned_about() -> None:
 
 def test_unknown_holdings_of_an_unreadable_file_keep_all_chips_back_but_for_their_own_claim() -> None:
     held = PreparedClaims((), [Quarantined(uid(9), "/state/quarantine/x", "its checksum is wrong", None)])
-    with pytest.raises(PrepareError, match=r"its journal file cannot be read .its checksum is wrong.* is held back"):
+    with pytest.raises(PrepareError, match=r"its checkpoint file cannot be read .its checksum is wrong.* is held back"):
         plan(claim(1, [4]), host(), held, SETTINGS)
     assert plan(claim(9, [4]), host(), held, SETTINGS).held_chips == (4,)
     watching = claim(1, [result(4, admin_access=True)])
@@ -231,7 +233,7 @@ def test_a_type_that_is_not_in_the_table_is_known_by_its_chips() -> None:
 
 
 def test_unknown_hardware_gets_no_variable_and_no_setting() -> None:
-    inventory = changed(host(1, None), 0, architecture="Trainium9")
+    inventory = changed(host(1, None, chip=None), 0, architecture="Trainium9")
     assert lnc(claim(1, [0]), inventory) is None
     text = refusal(claim(1, [0], configs=[config(neuron_config(1))]), inventory)
     assert "this node's hardware is not known to this version" in text

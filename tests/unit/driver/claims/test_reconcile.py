@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.cdi import encode
 from dra_driver.driver.claims.cdi_spec import cdi_spec
-from dra_driver.driver.claims.model import Entry, PreparedClaims, Quarantined
+from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import Plan, plan
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS, ClaimObservation, Repair, clashes, diff
 from dra_driver.host.inventory import NodeInventory
@@ -32,7 +32,7 @@ def found(
     observations: dict[str, ClaimObservation] | None = None,
     quarantined: tuple[Quarantined, ...] = (),
 ) -> list[Repair]:
-    held = PreparedClaims((Entry(plan, "boot-1") for plan in plans), quarantined)
+    held = PreparedClaims((CheckpointEntry(plan, "boot-1") for plan in plans), quarantined)
     return diff(held, SPECS if specs is None else specs, inventory or host(), boot, observations or {})
 
 
@@ -51,30 +51,30 @@ def test_a_missing_or_different_spec_is_written() -> None:
 
 
 @pytest.mark.parametrize("observation", [None, HERE, GONE])
-def test_a_removed_journal_file_is_settled_by_the_api_server(observation: ClaimObservation | None) -> None:
+def test_a_removed_checkpoint_file_is_settled_by_the_api_server(observation: ClaimObservation | None) -> None:
     held = PreparedClaims()
-    held.add(Entry(FIRST, "boot-1"), missing=True)
+    held.add(CheckpointEntry(FIRST, "boot-1"), missing=True)
     wanted = diff(held, SPECS, host(), "boot-1", {FIRST.uid: observation} if observation else {})
     expected = {None: [], HERE: [("write-journal", FIRST.uid)], GONE: [("release", FIRST.uid)]}
     assert kinds(wanted) == expected[observation]
-    assert all(repair.entry == Entry(FIRST, "boot-1") for repair in wanted if repair.kind == "write-journal")
+    assert all(repair.entry == CheckpointEntry(FIRST, "boot-1") for repair in wanted if repair.kind == "write-journal")
 
 
 @pytest.mark.parametrize(("observation", "kind"), [(None, "write-spec"), (HERE, "write-spec"), (GONE, "release")])
-def test_a_removed_journal_file_leaves_no_spec_with_old_device_numbers(
+def test_a_removed_checkpoint_file_leaves_no_spec_with_old_device_numbers(
     observation: ClaimObservation | None, kind: str
 ) -> None:
     held = PreparedClaims()
-    held.add(Entry(FIRST, "boot-1"), missing=True)
+    held.add(CheckpointEntry(FIRST, "boot-1"), missing=True)
     wanted = diff(held, SPECS, host(major=251), "boot-1", {FIRST.uid: observation} if observation else {})
     assert kinds(wanted) == [(kind, FIRST.uid)]
 
 
-def test_a_spec_of_an_unreadable_journal_file_stays() -> None:
+def test_a_spec_of_an_unreadable_checkpoint_file_stays() -> None:
     assert found(FIRST, quarantined=(Quarantined(uid(2), "x", "empty", None),)) == []
 
 
-def test_new_device_numbers_are_written_and_journaled_under_the_boot_of_before() -> None:
+def test_new_device_numbers_are_written_and_checkpointed_under_the_boot_of_before() -> None:
     [repair] = found(FIRST, specs={uid(1): SPECS[uid(1)]}, inventory=host(major=251), boot="boot-2")
     assert repair.kind == "write-spec"
     assert repair.entry is not None
@@ -136,7 +136,7 @@ def test_what_is_known_of_an_unreadable_file_is_not_learned_again() -> None:
 
 def test_claims_that_one_pod_came_to_use_under_the_same_numbers_are_found() -> None:
     first, second = made(claim(1, [4], pods=["a"])), made(claim(2, [6], pods=["b"]))
-    held = PreparedClaims([Entry(first), Entry(second)])
+    held = PreparedClaims([CheckpointEntry(first), CheckpointEntry(second)])
     assert clashes(held, {}) == []
     both = ClaimObservation(here=True, since=0.0, checked=0.0, pods=frozenset({"a", "b"}))
     assert clashes(held, {uid(1): both}) == [(first, second)]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
-from dra_driver.driver.claims.model import Entry, PreparedClaims
+from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
 from dra_driver.driver.claims.planner import Plan, plan
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.kube.types import DeviceAllocationConfiguration, ResourceClaim
@@ -52,7 +52,7 @@ def asking(nodes: object, *more: DeviceAllocationConfiguration, **changes: Any) 
 
 
 def made(item: ResourceClaim, inventory: NodeInventory | None = None, held: Sequence[Plan] = ()) -> Plan:
-    return plan(item, inventory or ultra(), PreparedClaims(Entry(one) for one in held), SETTINGS)
+    return plan(item, inventory or ultra(), PreparedClaims(CheckpointEntry(one) for one in held), SETTINGS)
 
 
 def refusal(item: ResourceClaim, member: Membership | None = HEALTHY) -> str:
@@ -258,7 +258,7 @@ def test_a_claim_that_waited_for_the_election_is_prepared_when_it_has_ended(node
     node.inventory = ultra(ELECTING)
     with pytest.raises(DriverError, match="still finding each other"):
         node.prepare(item)
-    assert node.journaled() == {}
+    assert node.checkpointed() == {}
     assert node.spec(item) is None
 
     node.inventory = ultra()

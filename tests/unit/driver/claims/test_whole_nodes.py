@@ -1,4 +1,4 @@
-"""A claim for a whole node of an UltraServer holds every chip of it, whatever becomes of journal and host."""
+"""A claim for a whole node of an UltraServer holds every chip of it, whatever becomes of checkpoint and host."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.driver.claims.cdi_spec import cdi_spec, shown_in
-from dra_driver.driver.claims.model import Entry, PreparedClaims
+from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
 from dra_driver.driver.claims.planner import Plan, PrepareError, plan
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
-from dra_driver.driver.resourceslices.devices import chips_of, host_chips
-from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.types import ResourceClaim
 from dra_driver.names import NODE_DEVICE
 from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, result, uid, without
@@ -25,7 +24,7 @@ def whole(number: int = 1) -> ResourceClaim:
 
 
 def made(item: ResourceClaim, inventory: NodeInventory, *held: Plan) -> Plan:
-    return plan(item, inventory, PreparedClaims(Entry(one) for one in held), SETTINGS)
+    return plan(item, inventory, PreparedClaims(CheckpointEntry(one) for one in held), SETTINGS)
 
 
 def refusal(item: ResourceClaim, inventory: NodeInventory, *held: Plan) -> str:
@@ -44,7 +43,7 @@ def test_a_whole_node_is_all_chips_of_the_host() -> None:
 
 def test_a_chip_that_is_lost_still_belongs_to_the_node() -> None:
     inventory = without(host(instance_type=TRN2U), 5)
-    assert host_chips(inventory) == ALL
+    assert inventory.chip_indexes == ALL
     assert "there is no chip 5 on this host now" in refusal(whole(), inventory)
 
 
@@ -91,21 +90,21 @@ def node(tmp_path: Path) -> Node:
 
 
 def spoil(node: Node, item: ResourceClaim, *, spec: bool) -> None:
-    """Make the claim's journal file unreadable, its spec too if asked for, and restart."""
-    node.journal_file(item).write_text("{")
+    """Make the claim's checkpoint file unreadable, its spec too if asked for, and restart."""
+    node.checkpoint_file(item).write_text("{")
     if spec:
         node.cdi.remove(item.metadata.uid)
     node.restart()
 
 
-def test_a_node_claim_whose_journal_file_is_spoiled_is_known_from_its_spec(node: Node) -> None:
+def test_a_node_claim_whose_checkpoint_file_is_spoiled_is_known_from_its_spec(node: Node) -> None:
     item = node.api.put(whole())
     node.prepare(item)
     spoil(node, item, spec=False)
-    with node.journal.locked() as held:
+    with node.checkpoint.locked() as held:
         assert held.quarantined[uid(1)].chips == frozenset(ALL)
     node.prepare(item)
-    assert node.journaled() == {uid(1): ALL}
+    assert node.checkpointed() == {uid(1): ALL}
 
 
 def test_a_node_claim_without_file_and_spec_is_known_from_the_api_server(node: Node) -> None:
@@ -113,7 +112,7 @@ def test_a_node_claim_without_file_and_spec_is_known_from_the_api_server(node: N
     node.prepare(item)
     spoil(node, item, spec=True)
     assert [repair.kind for repair in node.repairer.reconcile()] == ["learn"]
-    with node.journal.locked() as held:
+    with node.checkpoint.locked() as held:
         assert held.quarantined[uid(1)].chips == frozenset(ALL)
 
 
@@ -123,7 +122,7 @@ def test_nothing_is_freed_while_the_chips_of_the_node_are_not_known(node: Node) 
     node.inventory = host(0, instance_type=None)
     spoil(node, item, spec=True)
     assert node.repairer.reconcile() == []
-    with node.journal.locked() as held:
+    with node.checkpoint.locked() as held:
         assert held.quarantined[uid(1)].chips is None
 
 

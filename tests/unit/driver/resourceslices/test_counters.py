@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.devices import chips_of, devices
+from dra_driver.driver.resourceslices.devices import devices
 from dra_driver.driver.resourceslices.pool import SharedCounters, counter_sets, counters_problem, pool
-from dra_driver.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.host.inventory import NeuronDevice, NodeInventory, chips_of
 from dra_driver.kube.types import Device, ServerVersion
 from dra_driver.names import NODE_DEVICE, device_name
 

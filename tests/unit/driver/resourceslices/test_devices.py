@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, markdown
-from dra_driver.driver.resourceslices.devices import Layout, chips_of, devices, node_problem
+from dra_driver.driver.resourceslices.devices import Layout, devices, node_problem
 from dra_driver.driver.resourceslices.pool import MAX_PREFIX_LENGTH, name_prefix, pool
-from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet
+from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet, chips_of
 from dra_driver.kube.types import Device, encode_slice
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.topology.instance_types import INSTANCE_TYPES

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.priority import MAX_YIELD_SECONDS, Instance, InstancePriority
+from dra_driver.driver.resourceslices.reconcile import MAX_YIELD_SECONDS, Instance, InstancePriority
 
 OLD = Instance("boot-1", 1000, "a")
 NEW = Instance("boot-1", 2000, "b")

@@ -33,6 +33,7 @@ from dra_driver.legacy.device_plugin.snapshot import BoundPod, Snapshot, share_o
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.topology.instance_types import INSTANCE_TYPES, resolve
+from tests.builders.claims import of_type
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE
 
@@ -54,7 +55,7 @@ def inventory(kind: str | None, indexes: range | list[int], **changes: Any) -> N
         )
         for index in indexes
     )
-    found = NodeInventory(instance_type=kind, driver_version="2.30.2.0", devices=devices)
+    found = NodeInventory(kind, "2.30.2.0", devices, **of_type(kind, devices))
     return replace(found, **changes)
 
 

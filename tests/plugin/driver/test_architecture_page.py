@@ -19,8 +19,9 @@ from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.doubles.apiserver.server import ApiServer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "architecture.md"
+MOST_FILES = 20
 
 
 def test_the_page_has_the_walks_that_a_trace_shows(tmp_path: Path) -> None:
@@ -37,6 +38,13 @@ def test_the_page_has_the_walks_that_a_trace_shows(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert copy.read_text() == PAGE.read_text(), "run scripts/trace-walk --write docs/architecture.md"
+
+
+@pytest.mark.parametrize("walk", ["publish", "prepare"])
+def test_a_reader_can_follow_a_walk_through_few_files(walk: str) -> None:
+    found = re.search(rf"^{walk}: ([0-9]+) files", PAGE.read_text(), re.MULTILINE)
+    assert found is not None
+    assert int(found[1]) <= MOST_FILES
 
 
 @pytest.fixture

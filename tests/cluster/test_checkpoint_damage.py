@@ -1,4 +1,4 @@
-"""Journal files that cannot be read when the driver starts, as after a fault of the disk, or that somebody removed."""
+"""Checkpoint files that cannot be read when the driver starts, as after a fault of the disk, or that were removed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_spoiled_file_is_set_aside_and_reported_and_its_devices_stay_with_thei
         spec.unlink()
     renew_driver(driver, NODE)
     assert (files.state / "quarantine" / f"{uid}.json").read_bytes() == b"\0" * 512
-    assert uid not in files.journal()
+    assert uid not in files.checkpoint()
     log = driver.logs(NODE)
     assert f"claims/{uid}.json cannot be read" in log
     assert f"the devices of claim {uid} are held back until" in log
@@ -71,10 +71,10 @@ def test_a_removed_directory_takes_no_device_from_a_pod_whose_container_starts_a
     if then == "the driver goes on":
         namespace.apply(pod("other", templates={"neurons": "four"}, node=NODE))
         namespace.wait_ready("other")
-        assert set(files.journal()) == {uid, uid_of(namespace.claim_of("other"))}
+        assert set(files.checkpoint()) == {uid, uid_of(namespace.claim_of("other"))}
     else:
         renew_driver(driver, NODE)
-        assert f"the journal file of claim {uid} cannot be read" in driver.logs(NODE)
+        assert f"the checkpoint file of claim {uid} cannot be read" in driver.logs(NODE)
 
     namespace.exec("holder", "touch /keep/end")
     eventually("the container to be started again", lambda: _restarted(namespace), 60)
