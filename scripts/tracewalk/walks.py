@@ -42,7 +42,7 @@ PUBLISH: Final = SliceController._reconcile.__code__  # noqa: SLF001 - where its
 CALL: Final = _inner(grpcserver._handler.__code__, "unary")  # noqa: SLF001 - the same
 REPAIR: Final = Reconciler.repair.__code__
 LABELS: Final = frozenset({node_labels.labels.__code__, node_labels.LabelWriter.want.__code__})
-"""The labels of the Node are made of the same scan, but are no part of what is published in slices."""
+"""The labels of the Node result from the same scan, but are not part of the published slices."""
 
 
 def traced() -> Mapping[str, Mapping[str, int]]:
