@@ -1,4 +1,4 @@
-"""``python -m dra_driver`` is ``dra-driver``."""
+"""Makes ``python -m dra_driver`` equivalent to ``dra-driver``."""
 
 import sys
 

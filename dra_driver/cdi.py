@@ -1,10 +1,11 @@
-"""Container Device Interface: specs as values, and the files of one CDI kind in a CDI directory.
+"""Container Device Interface: typed specs, and the spec files of one CDI kind in a CDI directory.
 
-Specs are of CDI 1.1.0 (cncf-tags/container-device-interface SPEC.md). A directory such as ``/var/run/cdi`` has one file
-for each owner of devices. Other drivers have files there too; only files named ``<vendor>-<class>_<owner>.json`` of the
-own kind, and temporary files of those, are ever read, written or removed. The directory is on a tmpfs on most hosts and
-what is in it can always be written again, so nothing here waits for a disk. What must survive is for the caller to keep
-elsewhere. One writer at a time (callers hold a lock across processes); readers need none, since files change whole.
+Specs follow CDI 1.1.0 (cncf-tags/container-device-interface SPEC.md). A directory such as ``/var/run/cdi`` holds one
+file per owner of devices. Other drivers keep files there too; only files named ``<vendor>-<class>_<owner>.json`` of our
+own kind, and their temporary files, are ever read, written or removed. The directory is on a tmpfs on most hosts and
+its content can always be regenerated, so nothing here calls fsync. State that must survive a reboot is the caller's
+responsibility. There must be one writer at a time (callers hold an inter-process lock); readers need no lock because
+files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dra_driver.util.files import read_file, remove_file, replace_file
 
 
 class DeviceNode(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A device node in the container. With type, major and minor the runtime never looks at the host's node."""
+    """A device node in the container. If type, major and minor are set, the runtime does not stat the host's node."""
 
     path: str
     host_path: str | None = None
@@ -43,7 +44,7 @@ class Mount(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ContainerEdits(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What is changed in a container; ``env`` entries are ``KEY=value``, later ones win."""
+    """Changes to a container; ``env`` entries are ``KEY=value``, and later entries win."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -67,21 +68,21 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 def encode(spec: Spec) -> bytes:
-    """The JSON file of a spec. Equal specs give equal bytes."""
+    """Encode a spec as JSON. Equal specs give equal bytes."""
     return msgspec.json.encode(spec) + b"\n"
 
 
 def decode(data: bytes) -> Spec:
-    """A spec from its JSON file. Raises ValueError (RecursionError for absurd nesting) for anything else."""
+    """Decode a spec from JSON. Raises ValueError (RecursionError for absurd nesting) for anything else."""
     return _DECODER.decode(data)
 
 
 def minimum_version(spec: Spec) -> str:
-    """The lowest CDI version that has everything the spec uses; a runtime refuses a spec that declares less.
+    """The lowest CDI version that has every feature the spec uses; a runtime refuses a spec that declares a lower one.
 
-    Source: SPEC.md of cncf-tags/container-device-interface, table of versions. Of what the structs here can say, 0.4.0
-    brought ``mounts[].type``, 0.5.0 ``hostPath`` of device nodes and device names that start with a digit, and 0.6.0
-    dots in the class.
+    Source: SPEC.md of cncf-tags/container-device-interface, table of versions. Of the features that these structs can
+    express, 0.4.0 introduced ``mounts[].type``, 0.5.0 ``hostPath`` of device nodes and device names that start with a
+    digit, and 0.6.0 dots in the class.
     """
     edits = [device.container_edits for device in spec.devices]
     if spec.container_edits is not None:
@@ -99,13 +100,13 @@ _DECODER = msgspec.json.Decoder(Spec)
 
 
 _OWNER = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
-"""What an owner may be called: safe in a file name and in a CDI device name."""
+"""Valid owner names: safe both in a file name and in a CDI device name."""
 
 
 class SpecDirectory:
-    """Spec files of ``kind`` (``vendor/class``) below ``path``; the directory is made at the first write.
+    """Spec files of ``kind`` (``vendor/class``) in ``path``; the directory is created by the first write.
 
-    Methods raise DriverError when the directory cannot be read or written, or an owner's name is not usable.
+    Methods raise DriverError if the directory cannot be read or written, or if an owner's name is invalid.
     """
 
     def __init__(self, path: Path, kind: str) -> None:
@@ -119,11 +120,11 @@ class SpecDirectory:
         return f"{self.kind}={name}"
 
     def file(self, owner: str) -> Path:
-        """Where the owner's spec is kept."""
+        """The path of the owner's spec file."""
         return self.path / f"{self._prefix}{_checked(owner)}.json"
 
     def write(self, owner: str, spec: Spec) -> bool:
-        """Put the owner's spec in place; False when the very same bytes were there."""
+        """Write the owner's spec; returns False if the file already had exactly these bytes."""
         path, data = self.file(owner), encode(spec)
         if self._content(path) == data:
             return False
@@ -140,11 +141,11 @@ class SpecDirectory:
         return True
 
     def remove(self, owner: str) -> bool:
-        """Remove the owner's spec; False when there was none."""
+        """Remove the owner's spec; returns False if there was none."""
         return self._remove(self.file(owner))
 
     def read(self, owner: str) -> Spec | None:
-        """The owner's spec; None when there is none or it cannot be understood."""
+        """The owner's spec; None if there is none or it cannot be decoded."""
         data = self._content(self.file(owner))
         if data is None:
             return None
@@ -154,11 +155,11 @@ class SpecDirectory:
             return None
 
     def content(self, owner: str) -> bytes | None:
-        """The bytes of the owner's file; None when there is none or it cannot be read."""
+        """The bytes of the owner's file; None if there is none or it cannot be read."""
         return self._content(self.file(owner))
 
     def list(self) -> dict[str, Path]:
-        """Own spec files by owner."""
+        """Spec files of this kind, by owner."""
         return {
             owner: self.path / name
             for name in self._names()
@@ -166,7 +167,7 @@ class SpecDirectory:
         }
 
     def remove_temporary(self) -> int:
-        """Remove what killed writers of this kind left; the number of files."""
+        """Remove temporary files that killed writers of this kind left behind; returns the number of files."""
         return sum(
             self._remove(self.path / name)
             for name in self._names()
@@ -202,7 +203,7 @@ class SpecDirectory:
 
 
 def _between(name: str, prefix: str, suffix: str) -> str | None:
-    """The owner in a file name, None for names that are none of ours."""
+    """The owner in a file name, or None if the file is not of this kind."""
     if not (name.startswith(prefix) and name.endswith(suffix)):
         return None
     owner = name[len(prefix) : -len(suffix)]

@@ -1,8 +1,9 @@
-"""A node's chips are offered by the DRA driver or by a device plugin, never by both: neither knows the other's pods.
+"""Ensures that only one of the DRA driver and a device plugin offers a node's chips: neither knows the other's pods.
 
-The DRA driver looks at the Node before it publishes for the first time; a device plugin (of this project or of the
-vendor) shows there. The device plugin looks at the node's slices and at the claims of its pods before it registers and
-from then on, and ends when it finds any. So if both are started at one moment, the device plugin gives way.
+The DRA driver checks the Node before it publishes for the first time; a device plugin (of this project or of the
+vendor) is visible there. The device plugin checks the node's slices and the claims of its pods before it registers and
+continuously thereafter, and exits if it finds any. If both are started at the same moment, the device plugin therefore
+gives way.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ CHOOSE: Final = (
     "run one of the two on each node: a node selector on their DaemonSets keeps them apart (in the chart: "
     "draDriver.enabled and devicePlugin.enabled)"
 )
-"""What to do about it."""
+"""The remedy."""
 
 
 class Excluded(DriverError):  # noqa: N818 # reads as what it says: `except Excluded`
-    """Somebody else offers the chips of this node."""
+    """Another component offers the chips of this node."""
 
 
 def check_node(node: Node) -> None:
@@ -42,7 +43,7 @@ def check_node(node: Node) -> None:
 
 
 def check_slices(api: ResourceApi, node: str) -> None:
-    """Raise Excluded if the DRA driver publishes devices of the node, ApiError if that cannot be found out."""
+    """Raise Excluded if the DRA driver publishes devices of the node, or ApiError if that cannot be determined."""
     try:
         slices, _ = api.list_slices(DRIVER_NAME, node)
     except ApiError as error:
@@ -59,7 +60,7 @@ def check_slices(api: ResourceApi, node: str) -> None:
 
 
 def check_claims(node: str, listed: Iterable[PodDevices]) -> None:
-    """Raise Excluded if a pod of the node has chips by a claim."""
+    """Raise Excluded if a pod of the node has chips allocated by a claim."""
     for pod in listed:
         if any(driver == DRIVER_NAME for driver, _ in pod.claimed):
             raise Excluded(

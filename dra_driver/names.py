@@ -4,16 +4,16 @@ Sources: aws-neuron-sdk ``deploy/eks/dra.rst`` and ``deploy/files/manifests``; K
 """
 
 DRIVER_NAME = "neuron.aws.com"
-"""DRA driver name: ``spec.driver`` of slices, ``driver`` of opaque configuration, domain of our bare attributes."""
+"""DRA driver name: ``driver`` of slices and of opaque configuration, and the domain of our unqualified attributes."""
 
 GROUP_ATTRIBUTE_DOMAIN = "resource.aws.com"
 """Domain of the ``devicegroupN_id`` attributes, shared with AWS's EFA driver so that one claim can match both."""
 
 CDI_KIND = "k8s.neuron.aws.com/claim"
-"""CDI kind of the claim specs. Device names below it carry the claim UID, so a name is never used again."""
+"""CDI kind of the claim specs. Device names contain the claim UID, so a name is never reused."""
 
 NODE_DEVICE = "neuron-node"
-"""Name of the device that is a whole node of an UltraServer."""
+"""Name of the device that represents a whole node of an UltraServer."""
 
 LOGICAL_CORE_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 """The Neuron runtime's variable of the logical core size, and its older name (aws-neuron-sdk,

@@ -1,11 +1,12 @@
-"""Opaque parameters of claims: ``NeuronConfig`` and ``UltraServerConfig``, decoded strictly, and which of them holds.
+"""Opaque parameters of claims: ``NeuronConfig`` and ``UltraServerConfig``, strictly decoded, and their precedence.
 
-They are any JSON that a user wrote, which nobody checked before; an error names the path. Adding a kind is adding a
-class to ``KINDS``. Importing this module costs the import of pydantic, so it is imported where parameters are given.
+Parameters are arbitrary JSON from users that the API server does not validate; errors name the path. To add a kind, add
+a class to ``KINDS``. Importing this module imports pydantic, which is slow, so it is imported only when there are
+parameters.
 
-Entries of the DeviceClass count first, then those of the claim; a later one beats an earlier one, field by field. An
-entry for request ``r`` also reaches its subrequests ``r/s``; an entry for ``r/s`` only that; an entry without requests
-reaches all (Kubernetes 1.37 stores an entry that names all requests of a claim that way).
+Entries of the DeviceClass apply first, then those of the claim; a later entry overrides an earlier one, field by field.
+An entry for request ``r`` also applies to its subrequests ``r/s``; an entry for ``r/s`` only to that; an entry without
+requests applies to all (Kubernetes 1.37 stores an entry that names all requests of a claim that way).
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.text import printable, shorten
 
 API_VERSIONS = ("neuron.aws.com/v1", "neuron.aws.com/v1alphav1", "resource.neuron.aws.com/v1alphav1")
-"""Spellings in use: the first is current, the others are those of AWS's beta documents (aws-neuron-sdk, deploy/eks)."""
+"""Accepted spellings: the first is current, the others are from AWS's beta documents (aws-neuron-sdk, deploy/eks)."""
 
 
 def _exact_integer(value: object) -> object:
-    # pydantic's strict Literal compares by equality, so 1.0 and true would pass as 1.
+    # pydantic's strict Literal compares by equality, so 1.0 and true would be accepted as 1.
     if type(value) is not int:
-        raise ValueError("not an integer")  # pydantic turns ValueError, not TypeError, into its own
+        raise ValueError("not an integer")  # pydantic wraps a ValueError, but not a TypeError
     return value
 
 
 class Parameters(BaseModel):
-    """Base: no coercion, no unknown fields."""
+    """Base class: no coercion, no unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class NeuronConfig(Parameters):
-    """How the Neuron runtime shall use the chips of a request."""
+    """How the Neuron runtime is to use the chips of a request."""
 
     logical_neuron_core: Annotated[Literal[1, 2] | None, BeforeValidator(_exact_integer)] = Field(
         default=None, alias="logicalNeuronCore"
     )
-    """Physical NeuronCores in a logical one; None: the entry does not say."""
+    """Physical NeuronCores per logical core; None: not set by the entry."""
 
 
 class UltraServerConfig(Parameters):
@@ -60,23 +61,23 @@ KINDS: dict[str, type[NeuronConfig | UltraServerConfig]] = {
 
 
 _ECHO = 40
-"""Characters of a user's value that an error repeats."""
+"""Maximum length of a user's value in an error message."""
 _MAX_ERRORS = 5
 
 
 class ConfigError(DriverError):
-    """Parameters that cannot be used; the text names the field and the legal values."""
+    """Invalid parameters; the message names the field and the valid values."""
 
 
 def decode(parameters: object, path: str = "parameters") -> NeuronConfig | UltraServerConfig:
-    """The model of one ``opaque.parameters`` value.
+    """Decode one ``opaque.parameters`` value.
 
     Args:
         parameters: decoded JSON of any shape.
-        path: where it stood, for error texts.
+        path: its path, for error messages.
 
     Raises:
-        ConfigError: not one of our kinds, or a field that is unknown, missing or of another value than legal.
+        ConfigError: an unknown kind, or a field that is unknown, missing or has an invalid value.
     """
     if not isinstance(parameters, dict):
         raise _error(f"{path}: expected an object with apiVersion and kind, got {shown(parameters)}")
@@ -94,7 +95,7 @@ def decode(parameters: object, path: str = "parameters") -> NeuronConfig | Ultra
 
 
 def shown(value: object) -> str:
-    """A user's value as JSON for an error text: short, on one line, whatever it is."""
+    """A user's value as JSON for an error message: shortened, and on one line."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -154,12 +155,12 @@ class OpaqueEntry(Protocol):
 
     @property
     def driver(self) -> str:
-        """Whom the parameters are for."""
+        """The driver that the parameters are for."""
         ...
 
     @property
     def parameters(self) -> object:
-        """As decoded from JSON."""
+        """The decoded JSON value."""
         ...
 
 
@@ -173,25 +174,25 @@ class ConfigEntry(Protocol):
 
     @property
     def requests(self) -> Sequence[str]:
-        """Whom it concerns; none named: all."""
+        """The requests that it applies to; empty: all."""
         ...
 
     @property
     def opaque(self) -> OpaqueEntry | None:
-        """The parameters, if it has such."""
+        """The parameters, if it has any."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What holds for one request; None: no entry says."""
+    """The effective parameters of one request; None: not set by any entry."""
 
     logical_neuron_core: Literal[1, 2] | None = None
     ultraserver_mode: Literal[1, 2, 4] | None = None
 
 
 def effective(config: Sequence[ConfigEntry], requests: Sequence[str], driver: str) -> dict[str, Effective]:
-    """What holds for each of ``requests`` (``name`` or ``name/subrequest``).
+    """The effective parameters of each of ``requests`` (``name`` or ``name/subrequest``).
 
     Args:
         config: entries in the order of the allocation; those of other drivers are ignored.
@@ -199,10 +200,10 @@ def effective(config: Sequence[ConfigEntry], requests: Sequence[str], driver: st
         driver: this driver's name.
 
     Raises:
-        ConfigError: an entry of this driver is not legal, whether or not it reaches one of the requests.
+        ConfigError: an entry of this driver is invalid, whether or not it applies to one of the requests.
     """
     values = {request: Effective() for request in requests}
-    # The allocator writes class entries first; sorting keeps that promise for any object.
+    # The allocator writes class entries first; sorting ensures that order for any object.
     numbered = sorted(enumerate(config), key=lambda item: item[1].source != "FromClass")
     for index, entry in numbered:
         if entry.opaque is None or entry.opaque.driver != driver:

@@ -1,7 +1,7 @@
-"""Kubernetes quantities such as ``96Gi``: whole numbers of 10^-9, which is the precision that Kubernetes keeps.
+"""Kubernetes quantities such as ``96Gi``, as integers in units of 10^-9, the precision of Kubernetes.
 
-Source: ``k8s.io/apimachinery/pkg/api/resource``. What is finer than 10^-9 is rounded away from zero.
-``tests/data/cel-outcomes.json`` has what Kubernetes itself answers.
+Source: ``k8s.io/apimachinery/pkg/api/resource``. Finer values are rounded away from zero.
+``tests/data/cel-outcomes.json`` has the results of Kubernetes itself.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final, Literal
 from dra_driver.util.errors import DriverError
 
 UNIT: Final = 10**9
-"""One, in the numbers of this module."""
+"""The value 1 in units of this module."""
 MAX_INT64: Final = (1 << 63) - 1
 """The largest int64."""
 _SMALLEST: Final = -MAX_INT64 - 1
 
 Format = Literal["BinarySI", "DecimalSI", "DecimalExponent"]
-"""How a quantity was written: ``1Ki``, ``1k`` or ``1e3``."""
+"""The notation of a quantity: ``1Ki``, ``1k`` or ``1e3``."""
 Amount = tuple[int, int]
 """An int64 and its decimal scale."""
 
@@ -33,13 +33,13 @@ _FORM_WRONG: Final = f"quantities must match the regular expression '{_FORM.patt
 _SUFFIX_WRONG: Final = "unable to parse quantity's suffix"
 _NANO: Final = -9
 _MAX_DIGITS: Final = 18
-"""Decimal digits that Kubernetes keeps in an int64 rather than in a big number."""
+"""Maximum number of decimal digits that Kubernetes keeps in an int64 rather than in a big number."""
 _MAX_SIMULATED: Final = 1000
 _SHOWN: Final = 40
 
 
 class QuantityError(DriverError):
-    """A text that is no quantity; ``reason`` is the sentence of Kubernetes."""
+    """A text that is not a quantity; ``reason`` is Kubernetes' message."""
 
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(f"{text[:_SHOWN]!r} is no quantity: {reason}", remedy="write one such as 16, 500m or 96Gi")
@@ -47,26 +47,26 @@ class QuantityError(DriverError):
 
 
 class LongQuantityError(QuantityError):
-    """Kubernetes may read it; here it is too long."""
+    """A text that Kubernetes may accept, but that is too long for this module."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantity:
-    """What Kubernetes makes of a text, and what can be computed with it."""
+    """A parsed quantity with Kubernetes' semantics."""
 
     nanos: int
     """The value in units of 10^-9."""
     amount: Amount | None
-    """Where Kubernetes holds the value in 64 bits. Its ``asInteger()`` depends on that: 1 is one, 1000m is not."""
+    """Kubernetes' 64-bit form, if it has one. ``asInteger()`` depends on it: 1 is an integer, 1000m is not."""
     format: Format
     text: str
-    """As Kubernetes writes it again."""
+    """The text as Kubernetes formats it again."""
     computed: bool = False
-    """The result of ``add()`` or ``sub()``: in Kubernetes nothing equals one, though one can equal something."""
+    """Whether it results from ``add()`` or ``sub()``: in Kubernetes, no value equals such a right operand of ``==``."""
 
     @classmethod
     def of(cls, value: int) -> Quantity:
-        """A whole number of 64 bits."""
+        """The quantity of a 64-bit integer."""
         return cls(value * UNIT, (value, 0), "DecimalSI", canonical(value * UNIT, "DecimalSI"))
 
     def __eq__(self, other: object) -> bool:
@@ -76,7 +76,7 @@ class Quantity:
         return hash(self.nanos)
 
     def integer(self) -> int | None:
-        """The value as an int64, or None when Kubernetes cannot tell it as one."""
+        """The value as an int64; None if Kubernetes cannot convert it."""
         if self.amount is None or self.amount[1] < 0:
             return None
         value = int(self.amount[0] * 10 ** self.amount[1])
@@ -103,12 +103,12 @@ class Quantity:
 
 
 def parse(text: str) -> Quantity:
-    """Read a quantity as ``ParseQuantity`` does. QuantityError when it is none."""
+    """Parse a quantity as ``ParseQuantity`` does. Raises QuantityError for an invalid text."""
     match = _TEXT.fullmatch(text)
     if match is None or not text:
         raise QuantityError(text, _SUFFIX_WRONG if text and _FORM.fullmatch(text) else _FORM_WRONG)
     sign, before, after, binary, decimal, power = match.groups(default="")
-    # Digits may be missing altogether: `m` is 0.
+    # The digits may be missing altogether: `m` is 0.
     whole = before.lstrip("0") or "0"
     exponent = _BINARY[binary] if binary else _int32(text, power) if power else _DECIMAL[decimal]
     if len(whole + after) > _MAX_SIMULATED or abs(exponent) > _MAX_SIMULATED:
@@ -127,7 +127,7 @@ def parse(text: str) -> Quantity:
 
 
 def canonical(nanos: int, format_: Format) -> str:
-    """The text that Kubernetes writes: no fraction, and the largest suffix for which there is none."""
+    """Kubernetes' canonical text: no fraction, and the largest suffix that allows for that."""
     sign, number = ("-", -nanos) if nanos < 0 else ("", nanos)
     if not number:
         return "0"
@@ -139,23 +139,23 @@ def canonical(nanos: int, format_: Format) -> str:
         suffixes = _DECIMAL
     if format_ == "DecimalExponent" and exponent:
         return f"{sign}{number}e{exponent}"
-    # For what is beyond the last suffix Kubernetes writes none at all, and so changes the value.
+    # Beyond the last suffix Kubernetes writes none at all, which changes the value.
     return sign + str(number) + next((suffix for suffix, power in suffixes.items() if power == exponent), "")
 
 
 @lru_cache(maxsize=4096)
 def stored(text: str | float) -> Quantity:
-    """Read a quantity as it is read after the API server has stored it. QuantityError when it is none."""
+    """Parse a quantity as read after the API server has stored it. Raises QuantityError for an invalid text."""
     return parse(parse(str(text).strip(" ")).text)
 
 
 def nanos(text: str | float) -> int:
-    """The value in units of 10^-9, as it is after the API server has stored it. QuantityError when it is none."""
+    """The value in units of 10^-9, after the API server has stored it. Raises QuantityError for an invalid text."""
     return stored(text).nanos
 
 
 def _int32(text: str, power: str) -> int:
-    """Kubernetes reads 64 bits and keeps 32 of them."""
+    """Kubernetes parses 64 bits and keeps 32 of them."""
     number = int(power) if len(power) <= _MAX_SIMULATED else MAX_INT64 + 1
     if not -MAX_INT64 - 1 <= number <= MAX_INT64:
         raise QuantityError(text, _SUFFIX_WRONG)
@@ -163,7 +163,7 @@ def _int32(text: str, power: str) -> int:
 
 
 def _nanos(exact: Fraction, *, capped: bool) -> int:
-    """What is finer is rounded away from zero; binary ones end at the largest int64."""
+    """Rounded away from zero to 10^-9; with ``capped`` limited to the largest int64."""
     scaled = abs(exact) * UNIT
     number = -(-scaled.numerator // scaled.denominator)
     return (min(number, MAX_INT64 * UNIT) if capped else number) * (-1 if exact < 0 else 1)
@@ -179,7 +179,7 @@ def _amount(digits: int, whole: str, after: str, exponent: int, *, binary: bool)
 
 
 def _kept(digits: int, shifted: str, scale: int, *, binary: bool) -> bool:
-    """Whether the text stays as it was written, of which Kubernetes thinks that it is canonical."""
+    """Whether Kubernetes considers the text canonical and therefore keeps it as written."""
     if binary:
         return abs(digits) % 8 != 0
     return scale % 3 == 0 and not shifted.endswith("000") and shifted[0] != "0"

@@ -1,3 +1,3 @@
-"""The one place that says which version this is (semver, published as attribute ``draDriverVersion``)."""
+"""The version, defined only here (semver, published as attribute ``draDriverVersion``)."""
 
 VERSION = "0.1.0"

@@ -1,7 +1,7 @@
-"""CEL as Kubernetes evaluates device selectors: ``compile(expression).matches(device)``. A library.
+"""CEL as Kubernetes evaluates it for device selectors: ``compile(expression).matches(device)``. A library.
 
-celpy's grammar reads the expression; names, types and cost are checked as the API server does, and closures with the
-semantics of cel-go evaluate it. All that others use is here.
+Expressions are parsed with celpy's grammar, checked (names, types and cost) as the API server checks them, and compiled
+to closures with cel-go's semantics. This module is the public API.
 """
 
 from dra_driver.cel.device import CelDevice

@@ -1,4 +1,4 @@
-"""The syntax of an expression, built rule by rule while the parser reads it."""
+"""Builds the syntax tree of an expression, rule by rule, while the parser reads it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dra_driver.cel.syntax import Call, Ident, ListLiteral, Literal, MapLiteral,
 from dra_driver.cel.values import INT_MAX, UINT_MAX, Uint
 
 MAX_DEPTH = 250
-"""Open brackets, and members of a chain, that cel-go's parser accepts at most."""
+"""Maximum nesting depth, and maximum length of a chain of selections, that cel-go's parser accepts."""
 
 RESERVED = frozenset((
     "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package",
     "namespace", "return", "var", "void", "while",
 ))  # fmt: skip
-"""Words that are no names of variables and functions."""
+"""Reserved words, which cannot name variables or functions."""
 BINARY = {"&&": "_&&_", "||": "_||_", "in": "@in"}
 UNARY = {"!": "!_", "-": "-_"}
 
 
 def builder(*, before_1_37: bool) -> Transformer[Any, Any]:
-    """What makes nodes of the grammar's rules, as the parser takes it; its CelErrors come out of the parser."""
+    """The Lark transformer that turns grammar rules into nodes; its CelErrors propagate out of the parser."""
     return _Builder(before_1_37=before_1_37)
 
 
@@ -35,7 +35,7 @@ def _at(token: Token) -> Position:
 
 
 def _inside(position: Position, *children: Node) -> int:
-    """The depth of a bracket around these nodes; with nothing in it, it does not count."""
+    """The nesting depth of a bracket around these nodes; an empty bracket does not count."""
     depth = 1 + max((child.depth for child in children), default=-1)
     if depth >= MAX_DEPTH:
         raise CelError("compile", f"expression recursion limit exceeded: {MAX_DEPTH}", position)
@@ -43,21 +43,21 @@ def _inside(position: Position, *children: Node) -> int:
 
 
 def _longer(position: Position, left: Node) -> int:
-    """The length of a chain that goes on behind this node."""
+    """The length of a chain that continues after this node."""
     if left.chain >= MAX_DEPTH:
         raise CelError("compile", "max recursion depth exceeded", position)
     return left.chain + 1
 
 
 def number(node: Node) -> Node:
-    """Refuse the one literal that only exists with a minus sign in front of it."""
+    """Refuse the one integer literal that is valid only with a minus sign in front of it."""
     if isinstance(node, Literal) and type(node.value) is int and node.value > INT_MAX:
         raise CelError("compile", "invalid int literal", node.position)
     return node
 
 
 def _call(token: Token, function: str, *args: Node, target: Node | None = None) -> Node:
-    """A function or method with its arguments in parentheses, expanded when it is a macro."""
+    """A function or method call with its arguments in parentheses, expanded if it is a macro."""
     position = _at(token)
     for arg in args:
         number(arg)
@@ -70,7 +70,7 @@ def _call(token: Token, function: str, *args: Node, target: Node | None = None) 
 
 
 def _operator(token: Token, function: str, *operands: Node) -> Node:
-    """An operator, which is no bracket."""
+    """An operator, which does not count as a bracket."""
     position = _at(token)
     depth = max(number(operand).depth for operand in operands)
     chain = _longer(position, operands[0]) if len(operands) > 1 else 0
@@ -84,7 +84,7 @@ def _index(token: Token, function: str, container: Node, key: Node) -> Node:
 
 
 def _binary(children: list[Any]) -> Any:
-    """A level of the grammar's operator rules: alone it is its operand, else (left, operator) and the right side."""
+    """A level of the grammar's operator rules: a lone operand, or (left, operator) and the right side."""
     if len(children) == 1:
         return children[0]
     (left, operator), right = children
@@ -92,7 +92,7 @@ def _binary(children: list[Any]) -> Any:
     if function not in {"_&&_", "_||_"}:
         return _operator(operator, function, left, right)
     if isinstance(left, Call) and left.function == function and not left.bracketed:
-        # One node for a chain, as cel-go balances it: its length is no depth.
+        # One node for a whole chain, as cel-go balances it: its length adds no depth.
         args = (*left.args, number(right))
         depth = max(left.depth, right.depth)
         return Call(position=left.position, depth=depth, function=function, target=None, args=args)
@@ -119,7 +119,7 @@ def _arguments(children: list[Any]) -> list[Any]:
 
 
 def _series(children: list[Any]) -> list[Any]:
-    """One more of a series that grows from the left."""
+    """Append one item to a left-recursive series."""
     return [children[0]] if len(children) == 1 else [*children[0], children[2]]
 
 
@@ -130,7 +130,7 @@ def _ident(token: Token) -> str:
 
 
 class _Builder(Transformer[Any, Any]):
-    """One method per rule of the grammar; each is given the rule's children, already transformed."""
+    """One method per grammar rule; each receives the rule's children, already transformed."""
 
     def __init__(self, *, before_1_37: bool) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class _Builder(Transformer[Any, Any]):
     elements = mapinits = staticmethod(_series)
 
     def __default__(self, data: str, children: list[Any], meta: Any) -> Any:  # Lark's signature
-        """Rules that only choose or bracket, and the parts that Lark makes of repetitions."""
+        """Handles rules that only choose or bracket, and the helper rules that Lark generates for repetitions."""
         return Tree(data, children) if data.startswith("_") else _nodes(children)[0]
 
     def expr(self, children: list[Any]) -> Any:
@@ -166,7 +166,7 @@ class _Builder(Transformer[Any, Any]):
         if len(children) == 1:
             return children[0]
         operator, operand = children
-        # Only a literal right behind the sign, not one in parentheses, makes a negative literal with it.
+        # Only a literal directly after the sign, without parentheses, forms a negative literal with it.
         if (
             operator == "-"
             and isinstance(operand, Literal)
@@ -177,7 +177,7 @@ class _Builder(Transformer[Any, Any]):
             return Literal(position=_at(operator), value=-operand.value, signs=operand.signs + 1)
         function = UNARY[str(operator)]
         if isinstance(operand, Call) and operand.function == function and not operand.bracketed:
-            # Two signs in a row are none, unless there are parentheses between them.
+            # Two consecutive signs cancel out unless there are parentheses between them.
             return operand.args[0]
         return _operator(operator, function, operand)
 
@@ -189,7 +189,7 @@ class _Builder(Transformer[Any, Any]):
         return Ident(position=_at(children[0]), name=_ident(children[0]))
 
     def dot_ident(self, children: list[Any]) -> Node:
-        # Kubernetes 1.36 took a variable of a macro for it all the same.
+        # Kubernetes 1.36 nevertheless resolved it to a macro's variable.
         return Ident(position=_at(children[1]), name=_ident(children[1]), absolute=not self.before_1_37)
 
     def ident_arg(self, children: list[Any]) -> Node:
@@ -298,7 +298,7 @@ ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|X[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-
 
 
 def number_of(kind: str, text: str) -> Any:
-    """An int, Uint or float; ValueError says that it does not fit in 64 bits."""
+    """Parse an int, Uint or float literal; raises ValueError if it does not fit in 64 bits."""
     if kind == "FLOAT_LIT":
         value = float(text)
         if value in (float("inf"), float("-inf")):
@@ -310,20 +310,20 @@ def number_of(kind: str, text: str) -> Any:
         if whole > UINT_MAX:
             raise ValueError("invalid uint literal")
         return Uint(whole)
-    # One more than fits: with a minus sign in front it does, which the caller sees.
+    # One more than the maximum is allowed here: it is valid after a minus sign, which the caller checks.
     if whole > INT_MAX + 1:
         raise ValueError("invalid int literal")
     return whole
 
 
 def text_of(literal: str) -> str:
-    """A string literal's value; ValueError for an escape that CEL does not have."""
+    """The value of a string literal; raises ValueError for an escape that CEL does not define."""
     body, raw = _body(literal)
     return body if raw else ESCAPE.sub(lambda match: chr(_code_point(match.group(1))), body)
 
 
 def bytes_of(literal: str) -> bytes:
-    """A bytes literal's value: escapes of code below 256 are single bytes, other characters are UTF-8."""
+    """The value of a bytes literal: escapes below 256 are single bytes, other characters are encoded as UTF-8."""
     body, raw = _body(literal[1:])
     if raw:
         return body.encode()

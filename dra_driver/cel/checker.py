@@ -1,4 +1,4 @@
-"""The checks that the API server makes before it stores an expression: names, types, literals."""
+"""The checks that the API server makes before it stores an expression: names, types and literals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from dra_driver.cel.types import (
     substitute,
     text_of,
     type_of,
-)  # fmt: skip  # fmt: skip
+)  # fmt: skip
 from dra_driver.cel.values import Uint
 
 DEVICE_FIELDS = {
@@ -65,12 +65,12 @@ TYPE_IDENTS: dict[str, Type] = {
     for kind in (BOOL, INT, UINT, DOUBLE, STRING, BYTES, NULL, DURATION, TIMESTAMP, list_of(DYN),
                  map_of(DYN, DYN), optional_of(DYN), type_of(DYN))
 }  # fmt: skip
-"""Names that stand for types."""
+"""Identifiers that denote types."""
 
 
 @dataclass(slots=True)
 class Checked:
-    """What the checker found out, by node."""
+    """The checker's results, by node."""
 
     types: dict[Node, Type] = field(default_factory=dict)
     overloads: dict[Node, tuple[Overload, ...]] = field(default_factory=dict)
@@ -78,9 +78,9 @@ class Checked:
 
 
 def check(root: Node) -> Checked:
-    """Check an expression; CelError (compile) for the first thing that Kubernetes would refuse.
+    """Check an expression; raises CelError (compile) for the first problem for which Kubernetes would refuse it.
 
-    Calls of functions with a dotted name lose their target on the way: ``sets.contains(a, b)`` has two arguments.
+    Calls of functions with a dotted name lose their target in the process: ``sets.contains(a, b)`` has two arguments.
     """
     checker = _Checker()
     checker.check(root)
@@ -108,7 +108,7 @@ class _Checker:
         """The type of a node, which may still have free variables."""
         known = self.checked.types.get(node)
         if known is None:
-            # Macros may use a node twice; once is enough.
+            # Macro expansion may use a node twice; check it once.
             known = _BY_KIND[type(node)](self, node)
             self.checked.types[node] = known
         return known
@@ -183,7 +183,7 @@ class _Checker:
                 self.check(arg)
         except CelError:
             if node.target is not None:
-                # Of two errors the first in the text is the one that is told.
+                # If both sides have errors, the one that comes first in the text is reported.
                 self.check(node.target)
             raise
         if node.target is not None:
@@ -320,7 +320,7 @@ _BY_KIND: dict[type, Callable[[_Checker, Any], Type]] = {
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The overloads that may run, the type of the result, and what is known of type variables from here on."""
+    """The overloads that may apply, the result type, and the type variable bindings from here on."""
 
     overloads: tuple[Overload, ...]
     result: Type
@@ -329,14 +329,14 @@ class Resolution:
 
 def resolve(
     overloads: Sequence[Overload],
-    is_method: bool,  # the call's shape, beside its types
+    is_method: bool,  # the syntax of the call, in addition to its types
     kinds: list[Type],
     bound: Bindings,
     call: int,
 ) -> Resolution | None:
-    """What a call resolves to; None when nothing fits. ``call`` numbers the calls of an expression.
+    """Resolve a call; None if no overload fits. ``call`` numbers the calls of an expression.
 
-    With several overloads left the result is known only if all agree on it.
+    If several overloads remain, the result type is known only if all of them agree on it.
     """
     fitting: list[Overload] = []
     result: Type | None = None
@@ -358,20 +358,20 @@ def resolve(
 
 
 def no_match(function: str, kinds: Sequence[str], *, is_method: bool) -> str:
-    """The error's text."""
+    """The error message for a call that no overload accepts."""
     applied = f"{kinds[0]}.({', '.join(kinds[1:])})" if is_method else f"({', '.join(kinds)})"
     return f"found no matching overload for '{function}' applied to '{applied}'"
 
 
 def _fresh(kind: Type, suffix: str) -> Type:
-    """The declared type with variables of its own for this call."""
+    """The declared type with its type variables renamed so that they are unique to this call."""
     if kind.kind == "param":
         return param(f"{kind.name}{suffix}")
     return Type(kind.kind, tuple(_fresh(part, suffix) for part in kind.params), kind.name) if kind.params else kind
 
 
 def same_types(node: ListLiteral | MapLiteral, types: dict[Node, Type]) -> Iterator[CelError]:
-    """Kubernetes wants all elements of a literal to have one type, even where CEL would not."""
+    """Kubernetes requires all elements of a literal to have one type, even where CEL would not."""
     if isinstance(node, ListLiteral):
         columns = [[(element, place in node.optional) for place, element in enumerate(node.elements)]]
     else:
@@ -388,7 +388,7 @@ def same_types(node: ListLiteral | MapLiteral, types: dict[Node, Type]) -> Itera
 
 
 def invalid_pattern(call: Call) -> Iterator[CelError]:
-    """A pattern that is a literal must be right."""
+    """A pattern given as a literal must be valid."""
     pattern = call.args[-1]
     if isinstance(pattern, Literal) and isinstance(pattern.value, str):
         try:

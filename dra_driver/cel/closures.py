@@ -1,4 +1,4 @@
-"""Closures that the compiler puts together. Each takes the frame: a list with the device and the local variables."""
+"""The closures that the compiler combines. Each takes a frame: a list of the device and the local variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Code = Callable[[Frame], Any]
 
 
 def applied(run: Run, codes: list[Code]) -> Code:
-    """A closure that calls a function; a ValueError of it is an error of the expression."""
+    """A closure that calls a function; a ValueError from it becomes an evaluation error."""
     if len(codes) == 1:
         (only,) = codes
 
@@ -28,7 +28,7 @@ def applied(run: Run, codes: list[Code]) -> Code:
                 raise EvaluationError(str(error)) from None
 
         return unary
-    if len(codes) == 2:  # the usual case, worth its own closure
+    if len(codes) == 2:  # the most common case, worth its own closure
         first, second = codes
 
         def binary(frame: Frame) -> Any:
@@ -49,7 +49,7 @@ def applied(run: Run, codes: list[Code]) -> Code:
 
 
 def logical(parts: list[Code], *, absorbing: bool) -> Code:
-    """``&&`` (absorbing False) or ``||``: that value anywhere wins over errors everywhere else."""
+    """``&&`` (absorbing=False) or ``||`` (absorbing=True): that value in any operand wins over errors in the others."""
     neutral = not absorbing
 
     def run(frame: Frame) -> Any:
@@ -72,7 +72,7 @@ def logical(parts: list[Code], *, absorbing: bool) -> Code:
 
 
 def _absorbed(parts: list[Code], frame: Frame, absorbing: bool) -> bool:  # a value
-    """Whether any of the parts has the value that wins."""
+    """Whether any operand has the absorbing value."""
     for part in parts:
         try:
             if part(frame) is absorbing:
@@ -83,9 +83,9 @@ def _absorbed(parts: list[Code], frame: Frame, absorbing: bool) -> bool:  # a va
 
 
 def in_constants(item: Code, constants: list[Any]) -> Code:
-    """``item in [1, 2, 3]``: constants are looked up by hash, as in Kubernetes."""
+    """``item in [1, 2, 3]``: constants are looked up by hash, as Kubernetes does."""
     numbers = [value for value in constants if type(value) in NUMBERS]
-    # Next to a double a whole number is made one, which may round it.
+    # Compared with a double, an integer is converted to one, which may round it.
     doubles = frozenset(float(value) for value in numbers if value == value)  # not NaN
     wholes = frozenset(int(value) for value in numbers if math.isfinite(value) and value == int(value))
     others = {kind: frozenset(value for value in constants if type(value) is kind) for kind in (str, bool)}
@@ -98,7 +98,7 @@ def in_constants(item: Code, constants: list[Any]) -> Code:
         if kind in NUMBERS:
             return value in (doubles if kind is float else wholes)
         if kind is Semver:
-            # A version has no hash there.
+            # Versions are not hashable in Kubernetes' implementation.
             raise InternalError(operators.UNHASHABLE)
         return kind in others and value in others[kind]
 
@@ -106,17 +106,17 @@ def in_constants(item: Code, constants: list[Any]) -> Code:
 
 
 def _literal_key(value: Any) -> Any:
-    """What a map that is a literal has for this key."""
+    """The key that a map literal stores for this value."""
     try:
         hash(value)
     except TypeError:
-        # A key that nothing is equal to; Kubernetes makes such maps too.
+        # A key that nothing equals; Kubernetes builds such maps too.
         return Key(value)
     return to_key(value)
 
 
 def made_list(rows: list[tuple[Code, bool]]) -> Code:
-    """``[a, ?b]``: elements, and whether each is an optional of which only a value counts."""
+    """``[a, ?b]``: elements, each with a flag for optional elements, which are added only if they have a value."""
 
     def run(frame: Frame) -> list[Any]:
         made = []
@@ -135,7 +135,7 @@ def made_list(rows: list[tuple[Code, bool]]) -> Code:
 
 
 def made_map(rows: list[tuple[Code, Code, bool]]) -> Code:
-    """``{a: b, ?c: d}``: keys, values, and whether each value is an optional."""
+    """``{a: b, ?c: d}``: keys and values, each with a flag for optional values."""
 
     def run(frame: Frame) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
@@ -154,7 +154,7 @@ def made_map(rows: list[tuple[Code, Code, bool]]) -> Code:
 
 
 class _Failed:
-    """In a frame: an accumulator that is an error, which a later step may still absorb."""
+    """An erroneous accumulator in a frame; a later step may still absorb the error."""
 
     __slots__ = ("error",)
 
@@ -163,7 +163,7 @@ class _Failed:
 
 
 def accumulator(place: int) -> Code:
-    """What a loop has so far, at this place of the frame; an error that is not absorbed comes out when it is read."""
+    """Reads the accumulator in this slot of the frame; an error that was not absorbed is raised here."""
 
     def read(frame: Frame) -> Any:
         value = frame[place]
@@ -176,7 +176,7 @@ def accumulator(place: int) -> Code:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The parts of a loop: places of the accumulator and of the two variables in the frame, and its expressions."""
+    """The parts of a loop: its expressions, and the frame slots of the accumulator and of the two variables."""
 
     place: int
     first: int
@@ -213,9 +213,9 @@ def looped(loop: Loop, *, paired: bool) -> Code:
 
 
 def growing(container: Code, keep: Code | None, codes: list[Code], *, is_list: bool) -> Code:
-    """The step of a loop that makes a list or a map: the fresh container grows in place.
+    """The step of a loop that builds a list or a map: the new container grows in place.
 
-    Copying it at each step, as the expansion says literally, would take quadratic time.
+    Copying it at each step, as the literal expansion does, would take quadratic time.
     """
     grow = _append if is_list else _insert
 

@@ -1,4 +1,4 @@
-"""From checked syntax to closures. A closure takes the frame: a list with the device and the local variables."""
+"""Compiles checked syntax to closures. A closure takes a frame: a list of the device and the local variables."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from dra_driver.cel.types import DEVICE, Type
 from dra_driver.cel.values import Optional, TypeValue, Uint
 
 UNSET: Any = object()
-"""In a frame: a bound variable whose value was not needed yet."""
+"""Marks a bound variable in a frame whose value has not been computed yet."""
 
 
 class Compiler:
-    """Compiles one expression; ``width`` is how long its frames are, ``overrides`` are overloads that run otherwise."""
+    """Compiles one expression; ``width`` is the size of its frames, ``overrides`` replaces how some overloads run."""
 
     def __init__(self, checked: Checked, overrides: Mapping[str, Run]) -> None:
         self.checked = checked
@@ -56,26 +56,26 @@ class Compiler:
         self.constants: dict[Node, Any] = {}
 
     def code(self, node: Node) -> Code:
-        """The node's closure."""
+        """The closure of a node."""
         known = self._codes.get(node)
         if known is None:
             known = self._codes[node] = _BY_KIND[type(node)](self, node)
         return known
 
     def slot(self) -> int:
-        """A place in the frame for one variable."""
+        """Reserve a slot in the frame for one variable."""
         self.width += 1
         return self.width - 1
 
     def scoped(self, variables: dict[str, Code], node: Node) -> Code:
-        """A node's closure where these variables are in scope."""
+        """The closure of a node, with these variables in scope."""
         self._readers.append(variables)
         code = self.code(node)
         self._readers.pop()
         return code
 
     def constant(self, node: Node, value: Any) -> Code:
-        """A closure that always gives this value."""
+        """A closure that always returns this value."""
         self.constants[node] = value
         return lambda _: value
 
@@ -109,7 +109,7 @@ class Compiler:
         return lambda frame: index(operand(frame), name)
 
     def _part_of_device(self, node: Node) -> tuple[str, str] | None:
-        """``("attributes", domain)`` for ``device.attributes["domain"]``, the most usual operand there is."""
+        """``("attributes", domain)`` for ``device.attributes["domain"]``, by far the most common operand."""
         if not isinstance(node, Call) or node.function != "_[_]":
             return None
         container, key = node.args
@@ -144,7 +144,7 @@ class Compiler:
                 raise CelError("compile", str(error), node.position) from None
 
     def _folded(self, node: Call, parts: tuple[Node, ...], run: Run) -> Code | None:
-        """Conversions of constants are computed now: if they fail, Kubernetes refuses the expression."""
+        """Conversions of constants are evaluated at compile time: if they fail, Kubernetes refuses the expression."""
         if not parts or not all(part in self.constants for part in parts):
             return None
         if node.function not in CONVERSIONS and node.function not in {"quantity", "semver", "dyn"}:
@@ -156,7 +156,7 @@ class Compiler:
                 raise CelError("compile", str(error), node.position) from None
             return None
         except UnsupportedError:
-            # Said when it is evaluated, if it ever is.
+            # The error is raised at evaluation, if the expression ever gets there.
             return None
 
     def _dispatch(self, name: str, overloads: tuple[Overload, ...], kinds: list[Type]) -> Run:
@@ -195,7 +195,7 @@ class Compiler:
         item, container = map(self.code, node.args)
         listed = node.args[1]
         if isinstance(listed, ListLiteral) and not listed.elements:
-            # Kubernetes does not even compute the item.
+            # Kubernetes does not even evaluate the item.
             return lambda _: False
         constants = self.constants.get(listed) if isinstance(listed, ListLiteral) and not listed.optional else None
         if constants is not None and all(type(constant) in _HASHED for constant in constants):
@@ -223,7 +223,7 @@ class Compiler:
         return run
 
     def _or_value(self, node: Call) -> Code:
-        """``or`` and ``orValue``: the other side is computed only when it is needed."""
+        """``or`` and ``orValue``: the alternative is evaluated only if it is needed."""
         assert node.target is not None  # noqa: S101 # both are methods only
         target, other = self.code(node.target), self.code(node.args[0])
         unwrap, name = node.function == "orValue", node.function
@@ -292,7 +292,7 @@ class Compiler:
         return looped(loop, paired=node.variable2 is not None)
 
     def _growing(self, node: Fold, scope: dict[str, Code], accumulated: Code) -> Code | None:
-        """The step of a macro that makes a list or a map; None for other macros."""
+        """The step of a macro that builds a list or a map; None for other macros."""
         if not isinstance(node.initial, ListLiteral | MapLiteral):
             return None
         step, keep = node.step, None
@@ -305,7 +305,7 @@ class Compiler:
 
 
 def _element(part: Node) -> Node:
-    """What a step adds: ``[x]`` stands for x."""
+    """The element that a step adds: ``[x]`` stands for x."""
     return part.elements[0] if isinstance(part, ListLiteral) else part
 
 
@@ -313,7 +313,7 @@ _HASHED = frozenset({str, int, Uint, bool, float})
 _SELF_CHECKING = frozenset(
     {"_==_", "_!=_", *operators.ORDER, *operators.ARITHMETIC, "!_", "-_", "_[_]", "_[?_]", "_?._", "@in", "type", "dyn"}
 )
-"""Functions that look at the types of their arguments themselves."""
+"""Functions that check the types of their arguments themselves."""
 
 _SPECIAL: dict[str, Callable[[Compiler, Call], Code]] = {
     "_==_": Compiler._equality, "_!=_": Compiler._equality, "@in": Compiler._membership, "_&&_": Compiler._and,  # noqa: SLF001 # one table of this module's own methods

@@ -1,7 +1,8 @@
-"""The cost that an expression may have at most, as the API server estimates it before it stores one.
+"""The cost of an expression as the API server estimates it, with a limit, before it stores the expression.
 
-Kubernetes counts the real cost as well when it evaluates, with the same limit. That is not simulated: what is admitted
-stays below the limit, but for the few units by which the estimate of some expressions (``device == null``) is too low.
+Kubernetes also counts the actual cost during evaluation, with the same limit. That is not simulated: admitted
+expressions stay below the limit, except for the few units by which the estimate of some expressions (``device ==
+null``) is too low.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dra_driver.cel.types import BYTES, QUANTITY, SEMVER, STRING, Type
 UNLIMITED = (1 << 64) - 1
 
 Size = tuple[int, int]
-"""Least and most characters of a text, bytes, elements or entries; a scalar has 1."""
+"""Minimum and maximum size: characters of a string, bytes, elements or entries; a scalar has 1."""
 
 ONE: Size = (1, 1)
 SIZE_UNKNOWN: Size = (0, UNLIMITED)
@@ -26,7 +27,7 @@ SCALARS = frozenset({"bool", "double", "int", "uint", "google.protobuf.Timestamp
 
 
 class EntrySize(NamedTuple):
-    """Sizes of the keys (or indices) and values of a container."""
+    """Sizes of the keys (or indices) and of the values of a container."""
 
     container: str
     key: Size
@@ -53,11 +54,11 @@ _PARTS: dict[tuple[str, ...], int] = {
     (_ATTRIBUTES, "@values", "@values"): VALUE_LENGTH,
     ("capacity", "@values", "@values"): 0,
 }
-"""Part of the device -> its largest size, by the limits of the ResourceSlice API."""
+"""Maximum size of each part of the device, from the limits of the ResourceSlice API."""
 
 
 def size_at(path: tuple[str, ...]) -> Size | None:
-    """The size of a part of the device, or None for anything else."""
+    """The size of a part of the device; None for anything else."""
     if not path or path[0] != "device":
         return None
     part = path[1:]
@@ -83,43 +84,43 @@ def literal_size(node: Node) -> Size | None:
 
 
 def add(left: int, right: int) -> int:
-    """A sum."""
+    """Saturating addition."""
     return min(left + right, UNLIMITED)
 
 
 def times(left: int, right: int) -> int:
-    """A product."""
+    """Saturating multiplication."""
     return min(left * right, UNLIMITED)
 
 
 def scaled(value: int, factor: float) -> int:
-    """A product with a factor, rounded up."""
+    """Saturating multiplication by a factor, rounded up."""
     product = float(value) * factor
     return UNLIMITED if product >= 2.0**64 else math.ceil(product)
 
 
 def union(left: Size, right: Size) -> Size:
-    """The range that has both."""
+    """The smallest range that covers both."""
     return min(left[0], right[0]), max(left[1], right[1])
 
 
 def sum_of(left: Size, right: Size) -> Size:
-    """The sizes added."""
+    """The sum of two ranges."""
     return add(left[0], right[0]), add(left[1], right[1])
 
 
 def product_of(left: Size, right: Size) -> Size:
-    """The sizes multiplied."""
+    """The product of two ranges."""
     return times(left[0], right[0]), times(left[1], right[1])
 
 
 Cost = tuple[int, Size | None]
-"""Cost without that of the arguments, and the size of the result when it is known."""
+"""Cost excluding the arguments, and the size of the result if it is known."""
 Rule = Callable[["Operand | None", "list[Operand]"], Cost | None]
 
 
 def listed(factor: float, size: Size) -> Cost:
-    """A call that makes a list: its elements, the call and the list itself."""
+    """A call that creates a list: its elements, the call and the list itself."""
     return add(scaled(size[1], factor), 11), size
 
 
@@ -151,7 +152,7 @@ def flatten(target: Operand | None, args: list[Operand]) -> Cost | None:
 
 
 def squared(factor: float, *, of_argument: bool = False) -> Rule:
-    """Each element with each of the target, or of the argument."""
+    """Each element is compared with each element of the target, or of the argument."""
 
     def rule(target: Operand | None, args: list[Operand]) -> Cost | None:
         operand = args[0] if of_argument else target
@@ -161,16 +162,16 @@ def squared(factor: float, *, of_argument: bool = False) -> Rule:
 
 
 def sets(factor: float) -> Rule:
-    """Each element of one list with each of the other."""
+    """Each element of one list is compared with each element of the other."""
     return lambda _, args: (add(scaled(product_of(args[0].size, args[1].size)[1], factor), 1), None)
 
 
 TRAVERSAL, PATTERN = 0.1, 0.25
-"""Cost of a character of a text, and of a pattern."""
+"""Cost per character of a string, and per character of a pattern."""
 
 
 def call_cost(estimator: Estimator, node: Call, overload: str, target: Operand | None, args: list[Operand]) -> Cost:
-    """Cost of a call by one overload, the arguments' included and the target's not, and the size of its result."""
+    """Cost of a call by one overload, including the arguments but not the target, and the size of its result."""
     inside = 0
     for arg in args:
         inside = add(inside, arg.cost)
@@ -190,7 +191,7 @@ def call_cost(estimator: Estimator, node: Call, overload: str, target: Operand |
 
 
 def _joined(estimator: Estimator, left: Node, right: Node) -> EntrySize | None:
-    """Sizes of the entries of what is one or the other, or one after the other."""
+    """Sizes of the entries of a value that is either of two nodes, or their concatenation."""
     first, second = estimator.entries(left), estimator.entries(right)
     if first is None or second is None:
         return None
@@ -213,17 +214,17 @@ def _equal(target: Operand | None, args: list[Operand]) -> Cost:
 
 
 def _argument(_: Operand | None, args: list[Operand]) -> Cost:
-    """Proportional to the first argument."""
+    """Proportional to the size of the first argument."""
     return scaled(args[0].size[1], TRAVERSAL), None
 
 
 def _whole_target(factor: float) -> Rule:
-    """Proportional to what the method is called on, and the result as large."""
+    """Proportional to the size of the target, which is also the size of the result."""
     return lambda target, _: (scaled(target.size[1], factor), target.size) if target else None
 
 
 def _over_list(target: Operand | None, _: list[Operand]) -> Cost | None:
-    """Each element is looked at; texts are compared."""
+    """Each element is visited; strings are compared."""
     if target is None:
         return None
     element = target.element
@@ -301,7 +302,7 @@ def _join(target: Operand | None, args: list[Operand]) -> Cost | None:
 
 
 def _added(factor: float) -> Rule:
-    """Texts are copied, lists are not."""
+    """Strings are copied, lists are not."""
 
     def rule(_: Operand | None, args: list[Operand]) -> Cost:
         size = sum_of(_known(args[0]), _known(args[1]))
@@ -367,7 +368,7 @@ OVERLOADS: dict[str, Rule] = {
     "list_sets_intersects_list": sets(1),
     "list_sets_equivalent_list": sets(2),
 }
-"""By overload; these come first."""
+"""Costs by overload; these take precedence."""
 
 FUNCTIONS: dict[str, Rule] = {
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _over_list),
@@ -378,7 +379,7 @@ FUNCTIONS: dict[str, Rule] = {
     **dict.fromkeys(("find", "findAll"), _find),
     **dict.fromkeys(("quantity", "isQuantity", "semver", "isSemver"), _argument),
 }
-"""By the name of the function. What is in neither table costs 1."""
+"""Costs by function name. A function in neither table costs 1."""
 
 
 Path = tuple[str, ...]
@@ -394,7 +395,7 @@ class _Local:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A target or argument as the cost of a call depends on it; ``cost`` is that of computing it."""
+    """What the cost of a call needs to know about a target or argument; ``cost`` is the cost of evaluating it."""
 
     node: Node
     path: Path
@@ -404,24 +405,24 @@ class Operand:
 
     @property
     def size(self) -> Size:
-        """The size, (0, unlimited) when nothing is known."""
+        """The size; (0, unlimited) if nothing is known."""
         return self.known_size or size_at(self.path) or SIZE_UNKNOWN
 
     @property
     def element(self) -> tuple[Type, Size] | None:
-        """Type and size of a list's elements."""
+        """Type and size of the elements of a list."""
         if not self.type.params:
             return None
         return self.type.params[0], (size_at((*self.path, "@items")) if self.path else None) or SIZE_UNKNOWN
 
 
 def estimate(root: Node, checked: Checked) -> int:
-    """The highest cost, in Kubernetes' units; UNLIMITED when there is no bound."""
+    """The maximum cost, in Kubernetes' units; UNLIMITED if there is no bound."""
     return Estimator(checked).cost(root)
 
 
 class Estimator:
-    """Walks an expression once. Sizes and places of nodes that are known are kept for those that use them."""
+    """Walks an expression once. Known sizes and device paths of nodes are kept for the nodes that use them."""
 
     def __init__(self, checked: Checked) -> None:
         self.checked = checked
@@ -432,24 +433,24 @@ class Estimator:
         self._costs: dict[Node, int] = {}
 
     def cost(self, node: Node) -> int:
-        """The highest cost of a node."""
+        """The maximum cost of a node."""
         if node not in self._costs:
-            # Macros may use a node twice, at the same cost.
+            # Macro expansion may use a node twice, at the same cost.
             self._costs[node] = _COSTS[type(node)](self, node)
         return self._costs[node]
 
     def operand(self, node: Node, cost: int = 0) -> Operand:
-        """A node as a call's target or argument."""
+        """A node as the target or an argument of a call."""
         return Operand(node, self.path(node), self.checked.types[node], self.size(node), cost)
 
     def path(self, node: Node) -> Path:
-        """Which part of the device a node is, or ()."""
+        """The part of the device that a node denotes, or ()."""
         if isinstance(node, Ident) and self._locals.get(node.name):
             return self._locals[node.name][-1].path
         return self._paths.get(node, ())
 
     def size(self, node: Node) -> Size | None:
-        """What is known of a node's size."""
+        """The size of a node, as far as it is known."""
         known = self._sizes.get(node) or literal_size(node)
         if known is not None:
             return known
@@ -465,7 +466,7 @@ class Estimator:
         return None
 
     def entries(self, node: Node) -> EntrySize | None:
-        """What is known of the sizes of a list's or map's entries."""
+        """The sizes of the entries of a list or map, as far as they are known."""
         if node in self._entries:
             return self._entries[node]
         if isinstance(node, Ident) and self._locals.get(node.name):
@@ -473,7 +474,7 @@ class Estimator:
         return None
 
     def set_entries(self, node: Node, entries: EntrySize | None) -> None:
-        """Remember them."""
+        """Record the sizes of a node's entries."""
         if entries is not None:
             self._entries[node] = entries
 

@@ -11,23 +11,23 @@ from dra_driver.cel.values import DeviceMap, DomainMap, Semver, read_quantity
 from dra_driver.quantity import Quantity, stored
 
 Value = bool | int | str | Semver
-"""What an attribute can be."""
+"""The types of attribute values."""
 
 
 class PublishedAttribute(Protocol):
-    """An attribute in a slice, such as ``kube.types.DeviceAttribute``; lists are not values that selectors know."""
+    """An attribute in a slice, such as ``kube.types.DeviceAttribute``; selectors do not support list values."""
 
     @property
     def int_(self) -> int | None:
-        """A number."""
+        """An integer."""
 
     @property
     def bool_(self) -> bool | None:
-        """A truth value."""
+        """A boolean."""
 
     @property
     def string(self) -> str | None:
-        """A text."""
+        """A string."""
 
     @property
     def version(self) -> str | None:
@@ -39,7 +39,7 @@ class PublishedCapacity(Protocol):
 
     @property
     def value(self) -> str | int | float:
-        """A quantity; files may have it as a number."""
+        """A quantity; may be a number in files."""
 
 
 class PublishedDevice(Protocol):
@@ -47,18 +47,18 @@ class PublishedDevice(Protocol):
 
     @property
     def attributes(self) -> Mapping[str, PublishedAttribute]:
-        """By name."""
+        """Attributes by name."""
 
     @property
     def capacity(self) -> Mapping[str, PublishedCapacity]:
-        """By name."""
+        """Capacities by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CelDevice:
-    """The variable ``device``. Build it once per device, not once per expression; the maps must not be changed.
+    """The variable ``device``. Build it once per device, not once per expression; the maps must not be modified.
 
-    ``attributes`` and ``capacity`` are domain -> name -> value; names without a domain are under the driver's.
+    ``attributes`` and ``capacity`` map domain -> name -> value; names without a domain belong to the driver's domain.
     """
 
     driver: str
@@ -67,7 +67,7 @@ class CelDevice:
     allow_multiple_allocations: bool | None = None
 
     def __post_init__(self) -> None:
-        """Give the maps the lookup that Kubernetes' have."""
+        """Give the maps the same lookup behaviour as in Kubernetes."""
         for name in ("attributes", "capacity"):
             given = getattr(self, name)
             if not isinstance(given, DomainMap):
@@ -75,7 +75,7 @@ class CelDevice:
 
     @classmethod
     def of(cls, driver: str, device: PublishedDevice) -> CelDevice:
-        """The device of a slice; CelError (runtime) for a value that Kubernetes could not give to a selector."""
+        """A device of a slice; raises CelError (runtime) for a value that Kubernetes could not pass to a selector."""
         attributes: dict[str, dict[str, Value]] = {}
         for name, attribute in device.attributes.items():
             domain, identifier = _split(name, driver)
@@ -106,7 +106,7 @@ FIELDS: dict[str, Callable[[CelDevice], Any]] = {
     "capacity": lambda device: device.capacity,
     "allowMultipleAllocations": lambda device: bool(device.allow_multiple_allocations),
 }
-"""Field of ``device`` -> what it is."""
+"""Fields of ``device`` and their types."""
 
 
 def _split(name: str, driver: str) -> tuple[str, str]:
@@ -119,7 +119,7 @@ def _value(name: str, attribute: PublishedAttribute) -> Value:
         if value is not None:
             return value
     if attribute.version is None:
-        # A list, for one: those need a feature that is off by default.
+        # For example a list: list attributes need a feature that is off by default.
         raise CelError("runtime", f"attribute {name}: unsupported attribute value")
     try:
         return Semver.parse(attribute.version)

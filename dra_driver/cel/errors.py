@@ -1,4 +1,4 @@
-"""How an expression fails."""
+"""The ways in which an expression can fail."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Kind = Literal["compile", "runtime"]
 
 
 class Position(NamedTuple):
-    """Where in the expression; both count from 1, columns in characters."""
+    """A position in the expression; both count from 1, columns in characters."""
 
     line: int
     column: int
 
 
 class CelError(DriverError):
-    """An expression that Kubernetes refuses (``compile``), or whose evaluation on one device fails (``runtime``).
+    """An expression that Kubernetes refuses (``compile``), or whose evaluation fails on a device (``runtime``).
 
-    ``message`` is the reason alone, ``position`` where the compiler saw it (None at run time).
+    ``message`` is the bare reason; ``position`` is where the compiler found the error (None at run time).
     """
 
     def __init__(self, kind: Kind, message: str, position: Position | None = None) -> None:
@@ -34,8 +34,8 @@ class EvaluationError(Exception):
 
 
 class InternalError(Exception):
-    """Kubernetes' evaluation itself breaks down, and fails as a whole: nothing absorbs it."""
+    """Kubernetes' evaluator itself fails: the whole evaluation ends with this error, and nothing absorbs it."""
 
 
 class UnsupportedError(CelError):
-    """Kubernetes accepts this, but the simulator cannot tell what it would do; the message names the construct."""
+    """Kubernetes accepts the expression, but its result cannot be simulated; the message names the construct."""

@@ -1,4 +1,4 @@
-"""The macros: calls that the parser replaces by loops and bindings before anything is checked."""
+"""The macros: calls that the parser replaces by loops and bindings before type checking."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SORT_INPUT = "@__sortBy_input__"
 
 
 def expand(call: Call) -> Node:
-    """The call, or what it stands for when it is a macro; CelError when a macro is not used as it must be."""
+    """The call, or its expansion if it is a macro; raises CelError if a macro is used incorrectly."""
     expander = MACROS.get((call.function, len(call.args), call.target is not None))
     if expander is None:
         return call
     expanded = expander(call)
     if expanded is None:
         return call
-    # The nodes that an expansion adds are not nested more deeply than what was written, seen from outside.
+    # Nodes added by the expansion do not count towards the nesting depth of what was written.
     expanded.depth, expanded.chain = call.depth, call.chain
     return expanded
 
@@ -63,7 +63,7 @@ def _fold(call: Call, variables: tuple[Node, ...], initial: Node, condition: Nod
     names = [_variable(node) for node in variables]
     if len(set(names)) != len(names):
         raise CelError("compile", f"duplicate variable name: {names[0]}", variables[1].position)
-    assert call.target is not None  # noqa: S101 # every macro that folds is a method: see the table
+    assert call.target is not None  # noqa: S101 # every folding macro is a method: see the table
     return Fold(
         position=call.position,
         range=call.target,
@@ -227,4 +227,4 @@ MACROS: dict[tuple[str, int, bool], Callable[[Call], Node | None]] = {
     ("optFlatMap", 2, True): _opt_flat_map,
     ("sortBy", 2, True): _sort_by,
 }
-"""(name, number of arguments, is a method): what expands it."""
+"""Expanders by (name, number of arguments, is a method)."""

@@ -1,4 +1,4 @@
-"""Arithmetic, order, lookup and presence, by the types that values have at run time."""
+"""Arithmetic, ordering, lookup and presence, by the run-time types of values."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from dra_driver.quantity import Quantity
 Binary = Callable[[Any, Any], Any]
 
 PICKY = frozenset({Quantity, Semver})
-"""Kubernetes' own types: on the left of ``==`` they fail with a value of another type instead of being unequal."""
+"""Kubernetes' own types: on the left of ``==``, a right operand of another type is an error instead of unequal."""
 
 
 UNHASHABLE = "internal error: runtime error: hash of unhashable type cel.Semver"
-"""What Kubernetes' programs say of a version that is looked up by hash."""
+"""Kubernetes' error for a version that is looked up by hash."""
 
 
 def _int(value: int) -> int:
@@ -52,7 +52,7 @@ def _uint(value: int) -> Uint:
 def _quotient(left: int, right: int) -> int:
     if right == 0:
         raise EvaluationError("division by zero")
-    # Towards zero, unlike Python's.
+    # Division truncates towards zero, unlike Python's.
     return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
 
 
@@ -86,14 +86,14 @@ ARITHMETIC: dict[str, dict[type, Binary]] = {
     "_/_": {int: lambda a, b: _int(_quotient(a, b)), Uint: lambda a, b: _uint(_quotient(a, b)), float: _divide_doubles},
     "_%_": {int: _remainder, Uint: lambda a, b: _uint(_remainder(a, b))},
 }
-"""Operator -> type of both operands -> what it does."""
+"""Operator -> type of both operands -> implementation."""
 
 ORDER: dict[str, Binary] = {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}
 ORDERED = frozenset({bool, str, bytes})
 
 
 def arithmetic(name: str) -> Binary:
-    """The operator as a function of two values of any type."""
+    """The operator as a function of two values of any types."""
     by_type = ARITHMETIC[name]
 
     def run(left: Any, right: Any) -> Any:
@@ -106,7 +106,7 @@ def arithmetic(name: str) -> Binary:
 
 
 def order(name: str) -> Binary:
-    """The comparison as a function of two values of any type; numbers compare by value."""
+    """The comparison as a function of two values of any types; numbers compare by value."""
     compare = ORDER[name]
 
     def run(left: Any, right: Any) -> Any:
@@ -114,7 +114,7 @@ def order(name: str) -> Binary:
         if kind in NUMBERS and other in NUMBERS:
             if left != left or right != right:  # NaN
                 raise EvaluationError("NaN values cannot be ordered")
-            # With a double, a whole number is made one too, which may round it.
+            # Compared with a double, an integer is converted to one, which may round it.
             return compare(left, right) if kind is other else compare(*paired(left, right))
         if kind is other and kind in ORDERED:
             return compare(left, right)
@@ -124,7 +124,7 @@ def order(name: str) -> Binary:
 
 
 def equals(left: Any, right: Any) -> bool:
-    """``left == right`` as the operator."""
+    """The operator ``left == right``."""
     if (
         type(left) in PICKY
         and right is not None
@@ -135,7 +135,7 @@ def equals(left: Any, right: Any) -> bool:
 
 
 def differs(left: Any, right: Any) -> bool:
-    """``left != right`` as the operator; where ``==`` fails, this is true."""
+    """The operator ``left != right``; true where ``==`` fails."""
     return not equal(left, right)
 
 
@@ -165,7 +165,7 @@ def contains(item: Any, container: Any) -> bool:
 
 
 def has_key(container: dict[Any, Any], key: Any) -> bool:
-    """Whether a map has a key; a value that cannot be a key is in none, except that a version is an error."""
+    """Whether a map has a key; False for a value that cannot be a key, except that a version is an error."""
     if type(key) is Semver:
         raise InternalError(UNHASHABLE)
     try:
@@ -214,7 +214,7 @@ def optional_index(container: Any, key: Any) -> Optional:
 
 
 def present(container: Any, key: Any) -> bool:
-    """``has(container.key)``; every domain of the device counts as present, since all of them can be read."""
+    """``has(container.key)``; every domain of the device counts as present, because any domain can be read."""
     kind = type(container)
     if kind is DomainMap:
         return True
@@ -226,5 +226,5 @@ def present(container: Any, key: Any) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """A value in an error's text."""
+    """A value as it appears in an error message."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""How a function is declared, and how run-time values are matched with what it takes."""
+"""How functions are declared, and how run-time values are matched with declared types."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One signature of a function. For a method the first of ``args`` is what it is called on.
+    """One signature of a function. For a method, the first of ``args`` is the target.
 
-    ``run`` takes the arguments; it raises EvaluationError, or ValueError with a text that becomes one.
+    ``run`` takes the arguments; it raises EvaluationError, or ValueError, whose text becomes one.
     """
 
     id: str
@@ -28,21 +28,21 @@ class Overload:
 
 
 Functions = Mapping[str, tuple[Overload, ...]]
-"""Name -> overloads."""
+"""Overloads by function name."""
 
 
 def function(id_: str, args: tuple[Type, ...], result: Type, run: Run) -> Overload:
-    """A row of a table of functions: called as ``name(args)``."""
+    """An entry of a function table: called as ``name(args)``."""
     return Overload(id_, args, result, run)
 
 
 def method(id_: str, args: tuple[Type, ...], result: Type, run: Run) -> Overload:
-    """A row of a table of functions: called as ``args[0].name(args[1:])``."""
+    """An entry of a function table: called as ``args[0].name(args[1:])``."""
     return Overload(id_, args, result, run, method=True)
 
 
 def merge(*tables: Functions) -> dict[str, tuple[Overload, ...]]:
-    """One table of all; a name that several tables have gets the overloads of all of them."""
+    """Merge tables; a name that is in several tables gets the overloads of all of them."""
     merged: dict[str, tuple[Overload, ...]] = {}
     for table in tables:
         for name, overloads in table.items():
@@ -51,7 +51,7 @@ def merge(*tables: Functions) -> dict[str, tuple[Overload, ...]]:
 
 
 def accepts(declared: Type, value: Any) -> bool:
-    """Whether a value can be passed for a declared type; of lists and maps the first entry is looked at."""
+    """Whether a value can be passed for a declared type; only the first entry of a list or map is checked."""
     kind = declared.kind
     if kind in {"dyn", "any", "param"}:
         return True
@@ -71,7 +71,7 @@ def is_certain(static: Type) -> bool:
 
 
 def no_overload(name: str, *values: Any) -> EvaluationError:
-    """The error of a call that no overload takes."""
+    """The error for a call that no overload accepts."""
     return EvaluationError(
         f"no such overload: {name}({', '.join(map(type_name, values))})" if name else "no such overload"
     )

@@ -1,8 +1,8 @@
-"""From text to syntax: celpy's grammar, but for the rules in which Kubernetes reads more or less than celpy does.
+"""Parses an expression with celpy's grammar, except for rules in which Kubernetes accepts more or less than celpy.
 
-Lark imports celpy's grammar file and overrides rules of it by name. Only that file is used: importing the package would
-cost 60 ms and change the recursion limit. Neither is there in the node agent's image, so both are loaded when the first
-expression is read.
+Lark imports celpy's grammar file and overrides some of its rules by name. Only that file is used: importing the package
+would cost 60 ms and change the recursion limit. Neither package is installed in the node agent's image, so both are
+loaded when the first expression is parsed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _IMPORTED: Final = (
     "INT_LIT", "UINT_LIT", "FLOAT_LIT", "DIGIT", "HEXDIGIT", "EXPONENT", "STRING_LIT", "MLSTRING_LIT", "BYTES_LIT",
     "BOOL_LIT", "NULL_LIT", "IDENT", "WHITESPACE", "COMMENT",
 )  # fmt: skip
-"""Rules and terminals of celpy; one that is not named here would get a prefix, and the builder would not know it."""
+"""Rules and terminals of celpy; without an entry here a name would get a prefix that the builder does not know."""
 
 _OVERRIDES: Final = r"""
 // A terminal that is made of others holds those of celpy, even overridden ones: it has to be overridden as well.
@@ -76,7 +76,7 @@ mapinit: expr ":" expr -> entry | "?" expr ":" expr -> optional_entry
 
 
 def parse(expression: str, *, before_1_37: bool = False) -> Node:
-    """The expression's syntax with its macros expanded; CelError with the position when it has none."""
+    """The syntax tree of an expression, with macros expanded; raises CelError with the position of a syntax error."""
     if not expression.strip():
         raise CelError("compile", "the expression is empty", Position(1, 1))
     parser = _parser(before_1_37=before_1_37)
@@ -85,7 +85,7 @@ def parse(expression: str, *, before_1_37: bool = False) -> Node:
     from dra_driver.cel.ast_builder import number
 
     try:
-        # Lark's signature is that of a tree; the transformer makes nodes.
+        # Lark's signature says that this returns a tree; the transformer returns nodes.
         node: Any = parser.parse(expression)
     except VisitError as error:
         if isinstance(error.orig_exc, CelError):
@@ -97,30 +97,30 @@ def parse(expression: str, *, before_1_37: bool = False) -> Node:
 
 
 def tokens(expression: str) -> Iterator[Token]:
-    """The tokens of a legal expression, with their places in it."""
+    """The tokens of a valid expression, with their positions."""
     return _lexer().lex(expression)
 
 
 @lru_cache(maxsize=2)
 def _parser(*, before_1_37: bool) -> Lark:
-    """A parser that makes nodes; it does not recurse, however deep the text nests."""
+    """A parser that produces nodes; it is not recursive, however deeply the text nests."""
     require_installed()
     from dra_driver.cel.ast_builder import builder
 
     return _lark(
         parser="lalr",
         cache=_tables_file(),
-        keep_all_tokens=True,  # their places are the places that errors name
+        keep_all_tokens=True,  # error positions come from tokens
         maybe_placeholders=False,
         transformer=builder(before_1_37=before_1_37),
     )
 
 
 def _tables_file() -> str | bool:
-    """The file in the user's own cache in which Lark keeps the parser's tables; False where there is none.
+    """The file in the user's cache directory in which Lark keeps the parser's tables; False if there is none.
 
-    Computing them takes longer than all else that a small simulation does. Lark computes them again when the grammar,
-    its own version or Python's is another, and when the file cannot be read.
+    Computing the tables takes longer than everything else in a small simulation. Lark recomputes them when the grammar,
+    its own version or Python's version changes, and when the file cannot be read.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dra-driver"
@@ -128,7 +128,7 @@ def _tables_file() -> str | bool:
         status = folder.stat()
     except (OSError, RuntimeError):
         return False
-    # What is in it is run as code, so nobody else may have put it there.
+    # Its content is unpickled, which can run code, so nobody else may be able to write it.
     own = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return str(folder / "cel-parser") if own and os.access(folder, os.W_OK) else False
 
@@ -139,9 +139,9 @@ def _lexer() -> Lark:
 
 
 def require_installed() -> None:
-    """DriverError in an installation without the packages that CEL needs, such as the node agent's image."""
+    """Raise DriverError in an installation without the packages that CEL needs, such as the node agent's image."""
     try:
-        import lark  # noqa: F401 # to have it or not
+        import lark  # noqa: F401 # only to see whether it is installed
     except ModuleNotFoundError as error:
         raise _not_installed(error.name) from error
     _celpy_folders()
@@ -155,7 +155,7 @@ def _not_installed(package: str | None) -> DriverError:
 
 
 def _celpy_folders() -> list[str]:
-    """Where celpy's grammar is."""
+    """The directories that hold celpy's grammar."""
     found = importlib.util.find_spec("celpy")
     if found is None or not found.submodule_search_locations:
         raise _not_installed("cel-python")

@@ -1,4 +1,4 @@
-"""A selector cut into the parts that all have to be true, and what each part reads of a device."""
+"""Splits a selector into the conjuncts that all have to be true, and finds what each of them reads of a device."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _QUALIFIED = frozenset({"attributes", "capacity"})
 
 
 MAX_LEVELS = 8
-"""Brackets in brackets that are opened; nobody reads more."""
+"""Maximum depth of nested brackets that are opened; more would not be readable anyway."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reference:
-    """Something that an expression reads of a device. ``domain`` and ``name`` are "" for fields without them."""
+    """A field of a device that an expression reads. ``domain`` and ``name`` are "" for fields without them."""
 
     field: str
     domain: str = ""
@@ -35,7 +35,7 @@ class Reference:
 
     @property
     def text(self) -> str:
-        """As it is written in CEL."""
+        """The reference as written in CEL."""
         if not self.domain:
             return f"device.{self.field}"
         part = f".{self.name}" if self.name.isidentifier() else f'["{self.name}"]'
@@ -44,9 +44,9 @@ class Reference:
 
 @lru_cache(maxsize=1024)
 def clauses(expression: str) -> tuple[str, ...]:
-    """The operands of the expression's outermost ``&&``, brackets around them opened; itself where there are none.
+    """The operands of the expression's outermost ``&&``, with enclosing brackets removed; else the expression itself.
 
-    What cannot be read is one clause, and so is what is in more than ``MAX_LEVELS`` brackets of such operands.
+    An expression that cannot be parsed is one clause, and so are operands nested in more than ``MAX_LEVELS`` brackets.
     """
     return _clauses(expression, MAX_LEVELS)
 
@@ -68,7 +68,7 @@ def _clauses(expression: str, levels: int) -> tuple[str, ...]:
 
 
 def _parts(expression: str, tokens: Sequence[Token]) -> list[str]:
-    """The text between the ``&&`` that are in no brackets."""
+    """The text between those ``&&`` that are outside all brackets."""
     parts, depth, start = [], 0, 0
     for token in tokens:
         text = str(token)
@@ -85,9 +85,9 @@ def _place(token: Token) -> int:
 
 @lru_cache(maxsize=1024)
 def references(expression: str) -> tuple[Reference, ...]:
-    """What the expression reads of a device by fixed names, in the order of the text, each once.
+    """The device fields that an expression reads by constant names, in the order of the text, each once.
 
-    Nothing when it is illegal or nested too deeply.
+    Empty if the expression is invalid or nested too deeply.
     """
     try:
         return tuple(dict.fromkeys(_references(parse(expression), {})))
@@ -116,7 +116,7 @@ def _reference(path: tuple[str, ...] | None) -> Reference | None:
 
 
 def _path(node: Node, bound: Mapping[str, Node | None]) -> tuple[str, ...] | None:
-    """The names from ``device`` down to what the node reads; None when it is something else."""
+    """The names from ``device`` down to the field that the node reads; None if it reads no field."""
     if isinstance(node, Ident):
         if node.name not in bound:
             return (node.name,)

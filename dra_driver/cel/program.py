@@ -1,4 +1,4 @@
-"""Compiling a selector and asking it about devices."""
+"""Compiling a selector and evaluating it on devices."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from dra_driver.cel.types import ANY, BOOL, text_of
 from dra_driver.cel.values import type_name
 
 MAX_BYTES = 10 << 10
-"""Length of a selector (limit of the API)."""
+"""Maximum length of a selector (limit of the API)."""
 MAX_COST = 1_000_000
-"""Estimated cost of a selector (limit of the API)."""
+"""Maximum estimated cost of a selector (limit of the API)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A compiled selector; it can be used from several threads at once.
+    """A compiled selector; safe to use from several threads.
 
-    ``cost`` is the highest cost that Kubernetes estimates for it.
+    ``cost`` is the maximum cost that Kubernetes estimates for it.
     """
 
     expression: str
@@ -37,14 +37,14 @@ class Program:
     _width: int
 
     def matches(self, device: CelDevice) -> bool:
-        """Whether the selector takes the device; CelError (runtime) when Kubernetes fails on it."""
+        """Whether the selector matches the device; raises CelError (runtime) if Kubernetes' evaluation would fail."""
         value = self.evaluate(device)
         if value is True or value is False:
             return value
         raise CelError("runtime", f"CEL result of type {type_name(value)} could not be converted to bool")
 
     def evaluate(self, device: CelDevice) -> object:
-        """The value that the expression has for the device; CelError (runtime) when it has none."""
+        """The value of the expression for the device; raises CelError (runtime) if evaluation fails."""
         frame = [device, *(None,) * (self._width - 1)] if self._width > 1 else [device]
         try:
             return self._code(frame)
@@ -56,9 +56,9 @@ class Program:
 
 @lru_cache(maxsize=1024)
 def compile(expression: str, release: KubernetesRelease = NEWEST) -> Program:  # noqa: A001 # the usual word
-    """Compile a selector as the API server would when a claim or class with it is created.
+    """Compile a selector as the API server does when a claim or class that contains it is created.
 
-    CelError (compile) says why it would be refused; ``position`` is where, when one place is to blame.
+    Raises CelError (compile) with the reason why it would be refused; ``position`` is set if the error has one.
     """
     if len(expression.encode(errors="surrogatepass")) > MAX_BYTES:
         raise CelError("compile", f"the expression is longer than {MAX_BYTES} bytes")
@@ -81,9 +81,9 @@ def compile(expression: str, release: KubernetesRelease = NEWEST) -> Program:  #
 
 
 def compile_for(release: str) -> Callable[[str], Program]:
-    """``compile`` as this release has it.
+    """``compile`` for the given release.
 
-    DriverError for a release that is not known, and where the packages are missing that read expressions.
+    Raises DriverError for an unknown release, and if the packages that parse expressions are not installed.
     """
     known = release_of(release)
     require_installed()

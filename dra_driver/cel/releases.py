@@ -1,4 +1,4 @@
-"""Releases of Kubernetes whose behaviour is known here."""
+"""The Kubernetes releases whose behaviour is simulated."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dra_driver.util.errors import DriverError
 
 Kubernetes = Literal["1.36", "1.37"]
 RELEASES: Final[tuple[Kubernetes, ...]] = get_args(Kubernetes)
-"""Oldest first. The last is meant where nothing says otherwise."""
+"""Oldest first. The last is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesRelease:
-    """Whose behaviour is meant.
+    """The release whose behaviour is simulated.
 
-    1.36 has no fields in back quotes, takes ``.x`` for a variable of a macro, lets ``lists.range()`` take negative
-    numbers, and finds an empty text anywhere. Its ``add()`` changes quantities of more than 18 digits: that is refused.
+    1.36 has no fields in backquotes, resolves ``.x`` to a macro's variable, accepts negative numbers in
+    ``lists.range()``, and finds an empty string anywhere. Its ``add()`` modifies quantities of more than 18 digits in
+    place: that is reported as unsupported.
     """
 
     kubernetes: Kubernetes = "1.37"
@@ -27,7 +28,7 @@ NEWEST: Final = KubernetesRelease(RELEASES[-1])
 
 
 def nearest(release: str) -> str:
-    """The known release that is nearest to a server's, such as ``1.35``; the newest for a text that is no release."""
+    """The known release nearest to a server's release, such as ``1.35``; the newest for a text that is no release."""
     wanted = _numbers(release)
     if not wanted:
         return RELEASES[-1]
@@ -36,7 +37,7 @@ def nearest(release: str) -> str:
 
 
 def release_of(release: str) -> KubernetesRelease:
-    """The release of this name; DriverError for another one."""
+    """The release of this name; raises DriverError for an unknown one."""
     for known in RELEASES:
         if known == release:
             return KubernetesRelease(known)

@@ -1,4 +1,4 @@
-"""The parsed form of an expression: the node kinds of CEL, macros already expanded."""
+"""The syntax tree of an expression: CEL's node kinds, with macros already expanded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dra_driver.cel.errors import Position
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Node:
-    """An expression. Nodes are compared by identity: the checker and the estimator keep what they learn by node.
+    """An expression. Nodes are compared by identity: the checker and the estimator store their results by node.
 
-    ``depth`` is how many brackets of any kind are open at the deepest place inside, ``chain`` how many operators and
-    selections follow each other from the left, and ``bracketed`` whether the whole is in parentheses.
+    ``depth`` is the maximum nesting depth of brackets of any kind inside, ``chain`` the number of operators and
+    selections that follow each other from the left, and ``bracketed`` whether the whole is in parentheses.
     """
 
     position: Position
@@ -24,7 +24,7 @@ class Node:
 
 @dataclass(eq=False, slots=True)
 class Literal(Node):
-    """A constant: bool, int, Uint, float, str, bytes or None. ``signs`` is 1 behind one minus sign, 2 behind two."""
+    """A constant: bool, int, Uint, float, str, bytes or None. ``signs`` counts the minus signs in front (0 to 2)."""
 
     value: Any
     signs: int = 0
@@ -49,7 +49,7 @@ class Select(Node):
 
 @dataclass(eq=False, slots=True)
 class Call(Node):
-    """A function, an operator (named like ``_+_``) or a method when there is a target."""
+    """A function, an operator (named like ``_+_``), or a method if there is a target."""
 
     function: str
     target: Node | None
@@ -58,7 +58,7 @@ class Call(Node):
 
 @dataclass(eq=False, slots=True)
 class ListLiteral(Node):
-    """``[a, ?b]``; ``optional`` has the places of elements with a question mark."""
+    """``[a, ?b]``; ``optional`` holds the indexes of elements with a question mark."""
 
     elements: tuple[Node, ...]
     optional: frozenset[int] = frozenset()
@@ -73,7 +73,7 @@ class MapLiteral(Node):
 
 @dataclass(eq=False, slots=True)
 class Struct(Node):
-    """``Name{field: value}``. No type that selectors know can be made this way, so it always ends in an error."""
+    """``Name{field: value}``. No type available to selectors can be constructed this way, so it is always an error."""
 
     name: str
     values: tuple[Node, ...] = field(default=())
@@ -81,9 +81,9 @@ class Struct(Node):
 
 @dataclass(eq=False, slots=True)
 class Fold(Node):
-    """What every macro over lists and maps becomes: a loop with one accumulator.
+    """A loop with one accumulator: the expansion of every macro over lists and maps.
 
-    For each element, while ``condition`` holds: accumulator = step. The value is ``result``. With ``variable2`` the
+    For each element, while ``condition`` holds: accumulator = step. The value is ``result``. With ``variable2``, the
     first variable is the index or key and the second the value.
     """
 
@@ -107,11 +107,11 @@ class Bind(Node):
 
 
 ACCUMULATOR = "@result"
-"""The accumulator of the macros; no identifier in an expression can have this name."""
+"""The accumulator's name in macros; no identifier in an expression can have this name."""
 
 
 def qualified_name(node: Node) -> str | None:
-    """``a.b.c`` as a name, or None for what is not one."""
+    """``a.b.c`` as a dotted name; None for anything else."""
     fields: list[str] = []
     while isinstance(node, Select):
         if node.test:

@@ -1,4 +1,4 @@
-"""Static types and when one fits another, by the rules of CEL's checker."""
+"""Static types and assignability, by the rules of CEL's checker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """``kind`` is the name without parameters, or ``param`` for a type variable whose ``name`` tells it apart."""
+    """``kind`` is the name without parameters, or ``param`` for a type variable, which ``name`` identifies."""
 
     kind: str
     params: tuple[Type, ...] = ()
@@ -26,7 +26,7 @@ TIMESTAMP, DURATION = Type("google.protobuf.Timestamp"), Type("google.protobuf.D
 DEVICE, QUANTITY, SEMVER = (Type(f"kubernetes.{name}") for name in ("DRADevice", "Quantity", "Semver"))
 _OBJECTS = (TIMESTAMP, DURATION, DEVICE, QUANTITY, SEMVER)
 NULLABLE = frozenset({"any", "optional_type", *(given.kind for given in _OBJECTS)})
-"""Kinds that ``null`` may stand for."""
+"""Kinds to which ``null`` is assignable."""
 
 
 def param(name: str) -> Type:
@@ -50,21 +50,21 @@ def optional_of(value: Type) -> Type:
 
 
 def type_of(described: Type) -> Type:
-    """The type of a type."""
+    """The type of a type value."""
     return Type("type", (described,))
 
 
 Bindings = dict[str, Type]
-"""What the type variables stand for so far."""
+"""Current values of the type variables."""
 
 
 def is_dyn(given: Type) -> bool:
-    """Whether anything is allowed."""
+    """Whether any value is allowed."""
     return given.kind in {"dyn", "any"}
 
 
 def assignable(bindings: Bindings, left: list[Type], right: list[Type]) -> Bindings | None:
-    """The bindings under which each left type fits the right one, or None when there are none."""
+    """The bindings under which each left type is assignable to the right one; None if there are none."""
     if len(left) != len(right):
         return None
     copy = dict(bindings)
@@ -89,7 +89,7 @@ def _fits(bound: Bindings, left: Type, right: Type) -> bool:
 
 
 def _substitutes(bound: Bindings, given: Type, variable: Type) -> tuple[bool, bool]:
-    """Whether the variable may stand for the type, and whether it stood for something already."""
+    """Whether the variable may be bound to the type, and whether it was bound already."""
     if given == variable:
         return True, True
     known = bound.get(variable.name)
@@ -109,7 +109,7 @@ def _substitutes(bound: Bindings, given: Type, variable: Type) -> tuple[bool, bo
 
 
 def most_general(left: Type, right: Type) -> Type:
-    """The one that says less."""
+    """The less specific of two types."""
     return left if _says_less(left, right) else right
 
 
@@ -133,7 +133,7 @@ def _absent(bound: Bindings, variable: Type, within: Type) -> bool:
 
 
 def substitute(bound: Bindings, given: Type, *, free_is_dyn: bool = False) -> Type:
-    """The type with its variables replaced by what they stand for."""
+    """The type with its variables replaced by their bindings."""
     if given.kind == "param":
         known = bound.get(given.name)
         if known is not None:
@@ -147,5 +147,5 @@ def substitute(bound: Bindings, given: Type, *, free_is_dyn: bool = False) -> Ty
 
 
 def text_of(kind: Type) -> str:
-    """A type in an error's text."""
+    """A type as it appears in an error message."""
     return str(kind).replace("null_type", "null")

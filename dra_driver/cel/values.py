@@ -1,7 +1,7 @@
 """Run-time values and their equality.
 
 CEL's bool, int, double, string, bytes, null, list and map are Python's bool, int, float, str, bytes, None, list and
-dict; the others are the classes here. Python takes True for 1 as a key, CEL does not: see ``to_key``.
+dict; the others are the classes here. As dict keys, Python treats True and 1 as equal, CEL does not: see ``to_key``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Uint(int):
 
 
 class Key:
-    """A bool as a key of a map: neither equal to 1 or 0 nor to anything but itself."""
+    """A bool as a map key: equal only to itself, not to 1 or 0."""
 
     __slots__ = ("value",)
 
@@ -41,7 +41,7 @@ KEY_TYPES = (bool, int, Uint, str)
 
 
 def to_key(value: Any) -> Any:
-    """A value as a key to look up with; one that no map can have is equal to none."""
+    """A value as a lookup key; a value that no map can have as a key becomes one that equals nothing."""
     if value is True:
         return _TRUE
     if value is False:
@@ -50,12 +50,12 @@ def to_key(value: Any) -> Any:
 
 
 def from_key(key: Any) -> Any:
-    """The value that a map's key stands for."""
+    """The value that a map key stands for."""
     return key.value if type(key) is Key else key
 
 
 class DeviceMap(dict[str, Any]):
-    """A map of the device: what is not in it cannot be read."""
+    """A map of the device; reading a missing key is an error."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class DeviceMap(dict[str, Any]):
 
 
 class DomainMap(dict[str, DeviceMap]):
-    """``device.attributes`` and ``device.capacity``: every domain can be read, though only some are in it."""
+    """``device.attributes`` and ``device.capacity``: any domain can be read, even one that is not in the map."""
 
     __slots__ = ()
 
@@ -100,7 +100,7 @@ TYPE_NAMES: dict[type, str] = {
     bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes", type(None): "null_type",
     list: "list", dict: "map", DeviceMap: "map", DomainMap: "map", TypeValue: "type", Optional: "optional_type",
 }  # fmt: skip
-"""What ``type()`` calls them; modules that add a class of values add its row."""
+"""The names that ``type()`` returns; modules that define a class of values add it here."""
 
 
 def type_name(value: Any) -> str:
@@ -113,12 +113,12 @@ MAPS = frozenset({dict, DeviceMap, DomainMap})
 
 
 def paired(left: Any, right: Any) -> tuple[Any, Any]:
-    """Two numbers as Kubernetes compares them: next to a double a whole number is made one, which may round it."""
+    """Two numbers as Kubernetes compares them: next to a double, an integer is converted to one, which may round it."""
     return (float(left), float(right)) if float in (type(left), type(right)) else (left, right)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """CEL's ``==``: numbers by value whatever their type, otherwise values of different types differ."""
+    """CEL's ``==``: numbers compare by value whatever their type; other values of different types are unequal."""
     kind, other = type(left), type(right)
     if kind is not other:
         if kind in NUMBERS:
@@ -138,7 +138,7 @@ def _equal_maps(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
 
 
 def read_quantity(reader: Callable[[str], Quantity], text: str) -> Quantity:
-    """A quantity as the reader reads it; ValueError has Kubernetes' words for what is none."""
+    """Parse a quantity with this reader; ValueError has Kubernetes' wording for an invalid one."""
     try:
         return reader(text)
     except LongQuantityError as error:
@@ -157,7 +157,7 @@ _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """A version. ``order`` compares as versions do; what follows ``+`` takes no part in it."""
+    """A semantic version. ``order`` implements its precedence; build metadata after ``+`` does not count."""
 
     major: int
     minor: int
@@ -172,7 +172,7 @@ class Semver:
 
     @classmethod
     def parse(cls, text: str) -> Semver:
-        """Read a version; ValueError says what is wrong."""
+        """Parse a version; raises ValueError with the reason if it is invalid."""
         match = _SYNTAX.fullmatch(text)
         if match is None:
             raise ValueError(_complaint(text))
@@ -186,7 +186,7 @@ class Semver:
 
     @classmethod
     def normalized(cls, text: str) -> Semver:
-        """Read a version that may start with ``v``, be short, or have leading zeros."""
+        """Parse a version that may start with ``v``, omit parts, or have leading zeros."""
         parts = text.removeprefix("v").split(".", 2)
         for place, part in enumerate(parts):
             if len(part) > 1:

@@ -1,4 +1,4 @@
-"""Where the simulator's commands get their cluster from (emulated nodes, files, a live cluster), and their options."""
+"""Cluster input of the simulator's commands (emulated nodes, files, a live cluster), and their common options."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 MAX_OBJECT_BYTES = 4 << 20
-"""An API object has at most 1.5 MiB in etcd."""
+"""Maximum file size; etcd limits an API object to 1.5 MiB."""
 
 
 def read_text(filename: str, most: int = MAX_OBJECT_BYTES) -> str:
-    """The UTF-8 text of a file (``-`` is standard input) of at most so many bytes; UsageError says what is wrong."""
+    """The UTF-8 text of a file (``-`` is standard input) of at most ``most`` bytes; raises UsageError otherwise."""
     try:
         return _content(filename, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -60,24 +60,25 @@ WANTED: Final = (
     ("ResourceClaim", "resourceclaims", DRA_VERSIONS),
     ("ResourceClaimTemplate", "resourceclaimtemplates", DRA_VERSIONS),
 )
-"""Kind, resource, and the API versions that it may be served in."""
+"""Kind, plural name, and the API versions in which it may be served."""
 TAINT_RULES: Final = (
     "DeviceTaintRule",
     "devicetaintrules",
     tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1alpha3")),
 )
-"""Most servers before 1.37 serve none."""
+"""Most servers before 1.37 do not serve them."""
 
 
 @contextmanager
 def asking(kubeconfig: str | None) -> Iterator[Transport]:
-    """The API server of a kubeconfig, for as long as it takes.
+    """Access to the API server of a kubeconfig, for the duration of the block.
 
     Args:
         kubeconfig: file; None is ``$KUBECONFIG`` or ``~/.kube/config``.
 
     Raises:
-        UsageError: it cannot be used, or the server does not answer. Exit status 1 is an answer about devices.
+        UsageError: the kubeconfig cannot be used, or the server does not answer. Exit status 1 is reserved for results
+            about devices.
     """
     from dra_driver.kube.client import Transport
 
@@ -92,10 +93,10 @@ def asking(kubeconfig: str | None) -> Iterator[Transport]:
 
 
 def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
-    """The objects of a cluster, and its release such as ``1.37`` ("" when it does not tell).
+    """The objects of a cluster, and its release such as ``1.37`` ("" if unknown).
 
     Raises:
-        UsageError: see ``asking``. ManifestError: the cluster has something that cannot be read.
+        UsageError: see ``asking``. ManifestError: an object of the cluster cannot be decoded.
     """
     from dra_driver.kube.api import ResourceApi
     from dra_driver.manifests import Manifests, read_stored
@@ -109,7 +110,7 @@ def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
 
 
 def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
-    """None where they are not served; where they may not be listed, a note says so."""
+    """Empty where they are not served; if they may not be listed, a note says so."""
     from dra_driver.kube.errors import ApiError
 
     try:
@@ -128,7 +129,7 @@ def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
 
 
 def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:
-    """The newest version that is served, the kind, and its objects."""
+    """The newest served version, the kind, and its objects."""
     from dra_driver.kube.api import Collection
     from dra_driver.kube.types import Resource
 
@@ -138,18 +139,18 @@ def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, .
 
 
 def released(api: ResourceApi) -> str:
-    """The release of an API server, such as ``1.37``; "" when it does not tell."""
+    """The release of an API server, such as ``1.37``; "" if it cannot be found out."""
     release = api.server_version().release
     return "" if release is None else ".".join(map(str, release))
 
 
 MAX_MANIFEST_BYTES: Final = 256 << 20
-"""Of one file: several times the objects of the largest cluster that Kubernetes is tested for."""
+"""Per file: several times the objects of the largest cluster that Kubernetes is tested for."""
 _NODE: Final = re.compile(r"([^=]{1,80})(?:=([0-9]{1,9}))?", re.ASCII)
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``read_input`` takes beside the files: where the nodes come from, and the release that is meant."""
+    """Add the options that ``read_input`` needs in addition to the files: the source of the nodes, and the release."""
     cluster = add_node_arguments(parser, "cluster (one or more of these)")
     cluster.add_argument(
         "--objects",
@@ -170,7 +171,7 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """What ``emulated_nodes`` takes, and the release that is meant; the group with ``--node``."""
+    """Add the options of ``emulated_nodes`` and the release; returns the group that contains ``--node``."""
     cluster = parser.add_argument_group(title)
     cluster.add_argument(
         "--node",
@@ -202,7 +203,7 @@ def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse.
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """The format of the output."""
+    """Add the option for the output format."""
     parser.add_argument(
         "-o",
         "--output",
@@ -214,20 +215,21 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInput:
-    """A cluster together with what is applied to it."""
+    """A cluster together with the objects that are applied to it."""
 
     manifests: Manifests
     kubernetes: str
-    """The release that is meant."""
+    """The Kubernetes release to simulate."""
     server: str
-    """The release of the live cluster, "" without one."""
+    """The release of the live cluster; "" without one."""
 
 
 def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
-    """Read what ``add_cluster_arguments`` names, and the files to apply.
+    """Read the sources given by the options of ``add_cluster_arguments``, and the files to apply.
 
     Raises:
-        UsageError: the arguments do not fit together, or a file cannot be read. ManifestError: what is in it is wrong.
+        UsageError: the arguments are inconsistent, or a file cannot be read. ManifestError: a file's content is
+            invalid.
     """
     from dra_driver.manifests import Manifests, left_out, read_manifests
     from dra_driver.simulator.allocator.release import release
@@ -268,7 +270,7 @@ def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> Non
 
 
 def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
-    """The emulated nodes, if the cluster has none of their names."""
+    """The emulated nodes; an error if the cluster already has a node of the same name."""
     names = {node.metadata.name for node in cluster.nodes} & {node.metadata.name for node in nodes.nodes}
     if names:
         raise UsageError(
@@ -278,7 +280,7 @@ def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
 
 
 def emulated_nodes(args: argparse.Namespace) -> Manifests:
-    """The nodes of ``--node``; UsageError for those that cannot be emulated."""
+    """The nodes of ``--node``; raises UsageError if they cannot be emulated."""
     from dra_driver.simulator.emulated_nodes import emulated
     from dra_driver.util.errors import DriverError
 

@@ -1,4 +1,4 @@
-"""What the commands share that run until they are ended: options that are environment variables too, and signals."""
+"""Shared by the long-running commands: options that can also be set as environment variables, and signals."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Option = tuple[str, str, str | None, str]
 """Option, environment variable, default, help."""
 
 MIN_RESCAN_SECONDS, MAX_RESCAN_SECONDS = 0.1, 3600.0
-"""Between two looks at the host; a look takes 2 ms of CPU."""
+"""Interval between scans of the host; a scan takes 2 ms of CPU."""
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
-    """Add options, and that of the verbosity."""
+    """Add options, and the one for verbosity."""
     for option, variable, default, text in options:
         suffix = f" [${variable}]" if default in (None, "") else f" (default: {default}) [${variable}]"
         parser.add_argument(option, help=text + suffix)
@@ -37,16 +37,16 @@ def read_options(
     given: Mapping[str, Any],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Options by name (``node_name``): command line over environment over default.
+    """Options by name (``node_name``): the command line wins over the environment, which wins over the default.
 
     Args:
-        options: all of them.
-        choices: legal values, for those that have a list of them.
-        given: by name; None for those that the command line does not have.
-        environment: variables.
+        options: all options.
+        choices: valid values of options that are restricted to a set.
+        given: values from the command line, by name; None for options that were not given.
+        environment: environment variables.
 
     Raises:
-        UsageError: a value that is not legal.
+        UsageError: an invalid value.
     """
     values: dict[str, Any] = {}
     for option, variable, default, _ in options:
@@ -60,7 +60,7 @@ def read_options(
 
 
 def check_node_options(values: dict[str, Any]) -> None:
-    """Make numbers of what the agents of a node have in common; UsageError names what cannot be used."""
+    """Convert the numbers among the options that all node agents share; raises UsageError for an invalid one."""
     if not values["node_name"]:
         raise UsageError(
             "no node name is given", remedy="set NODE_NAME from the pod's spec.nodeName, or use --node-name"
@@ -83,7 +83,7 @@ def number(option: str, text: str, least: float, most: float) -> float:
 
 
 def transport(kubeconfig: str) -> Transport:
-    """Access to the API server: by a kubeconfig (UsageError: it cannot be used), or ("") as a pod's service account."""
+    """Access to the API server, with a kubeconfig (UsageError if unusable) or, if "", the pod's service account."""
     from dra_driver.kube.client import Transport
 
     if not kubeconfig:
@@ -96,8 +96,8 @@ def transport(kubeconfig: str) -> Transport:
 
 @contextmanager
 def emulation_root(values: dict[str, Any]) -> Iterator[None]:
-    """Make sure that there is a directory for the emulated host, where one is asked for."""
-    # Only then: a driver of real hardware must start where nothing can be written, and on a full disk.
+    """Provide a directory for the emulated host, if emulation is requested."""
+    # Only then: a driver of real hardware must start even where nothing is writable and when the disk is full.
     if not values["emulate"] or values["emulation_root"]:
         yield
         return
@@ -107,20 +107,20 @@ def emulation_root(values: dict[str, Any]) -> Iterator[None]:
 
 
 class Runnable(Protocol):
-    """What runs until it is stopped."""
+    """A service that runs until it is stopped."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
 
     def stop(self) -> None:
-        """End; also after half a start."""
+        """Stop; also after an incomplete start."""
 
 
 class Stop:
-    """Whether the program is to end; may be set by any thread, and by signals.
+    """Whether the program is to end; may be set by any thread and by signal handlers.
 
-    A socket, since Python's own handlers run between two instructions only: a signal that comes just before a thread
-    begins to wait for a lock, an Event or a queue would be handled when that wait is over.
+    Implemented with a socket, because Python runs signal handlers only between two bytecode instructions: a signal that
+    arrives just before a thread blocks on a lock, an Event or a queue would be handled only after that wait.
     """
 
     def __init__(self) -> None:
@@ -128,17 +128,17 @@ class Stop:
         self._teller.setblocking(False)
 
     def set(self) -> None:
-        """End."""
-        with suppress(OSError):  # told more than often enough, or nobody waits any more
+        """Request the end of the program."""
+        with suppress(OSError):  # already signalled often enough, or no longer awaited
             self._teller.send(b"\0")
 
     def wait(self) -> None:
-        """Return once it is set."""
+        """Block until it is set."""
         self._told.recv(1)
 
     @contextmanager
     def set_by_signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT set it within the block; what they did before is put back."""
+        """Set it on SIGTERM and SIGINT within the block; the previous handlers are restored afterwards."""
         with self._told, self._teller, ExitStack() as before:
             for number_ in (signal.SIGTERM, signal.SIGINT):
                 before.callback(signal.signal, number_, signal.signal(number_, lambda _number, _frame: None))
@@ -149,17 +149,17 @@ class Stop:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Stop]:
-    """What SIGTERM and SIGINT set within the block."""
+    """A Stop that SIGTERM and SIGINT set within the block."""
     stop = Stop()
     with stop.set_by_signals():
         yield stop
 
 
 def run_until(stop: Stop, running: Runnable) -> None:
-    """Start it, and stop it when it is told to end."""
+    """Start the service, and stop it once ``stop`` is set."""
     try:
         running.start()
         stop.wait()
     finally:
-        # Also after half a start: a socket without a process behind it would keep kubelet busy.
+        # Also after an incomplete start: kubelet would keep trying to connect to a socket without a process behind it.
         running.stop()

@@ -1,4 +1,4 @@
-"""``dra-driver device-plugin``: the node's part of the pair for clusters without DRA."""
+"""``dra-driver device-plugin``: the node component for clusters without DRA; the other part is the extender."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dra_driver.legacy.device_plugin.agent import DevicePluginSettings
 
 OPTIONS: tuple[daemon.Option, ...] = (
-    # Those of `kubelet-plugin` are called as there.
+    # Options that `kubelet-plugin` has too have the same names.
     ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
     ("--host-root", "HOST_ROOT", "/", "directory with the host's /sys, /proc, /dev and /opt"),
     (
@@ -86,7 +86,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until SIGTERM or SIGINT (status 0), or until something fatal happens (status 1)."""
+    """Run until SIGTERM or SIGINT (status 0), or until a fatal error (status 1)."""
     from dra_driver.util.logs import configure
 
     values = effective(vars(args), os.environ)
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Options by name: command line over environment over default; UsageError names what cannot be used."""
+    """Options by name: command line over environment over default; raises UsageError for an invalid value."""
     values = daemon.read_options(OPTIONS, CHOICES, given, environment)
     if values["device_numbering"] == "renumber" and values["visible_cores_variable"] == "AWS_NEURON_VISIBLE_DEVICES":
         raise UsageError(
@@ -108,7 +108,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 
 
 def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
-    """The plugin's settings; writes the emulated host when one is asked for."""
+    """The plugin's settings; writes the emulated host if one is requested."""
     from dra_driver.cli.kubelet_plugin import emulate
     from dra_driver.legacy.device_plugin.agent import DevicePluginSettings
     from dra_driver.legacy.device_plugin.devices import AnswerSettings

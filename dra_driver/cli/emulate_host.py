@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dra_driver.topology.instance_types import InstanceType
 
 MAX_LIST_LENGTH = 256
-"""Characters of an option's value; far more than any host needs."""
+"""Maximum length of an option's value; far more than any host needs."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 
@@ -79,7 +79,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the host, and say what is there and what to try next."""
+    """Write the host, and print what was written and what to try next."""
     from dra_driver.emulation.writer import write_host
     from dra_driver.host.discover import discover
     from dra_driver.topology.instance_types import resolve_emulation
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def options(args: argparse.Namespace) -> EmulationOptions:
-    """The emulation that the arguments ask for; UsageError names the one that cannot be read."""
+    """The emulation options that the arguments select; raises UsageError for an invalid one."""
     from dra_driver.emulation.writer import EmulationOptions
     from dra_driver.topology.ultraserver import parse_modes
 
@@ -121,7 +121,7 @@ def options(args: argparse.Namespace) -> EmulationOptions:
 
 
 def _placed(kind: InstanceType, args: argparse.Namespace, chosen: EmulationOptions) -> EmulationOptions:
-    """The options of the place that ``--ultraservers`` and ``--node-number`` name, if they do."""
+    """The options with the UltraServer position given by ``--ultraservers`` and ``--node-number``, if they are used."""
     from dra_driver.emulation.ultraservers import Servers
 
     if args.ultraservers is None and args.node_number is None:

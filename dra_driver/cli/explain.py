@@ -1,4 +1,4 @@
-"""``dra-driver explain``: whether pods' claims fit, and if not, what is in the way, in sentences."""
+"""``dra-driver explain``: whether the claims of pods fit and, if not, which obstacles there are, in sentences."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the explanations; 0 when everything fits."""
+    """Print the explanations; returns 0 if everything fits."""
     from dra_driver.manifests import ManifestError
     from dra_driver.simulator.explain import explanations
 
@@ -92,7 +92,7 @@ def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
 
 
 def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:
-    """The one pod or claim that is named, and the files; what exists as a file is one."""
+    """The single pod or claim to explain, if one is named, and the files; an argument that exists as a file is one."""
     from dra_driver.simulator.explain import Target
 
     targets, files = [], []

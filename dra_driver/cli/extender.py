@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Options by name: command line over environment over default; UsageError names what cannot be used."""
+    """Options by name: command line over environment over default; raises UsageError for an invalid value."""
     values = daemon.read_options(OPTIONS, CHOICES, given, environment)
     values["port"] = int(daemon.number("--port", values["port"], 0, 65535))
     values["metrics_port"] = int(daemon.number("--metrics-port", values["metrics_port"], -65535, 65535))
@@ -116,7 +116,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 
 
 def settings(values: Mapping[str, Any]) -> Settings:
-    """The extender's settings; UsageError for files that do not go together."""
+    """The extender's settings; raises UsageError for inconsistent files."""
     from dra_driver.legacy.extender.service import Settings
 
     return Settings(

@@ -1,4 +1,4 @@
-"""``dra-driver fragmentation``: pods that come and go over a cluster, under one or several policies."""
+"""``dra-driver fragmentation``: pods that arrive and leave over time, under one or several policies."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ POLICY_NAMES = (
     "lowest-id-fitting",
     "broken-sets-first-fitting",
 )
-"""Those of ``simulator.fragmentation``, which would cost ``--help`` a tenth of a second."""
+"""Names of the policies, repeated from ``simulator.fragmentation``, whose import would slow ``--help`` by 0.1 s."""
 MAX_SEEDS = 100
 MAX_SEED = 2**53
-"""Programs that read JSON take larger numbers for others."""
+"""JSON readers that use doubles would round larger numbers."""
 
 _SEEDS = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?", re.ASCII)
 
@@ -57,7 +57,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def add_stream_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, hidden: bool = False) -> None:
-    """Which streams of pods are simulated, and in which order devices are tried for them."""
+    """Add the options for the simulated pod streams and for the order in which devices are tried."""
     seed = "seed of the stream, or several, such as 1-8 (default: 1)"
     policy = f"order of devices and nodes (repeatable): {', '.join(POLICY_NAMES)}, all (default: {POLICY_NAMES[0]})"
     parser.add_argument("--seed", metavar="N", help=argparse.SUPPRESS if hidden else seed)
@@ -65,7 +65,7 @@ def add_stream_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGro
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what became of the pods, as text, JSON, YAML or SVG; UsageError for arguments that cannot be used."""
+    """Print the results as text, JSON, YAML or SVG; raises UsageError for invalid arguments."""
     seeds, policies = parse_seeds(args.seed or "1"), parse_policies(args.policy)
     try:
         found = report(args, seeds, policies)
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[str]) -> Report:
-    """Run the workload of a file for each policy and seed; DriverError for what cannot be simulated."""
+    """Simulate the workload of a file for each policy and seed; raises DriverError if it cannot be simulated."""
     from dra_driver.cel import RELEASES
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, emulated_nodes, read_text
     from dra_driver.cli.progress import Progress
@@ -113,12 +113,12 @@ def _nodes_of_file(args: argparse.Namespace, stream: Workload) -> Manifests:
 
 
 def _share_of(place: int, jobs: int, progress: Callable[[int, int], None]) -> Callable[[float], None]:
-    """Tells the progress of one job as that of all of them, in per mille."""
+    """Converts the progress of one job to the overall progress, in per mille."""
     return lambda share: progress(int(1000 * (place + share)), 1000 * jobs)
 
 
 def print_report(found: Report, output: str) -> None:
-    """Print it in the form that ``-o`` names."""
+    """Print the report in the format selected with ``-o``."""
     from dra_driver.cli.slices import print_object
     from dra_driver.simulator.fragmentation.report import document, svg, text
 
@@ -131,7 +131,7 @@ def print_report(found: Report, output: str) -> None:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """``3`` or ``1-8``; UsageError for anything else."""
+    """Parse ``3`` or ``1-8``; raises UsageError for anything else."""
     match = _SEEDS.fullmatch(text)
     if match is None:
         raise UsageError(f"--seed cannot be read: {text[:24]!r}", remedy="give a number, or a range such as 1-8")
@@ -142,7 +142,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_policies(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The policies of that name, each once, in the order given; UsageError for an unknown one."""
+    """The policies of these names, each once, in the given order; raises UsageError for an unknown one."""
     wanted: list[str] = []
     for name in names or POLICY_NAMES[:1]:
         if name not in (*POLICY_NAMES, "all"):

@@ -111,7 +111,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until SIGTERM or SIGINT (status 0), or until something fatal happens (status 1)."""
+    """Run until SIGTERM or SIGINT (status 0), or until a fatal error (status 1)."""
     from dra_driver.util.logs import configure
 
     values = effective(vars(args), os.environ)
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Options by name: command line over environment over default; UsageError names what cannot be used."""
+    """Options by name: command line over environment over default; raises UsageError for an invalid value."""
     values = daemon.read_options(OPTIONS, CHOICES, given, environment)
     if values["emulated_ultraservers"] and not values["emulate"]:
         raise UsageError(
@@ -133,7 +133,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 
 
 def settings(values: Mapping[str, Any]) -> Settings:
-    """The agent's settings; writes the emulated host when one is asked for."""
+    """The agent's settings; writes the emulated host if one is requested."""
     from dra_driver.driver.settings import Settings
 
     host_root = Path(values["host_root"])
@@ -167,9 +167,9 @@ def settings(values: Mapping[str, Any]) -> Settings:
 
 
 def emulate(name: str, driver_version: str | None, root: Path, *, servers: str = "", node_name: str = "") -> Path:
-    """Write the host tree of instance type ``name`` at ``root`` and return that.
+    """Write the host tree of instance type ``name`` to ``root`` and return the path.
 
-    ``servers`` (such as ``2x4``, or "") are the UltraServers that the emulated nodes make up together.
+    ``servers`` (such as ``2x4``, or "") describes the UltraServers that the emulated nodes form together.
     """
     from dra_driver.emulation.ultraservers import Servers, node_number
     from dra_driver.emulation.writer import EmulationOptions, write_host

@@ -1,7 +1,7 @@
 """Entry point of ``dra-driver``: finds the command, runs it, and turns errors into text and an exit status.
 
-Exit statuses of every command: 0 done, 1 refused or not possible (the text says why), 2 bad input, which a kubeconfig
-that leads to no answer is too.
+Exit statuses of every command: 0 success, 1 refused or not possible (the text gives the reason), 2 invalid input,
+including a kubeconfig with which no API server can be reached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMANDS: Final = {
     "fragmentation": "simulate the fragmentation of a cluster by a stream of pods",
     "migrate": "convert pod specs with Neuron limits to pods with claims",
 }
-"""Module of this package with ``register(subparsers)`` -> help text of its command, in this order."""
+"""Module of this package with ``register(subparsers)`` -> help text of its command, in the order of the help."""
 
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # argparse's
-        """Reports unknown arguments here: argparse would pass those of a command to its parent parser."""
+        """Reports unknown arguments here: argparse would pass those of a command on to the parent parser."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command == chosen:
             import_module(f"dra_driver.cli.{name}").register(subparsers)
         else:
-            # Only the help names it; what it needs is not loaded.
+            # Only the help mentions this command; its module is not imported.
             subparsers.add_parser(command, help=text, add_help=False)
     args = parser.parse_args(given)
     return guarded(lambda: args.run(args))
@@ -80,9 +80,9 @@ def kubelet_plugin_main() -> int:
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Run a command; no input ends in a traceback, and output that could not be written is no success."""
+    """Run a command; no input causes a traceback, and output that could not be written is a failure."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A claim may have characters that the terminal's encoding has not.
+        # A claim may contain characters that the terminal's encoding cannot represent.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = run()
@@ -94,7 +94,7 @@ def guarded(run: Callable[[], int]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except BrokenPipeError:
-        # The reader of our output (`| head`) went away.
+        # The reader of our output (`| head`) has closed the pipe.
         _discard_output()
         return EXIT_DONE
     except OSError as error:
@@ -108,7 +108,7 @@ def guarded(run: Callable[[], int]) -> int:
 
 
 def _discard_output() -> None:
-    """What is still buffered cannot be written; a second error about it at interpreter exit would only confuse."""
+    """Drop buffered output that cannot be written; a second error about it at interpreter exit would only confuse."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

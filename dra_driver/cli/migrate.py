@@ -1,4 +1,4 @@
-"""``dra-driver migrate``: pod specs with Neuron limits become pods with claims."""
+"""``dra-driver migrate``: converts pod specs with Neuron limits to pods with claims."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ def _print(documents: Sequence[dict[str, Any]], output: str) -> None:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Texts of several lines as such, which people have written so."""
+        """Writes multi-line strings as block scalars, the form in which people write them."""
 
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
-            """Equal parts are written out, not referred to."""
+            """Repeat equal parts instead of referring to them by aliases."""
             return True
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:

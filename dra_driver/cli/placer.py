@@ -1,4 +1,4 @@
-"""``dra-driver placer``: gives groups of pods UltraServers, so that no two groups wait for each other's nodes."""
+"""``dra-driver placer``: assigns UltraServers to groups of pods, so that no two groups wait for each other's nodes."""
 
 from __future__ import annotations
 

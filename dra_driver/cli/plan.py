@@ -1,4 +1,4 @@
-"""``dra-driver plan``: what would be prepared for an allocated claim, without touching anything."""
+"""``dra-driver plan``: shows what would be prepared for an allocated claim, without changing anything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; a PrepareError becomes exit status 1 with the text that kubelet would get."""
+    """Print the plan; a PrepareError gives exit status 1 and the text that kubelet would receive."""
     from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
     from dra_driver.driver.claims.model import PreparedClaims
     from dra_driver.driver.claims.planner import PlanSettings, plan
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def text(document: dict[str, Any]) -> str:
-    """The plan as a person reads it."""
+    """The plan as text."""
     claim = document["claim"]
     lines = [f"claim        {claim['namespace']}/{claim['name']} ({claim['uid']})", "devices"]
     lines += [
@@ -73,7 +73,7 @@ def text(document: dict[str, Any]) -> str:
 
 
 def read_claim(filename: str) -> ResourceClaim:
-    """One ResourceClaim from a file; UsageError says what is wrong with it and where."""
+    """Read one ResourceClaim from a file; raises UsageError with the place and the reason if it is invalid."""
     import msgspec
 
     from dra_driver.cli.clusterinput import read_text

@@ -1,4 +1,4 @@
-"""A bar for what takes long."""
+"""A progress bar for long operations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Progress:
-    """A bar on a terminal's standard error for what takes longer than a second."""
+    """A progress bar on standard error, if that is a terminal, for operations that take longer than a second."""
 
     _WIDTH = 40
     _STEP = 0.1
@@ -26,7 +26,7 @@ class Progress:
             print(f"\r{'':{self._WIDTH + 40}}\r", end="", file=sys.stderr, flush=True)
 
     def __call__(self, done: int, total: int) -> None:
-        """Draw, if it is time."""
+        """Redraw the bar, if it is time to."""
         now = time.monotonic()
         if now < self._next or not sys.stderr.isatty():
             return

@@ -1,4 +1,4 @@
-"""``dra-driver rank``: an init container's command that gives a pod its rank in a group on UltraServers."""
+"""``dra-driver rank``: the command of an init container that determines a pod's rank in a group on UltraServers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Find the rank and write it; GroupError when the group cannot start."""
+    """Determine the rank and write it; raises GroupError if the group cannot start."""
     import asyncio
 
     from dra_driver.ultraserver.rendezvous.environment import hello, own_membership
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.ultraserver.rendezvous.roster import GroupError
     from dra_driver.ultraserver.rendezvous.worker import follow
 
-    # The first process of a container gets no default action for it, and a pod that is deleted would wait for the kill.
-    # There is nothing to end in good order: the file appears whole or not at all.
+    # PID 1 of a container has no default action for SIGTERM, and a deleted pod would run until it is killed. No cleanup
+    # is needed: the file appears complete or not at all.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     if not (0 < args.port < 65536 and 0 < args.timeout <= MAX_SECONDS):
         raise UsageError(f"--port is 1 to 65535, --timeout up to {MAX_SECONDS:g} s, not {args.port}, {args.timeout}")
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _keep(path: Path, table: RankTable, own: Hello) -> None:
-    """Print the group and write the file; OSError when that is not possible."""
+    """Print the group and write the file; raises OSError if that is not possible."""
     from dra_driver.ultraserver.rendezvous.environment import env_file, variables
     from dra_driver.util.files import replace_file
 
@@ -111,7 +111,7 @@ def _host(membership: Membership, port: int) -> str:
 
 
 def _address_towards(leader: str, port: int) -> str:
-    """Own address on the way to another one; nothing is sent."""
+    """The local address from which another address is reached; nothing is sent."""
     family = socket.AF_INET6 if ":" in leader else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((leader, port))

@@ -1,4 +1,4 @@
-"""``dra-driver select``: which devices a CEL selector or an extended resource takes, and why it fails on others."""
+"""``dra-driver select``: which devices a CEL selector or extended resource matches, and why it fails on others."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 EXAMPLE_NODE = "example-node"
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
-"""The name of an extended resource; as a CEL expression it would be a division, which selects nothing."""
+"""Matches the name of an extended resource; as a CEL expression it would be a division, which selects nothing."""
 SHORT = {True: "yes", False: "no", None: "error"}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The answer for one device; ``matches`` is None when evaluation fails, and ``error`` says why."""
+    """The result for one device; ``matches`` is None if evaluation fails, and ``error`` has the reason."""
 
     pool: str
     device: str
@@ -37,13 +37,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is selected from."""
+    """The devices and classes to select from."""
 
     slices: Sequence[Slice] | None = None
-    """None when no devices are asked about."""
+    """None if there are no devices to select from."""
     classes: Sequence[objects.DeviceClass] = ()
     release: str = RELEASES[-1]
-    """Of Kubernetes, unless the user names another."""
+    """Kubernetes release, unless the user names another."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -80,7 +80,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one row per device; 1 when the selector fails on one."""
+    """Print one row per device; returns 1 if the selector fails on one."""
     source = _source(args)
     release = args.kubernetes or source.release
     resource = _RESOURCE.fullmatch(args.expression) is not None
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _selectors(resource: str, source: Source) -> list[str]:
-    """The expressions of the class that offers the extended resource."""
+    """The expressions of the class that provides the extended resource."""
     from dra_driver.manifests import offering
 
     name = offering(source.classes).get(resource)
@@ -112,7 +112,7 @@ def _selectors(resource: str, source: Source) -> list[str]:
 
 
 def compiled(expression: str, release: str) -> Program:
-    """The selector; UsageError says where and why Kubernetes refuses it, DriverError that it cannot be told."""
+    """The compiled selector; UsageError if Kubernetes refuses it, DriverError if its result cannot be simulated."""
     try:
         return compile_for(release)(expression)
     except UnsupportedError as error:
@@ -122,7 +122,7 @@ def compiled(expression: str, release: str) -> Program:
 
 
 def row(programs: Sequence[Program], item: Slice, device: Device) -> Row:
-    """What the selectors say of one device; after one that is false or fails the others are not looked at."""
+    """The result of the selectors for one device; evaluation ends with the first one that is false or fails."""
     try:
         matches = all(program.matches(CelDevice.of(item.spec.driver, device)) for program in programs)
     except CelError as error:
@@ -131,17 +131,17 @@ def row(programs: Sequence[Program], item: Slice, device: Device) -> Row:
 
 
 def _place(expression: str, error: CelError) -> str:
-    """The error, with the line and a mark under the place."""
+    """The error message, with the line of the expression and a mark below the position."""
     line = expression.split("\n")[error.position.line - 1] if error.position else ""
     if not error.position or not line.strip():
         return str(error)
-    # What is as wide as the text before the place, tabulators included.
+    # Padding as wide as the text before the position, keeping tabs.
     before = re.sub(r"[^\t]", " ", line[: error.position.column - 1])
     return f"{error}\n  {line}\n  {before}^"
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a person reads them."""
+    """The rows as a text table."""
     cells = [("POOL", "DEVICE", "MATCHES", "ERROR")]
     cells += [(item.pool, item.device, SHORT[item.matches], item.error or "") for item in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(3)]
@@ -176,7 +176,7 @@ def _of_cluster(kubeconfig: str) -> Source:
 
 
 def _of_file(filename: str) -> Source:
-    """Of a file that may have other objects too; UsageError says what is wrong, and where."""
+    """Read a file, which may contain other objects too; raises UsageError with the place and the reason."""
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
     from dra_driver.manifests import ManifestError, read_manifests
 
@@ -193,7 +193,7 @@ def _of_file(filename: str) -> Source:
 
 
 def current(slices: Sequence[Slice]) -> list[Slice]:
-    """The slices that count, in the scheduler's order: of a pool only those of its newest generation."""
+    """The effective slices, in the scheduler's order: of each pool only those of its newest generation."""
     newest: dict[tuple[str, str], int] = {}
     for item in slices:
         key = (item.spec.driver, item.spec.pool.name)

@@ -1,4 +1,4 @@
-"""``dra-driver simulate``: which nodes and devices pods and claims would get, without a cluster or beside one."""
+"""``dra-driver simulate``: which nodes and devices pods and claims would get, with or without a live cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Place everything and show it; 1 when something waits."""
+    """Place everything and print the result; returns 1 if something has to wait."""
     if any(value is not None for value in (args.workload, args.seed, args.policy)):
         return _run_workload(args)
     from dra_driver.cli.simulateoutput import show
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_workload(args: argparse.Namespace) -> int:
-    """``simulate --workload``, which became a command; the old spelling goes on working for one release."""
+    """``simulate --workload``, now a command of its own; the old spelling keeps working for one release."""
     if args.workload is None:
         raise UsageError("--seed and --policy go with --workload", remedy="give --workload FILE too, or leave them out")
     beside = {"FILE": args.files, "--objects": args.objects, "--from-cluster": args.from_cluster}

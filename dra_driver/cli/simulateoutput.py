@@ -1,4 +1,4 @@
-"""How the outcome of a simulation is shown: as text, as the list of claims, or as pictures."""
+"""Output of a simulation: as text, as a list of claims, or as pictures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from dra_driver.simulator.preparation import NodeDrivers, Prepared
 
 MAX_PICTURES = 64
-"""In one SVG document."""
+"""Maximum number of pictures in one SVG document."""
 _SHOWN = 32
-"""Devices or nodes that one line names."""
+"""Maximum number of devices or nodes named on one line."""
 _CHOICES: Final = {
     "name": "node choice by name, not by score",
     "alternative": "node choice by alternative; the rest of the scores is not known",
@@ -27,7 +27,7 @@ _MARGIN = 40
 
 
 def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
-    """Print the simulation; for all forms but text, what was not considered goes to standard error."""
+    """Print the simulation; for every format except text, what was not considered goes to standard error."""
     from dra_driver.cli.slices import print_object
     from dra_driver.simulator.preparation import NodeDrivers
 
@@ -48,7 +48,7 @@ def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
 def document(simulation: Simulation) -> dict[str, Any]:
     """``claims``: one entry each, in the order in which they were tried.
 
-    A claim of several pods stands where it was allocated, whatever became of the others.
+    A claim shared by several pods appears where it was allocated, whatever the outcome for the other pods.
     """
     import msgspec
 
@@ -71,7 +71,7 @@ def document(simulation: Simulation) -> dict[str, Any]:
 
 
 def text(manifests: Manifests, simulation: Simulation) -> Iterator[str]:
-    """The lines that a person reads."""
+    """The lines of the text output."""
     from dra_driver.simulator.preparation import NodeDrivers
 
     drivers = NodeDrivers(manifests)
@@ -89,7 +89,7 @@ def text(manifests: Manifests, simulation: Simulation) -> Iterator[str]:
 
 
 def title(outcome: Outcome) -> str:
-    """What an outcome is about."""
+    """The pod or claim that an outcome is about."""
     if outcome.pod is None:
         meta = outcome.claims[0].metadata
         return f"ResourceClaim {meta.namespace}/{meta.name}"
@@ -153,7 +153,7 @@ def _containers(item: Prepared) -> Iterator[str]:
 
 
 def _left(simulation: Simulation) -> Iterator[str]:
-    """What is free on the nodes that were used, and how much on the others."""
+    """The free devices of the nodes that were used, and how many are free on the others."""
     from dra_driver.simulator.placement import free_devices
 
     used = {outcome.node for outcome in simulation.outcomes}
@@ -175,12 +175,12 @@ def _left(simulation: Simulation) -> Iterator[str]:
 
 
 def listed(names: list[str]) -> str:
-    """Names separated by commas, the first ones of many."""
+    """Names separated by commas; of many, only the first ones."""
     return first_of(names, _SHOWN)
 
 
 def pictures(simulation: Simulation, drivers: NodeDrivers) -> str:
-    """One SVG document with the picture of each placed pod below the other, its chips marked."""
+    """One SVG document with the pictures of all placed pods, one below the other, with their chips marked."""
     from html import escape
 
     drawn = [(title(outcome), outcome.node, picture) for outcome, picture in _drawn(simulation, drivers)]

@@ -1,4 +1,4 @@
-"""``dra-driver slices``: what would be published for a host or an instance type, without a cluster."""
+"""``dra-driver slices``: shows what would be published for a host or an instance type, without a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dra_driver.host.inventory import NodeInventory
 
 EXAMPLE_NODE_UID = "00000000-0000-0000-0000-000000000000"
-"""Stands for the Node object's UID, which only the API server knows."""
+"""Placeholder for the Node object's UID, which only the API server knows."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,7 +39,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one List of slices; DriverError for a host without devices."""
+    """Print one List of slices; raises DriverError for a host without devices."""
     from dra_driver.driver.resourceslices.devices import devices
     from dra_driver.driver.resourceslices.pool import pool
 
@@ -59,7 +59,7 @@ def manifest(item: Any) -> dict[str, Any]:
 
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:
-    """Let a command take its host from a type or from a directory."""
+    """Add the options that select a host: an instance type or a directory."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--instance-type", metavar="TYPE", help="a fully populated host of this EC2 type")
     source.add_argument(
@@ -68,9 +68,9 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_host(args: argparse.Namespace) -> NodeInventory:
-    """The inventory that the arguments of ``add_host_arguments`` name; UsageError when they name none.
+    """The inventory of the host selected with ``add_host_arguments``; raises UsageError if none is.
 
-    What is odd about a host goes to standard error.
+    Warnings about the host go to standard error.
     """
     from dra_driver.host.discover import discover
 

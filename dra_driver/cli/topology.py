@@ -1,4 +1,4 @@
-"""``dra-driver topology``: what an instance type is made of, with a picture and facts about a set of its devices."""
+"""``dra-driver topology``: describes an instance type, with a picture and facts about a set of its devices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from dra_driver.topology.instance_types import InstanceType
 
 MAX_DEVICE_LIST = 256
-"""Characters of ``--devices``; far more than all devices of any host need."""
+"""Maximum length of ``--devices``; far more than all devices of any host need."""
 
 STDOUT = Path("-")
 
 VALUE_WIDTH = 84
-"""Characters of a value in a table before it is folded."""
+"""Width at which a value in a table is wrapped."""
 
 _ITEM = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 _GIB = 1 << 30
@@ -57,7 +57,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the facts, the picture, and what the chosen devices are."""
+    """Print the facts, the picture, and the description of the chosen devices."""
     from dra_driver.topology.drawing import svg, text
     from dra_driver.topology.groups import select
     from dra_driver.topology.instance_types import resolve
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def parse_devices(text: str) -> tuple[int, ...]:
-    """Read ``4,5`` or ``4-7``, in the order given; UsageError on anything else."""
+    """Parse ``4,5`` or ``4-7``, in the given order; raises UsageError for anything else."""
     indexes: list[int] = []
     for item in text.split(",") if len(text) <= MAX_DEVICE_LIST else [shorten(text, 20, keep=20)]:
         match = _ITEM.fullmatch(item.strip())
@@ -109,7 +109,7 @@ def parse_devices(text: str) -> tuple[int, ...]:
 
 
 def write_svg(path: Path, instance_type: InstanceType, marked: tuple[int, ...]) -> None:
-    """Write the picture; UsageError when the file cannot be written."""
+    """Write the picture; raises UsageError if the file cannot be written."""
     from dra_driver.topology.drawing import svg
 
     try:
@@ -120,7 +120,7 @@ def write_svg(path: Path, instance_type: InstanceType, marked: tuple[int, ...]) 
 
 
 def print_table(rows: Iterator[tuple[str, str]]) -> None:
-    """Print names and values in two columns, long values folded."""
+    """Print names and values in two columns; long values are wrapped."""
     import textwrap
 
     for name, value in rows:
@@ -130,7 +130,7 @@ def print_table(rows: Iterator[tuple[str, str]]) -> None:
 
 
 def facts(instance_type: InstanceType) -> Iterator[tuple[str, str]]:
-    """The rows about a type that hold without looking at any device in particular."""
+    """The rows about the type as a whole."""
     chip, fabric, devices = instance_type.chip, instance_type.fabric, instance_type.devices
     count, inferred = devices or 0, instance_type.inferred
     each = " each" if count != 1 else ""
@@ -229,7 +229,7 @@ def listed(indexes: tuple[int, ...]) -> str:
 
 
 def document(instance_type: InstanceType, selection: Selection | None) -> dict[str, Any]:
-    """Everything as one JSON object; what is not publicly known is null."""
+    """Everything as one JSON object; values that are not publicly known are null."""
     from dra_driver.topology.groups import groups
 
     fabric, shape = instance_type.fabric, instance_type.ultraserver

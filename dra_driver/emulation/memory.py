@@ -1,4 +1,4 @@
-"""An emulated host that is nowhere on the disk: what the driver would read on the one that ``write_host`` writes."""
+"""An in-memory emulated host: what the driver would find on a host that ``write_host`` writes to disk."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DIRECTORY: None = None
 
 
 def emulated_inventory(kind: InstanceType, options: EmulationOptions | None = None) -> NodeInventory:
-    """What ``discover`` finds on an emulated host of this type. DriverError for an option that is impossible for it."""
+    """What ``discover`` finds on an emulated host of this type. Raises DriverError for impossible options."""
     chosen = options or EmulationOptions()
     check(kind, chosen)
     return discover_files(TreeFiles({**host_files(kind, chosen), EMULATION_MARKER: TextFile("")}))
 
 
 class TreeFiles(HostFiles):
-    """The files of a tree as ``HostFiles`` shows those of a disk."""
+    """``HostFiles`` for a tree in memory instead of on a disk."""
 
     def __init__(self, tree: Mapping[str, Entry]) -> None:
         self._entries: dict[str, Entry | None] = {"": _DIRECTORY}
@@ -43,7 +43,7 @@ class TreeFiles(HostFiles):
         self._entries[path] = entry
 
     def read(self, path: str) -> Reading:
-        """Text of a regular file."""
+        """The text of a regular file."""
         real = self._resolved(path)
         if real is None:
             return MISSING
@@ -51,12 +51,12 @@ class TreeFiles(HostFiles):
         return Reading(entry.text.strip()) if isinstance(entry, TextFile) else Reading(None, "not a regular file")
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Names in a directory, sorted; empty when there is none."""
+        """The names in a directory, sorted; empty if it does not exist."""
         real = self._resolved(path)
         return () if real is None else tuple(sorted(self._children.get(real, ())))
 
     def status(self, path: str) -> os.stat_result | None:
-        """Type and mode of what is at ``path``, links followed; None when there is nothing."""
+        """The type and mode of the file at ``path``, following links; None if there is none."""
         real = self._resolved(path)
         if real is None:
             return None
@@ -69,7 +69,7 @@ class TreeFiles(HostFiles):
         return os.stat_result((mode, *(0,) * 9), {"st_rdev": number})
 
     def _resolved(self, path: str) -> str | None:
-        """The path with every link followed; None when nothing is there."""
+        """The path with all links resolved; None if there is nothing."""
         try:
             return follow(path, self._target)
         except OSError:

@@ -1,4 +1,4 @@
-"""How an emulated host may differ from a healthy new one, and what is refused."""
+"""How an emulated host may differ from a healthy new one, and which combinations are refused."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ECC_FILES = {
     "sram-corrected": "sram_ecc_corrected",
     "mem-corrected": "mem_ecc_corrected",
 }
-"""Short name to file below ``stats/hardware``. Kernel drivers before 2.30 lack the corrected ones."""
+"""Short name -> file below ``stats/hardware``. Kernel drivers before 2.30 lack the corrected ones."""
 
 ECC_FILES_OF_OLD_DRIVERS = ("sram", "mem", "repairable")
 
 NEW_FILES_SINCE = (2, 30)
-"""Kernel driver version that is known to have health files, corrected counts and both UltraServer forms."""
+"""First kernel driver version known to have health files, corrected counts and both UltraServer forms."""
 
 _DEFAULT_DRIVER_VERSION = "2.30.2.0"
 _LAST_DRIVER_VERSION = {"inf1": "2.24.7.0"}
-"""Families whose support ended with a version."""
+"""Instance families that newer driver versions no longer support."""
 
 _VERSION = re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){1,3}")
 _SERVER_ID = re.compile(r"[0-9a-f]{16}")
@@ -34,44 +34,44 @@ _SERVER_ID = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class EmulationOptions:
-    """Differences from a healthy, fully populated host; the default is none.
+    """Differences from a healthy, fully populated host; by default there are none.
 
-    The ids of an UltraServer are keyed by its number of nodes, 2 or 4. What is left out follows from the rest, as on
-    a node of a healthy server with four nodes.
+    The ids of an UltraServer are keyed by its number of nodes, 2 or 4. Missing ids are derived from the given ones, as
+    on a node of a healthy server with four nodes.
     """
 
     driver_version: str | None = None
-    """Of the kernel driver; None: the newest known that supports the type."""
+    """Kernel driver version; None: the newest known one that supports the type."""
     missing: frozenset[int] = frozenset()
-    """Indexes of devices that the host lost."""
+    """Indexes of missing devices."""
     ecc: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    """Device index to counters by the names of ``ECC_FILES``."""
+    """Device index -> counters by the names in ``ECC_FILES``."""
     logical_nc_config: int | None = None
-    """Node-wide default logical core size, 1 or 2; None: no such file."""
+    """Node-wide default logical core size, 1 or 2; None: the file does not exist."""
     ultraserver_modes: tuple[Mode, ...] | None = None
     """Modes that the node supports; empty: none."""
     server_ids: Mapping[int, str] = field(default_factory=dict)
-    """16 hexadecimal digits; on machines without an election the one of 4 is the reservation id."""
+    """16 hexadecimal digits; on machines without an election the id for 4 nodes is the reservation id."""
     node_ids: Mapping[int, int] = field(default_factory=dict)
-    """0 to 3, or -1: part of no such server."""
+    """0 to 3, or -1: not part of such a server."""
     node_count: int | None = None
-    """Nodes of the server on machines without an election; None: as many as a complete one has."""
+    """Number of nodes of the server, on machines without an election; None: as many as a complete server has."""
     busy: bool = False
-    """The election of the UltraServer's ids is still running."""
+    """Whether the election of the UltraServer's ids is still running."""
 
 
 def driver_version(kind: InstanceType, options: EmulationOptions) -> str:
-    """The version that the emulated kernel driver has."""
+    """The version of the emulated kernel driver."""
     return options.driver_version or _LAST_DRIVER_VERSION.get(kind.family, _DEFAULT_DRIVER_VERSION)
 
 
 def release(version: str) -> tuple[int, ...]:
-    """A version as numbers, fit for comparison."""
+    """A version as a tuple of numbers, for comparison."""
     return tuple(map(int, version.split(".")))
 
 
 def check(kind: InstanceType, options: EmulationOptions) -> None:
-    """Raise a DriverError that names the option and what is legal, if a host of this type cannot be so."""
+    """Raise a DriverError that names the option and its valid values if this type cannot have these options."""
     if kind.devices is None:
         raise DriverError(
             f"a host of type {kind.name} cannot be emulated: its number of devices is not public",

@@ -1,8 +1,8 @@
-"""The files of a Neuron host, computed: what the kernel, its Neuron driver and EC2 show of an instance type.
+"""Computes the files of a Neuron host: those that the kernel, its Neuron driver and EC2 provide for an instance type.
 
 Formats follow the Neuron kernel driver (its sysfs documentation and behaviour) and the kernel's device model. Counters
-that only profiling tools read (memory usage, power, execution status) and files whose content no public source tells
-(firmware versions) are left out.
+that only profiling tools read (memory usage, power, execution status) and files whose content is not publicly
+documented (firmware versions) are omitted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A character device that everybody may open."""
+    """A character device with mode 0666."""
 
     major: int
     minor: int
@@ -53,10 +53,10 @@ CLASS = "sys/class/neuron_device"
 MODULE_VERSION = "sys/module/neuron/version"
 
 NULL_DEVICE = (1, 3)
-"""Numbers of ``/dev/null``: an emulated chip is a device that any container can open and that does nothing."""
+"""Device number of ``/dev/null``: an emulated chip is a device that any container can open and that does nothing."""
 
 _READABLE_BY_ALL_SINCE = (2, 28)
-"""Kernel driver version from which not only root may read ``core_count`` and ``connected_devices``."""
+"""Kernel driver version since which all users, not only root, may read ``core_count`` and ``connected_devices``."""
 
 _TORUS_ORDER_TRN2 = (
     (12, 1, 3, 4), (0, 13, 5, 2), (14, 3, 1, 6), (2, 15, 7, 0),
@@ -64,19 +64,19 @@ _TORUS_ORDER_TRN2 = (
     (4, 9, 11, 12), (8, 5, 13, 10), (6, 11, 9, 14), (10, 7, 15, 8),
     (0, 13, 15, 8), (12, 1, 9, 14), (2, 15, 13, 10), (14, 3, 11, 12),
 )  # fmt: skip
-"""Order in which the kernel driver prints the neighbours on Trainium2, and by the same table on Trainium3."""
+"""Order in which the kernel driver prints the neighbours on Trainium2, and from the same table on Trainium3."""
 
 _HEALTH_FAMILIES = {"trn2", "trn3"}
 _SERIAL_BASE = 0x0E30000000000000
 DEFAULT_SERVER_ID = "1a2b3c4d5e6f7081"
 _NO_SERVER_ID = "0" * 16
 _DEFAULT_MODES = (Mode.X4, Mode.X2V, Mode.X1)
-"""What a node of a healthy server with four nodes supports."""
+"""The modes that a node of a healthy server with four nodes supports."""
 _DEFAULT_NODE_COUNT = 4
 
 
 def host_files(kind: InstanceType, options: EmulationOptions) -> dict[str, Entry]:
-    """Path relative to the host's root to what is there. The options have passed ``emulation_options.check``."""
+    """Files by path relative to the host's root. The options must have passed ``options.check``."""
     version = driver_version(kind, options)
     present = [index for index in range(kind.devices or 0) if index not in options.missing]
     major, minor = NULL_DEVICE
@@ -84,7 +84,7 @@ def host_files(kind: InstanceType, options: EmulationOptions) -> dict[str, Entry
         "sys/devices/virtual/dmi/id/product_name": TextFile(f"{kind.name}\n", 0o444),
         "sys/devices/virtual/dmi/id/sys_vendor": TextFile("Amazon EC2\n", 0o444),
         "sys/class/dmi/id": Link("../../devices/virtual/dmi/id"),
-        # The null device's major number belongs to the driver "mem"; one number may be listed for several drivers.
+        # The null device's major number belongs to the driver "mem"; several drivers may be listed with one number.
         "proc/devices": TextFile(f"Character devices:\n{major:3} mem\n{major:3} neuron\n\nBlock devices:\n", 0o444),
         MODULE_VERSION: TextFile(f"{version}\n", 0o444),
     }
@@ -135,9 +135,9 @@ def _device_files(
 
 
 def _connected(kind: InstanceType, index: int, present: list[int]) -> tuple[int, ...]:
-    """Neighbours as the kernel driver prints them: in its own order, and from fixed tables but for Inferentia.
+    """Neighbours as the kernel driver prints them: in its own order, and from fixed tables except for Inferentia.
 
-    The tables hold for hosts with exactly the devices that they were made for; with one missing the list is empty.
+    The tables apply to hosts with exactly the devices that they were made for; with one missing, the list is empty.
     """
     fabric = kind.fabric
     if kind.family == "inf1":
@@ -150,7 +150,7 @@ def _connected(kind: InstanceType, index: int, present: list[int]) -> tuple[int,
 
 
 def _around(fabric: Fabric, index: int) -> tuple[int, ...]:
-    """The one before and then the one after, also across the end of a ring."""
+    """The previous and then the next device, wrapping around the ends of a ring."""
     size, linked = fabric.size, fabric.neighbours(index)
     return tuple(other for other in ((index - 1) % size, (index + 1) % size) if other in linked)
 
@@ -167,10 +167,10 @@ def _torus_order_trn1(index: int) -> tuple[int, ...]:
 
 
 def _ultraserver_files(kind: InstanceType, options: EmulationOptions) -> dict[str, str]:
-    """Class files that tell the node's place in its UltraServer, name to line; empty where there is none.
+    """Class files that describe the node's position in its UltraServer, by name; empty for types without UltraServers.
 
-    Machines without an election name the ids without a number of nodes. Their list of modes is not documented; the
-    one of an elected server stands in.
+    Machines without an election name the ids without a number of nodes. Their list of modes is not documented; the one
+    of an elected server is used instead.
     """
     if kind.ultraserver is None:
         return {}
@@ -192,9 +192,9 @@ def _ultraserver_files(kind: InstanceType, options: EmulationOptions) -> dict[st
 
 
 def _ultraserver_ids(modes: tuple[Mode, ...], options: EmulationOptions) -> tuple[dict[int, str], dict[int, int]]:
-    """Server and node id by number of nodes, as an election gives them.
+    """Server and node ids by number of nodes, as an election assigns them.
 
-    Nodes 0 and 1 of four share the server's serial number as a pair too, nodes 2 and 3 have the number below it.
+    As a pair, nodes 0 and 1 of four also use the server's serial number; nodes 2 and 3 use the number below it.
     """
     of_four, of_two = (any(mode.nodes == nodes for mode in modes) for nodes in (4, 2))
     four = options.node_ids.get(4, 0 if of_four else -1)

@@ -1,7 +1,7 @@
-"""Which node of which UltraServer an emulated host is: ``2x4`` is two servers of four nodes.
+"""Assigns emulated hosts to nodes of UltraServers: ``2x4`` is two servers of four nodes.
 
-Nodes are numbered from 1, server by server, and all ids follow from the number, so that hosts that know nothing of each
-other make up whole servers, with the ids that an election gives.
+Nodes are numbered from 1, server by server, and all ids are derived from the number, so that hosts that are emulated
+independently of each other form complete servers, with the ids that an election would assign.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dra_driver.util.errors import DriverError
 _FORM = re.compile(r"([1-9][0-9]{0,3})x([24])", re.ASCII)
 _TRAILING_NUMBER = re.compile(r"([0-9]{1,6})\Z", re.ASCII)
 _SERIAL_STEP = 16
-"""Between the serial numbers of two servers; a pair of four nodes may have the number below its server's."""
+"""Distance between the serial numbers of two servers; a pair of four nodes may use the one below its server's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """So many UltraServers of so many nodes."""
+    """A number of UltraServers with the same number of nodes each."""
 
     servers: int
     nodes: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From ``SERVERSxNODES``; DriverError for anything else."""
+        """Parse ``SERVERSxNODES``; raises DriverError for anything else."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise DriverError(
@@ -43,12 +43,12 @@ class Servers:
         return f"{self.servers}x{self.nodes}"
 
     def options(self, kind: InstanceType, number: int, options: EmulationOptions | None = None) -> EmulationOptions:
-        """``options`` for host ``number`` of these servers; what they say of its place already stays.
+        """``options`` with the position of host ``number``; a position that is already set is kept.
 
-        With modes that leave X4 out, the node is one of what an election finds of a server that is not whole.
+        With modes that exclude X4, the node is part of what an election finds on an incomplete server.
 
         Raises:
-            DriverError: there is no such number, or the type is no part of an UltraServer.
+            DriverError: the number is out of range, or the type is not part of UltraServers.
         """
         given = options or EmulationOptions()
         if kind.ultraserver is None:
@@ -63,7 +63,7 @@ class Servers:
             modes = (Mode.X4, Mode.X2V, Mode.X1) if self.nodes == 4 else (Mode.X2V, Mode.X1)
         server, node_id = divmod(number - 1, self.nodes)
         serial, key = int(DEFAULT_SERVER_ID, 16) + server * _SERIAL_STEP, 4
-        # Without an election there is one set, whose options go by the number of a whole server.
+        # Without an election there is one set of ids, keyed by the number of nodes of a complete server.
         if elected and Mode.X4 not in modes:
             serial, node_id, key = serial - node_id // 2, node_id % 2, 2
         in_set = not elected or any(mode.nodes == key for mode in modes)
@@ -77,7 +77,7 @@ class Servers:
 
 
 def node_number(name: str) -> int:
-    """The number that a node's name ends with: ``node-3`` is 3. DriverError when there is none."""
+    """The number at the end of a node's name: ``node-3`` is 3. Raises DriverError if there is none."""
     found = _TRAILING_NUMBER.search(name)
     if found is None:
         raise DriverError(

@@ -1,10 +1,10 @@
-"""Writes the file tree of a Neuron host below a directory of its own, and changes it while it is being read.
+"""Writes the file tree of a Neuron host to a directory of its own, and changes it while it is being read.
 
-The driver reads it as it reads a real host; only a banner says that it is emulated. Each file is replaced by a rename,
-so it is read either old or new. Directories below ``whole_below`` (a sysfs device is one) appear and vanish as a whole.
-``commit`` is written last, so that a tree that is being made for the first time can be told from a finished one. A
-marker at the top lists what was written: nothing else is ever removed, and a directory with content but without the
-marker is refused.
+The driver reads it like a real host; only a banner says that it is emulated. Each file is replaced by a rename, so a
+reader sees either the old or the new content. Directories below ``whole_below`` (such as a sysfs device) appear and
+vanish as a whole. ``commit`` is written last, so that a tree that is being written for the first time can be
+distinguished from a finished one. A marker file at the top lists what was written: nothing else is ever removed, and a
+directory with content but without the marker is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMMENT = "Written by 'dra-driver emulate-host'. Delete this directory when it 
 
 @dataclass(frozen=True, slots=True)
 class TreeWriter:
-    """Where to write and how; ``write`` may be called again and again, also by several processes at a time."""
+    """Where and how to write; ``write`` may be called repeatedly, also by several processes at a time."""
 
     root: Path
     marker: str
@@ -40,7 +40,7 @@ class TreeWriter:
     commit: str
 
     def write(self, tree: Mapping[str, Entry]) -> None:
-        """Make the directory hold exactly ``tree``. Raises DriverError, before any change where it can."""
+        """Make the directory contain exactly ``tree``. Raises DriverError, if possible before any change."""
         if os.path.realpath(self.root) == "/":
             raise DriverError("an emulated host cannot be written to /", remedy="name another directory")
         try:
@@ -76,12 +76,12 @@ class TreeWriter:
         shutil.rmtree(staging)
 
     def _whole(self, path: str) -> str:
-        """The directory that ``path`` appears with, or "" when it appears on its own."""
+        """The directory together with which ``path`` appears, or "" if it appears on its own."""
         beyond = path.removeprefix(f"{self.whole_below}/")
         return f"{self.whole_below}/{beyond.partition('/')[0]}" if beyond != path and "/" in beyond else ""
 
     def _path(self, path: str) -> Path:
-        """Where ``path`` is, after making sure that nothing on the way leads out of the root."""
+        """The absolute path, after checking that no component leads out of the root."""
         here = self.root
         for part in PurePosixPath(path).parts[:-1]:
             here /= part
@@ -112,7 +112,7 @@ class TreeWriter:
             shutil.rmtree(gone)
 
     def _remove(self, path: str) -> None:
-        """Remove a file that was written before, and the directories that it leaves empty."""
+        """Remove a file that was written before, and the directories that become empty."""
         target = self.root / path
         if any((self.root / parent).is_symlink() for parent in PurePosixPath(path).parents):
             return
@@ -127,7 +127,7 @@ class TreeWriter:
         self._put(self.marker, TextFile(text))
 
     def _written_before(self) -> frozenset[str]:
-        """The paths in the marker; DriverError when the directory holds something and is not ours."""
+        """The paths in the marker; raises DriverError if the directory has content that this program did not write."""
         names = {path.name for path in self.root.iterdir()} - {_STAGING}
         marker = self.root / self.marker
         if self.marker in names and not marker.is_symlink() and marker.is_file():
@@ -144,7 +144,7 @@ class TreeWriter:
 
 
 def _marked(marker: Path) -> frozenset[str] | None:
-    """Relative paths listed in a marker; None when it is not as it was written."""
+    """The relative paths listed in a marker; None if the marker was modified."""
     if marker.stat().st_size > _MARKER_LIMIT:
         return None
     try:
@@ -161,7 +161,7 @@ def _is_inside(path: str) -> bool:
 
 
 def _is_there(path: Path, entry: Entry) -> bool:
-    """Whether ``path`` already is as it shall be. A plain file is no device node: perhaps one can be made this time."""
+    """Whether ``path`` is as desired. A plain file does not count as a device node: mknod may succeed this time."""
     try:
         status = path.lstat()
         if isinstance(entry, Link):
@@ -185,14 +185,14 @@ def _make(path: Path, entry: Entry) -> None:
         try:
             os.mknod(path, stat.S_IFCHR, os.makedev(entry.major, entry.minor))
         except OSError:
-            # Without CAP_MKNOD, or on a file system without device nodes, a plain file stands in.
+            # Without CAP_MKNOD, or on a file system without device nodes, a plain file takes its place.
             path.write_bytes(b"")
     path.chmod(entry.mode)
 
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """One writer at a time."""
+    """Hold the directory's lock: one writer at a time."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -205,13 +205,13 @@ __all__ = ["EmulationOptions", "write_host"]
 
 
 def write_host(root: Path, kind: InstanceType, options: EmulationOptions | None = None) -> None:
-    """Make ``root`` an emulated host of type ``kind``, in place of the one that was written there before.
+    """Write an emulated host of type ``kind`` to ``root``, replacing one that was written there before.
 
-    A driver that reads it meanwhile sees old or new files, never half of one. Device nodes are character devices with
-    the numbers of the null device where this process may make them, else plain files.
+    A driver that reads it meanwhile sees old or new files, never partial ones. Device nodes are character devices with
+    the device number of the null device if this process may create them, otherwise plain files.
 
     Raises:
-        DriverError: an option is impossible for the type; ``root`` is ``/``, holds something else, or is not writable.
+        DriverError: an option is not possible for the type; ``root`` is ``/``, has other content, or is not writable.
     """
     chosen = options or EmulationOptions()
     check(kind, chosen)

@@ -1,1 +1,1 @@
-"""Access to the Kubernetes API. A library: knows nothing of Neuron."""
+"""Access to the Kubernetes API. A library: contains nothing specific to Neuron."""

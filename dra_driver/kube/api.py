@@ -1,4 +1,4 @@
-"""Typed calls: ``Collection`` for the objects of any kind, ``ResourceApi`` for those of a DRA driver."""
+"""Typed API calls: ``Collection`` for the objects of any kind, ``ResourceApi`` for those that a DRA driver needs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 WATCH_GRACE: Final = 30.0
-"""Seconds after its agreed end that a watch without a byte counts as lost."""
+"""Seconds after its agreed end at which a watch that received no byte counts as lost."""
 APPLY: Final = "application/apply-patch+yaml"
-"""Server-side apply; JSON is YAML."""
+"""Content type of server-side apply; JSON is valid YAML."""
 MERGE_PATCH: Final = "application/merge-patch+json"
 PAGE: Final = 500
-"""Objects in one answer of a list."""
+"""Objects per page of a list."""
 MAX_OBJECTS: Final = 200_000
-"""Objects that a list may have; memory is bounded by it. Kubernetes is made for 150,000 pods in a cluster."""
+"""Maximum length of a list, which bounds memory. Kubernetes supports up to 150,000 pods in a cluster."""
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class _Meta(msgspec.Struct):
 
 
 class Watch(Generic[T]):
-    """Events of one watch. Iterate in one thread; ``abort`` from any."""
+    """Events of one watch. Iterate in one thread; ``abort`` may be called from any."""
 
     def __init__(self, stream: Stream, path: str, read: Callable[[msgspec.Raw], T]) -> None:
         self._stream = stream
@@ -72,7 +72,7 @@ class Watch(Generic[T]):
         self._stream.abort()
 
     def __iter__(self) -> Iterator[WatchEvent[T]]:
-        """Events; ends when the server ends the watch. ApiError for an error event (410: list again)."""
+        """Iterate over events until the server ends the watch. Raises ApiError for an error event (410: list again)."""
         for line in self._stream:
             event: RawEvent = decode(line, RawEvent, "a watch event")
             if event.type == "ERROR":
@@ -86,10 +86,10 @@ class Watch(Generic[T]):
 
 
 class ServedVersion:
-    """Which API version of some kinds the server is known to serve. Kinds of one group may share it. Thread-safe.
+    """The API version of some kinds that the server is known to serve. Kinds of one group may share it. Thread-safe.
 
-    A path that is not served makes a call try the other versions, newest first. A list starts from the newest in any
-    case, so an upgraded server is noticed.
+    If a path is not served, the call tries the other versions, newest first. A list always starts with the newest, so
+    that a server upgrade is noticed.
     """
 
     def __init__(self, versions: tuple[str, ...]) -> None:
@@ -97,7 +97,7 @@ class ServedVersion:
         self.known = versions[0]
 
     def call(self, send: Callable[[str], U], *, newest_first: bool = False) -> U:
-        """Send in the first version that is served; a 404 about an object is the call's own answer."""
+        """Send the request in the first version that is served; a 404 about an object is raised as it is."""
         first = self._versions[0] if newest_first else self.known
         for version in (first, *(version for version in self._versions if version != first)):
             try:
@@ -124,14 +124,14 @@ class ServedVersion:
 
 
 class Collection(Generic[T]):
-    """The objects of one kind, or those that ``query`` selects. Thread-safe. Every call raises ApiError.
+    """The objects of one kind, or those that ``query`` selects. Thread-safe. Every call may raise ApiError.
 
     Args:
         transport: the API server.
-        resource: what kind of objects.
+        resource: the kind of objects.
         query: selectors for list and watch.
-        timeout: seconds without a byte before a request is given up.
-        served: the API version, where it is shared with others.
+        timeout: seconds without a byte after which a request is given up.
+        served: the API version, if it is shared with other collections.
     """
 
     def __init__(
@@ -154,12 +154,12 @@ class Collection(Generic[T]):
         return self._served.known
 
     def list_all(self) -> tuple[list[T], str]:
-        """All of them in pages, as stored now, and the resource version to watch from."""
+        """List all objects in pages, as stored now; also returns the resource version to watch from."""
         return self._served.call(self._pages, newest_first=True)
 
     @contextmanager
     def watch(self, resource_version: str, seconds: float) -> Iterator[Watch[T]]:
-        """Changes since ``resource_version``, for that long."""
+        """Watch changes since ``resource_version`` for ``seconds``."""
         version = self.version
         path = _path(version, self._resource.plural)
         query = [
@@ -173,23 +173,23 @@ class Collection(Generic[T]):
             yield Watch(stream, path, lambda item: self._decode(item, version))
 
     def get(self, namespace: str, name: str, *, timeout: float | None = None) -> T:
-        """One object as stored now; connecting and the answer may take ``timeout`` seconds each."""
+        """Get one object as stored now; connecting and the response may take ``timeout`` seconds each."""
         return self._read(self._request("GET", namespace, name, timeout=timeout))
 
     def create(self, namespace: str, document: T) -> T:
-        """Create an object (409 when there is one of that name)."""
+        """Create an object (409 if one of that name exists)."""
         return self._read(self._request("POST", namespace, "", lambda version: self._encode(document, version)))
 
     def replace(self, namespace: str, name: str, document: T) -> T:
-        """Replace an object; with ``metadata.resourceVersion`` only that state of it (else 409)."""
+        """Replace an object; if ``metadata.resourceVersion`` is set, only that version of it (else 409)."""
         return self._read(self._request("PUT", namespace, name, lambda version: self._encode(document, version)))
 
     def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> T:
-        """Merge a change into an object; UID and resource version in its ``metadata`` are preconditions (else 409)."""
+        """Merge-patch an object; UID and resource version in its ``metadata`` are preconditions (else 409)."""
         return self._read(self._request("PATCH", namespace, name, lambda _: dict(change), MERGE_PATCH))
 
     def apply(self, namespace: str, name: str, fields: Mapping[str, Any], manager: str) -> T:
-        """Make these the fields that ``manager`` has in an object, whoever had them before (server-side apply)."""
+        """Server-side apply: ``manager`` takes ownership of these fields, even if another manager owned them."""
         kind, query = self._resource.kind, (("fieldManager", manager), ("force", "true"))
 
         def body(version: str) -> JsonObject:
@@ -200,9 +200,9 @@ class Collection(Generic[T]):
     def delete(
         self, namespace: str, name: str, uid: str, resource_version: str = "", *, foreground: bool = False
     ) -> None:
-        """Delete an object if it has that UID, and that version where one is given (else 409).
+        """Delete an object if it has this UID and, if given, this resource version (else 409).
 
-        In the foreground it goes after all that it owns.
+        With foreground deletion, it is removed after all of its dependents.
         """
         preconditions = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
@@ -244,7 +244,7 @@ class Collection(Generic[T]):
         query: Query = (),
         timeout: float | None = None,
     ) -> tuple[str, Response]:
-        """Send in the version that is served; that version, and the answer. ``body`` gives it for a version."""
+        """Send a request in the served version; returns it and the response. ``body`` makes the body for a version."""
 
         def send(version: str) -> tuple[str, Response]:
             return version, self._transport.request(
@@ -259,7 +259,7 @@ class Collection(Generic[T]):
         return self._served.call(send)
 
     def _read(self, answered: tuple[str, Response]) -> T:
-        """The object that came back."""
+        """Decode the object in a response."""
         version, answer = answered
         return self._decode(answer.body, version)
 
@@ -278,14 +278,14 @@ class Collection(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[T]):
-    """What the server stored. ``dropped`` names the fields that were sent and did not come back equal."""
+    """The object as stored. ``dropped`` names the fields that were sent and did not come back equal."""
 
     object: T
     dropped: tuple[str, ...]
 
 
 class ResourceApi:
-    """Calls of a DRA driver: claims, its slices, its Node. Thread-safe. Every call raises ApiError."""
+    """The API calls of a DRA driver: claims, its slices, its Node. Thread-safe. Every call may raise ApiError."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -296,11 +296,11 @@ class ResourceApi:
 
     @property
     def version(self) -> str:
-        """Version of ``resource.k8s.io`` that the server is known to serve, such as ``v1``."""
+        """The version of ``resource.k8s.io`` that the server is known to serve, such as ``v1``."""
         return _short(self._served.known)
 
     def server_version(self) -> ServerVersion:
-        """What the API server says it is."""
+        """The API server's version."""
         body = self._transport.request("GET", "/version").body
         version: ServerVersion = decode(body, ServerVersion, "its version")
         return version
@@ -308,27 +308,27 @@ class ResourceApi:
     # Claims
 
     def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ResourceClaim:
-        """One claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
+        """Get one claim as stored now. Connecting and the response may take ``timeout`` seconds each."""
         return self._claims.get(namespace, name, timeout=timeout)
 
     def list_claims(self) -> list[ResourceClaim]:
-        """All claims of the cluster, in pages."""
+        """List all claims of the cluster, in pages."""
         return self._claims.list_all()[0]
 
     # Slices
 
     def list_slices(self, driver: str, node: str) -> tuple[list[ResourceSlice], str]:
-        """The driver's slices of one node, and the resource version to watch from."""
+        """List the driver's slices of one node; also returns the resource version to watch from."""
         return self._slices_of(driver, node).list_all()
 
     def list_all_slices(self) -> list[ResourceSlice]:
-        """The slices of all drivers and nodes, in pages."""
+        """List the slices of all drivers and nodes, in pages."""
         return self._slices.list_all()[0]
 
     def watch_slices(
         self, driver: str, node: str, resource_version: str, seconds: float
     ) -> AbstractContextManager[Watch[ResourceSlice]]:
-        """Changes of the driver's slices of one node since ``resource_version``, for that long."""
+        """Watch the driver's slices of one node since ``resource_version`` for ``seconds``."""
         return self._slices_of(driver, node).watch(resource_version, seconds)
 
     def create_slice(self, desired: ResourceSlice) -> Stored[ResourceSlice]:
@@ -336,32 +336,32 @@ class ResourceApi:
         return _stored(desired, self._slices.create("", desired))
 
     def update_slice(self, desired: ResourceSlice) -> Stored[ResourceSlice]:
-        """Replace a slice; ``metadata`` must carry its name, UID and resource version (409 when it has changed)."""
+        """Replace a slice; ``metadata`` must have its name, UID and resource version (409 if it has changed)."""
         return _stored(desired, self._slices.replace("", desired.metadata.name, desired))
 
     def delete_slice(self, existing: ResourceSlice) -> None:
-        """Delete exactly this state of a slice (409 when it has changed, 404 when it is gone)."""
+        """Delete exactly this version of a slice (409 if it has changed, 404 if it does not exist)."""
         meta = existing.metadata
         self._slices.delete("", meta.name, meta.uid, meta.resource_version)
 
     # Nodes
 
     def get_node(self, name: str, *, timeout: float = READ_TIMEOUT) -> Node:
-        """One Node as stored now."""
+        """Get one Node as stored now."""
         return self._nodes.get("", name, timeout=timeout)
 
     def list_nodes(self, name: str) -> tuple[list[Node], str]:
-        """The Node of that name as a list of one or none, and the resource version to watch from."""
+        """List the Node of that name: one or none, and the resource version to watch from."""
         return self._nodes_of(name).list_all()
 
     def watch_nodes(self, name: str, resource_version: str, seconds: float) -> AbstractContextManager[Watch[Node]]:
-        """Changes of the Node of that name since ``resource_version``, for that long."""
+        """Watch the Node of that name since ``resource_version`` for ``seconds``."""
         return self._nodes_of(name).watch(resource_version, seconds)
 
     def apply_node_labels(self, node: Node, labels: Mapping[str, str], manager: str) -> Node:
-        """Make these the labels that ``manager`` has on the Node, whoever had them before; gives the Node as stored.
+        """Apply labels to the Node with ``manager`` as their owner, whoever owned them before; returns the Node.
 
-        A Node of that name with another UID is not touched (409).
+        A Node of that name with another UID is not changed (409).
         """
         name = node.metadata.name
         metadata = {"name": name, "uid": node.metadata.uid, "labels": dict(labels)}

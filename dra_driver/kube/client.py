@@ -1,11 +1,12 @@
-"""HTTP to one API server: ``RestConfig`` says where it is and who asks, ``Transport`` sends requests.
+"""HTTP client for one API server: ``RestConfig`` has its address and credentials, ``Transport`` sends requests.
 
-urllib3 carries them, over kept connections. Nothing is retried here but what is certain to be harmless: a GET that a
-server-closed idle connection swallowed, and any request after a 401, once, with credentials read again.
+Requests are sent with urllib3 over persistent connections. Only retries that are certain to be harmless are made here:
+a GET that was lost on an idle connection that the server had closed, and, once, any request after a 401, with freshly
+read credentials.
 
-A pod's service account is two files and two environment variables, read here. A kubeconfig is read, its exec plugins
-are run and its tokens renewed by the official client. Importing any part of that imports all of it: 24 MB and a second
-(kubernetes 37.0.2 on CPython 3.11), so it is imported for a kubeconfig only.
+A pod's service account consists of two files and two environment variables, which are read here. A kubeconfig is read,
+its exec plugins are run and its tokens are renewed by the official client. Importing any part of that imports all of
+it, which costs 24 MB and a second (kubernetes 37.0.2 on CPython 3.11), so it is imported only for a kubeconfig.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from dra_driver.kube.errors import Unreachable, refusal
 from dra_driver.util.errors import DriverError
 
 CONNECT_TIMEOUT: Final = 5.0
-"""Seconds to open a connection, where the answer may take as long or longer."""
+"""Seconds to open a connection, if the timeout of the response is at least as long."""
 READ_TIMEOUT: Final = 15.0
-"""Seconds without a byte before a request is given up."""
+"""Seconds without a byte after which a request is given up."""
 POOL_SIZE: Final = 32
-"""Idle connections kept. More may be open at once; those are closed after use."""
+"""Maximum number of idle connections. More may be open at once; the excess is closed after use."""
 JSON: Final = "application/json"
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where kubelet puts a pod's token and the cluster's certificate authority."""
+"""Where kubelet mounts a pod's token and the cluster's CA certificate."""
 TOKEN_SECONDS: Final = 60.0
-"""A token is read again after so long; kubelet renews it at 80 % of its life."""
+"""Seconds after which a token is read again; kubelet renews it at 80 % of its lifetime."""
 
 _NO_RETRIES: Final = urllib3.Retry(total=False, redirect=False)
 _KEEP_ALIVE: Final = (
@@ -50,7 +51,7 @@ _KEEP_ALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 9),
 )
-"""A watch whose server is gone is noticed; the timings are client-go's (``net.Dialer`` of Go)."""
+"""TCP keepalive, to detect a watch whose server is gone; the timings are client-go's (Go's ``net.Dialer``)."""
 
 Query = Sequence[tuple[str, str]]
 
@@ -63,22 +64,21 @@ def _no_credentials() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestConfig:
-    """Where an API server is, and how it lets us in (client-go's ``rest.Config``).
+    """The address of an API server and how to authenticate (client-go's ``rest.Config``).
 
-    Files are read whenever a connection is opened, so what replaces them is used.
+    Files are read whenever a connection is opened, so replaced files take effect.
 
     Attributes:
-        server: URL; may have a path, below which the API is.
-        authorization: gives the header ``Authorization`` of the next request, "" for none. Called from any thread.
-            DriverError: the credentials cannot be had.
-        ca_file: certificates of the authorities that the server's certificate is checked with; None: those of the
-            system.
-        cert_file: certificate of the client.
+        server: URL; may have a path, below which the API is served.
+        authorization: returns the ``Authorization`` header of the next request, "" for none. Called from any thread.
+            Raises DriverError if the credentials cannot be obtained.
+        ca_file: CA certificates with which the server's certificate is verified; None: those of the system.
+        cert_file: client certificate.
         key_file: its key; None: in the same file.
-        verify: whether the server's certificate is checked.
-        tls_server_name: whom the certificate has to name, where that is not the host of the URL.
+        verify: whether the server's certificate is verified.
+        tls_server_name: the name to verify in the certificate, if it is not the host of the URL.
         proxy: URL of a proxy, or None.
-        no_proxy: hosts, domains, networks, each perhaps with a port, separated by commas, that are asked directly.
+        no_proxy: comma-separated hosts, domains and networks, optionally with a port, that are reached directly.
     """
 
     server: str
@@ -93,7 +93,7 @@ class RestConfig:
 
 
 def in_cluster_config(directory: Path = SERVICE_ACCOUNT) -> RestConfig:
-    """The service account of the pod that this process runs in; DriverError outside a pod."""
+    """The configuration from the pod's service account; raises DriverError outside a pod."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise DriverError("no API server is named in the environment (KUBERNETES_SERVICE_HOST)")
@@ -110,7 +110,7 @@ def in_cluster_config(directory: Path = SERVICE_ACCOUNT) -> RestConfig:
 
 
 class _TokenFile:
-    """The header for a token that is replaced now and then. Thread-safe: at worst the file is read twice."""
+    """The header for a token file that is replaced from time to time. Thread-safe: at worst the file is read twice."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -125,11 +125,11 @@ class _TokenFile:
 
 
 def config_from_kubeconfig(path: str | None, context: str | None = None) -> RestConfig:
-    """What a kubeconfig says; DriverError when it cannot be used.
+    """The configuration from a kubeconfig; raises DriverError if it cannot be used.
 
     Args:
         path: file, or several separated by colons; None is ``$KUBECONFIG`` or ``~/.kube/config``.
-        context: name; None is the current one.
+        context: name; None is the current context.
     """
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, load_kube_config
@@ -140,7 +140,7 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
         load_kube_config(path, context, found, persist_config=False)  # type: ignore[no-untyped-call]
     except ConfigException as error:
         raise DriverError(str(error)) from error
-    except (TypeError, AttributeError, LookupError) as error:  # it takes for granted what is where
+    except (TypeError, AttributeError, LookupError) as error:  # the loader does not validate
         raise DriverError("it is not a kubeconfig") from error
     if not found.host:
         raise DriverError("its cluster has no server")
@@ -148,7 +148,7 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
 
     def authorization() -> str:
         try:
-            with lock:  # or each thread would run the exec plugin
+            with lock:  # otherwise each thread would run the exec plugin
                 return found.get_api_key_with_prefix("BearerToken") or ""
         except ConfigException as error:
             raise DriverError(str(error)) from error
@@ -167,12 +167,12 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
 
 
 def bypasses_proxy(server: str, no_proxy: str) -> bool:
-    """Whether a server is asked directly.
+    """Whether a server is reached directly, without the proxy.
 
     Args:
         server: URL.
-        no_proxy: what Go's ``httpproxy`` understands, separated by commas: ``*``, networks such as ``10.0.0.0/8``,
-            addresses, and domains with all below them, with a port or without.
+        no_proxy: comma-separated entries as in Go's ``httpproxy``: ``*``, networks such as ``10.0.0.0/8``, addresses,
+            and domains including their subdomains, with or without a port.
     """
     parts = urlsplit(server)
     host = parts.hostname or ""
@@ -190,29 +190,29 @@ def bypasses_proxy(server: str, no_proxy: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A success: HTTP status (2xx) and body."""
+    """A successful response: HTTP status (2xx) and body."""
 
     status: int
     body: bytes
 
 
 class Stream:
-    """Lines of an answer that the server keeps open. Iterate in one thread; ``abort`` from any."""
+    """Lines of a response that the server keeps open. Iterate in one thread; ``abort`` may be called from any."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
         self._aborted = False
 
     def abort(self) -> None:
-        """End the iteration at once, even one that waits for bytes. May be called more than once."""
+        """End the iteration at once, even if it is blocked in a read. May be called more than once."""
         self._aborted = True
         try:
             self._response.shutdown()
         except (OSError, RuntimeError, ValueError):
-            log.debug("the stream had ended already")  # nothing is left to wake
+            log.debug("the stream had ended already")  # no reader is left to wake
 
     def __iter__(self) -> Iterator[bytes]:
-        """Complete lines without their end; raises Unreachable when the connection is lost."""
+        """Iterate over complete lines without line ends; raises Unreachable if the connection is lost."""
         pending = bytearray()
         try:
             for chunk in self._response.stream(65536, decode_content=True):
@@ -228,7 +228,7 @@ class Stream:
 
 
 class _Endpoint:
-    """The connections that are opened with one configuration. DriverError when there can be none."""
+    """The connections opened with one configuration. Raises DriverError if the configuration cannot be used."""
 
     def __init__(self, config: RestConfig) -> None:
         self.config = config
@@ -252,18 +252,18 @@ class _Endpoint:
             raise DriverError(f"{config.server} cannot be asked{self.via}: {error}") from error
 
     def close(self) -> None:
-        """Close idle connections; nothing can be sent any more."""
+        """Close idle connections; no more requests can be sent."""
         self._manager.clear()
 
     @property
     def via(self) -> str:
-        """For error texts: which proxy is used; never its credentials."""
+        """The proxy in use, for error messages; never includes its credentials."""
         return f" through proxy {urlsplit(self.proxy).hostname}" if self.proxy else ""
 
     def send(
         self, method: str, target: str, headers: dict[str, str], body: bytes | None, timeout: urllib3.Timeout
     ) -> urllib3.BaseHTTPResponse:
-        """The answer, its body unread."""
+        """Send a request; returns the response with its body unread."""
         return self._urlopen(
             method,
             self._base + target,
@@ -277,15 +277,15 @@ class _Endpoint:
 
 
 class Transport:
-    """One API server and the credentials for it. Thread-safe.
+    """Requests to one API server with its credentials. Thread-safe.
 
     Args:
-        config: where it is and who asks.
-        reload: gives the configuration anew; called once when the server answers 401.
+        config: address and credentials.
+        reload: returns a new configuration; called once when the server answers 401.
         user_agent: ``User-Agent`` of every request.
 
     Raises:
-        DriverError: the URL of the server or of its proxy cannot be used.
+        DriverError: the URL of the server or of its proxy is invalid.
     """
 
     def __init__(
@@ -299,13 +299,13 @@ class Transport:
 
     @classmethod
     def in_cluster(cls, user_agent: str = "dra-driver", directory: Path = SERVICE_ACCOUNT) -> Transport:
-        """With the service account of the pod; DriverError outside a pod."""
+        """Use the pod's service account; raises DriverError outside a pod."""
         remedy = "run inside a pod, or give a kubeconfig"
         return cls._load(lambda: in_cluster_config(directory), user_agent, remedy)
 
     @classmethod
     def from_kubeconfig(cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver") -> Transport:
-        """With a kubeconfig file; None is ``$KUBECONFIG`` or ``~/.kube/config``. DriverError when it cannot be used."""
+        """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``. Raises DriverError if it is unusable."""
         remedy = f"check {path or 'the kubeconfig file'} and its current context"
         return cls._load(lambda: config_from_kubeconfig(path, context), user_agent, remedy)
 
@@ -313,7 +313,7 @@ class Transport:
     def _load(cls, load: Callable[[], RestConfig], user_agent: str, remedy: str) -> Transport:
         try:
             return cls(load(), load, user_agent)
-        except Exception as error:  # the loaders let through whatever YAML, TLS or a missing key raise
+        except Exception as error:  # malformed YAML, TLS files or missing keys raise exceptions of any type
             reason = " ".join(str(error).split())
             raise DriverError(f"no access to the API server is configured: {reason}", remedy=remedy) from error
 
@@ -333,19 +333,19 @@ class Transport:
         content_type: str = JSON,
         timeout: float = READ_TIMEOUT,
     ) -> Response:
-        """Send a request and read its answer.
+        """Send a request and read the response.
 
         Args:
             method: HTTP method.
             path: absolute path.
             query: query parameters.
-            body: plain JSON value (what ``msgspec.to_builtins`` gives), or None for a request without one.
-            content_type: of the body: JSON, or what JSON is a part of (YAML, the kinds of patches).
-            timeout: seconds without a byte before it is given up, also while the connection is opened.
+            body: plain JSON value (the result of ``msgspec.to_builtins``), or None for a request without a body.
+            content_type: media type of the body: JSON, or a format that includes JSON (YAML, patches).
+            timeout: seconds without a byte after which the request is given up, also while connecting.
 
         Raises:
-            ApiError: any status but 2xx.
-            Unreachable: no answer.
+            ApiError: any status other than 2xx.
+            Unreachable: no response.
         """
         endpoint, answer = self._open(method, path, query, body, content_type, timeout)
         data = _read(endpoint, method, path, answer)
@@ -355,16 +355,16 @@ class Transport:
 
     @contextmanager
     def stream(self, path: str, *, query: Query = (), timeout: float) -> Iterator[Stream]:
-        """GET an answer that stays open, line by line.
+        """GET a response that stays open, line by line.
 
         Args:
             path: absolute path.
             query: query parameters.
-            timeout: seconds without a byte, once the answer has begun, before it counts as lost.
+            timeout: seconds without a byte, once the response has begun, after which the connection counts as lost.
 
         Raises:
-            ApiError: any status but 2xx.
-            Unreachable: no answer.
+            ApiError: any status other than 2xx.
+            Unreachable: no response.
         """
         endpoint, answer = self._open("GET", path, query, None, JSON, READ_TIMEOUT)
         try:
@@ -381,7 +381,7 @@ class Transport:
     def _open(
         self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float
     ) -> tuple[_Endpoint, urllib3.BaseHTTPResponse]:
-        """The answer with its body unread, after a second try where that is harmless; and who gave it."""
+        """The endpoint that answered and its response, with the body unread, after a retry where that is harmless."""
         words = "&".join(f"{quote(name)}={quote(value)}" for name, value in query)
         target = f"{path}?{words}" if words else path
         headers = {"Accept": JSON, "User-Agent": self._user_agent}
@@ -398,15 +398,15 @@ class Transport:
                 raise
             answer = _send(endpoint, method, target, headers, data, limits)
         if answer.status == 401 and self._reload is not None:
-            answer.close()  # nobody wants its body
+            answer.close()  # its body is not needed
             endpoint = self._reloaded(endpoint, self._reload, method, path)
             answer = _send(endpoint, method, target, headers, data, limits)
         return endpoint, answer
 
     def _reloaded(self, refused: _Endpoint, reload: Callable[[], RestConfig], method: str, path: str) -> _Endpoint:
-        """With credentials read again: new connections, since a client certificate belongs to those opened with it."""
+        """An endpoint with fresh credentials: new connections, since a client certificate is tied to its connection."""
         with self._lock:
-            if self._endpoint is refused:  # no other thread was faster
+            if self._endpoint is refused:  # no other thread has replaced it yet
                 try:
                     self._endpoint = _Endpoint(reload())
                 except Exception as error:  # see _load
@@ -431,7 +431,7 @@ def _send(
     except (urllib3.exceptions.HTTPError, DriverError, OSError) as error:
         raise _unreachable(endpoint, method, path, error) from error
     except ValueError as error:
-        # http.client repeats the header in its text, and the header may be the token.
+        # http.client repeats the header, which may contain the token, in its message.
         del error
         raise Unreachable(
             f"{method} {path} was not sent: the credentials cannot be put into an HTTP header",
@@ -444,7 +444,7 @@ def _send(
 def _read(
     endpoint: _Endpoint, method: str, path: str, answer: urllib3.BaseHTTPResponse, most: int | None = None
 ) -> bytes:
-    """The body, or ``most`` bytes of it."""
+    """The body, or at most ``most`` bytes of it."""
     try:
         return answer.read(most)
     except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -468,7 +468,7 @@ def _swallowed_by_idle_connection(error: BaseException | None) -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """A short text for an error; urllib3's own texts repeat the host."""
+    """A short description of an error; urllib3's own messages repeat the host."""
     text = str(error)
     if isinstance(error, urllib3.exceptions.ProxyError):
         return f"{error.args[0]}: {_cause(error.original_error)}"
@@ -484,7 +484,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _check_files(config: RestConfig) -> None:
-    """DriverError where a file cannot be used: said by name here, and not at the first request by OpenSSL's code."""
+    """Raise DriverError that names an unusable file, instead of an OpenSSL error code at the first request."""
     if not config.server.startswith("https:"):
         return
     context = urllib3.util.ssl_.create_urllib3_context()
@@ -501,7 +501,7 @@ def _check_files(config: RestConfig) -> None:
 
 def _pool_options(config: RestConfig) -> dict[str, Any]:
     if not config.verify:
-        # The user has said so in the kubeconfig; a warning for each request would tell nothing new.
+        # The kubeconfig requests this explicitly; a warning per request would add nothing.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return {
         "maxsize": POOL_SIZE,
@@ -515,7 +515,7 @@ def _pool_options(config: RestConfig) -> dict[str, Any]:
 
 
 def _proxy_headers(proxy: str) -> dict[str, str]:
-    """Name and password of a proxy's URL, as a header."""
+    """User name and password from a proxy's URL, as a header."""
     user, at, _ = urlsplit(proxy).netloc.rpartition("@")
     return urllib3.make_headers(proxy_basic_auth=unquote(user)) if at else {}
 
@@ -528,7 +528,7 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
 
 
 def _variable(name: str) -> str | None:
-    """A variable in lower or, as is more usual, in upper case."""
+    """An environment variable in lower case or, the more common form, in upper case."""
     return os.environ.get(name) or os.environ.get(name.upper()) or None
 
 

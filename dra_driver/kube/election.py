@@ -1,11 +1,11 @@
-"""Which of several processes acts: the holder of a Lease (``coordination.k8s.io/v1``).
+"""Leader election: the holder of a Lease (``coordination.k8s.io/v1``) is the one of several processes that acts.
 
-The rules are those of Kubernetes' own controllers. A holder renews; whoever has seen the same record unchanged for the
-lease's duration, by its own clock, takes it over. The clocks of the machines need not agree.
+The rules are those of Kubernetes' own controllers. The holder renews; a candidate that has seen the same record
+unchanged for the lease's duration, by its own clock, takes it over. The clocks of the machines need not agree.
 
-A holder stops acting well before the lease can be taken: ``ACT_SECONDS`` after it sent its last successful renewal it
-sends nothing any more, and what it sent until then has been answered or given up (connecting takes at most 3 s, the
-answer as long, and both may come twice if the token has to be read again) before ``LEASE_SECONDS`` are over.
+The holder stops acting well before the lease can be taken over: from ``ACT_SECONDS`` after it sent its last successful
+renewal it sends no more requests, and those sent before have been answered or given up (connecting and the response
+take at most 3 s each, and both may happen twice if the token has to be read again) before ``LEASE_SECONDS`` are over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEASE_SECONDS: Final = 20
 ACT_SECONDS: Final = 7.5
 RENEW_SECONDS: Final = 2.0
 REQUEST_SECONDS: Final = 3.0
-"""How long the connection for a write may take, and its answer."""
+"""Timeout of a write, for connecting and for the response each."""
 MAX_DURATION_SECONDS: Final = 3600
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Durations in seconds; ``lease`` leaves room for requests under way after ``act``."""
+    """Durations in seconds; ``lease`` allows for requests that are still in flight after ``act``."""
 
     lease: int = LEASE_SECONDS
     act: float = ACT_SECONDS
@@ -55,10 +55,10 @@ def next_step(lease: Lease | None, identity: str, unchanged_for: float, default_
     """Decide from the lease as stored now.
 
     Args:
-        lease: None when there is none.
+        lease: None if there is none.
         identity: of this candidate.
-        unchanged_for: seconds since this candidate has first seen this version of the lease.
-        default_seconds: duration of a lease that does not say its own.
+        unchanged_for: seconds since this candidate first saw this version of the lease.
+        default_seconds: duration of a lease that does not specify one.
     """
     if lease is None:
         return Step.CREATE
@@ -70,15 +70,15 @@ def next_step(lease: Lease | None, identity: str, unchanged_for: float, default_
 
 
 class Election:
-    """One candidate, with a thread that renews. ``may_act`` may be asked from any thread.
+    """One candidate, with a thread that renews. ``may_act`` may be called from any thread.
 
     Args:
         leases: leases of the API server.
         namespace: of the lease.
         name: of the lease.
-        identity: of this candidate, used by no other process.
+        identity: of this candidate, unique among all processes.
         times: durations.
-        on_change: called when it begins or ends to lead.
+        on_change: called when this candidate starts or stops leading.
     """
 
     def __init__(
@@ -101,37 +101,37 @@ class Election:
         self._seen = ("", 0.0)
         """Version of the lease, and when it was first seen."""
         self._standing = ""
-        """What was logged last."""
+        """The last state that was logged."""
         self.holder = ""
-        """Identity of who held the lease when it was last looked at, or ""."""
+        """Identity of the holder when the lease was last read, or ""."""
         self.last_error = ""
-        """Why the lease could not be looked at or renewed, or ""."""
+        """Why the lease could not be read or renewed, or ""."""
 
     def start(self) -> None:
         """Become a candidate."""
         self.worker.start()
 
     def may_act(self) -> bool:
-        """Whether this one leads, and a request sent now is over before another one can lead."""
+        """Whether this candidate leads, and a request sent now would end before another candidate can lead."""
         return time.monotonic() < self._until
 
     def stop(self, timeout: float = 5.0, *, hand_over: bool = True) -> None:
-        """Be no candidate any more; ``hand_over`` at once, if nothing is under way, or let the lease run out.
+        """Stop being a candidate. With ``hand_over``, release the lease if no request is in flight.
 
-        Returns after ``timeout`` seconds at the latest.
+        Otherwise it expires. Returns after ``timeout`` seconds at the latest.
         """
         deadline = time.monotonic() + timeout
         ended = self.worker.stop(timeout)
         was_leader = self.may_act()
         self._until = 0.0
         if was_leader and hand_over and ended:
-            # Its requests may take longer than there is time.
+            # Its requests may take longer than the remaining time.
             resigning = threading.Thread(target=self._resign, name="hand the lease over", daemon=True)
             resigning.start()
             resigning.join(max(0.0, deadline - time.monotonic()))
 
     def _round(self) -> float:
-        """Look at the lease once; take or renew it if that is due."""
+        """Read the lease once; take it over or renew it if that is due."""
         led = self.may_act()
         started = time.monotonic()
         try:
@@ -142,7 +142,7 @@ class Election:
                 self._until = 0.0
             self.last_error = ""
         except ApiError as error:
-            # A lease that was renewed before stays ours until that time is over.
+            # A lease that was renewed before remains ours until that time is over.
             self.last_error = str(error)
             log.warning("the lease %s/%s could not be renewed: %s", self._namespace, self._name, error)
         self._tell()
@@ -151,7 +151,7 @@ class Election:
         return self._times.renew
 
     def _tell(self) -> None:
-        """Log who leads, when that has changed."""
+        """Log the leader, if it has changed."""
         standing = "nobody is known to lead"
         if self.may_act():
             standing = "this one acts now"
@@ -163,7 +163,7 @@ class Election:
             log.info("%s: %s", self._identity, standing)
 
     def _hold(self, now: float) -> bool:
-        """Whether the lease is ours after this look at it. A conflict means that somebody was faster."""
+        """Read the lease, and report whether this candidate holds it. After a conflict, another one was faster."""
         lease = self._get()
         version = lease.metadata.resource_version if lease else ""
         if version != self._seen[0]:

@@ -1,4 +1,4 @@
-"""What can go wrong when talking to the API server, with texts that a person can act on."""
+"""Errors of API calls, with actionable messages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dra_driver.util.errors import DriverError
 
 
 class ApiError(DriverError):
-    """The API server refused a request, or could not be asked.
+    """The API server refused a request, or could not be reached.
 
     Attributes:
-        status: HTTP status; 0 when there was no usable answer.
+        status: HTTP status; 0 if there was no usable response.
         reason: Kubernetes' machine-readable reason such as ``NotFound``, or "".
         message: the server's own text, or "".
-        retry_after: seconds the server asks to wait, or None.
-        object_missing: a 404 that is about an object, not about a path that this server does not serve.
+        retry_after: seconds that the server asks to wait, or None.
+        object_missing: whether a 404 is about an object, rather than a path that this server does not serve.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class ApiError(DriverError):
 
 
 class Unreachable(ApiError):  # noqa: N818 # reads as what it says: `except Unreachable`
-    """No answer: refused or lost connection, TLS trouble, a timeout, or credentials that cannot be read."""
+    """No response: refused or lost connection, TLS error, timeout, or credentials that cannot be read."""
 
 
 class DecodeError(ApiError):
-    """The answer has a field of the wrong type; the text names the field's path."""
+    """The response has a field of the wrong type; the message names the field's path."""
 
 
 _REMEDIES = {
@@ -55,7 +55,7 @@ _REMEDIES = {
 }
 _SERVER_TROUBLE = "the API server has trouble; it is asked again later"
 _MAX_RETRY_AFTER = 300.0
-"""A server that asks for more is asked again after this many seconds all the same."""
+"""Upper bound: longer waits that a server asks for are cut to this many seconds."""
 
 
 class _StatusDetails(msgspec.Struct):
@@ -65,7 +65,7 @@ class _StatusDetails(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """``v1.Status``, the body of refusals and of watch errors."""
+    """``v1.Status``, the body of error responses and of watch errors."""
 
     kind: str = ""
     code: int = 0
@@ -78,7 +78,7 @@ _STATUS = msgspec.json.Decoder(Status)
 
 
 def decode_status(body: bytes) -> Status:
-    """The Status in a body; an empty one when the body is something else."""
+    """The Status in a body; an empty one if the body is something else."""
     try:
         status = _STATUS.decode(body)
     except msgspec.MsgspecError:
@@ -87,14 +87,14 @@ def decode_status(body: bytes) -> Status:
 
 
 def refusal(method: str, path: str, http_status: int, body: bytes, retry_after: str | None = None) -> ApiError:
-    """The error for an answer that is not a success.
+    """The error for a response that is not a success.
 
     Args:
         method: HTTP method of the request.
         path: path of the request, without query.
-        http_status: HTTP status of the answer.
-        body: body of the answer: a Status, or any text.
-        retry_after: the header ``Retry-After``.
+        http_status: HTTP status of the response.
+        body: body of the response: a Status, or any text.
+        retry_after: the ``Retry-After`` header.
     """
     status = decode_status(body)
     message = status.message or body[:200].decode(errors="replace").strip()
@@ -116,7 +116,7 @@ def refusal(method: str, path: str, http_status: int, body: bytes, retry_after: 
 
 
 def _seconds(header: str | None, from_body: float | None) -> float | None:
-    """Seconds to wait; the HTTP date form is not used by API servers and counts as absent."""
+    """Seconds to wait; API servers do not use the HTTP date form, which counts as absent."""
     if header is not None and header.strip().isdecimal():
         return min(float(header), _MAX_RETRY_AFTER)
     return None if from_body is None or from_body < 0 else min(from_body, _MAX_RETRY_AFTER)

@@ -1,11 +1,11 @@
-"""List and watch that lasts: ``Reflector`` follows a collection, ``Informer`` also keeps its objects.
+"""Continuous list and watch: ``Reflector`` follows a collection, ``Informer`` also keeps its objects.
 
-One thread a collection, which never asks in a tight loop.
+Each collection has one thread, which never retries in a tight loop.
 
-A watch is agreed to last about ten minutes, with jitter so that nodes started together drift apart: an idle collection
-costs about six requests an hour. A lost or ended watch goes on from the last resource version seen (bookmarks keep it
-fresh); 404, 410 and events that cannot be read make it list again. Errors and watches that end at once are followed by
-growing waits.
+A watch lasts about ten minutes, with jitter so that nodes that were started together drift apart: an idle collection
+costs about six requests an hour. A lost or ended watch resumes from the last resource version seen (bookmarks keep it
+fresh); 404, 410 and undecodable events lead to a new list. Errors and watches that end at once are followed by growing
+waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 WATCH_SECONDS = 600.0
 STABLE_SECONDS = 10.0
-"""A watch that lasted so long was a good one: the next error starts from the shortest wait."""
+"""A watch that lasted this long counts as a success: the back-off is reset."""
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +36,16 @@ class Reflector(Generic[T]):
     """Follows one collection in a thread of its own.
 
     Args:
-        name: what is followed, for the log and the thread's name.
-        list_: gives all objects and the resource version to watch from.
-        watch: opens a watch from a resource version for so many seconds.
-        on_list: called with all objects after each list, first of all.
-        on_event: called with each ADDED, MODIFIED and DELETED.
-        watch_seconds: how long one watch lasts on average; it varies by a tenth.
-        backoff: waits after trouble.
+        name: of the collection, for the log and the thread's name.
+        list_: returns all objects and the resource version to watch from.
+        watch: opens a watch from a resource version for the given number of seconds.
+        on_list: called with all objects after each list, before any event.
+        on_event: called with each ADDED, MODIFIED and DELETED event.
+        watch_seconds: average duration of a watch; it varies by 10 %.
+        backoff: waits after errors.
 
-    The callbacks run in the reflector's thread. If one raises, the collection is listed anew after a while, so that
-    nothing is lost to who was told half of it.
+    The callbacks run in the reflector's thread. If one raises, the collection is listed again after a wait, so that a
+    callback that processed only part of a change does not miss the rest.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class Reflector(Generic[T]):
 
     @property
     def last_error(self) -> str:
-        """Why the collection is not followed right now, or ""."""
+        """Why the collection is currently not followed, or ""."""
         return self._trouble or self.worker.last_error
 
     def start(self) -> None:
-        """Begin; errors are retried until ``stop``. After ``stop`` it does nothing."""
+        """Start; errors are retried until ``stop``. Does nothing after ``stop``."""
         self.worker.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End, also out of a blocked read; returns when the thread has ended or after ``timeout`` seconds."""
+        """Stop, interrupting a blocked read; returns when the thread has ended or after ``timeout`` seconds."""
         self.worker.stop(0)
         with self._lock:
             if self._open is not None:
@@ -92,8 +92,8 @@ class Reflector(Generic[T]):
         self.worker.stop(timeout)
 
     def _round(self) -> float:
-        """A list if one is needed, and one watch; seconds until the next."""
-        # Whatever happens that nobody foresaw: the next round begins with a list.
+        """List if necessary, and watch once; returns the seconds until the next round."""
+        # Cleared first: after an unexpected error, the next round begins with a list.
         resource_version, self._resource_version = self._resource_version, ""
         self._opened_at = None
         trouble: ApiError | None = None
@@ -110,16 +110,16 @@ class Reflector(Generic[T]):
         except _Moved as moved:
             trouble, resource_version = moved.error, moved.resource_version
             if moved.error.status == 410 and not self._expired:
-                # After an outage this is how a server says that it is there again. Only the first one counts: some
-                # other fault may make every version too old.
+                # After an outage, this is how a server signals that it is available again. Only the first one counts:
+                # another fault may make every version too old.
                 self._backoff.reset()
             self._expired = moved.error.status == 410
         self._resource_version = resource_version
         return self._pause(trouble)
 
     def _follow(self, resource_version: str) -> str:
-        """One watch; the resource version it ended at. Raises what ended it, with that version where it moved."""
-        seconds = self._watch_seconds * random.uniform(0.9, 1.1)  # noqa: S311 # jitter is no secret
+        """Watch once; returns the resource version at the end. Raises _Moved, with that version, after an error."""
+        seconds = self._watch_seconds * random.uniform(0.9, 1.1)  # noqa: S311 # jitter need not be secure
         try:
             with self._watch(resource_version, seconds) as watch:
                 with self._lock:
@@ -137,7 +137,7 @@ class Reflector(Generic[T]):
                     self.worker.beat(seconds + MAX_ROUND_SECONDS)
         except ApiError as error:
             # 404: the version of the API is no longer served, and a list finds the one that is. An event that cannot be
-            # read would come again and again from the same place.
+            # decoded would be sent again from the same version.
             lost_place = error.status in (404, 410) or isinstance(error, DecodeError)
             raise _Moved("" if lost_place else resource_version, error) from error
         finally:
@@ -146,7 +146,7 @@ class Reflector(Generic[T]):
         return resource_version
 
     def _pause(self, trouble: ApiError | None) -> float:
-        # Counted from the opening: a server that takes its time to refuse is no good watch, and overloaded perhaps.
+        # Counted from the opening of the watch: a server that takes long to refuse one may be overloaded.
         if self._opened_at is not None and time.monotonic() - self._opened_at >= STABLE_SECONDS:
             self._backoff.reset()
             if trouble is None:
@@ -159,7 +159,7 @@ class Reflector(Generic[T]):
 
 
 class _Moved(Exception):  # noqa: N818 # carries an error, is none
-    """The watch ended with an error after it had moved on to ``resource_version`` ("": list again)."""
+    """The watch ended with an error after it had advanced to ``resource_version`` ("": list again)."""
 
     def __init__(self, resource_version: str, error: ApiError) -> None:
         super().__init__()
@@ -172,18 +172,18 @@ class HasMetadata(Protocol):
 
     @property
     def metadata(self) -> ObjectMeta:
-        """Its identity and version."""
+        """The object's identity and version."""
 
 
 HeldT = TypeVar("HeldT", bound=HasMetadata)
 
 
 class Informer(Generic[HeldT]):
-    """Follows a collection. What was written is told by ``wrote``, so nothing is decided on a state before it.
+    """Follows a collection. Callers report their writes with ``wrote``, so that no decision is based on an older state.
 
     Args:
         name: for the log.
-        collection: what to follow.
+        collection: the collection to follow.
         changed: called, in the informer's thread, after each change.
     """
 
@@ -191,7 +191,7 @@ class Informer(Generic[HeldT]):
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], HeldT] = {}
         self._written: dict[tuple[str, str], HeldT] = {}
-        """What was written and has not come by the watch yet."""
+        """Objects that were written and that the watch has not delivered yet."""
         self._changed = changed
         self._synced = False
         self._reflector: Reflector[HeldT] = Reflector(
@@ -199,11 +199,11 @@ class Informer(Generic[HeldT]):
         )
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow the collection."""
         self._reflector.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End."""
+        """Stop."""
         self._reflector.stop(timeout)
 
     @property
@@ -213,7 +213,7 @@ class Informer(Generic[HeldT]):
 
     @property
     def current(self) -> bool:
-        """Whether the objects were listed and are followed without trouble."""
+        """Whether the objects have been listed and are followed without errors."""
         return self._synced and not self._reflector.last_error
 
     @property
@@ -222,12 +222,12 @@ class Informer(Generic[HeldT]):
         return self._reflector.last_error
 
     def objects(self) -> list[HeldT]:
-        """All objects, no order."""
+        """All objects, in no particular order."""
         with self._lock:
             return list(self._objects.values())
 
     def wrote(self, item: HeldT) -> None:
-        """The server's answer to a write or read: newer than what the watch has told."""
+        """Record the server's response to a write or read, which is newer than the state from the watch."""
         with self._lock:
             key = _key(item)
             known = self._objects.get(key)
@@ -235,7 +235,7 @@ class Informer(Generic[HeldT]):
                 self._objects[key] = self._written[key] = item
 
     def gone(self, namespace: str, name: str, uid: str) -> None:
-        """The server said that there is no such object."""
+        """Record that, according to the server, the object does not exist."""
         with self._lock:
             known = self._objects.get((namespace, name))
             if known is not None and known.metadata.uid == uid:
@@ -276,6 +276,6 @@ def _key(item: HasMetadata) -> tuple[str, str]:
 
 
 def _version(item: HasMetadata) -> int:
-    """Resource versions of one kind are numbers that grow (Kubernetes 1.35 API conventions, and etcd before that)."""
+    """Resource versions of one kind are increasing integers (Kubernetes 1.35 API conventions, and etcd before that)."""
     text = item.metadata.resource_version
     return int(text) if text.isdecimal() else 0

@@ -1,6 +1,6 @@
-"""Reading what users and clusters have: from YAML or JSON to objects, and to the pods and claims that want devices.
+"""Reads the objects of users and clusters: from YAML or JSON to typed objects, and to the pods and claims to allocate.
 
-``read_manifests`` gives ``Manifests``, ``attempts`` the claims to allocate, pod by pod.
+``read_manifests`` returns ``Manifests``; ``attempts`` returns the claims to allocate, pod by pod.
 """
 
 from dra_driver.manifests.attempts import (

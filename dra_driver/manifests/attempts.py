@@ -1,4 +1,4 @@
-"""What is to be allocated: for each pod its claims, and the claims that no pod has."""
+"""The allocations to attempt: for each pod its claims, and the claims that no pod uses."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from dra_driver.quantity import UNIT
 from dra_driver.util.text import first_of
 
 NEURON_RESOURCES = "aws.amazon.com/neuron"
-"""What Neuron's device plugin offers begins so: this, ``neurondevice`` and ``neuroncore``."""
+"""Common prefix of the resources of Neuron's device plugin: this one, ``neurondevice`` and ``neuroncore``."""
 _NOT_YET = "9999"
-"""Later than any time: of classes that are only applied."""
+"""Later than any timestamp: used for classes that have no creation time because they are only about to be applied."""
 
 
 def offering(classes: Iterable[DeviceClass]) -> dict[str, str]:
@@ -41,12 +41,12 @@ def offering(classes: Iterable[DeviceClass]) -> dict[str, str]:
 
 
 def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[str, str]) -> ResourceClaim:
-    """The claim that kube-scheduler makes for the pod on a node.
+    """The claim that kube-scheduler creates for the pod on a node.
 
     Args:
-        pod: that asks for extended resources.
-        wanted: those that the node does not offer by itself, and a class does.
-        classes: as from ``offering``.
+        pod: a pod that requests extended resources.
+        wanted: those that a class offers and that the node itself does not.
+        classes: the result of ``offering``.
     """
     prefix = f"{pod.name}-extended-resources-"
     owner = OwnerReference("v1", "Pod", pod.name, uid(f"Pod {pod.namespace}/{pod.name}"), controller=True)
@@ -68,7 +68,7 @@ def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[
 
 
 def _requests(pod: PodWithClaims, resource: str) -> Iterator[tuple[str, int]]:
-    """One for each container that runs on; init containers use those of later ones, and share what they need beside."""
+    """One per long-running container, and one for what init containers need beyond the share of later containers."""
     init = pod.spec.init_containers
     containers = (*init, *pod.spec.containers)
     lasting = [
@@ -89,7 +89,7 @@ def _requests(pod: PodWithClaims, resource: str) -> Iterator[tuple[str, int]]:
 
 
 def _count(container: Container, resource: str) -> int:
-    """Zero for an amount that is not whole."""
+    """The requested amount; zero if it is not an integer."""
     amount = of_container(container).get(resource, 0)
     return 0 if amount % UNIT else amount // UNIT
 
@@ -103,18 +103,18 @@ _NO_ORIGIN = Origin("(no file)", "")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Claims that are allocated together on one node; some may be allocated already, by an earlier attempt too."""
+    """Claims that are allocated together on one node; some may be allocated already, possibly by an earlier attempt."""
 
     pod: PodWithClaims | None
-    """None for a claim that no pod has."""
+    """None for a claim that no pod uses."""
     claims: tuple[ResourceClaim, ...]
-    """In the pod's order."""
+    """In the order of the pod's spec."""
     extended: Mapping[str, int] = field(default_factory=dict)
-    """How many the pod asks for of extended resources that a DeviceClass offers, or that are Neuron's."""
+    """Requested amounts of the extended resources that a DeviceClass offers, or that are Neuron's."""
 
 
 def left_out(manifests: Manifests) -> tuple[str, ...]:
-    """The extended resources that nothing here tells about, as lines of ``not_considered``."""
+    """Requested extended resources neither offered by a class nor Neuron's, as lines for ``not_considered``."""
     offered = offering(manifests.classes)
     found: dict[str, list[str]] = {}
     for pod in manifests.pods:
@@ -125,7 +125,7 @@ def left_out(manifests: Manifests) -> tuple[str, ...]:
 
 
 def _extended(pod: PodWithClaims, offered: Collection[str]) -> dict[str, int]:
-    """Nothing for a pod that is on a node, or whose claim for them is there already."""
+    """Empty for a pod that is on a node already, or whose claim for extended resources exists already."""
     if pod.node_name or any(not reference.name for reference in pod.claims):
         return {}
     return {
@@ -136,9 +136,9 @@ def _extended(pod: PodWithClaims, offered: Collection[str]) -> dict[str, int]:
 
 
 def attempts(manifests: Manifests) -> tuple[Attempt, ...]:
-    """The pods in their order, then the claims that no pod has. Pods that need no devices are left out.
+    """The pods in their order, then the claims that no pod uses. Pods that need no devices are omitted.
 
-    ManifestError when a pod names a claim or a template that is not there, or a claim a class.
+    Raises ManifestError if a pod refers to a missing claim or template, or a claim to a missing class.
     """
     return tuple(_Resolver(manifests).attempts())
 
@@ -155,7 +155,7 @@ class _Resolver:
         used: set[tuple[str, str]] = set()
         offered = offering(self._manifests.classes)
         for pod in self._manifests.pods:
-            # The claim for extended resources goes with its pod, which may be going.
+            # The claim for extended resources is deleted together with its pod, which may be terminating.
             there = (item for item in pod.claims if item.name or (pod.namespace, item.claim) in self._claims)
             claims = tuple(self._claim(pod, reference) for reference in there)
             used |= {(item.metadata.namespace, item.metadata.name) for item in claims}
@@ -216,7 +216,7 @@ class _Resolver:
 
 
 def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaimTemplate) -> ResourceClaim:
-    """The claim as the resource claim controller makes it for the pod."""
+    """The claim as the resource claim controller creates it for the pod."""
     owner = OwnerReference("v1", "Pod", pod.name, uid(f"Pod {pod.namespace}/{pod.name}"), controller=True)
     meta = ObjectMeta(
         name=reference.claim,
@@ -230,7 +230,7 @@ def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaim
 
 
 def with_uid(claim: ResourceClaim) -> ResourceClaim:
-    """The claim with a UID, for what needs one."""
+    """The claim with a UID, for code that needs one."""
     meta = claim.metadata
     if meta.uid:
         return claim

@@ -1,7 +1,7 @@
-"""What the API server would refuse in names, in nodes, and in what pods say of nodes, containers and claims.
+"""The API server's validation of metadata, nodes, and the parts of pods that concern nodes, containers and claims.
 
-Of a pod only what is read here is looked at: images, volumes, probes and the like are not.
-Source: ``pkg/apis/core/validation`` of Kubernetes 1.37.
+Only the parts of a pod that are read here are validated: images, volumes, probes and the like are not. Source:
+``pkg/apis/core/validation`` of Kubernetes 1.37.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.manifests.workloads import Container, Node, PodSpec, Resources, 
 from dra_driver.quantity import nanos
 
 MAX_ANNOTATIONS: Final = 256 << 10
-"""Bytes of all annotations of an object."""
+"""Maximum size in bytes of all annotations of an object."""
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _OPERATORS: Final = ("Equal", "Exists", "Lt", "Gt")
 _VALUES: Final = {
@@ -29,22 +29,22 @@ _VALUES: Final = {
     "Gt": (1, 1),
     "Lt": (1, 1),
 }
-"""Operators of a node selector, with the least and the highest number of values."""
+"""Operators of a node selector, with the minimum and maximum number of values."""
 
 
 def check_metadata(meta: ObjectMeta, origin: Origin) -> None:
-    """ManifestError for the first thing that is wrong with name, namespace, labels or annotations."""
+    """Raise ManifestError for the first problem in name, namespace, labels or annotations."""
     raise_first(_metadata(meta), origin, ("metadata",))
 
 
 def check_node(node: Node, origin: Origin) -> None:
-    """ManifestError for the first thing that is wrong with a node's taints, or with what it has."""
+    """Raise ManifestError for the first problem in a node's taints or resources."""
     raise_first(_taints(node.spec.taints), origin, ("spec", "taints"))
     raise_first(_amounts(node.status.allocatable), origin, ("status", "allocatable"))
 
 
 def check_pod(spec: PodSpec, origin: Origin, path: Path) -> None:
-    """ManifestError for the first thing that is wrong with a pod; ``path`` leads to its ``spec``."""
+    """Raise ManifestError for the first problem in a pod; ``path`` leads to its ``spec``."""
     raise_first(_pod(spec), origin, path)
 
 
@@ -136,7 +136,7 @@ def _amounts(amounts: Mapping[str, Quantity]) -> Iterator[Problem]:
 
 
 def node_selector(selector: NodeSelector) -> Iterator[Problem]:
-    """What is wrong with a selector of nodes."""
+    """The problems of a node selector."""
     if not selector.node_selector_terms:
         yield ("nodeSelectorTerms",), "there is none"
     for place, term in enumerate(selector.node_selector_terms):

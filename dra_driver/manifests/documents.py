@@ -1,7 +1,7 @@
 """From the text of a file to plain values, and from a path in such a value back to its line.
 
-YAML is read as Kubernetes reads it: a time stamp and ``1:30`` are texts, a key that comes twice is an error. Aliases
-are taken with the bound that kubectl's YAML library has for them, since a few lines of them can stand for gigabytes.
+YAML is read as Kubernetes reads it: timestamps and ``1:30`` are strings, and a duplicate key is an error. Aliases are
+subject to the same limit as in kubectl's YAML library, because a few lines of them can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import yaml
 from dra_driver.util.errors import DriverError
 
 Path = Sequence[str | int]
-"""Keys and list positions from an object's top."""
+"""Keys and list indexes, from the top of an object."""
 ALIASES_FREE, NODES_FREE = 100, 1000
-"""So much of a document may be aliases without a look at their share."""
+"""Numbers of aliases and nodes below which the share of aliases is not checked."""
 MAX_ALIASES = ((400_000, 0.99), (4_000_000, 0.10))
-"""Size of a document in nodes to the share of them that aliases may stand for; in between it falls evenly."""
+"""Document size in nodes -> maximum share of them that aliases may account for, linear in between."""
 MAX_SEARCHED_LENGTH = 8 << 20
-"""Characters of a file in which a line is looked for; in longer ones, written by programs, name and path have to do."""
+"""Maximum length of a file in which lines are located; in longer, generated files, errors name object and path only."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # which base depends on libyaml
-    """Safe loader with the scalars of Kubernetes."""
+    """Safe loader that resolves scalars as Kubernetes does."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 # PyYAML's own attribute
         first: [(tag, expression) for tag, expression in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -34,11 +34,11 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     }
 
     def construct_yaml_int(self, node: Any) -> Any:
-        """Base 60 is a text."""
+        """Base-60 integers are strings."""
         return node.value if ":" in node.value else super().construct_yaml_int(node)
 
     def construct_yaml_float(self, node: Any) -> Any:
-        """Base 60 is a text."""
+        """Base-60 floats are strings."""
         return node.value if ":" in node.value else super().construct_yaml_float(node)
 
 
@@ -48,32 +48,32 @@ for _tag, _method in (("int", _Loader.construct_yaml_int), ("float", _Loader.con
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an object was written: a part of a file. ``path`` leads to it from the top of the document."""
+    """Where an object was defined: a part of a file. ``path`` leads to it from the top of the document."""
 
     file: str
     text: str = field(repr=False)
     document: int = 0
     path: tuple[str | int, ...] = ()
     subject: str = ""
-    """What errors call it, such as ``Pod default/pod0``."""
+    """The object's name in error messages, such as ``Pod default/pod0``."""
 
     def at(self, path: tuple[str | int, ...], subject: str = "") -> Origin:
-        """Another place in the same document."""
+        """Another position in the same document."""
         return Origin(self.file, self.text, self.document, path, subject)
 
     def error(self, path: Path, what: str, *, remedy: str = "") -> ManifestError:
-        """The error for the place at ``path`` below the object."""
+        """The error for the position at ``path`` within the object."""
         return ManifestError(self.told(path, what), remedy=remedy)
 
     def told(self, path: Path, what: str) -> str:
-        """A sentence about the place at ``path`` below the object, with file and line."""
+        """A message about the position at ``path`` within the object, with file and line."""
         line = self._line((*self.path, *path))
         where = f"{self.file}:{line}" if line else self.file
         parts = [part for part in (self.subject, written((*self.path, *path))) if part]
         return f"{where}: {': '.join([*parts, what])}"
 
     def _line(self, path: Path) -> int:
-        """1 for the first line; of the deepest part of the path that exists; 0 when the text cannot tell."""
+        """Line number from 1 of the deepest existing part of the path; 0 if it cannot be determined."""
         if len(self.text) > MAX_SEARCHED_LENGTH:
             return 0
         try:
@@ -91,7 +91,7 @@ class Origin:
 
 
 def _child(node: Any, step: str | int) -> tuple[Any, Any]:
-    """Key and value; no key in a list."""
+    """Key and value nodes; the key is None in a list."""
     if isinstance(node, yaml.MappingNode):
         return next(((key, value) for key, value in node.value if key.value == str(step)), (None, None))
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
@@ -100,7 +100,7 @@ def _child(node: Any, step: str | int) -> tuple[Any, Any]:
 
 
 def written(path: Path) -> str:
-    """A path as Kubernetes writes it: ``spec.devices.requests[0].name``."""
+    """A path in Kubernetes' notation: ``spec.devices.requests[0].name``."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -108,11 +108,11 @@ def written(path: Path) -> str:
 
 
 def documents(file: str, text: str) -> Iterator[tuple[Origin, Any]]:
-    """The documents of a file, empty ones left out. ManifestError when it is neither YAML nor JSON."""
+    """The documents of a file, except empty ones. Raises ManifestError if it is neither YAML nor JSON."""
     try:
         values = _values(text)
     except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
-        # The last four are PyYAML's for a tag and a value that do not fit, such as `!!bool maybe`.
+        # PyYAML raises the last four for a value that does not match its tag, such as `!!bool maybe`.
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error)
@@ -123,7 +123,7 @@ def documents(file: str, text: str) -> Iterator[tuple[Origin, Any]]:
 
 
 def items_of(document: Any, origin: Origin) -> Iterator[tuple[dict[str, Any], Origin]]:
-    """The objects of a document, those of a List one by one; items of typed lists get the kind from the list."""
+    """The objects of a document; a List is expanded, and items of typed lists get their kind from the list."""
     if not isinstance(document, dict):
         raise origin.error((), f"a Kubernetes object expected, found {type(document).__name__}")
     kind, items = str(document.get("kind", "")), document.get("items")
@@ -144,7 +144,7 @@ def items_of(document: Any, origin: Origin) -> Iterator[tuple[dict[str, Any], Or
 
 def _values(text: str) -> list[Any]:
     if text.lstrip()[:1] == "{":
-        # YAML does not know JSON's surrogate pairs. What is no JSON after all may still be YAML in flow style.
+        # YAML does not know JSON's surrogate pairs. Text that turns out not to be JSON may still be YAML in flow style.
         try:
             return [json.loads(text, object_pairs_hook=_unique)]
         except json.JSONDecodeError:
@@ -162,10 +162,11 @@ def _values(text: str) -> list[Any]:
 
 
 def _check(document: Any) -> None:
-    """Refuse keys that come twice, and aliases that stand for too much: also one within what it stands for.
+    """Refuse duplicate keys, and aliases that expand to too much, including aliases within the value they refer to.
 
-    Nodes are counted as kubectl's library (goyaml) counts them while it decodes: the document, an alias, and each time
-    what it stands for. The parser gives an alias the very node of its anchor, whose home is where it came first.
+    Nodes are counted as kubectl's library (goyaml) counts them while it decodes: the document, each alias, and its
+    value each time it is referenced. PyYAML represents an alias by its anchor's own node, so the first occurrence is
+    the anchor.
     """
     homes: dict[int, tuple[int, int]] = {}
     waiting = [(document, (0, 0), False)]
@@ -184,14 +185,14 @@ def _check(document: Any) -> None:
 
 
 def _parts(node: Any) -> list[Any]:
-    """The nodes right below one, in the order of the text; the key of a merge is not decoded."""
+    """The direct children of a node, in the order of the text; the key of a merge is not decoded."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair if part.tag != "tag:yaml.org,2002:merge"]
     return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
 def _share(nodes: int) -> float:
-    """The share of so many nodes that aliases may stand for."""
+    """The share of this many nodes that aliases may account for."""
     (few, most), (many, least) = MAX_ALIASES
     return most - (most - least) * min(max(nodes - few, 0) / (many - few), 1.0)
 
@@ -215,4 +216,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class ManifestError(DriverError):
-    """What the user gave cannot be used; the text begins with file, line and object, as far as they are known."""
+    """Invalid input; the message begins with file, line and object, as far as they are known."""

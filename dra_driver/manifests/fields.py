@@ -1,6 +1,6 @@
-"""Which fields are legal: those of the structs, and those of ``UNREAD``, which decide nothing here.
+"""Which fields are valid: those of the structs, and those of ``UNREAD``, which have no influence here.
 
-A field that is neither is an error, as it is for ``kubectl apply``; null is the same as nothing.
+Any other field is an error, as it is for ``kubectl apply``; null is equivalent to an absent field.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ _BESIDE: Final[Mapping[str, str]] = {
     "storage.k8s.io": "StorageClass CSIDriver CSINode VolumeAttributesClass",
 }
 BESIDE: Final = frozenset((group, name) for group, names in _BESIDE.items() for name in names.split())
-"""Kinds that users keep in the same files; none of them takes devices. They are listed as not considered."""
+"""Kinds often kept in the same files; none of them uses devices. They are listed as not considered."""
 
 
 def upgraded(value: Json, kind: Kind, version: str) -> Json:
-    """An object of ``v1beta1`` in the shape of ``v1``; odd shapes pass through, decoding says what is wrong."""
+    """A ``v1beta1`` object in the shape of ``v1``; malformed parts are passed through, decoding reports them."""
     if kind.group != DRA or version != "v1beta1":
         return value
     spec = value.get("spec")
@@ -96,7 +96,7 @@ def _each(holder: Json, name: str, change: Any) -> Json:
 
 
 def _flat(device: Json) -> Json:
-    """Attributes and capacity were below ``basic``."""
+    """In v1beta1, attributes and capacity are below ``basic``."""
     basic = device.get("basic")
     return (
         {**{key: item for key, item in device.items() if key != "basic"}, **basic}
@@ -111,7 +111,7 @@ def _requests(spec: Json) -> Json:
 
 
 def _exact(request: Json) -> Json:
-    """What is below ``exactly`` since v1beta2 was in the request itself."""
+    """In v1beta1, the fields that are below ``exactly`` since v1beta2 are in the request itself."""
     if "firstAvailable" in request or "exactly" in request:
         return request
     return {"name": request.get("name"), "exactly": {key: item for key, item in request.items() if key != "name"}}
@@ -164,10 +164,10 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         objects.ResourceClaim: "apiVersion kind",
     }.items()
 }
-"""Struct to the legal fields of the API that it does not have."""
+"""Struct -> the valid fields of the API that it does not declare."""
 
 _SERVERS_OWN: Final = (workloads.NodeStatus, workloads.NodeImage, workloads.PodStatus, objects.ResourceClaimStatus)
-"""What only Kubernetes writes, and each release more of it: unknown fields are left out there."""
+"""Written by Kubernetes itself, with new fields in each release: unknown fields are ignored there."""
 
 _PLACE: Final = re.compile(r"(.*) - at `(?:key in `)?\$([^`]*)`+", re.DOTALL)
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
@@ -175,16 +175,16 @@ _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 @dataclass(slots=True)
 class _Shape:
-    """What a value has to look like, as far as fields are concerned."""
+    """The expected fields of a value."""
 
     fields: dict[str, _Shape] | None = None
     unread: frozenset[str] = frozenset()
     item: _Shape | None = None
-    """Of a list's items or an object's values."""
+    """The shape of a list's items or an object's values."""
     lenient: bool = False
     known: list[str] = field(default_factory=list)
     integer: bool = False
-    """Whether it is a whole number, which has 64 bits."""
+    """Whether the value is an integer, which must fit in 64 bits."""
 
 
 @cache
@@ -214,9 +214,9 @@ def _shape_of(info: Any) -> _Shape:
 
 
 def convert(value: Any, kind: type[T], origin: Origin, unknown: dict[str, None] | None = None) -> T:
-    """The object at ``origin`` as a struct; ManifestError for a field that is unknown or of the wrong type.
+    """Convert the object at ``origin`` to a struct; raises ManifestError for an unknown field or one of the wrong type.
 
-    With ``unknown``, fields that are unknown are left out and noted there.
+    With ``unknown``, unknown fields are ignored and recorded there.
     """
     tidier = _Tidier(origin, unknown)
     try:
@@ -237,7 +237,7 @@ class _Tidier:
     unknown: dict[str, None] | None
 
     def tidied(self, value: Any, shape: _Shape, path: tuple[str | int, ...]) -> Any:
-        """The value without nulls and without fields that are read nowhere."""
+        """The value without nulls and without fields that are never read."""
         if shape.fields is not None and isinstance(value, dict):
             made = {}
             for key, item in value.items():

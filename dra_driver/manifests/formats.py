@@ -1,4 +1,4 @@
-"""What names, labels and attributes have to look like: each check gives half a sentence, "" for what is right.
+"""Formats of names, labels and attributes: each check returns the problem as half a sentence, or "" if there is none.
 
 Source: ``k8s.io/apimachinery/pkg/util/validation`` and ``pkg/apis/resource/validation`` of Kubernetes 1.37.
 """
@@ -26,14 +26,14 @@ _SHOWN: Final = 80
 
 @lru_cache(maxsize=4096)
 def label(name: str) -> str:
-    """Of a request, a container, a device, a counter, a namespace."""
+    """Name of a request, container, device, counter or namespace."""
     if _LABEL.fullmatch(name):
         return ""
     return f"{shown(name)} is no name: lower-case letters, digits and -, at most 63, first and last no -"
 
 
 def subdomain(name: str) -> str:
-    """Of an object."""
+    """Name of an object."""
     if len(name) <= _MAX_OF_SUBDOMAIN and _SUBDOMAIN.fullmatch(name):
         return ""
     return (
@@ -43,14 +43,14 @@ def subdomain(name: str) -> str:
 
 
 def driver(name: str) -> str:
-    """Of a driver, also as the domain of an attribute."""
+    """Name of a driver, also as the domain of an attribute."""
     if len(name) <= _MAX_OF_DRIVER and _SUBDOMAIN.fullmatch(name.lower()):
         return ""
     return f"{shown(name)} is no name of a driver, such as neuron.aws.com, of at most {_MAX_OF_DRIVER} characters"
 
 
 def pool(name: str) -> str:
-    """Of a pool: names of objects, separated by slashes."""
+    """Name of a pool: object names, separated by slashes."""
     if len(name) <= _MAX_OF_SUBDOMAIN and not any(subdomain(part) for part in name.split("/")):
         return ""
     return f"{shown(name)} is no name of a pool"
@@ -58,24 +58,24 @@ def pool(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def attribute(name: str) -> str:
-    """Of an attribute or a capacity, with or without a domain."""
+    """Name of an attribute or a capacity, with or without a domain."""
     parts = name.split("/")
-    # More than one slash is accepted as it is.
+    # Kubernetes accepts names with more than one slash without further checks.
     if len(parts) > 2 or (_IDENTIFIER.fullmatch(parts[-1]) and (len(parts) == 1 or not driver(parts[0]))):
         return ""
     return f"{shown(name)} is no name of an attribute, such as deviceId or neuron.aws.com/deviceId"
 
 
 def full_attribute(name: str) -> str:
-    """Of an attribute with its domain."""
-    # Domains of attributes in slices may have capitals, here not.
+    """Name of an attribute with its domain."""
+    # Domains of attributes in slices may contain capitals, here they may not.
     if "/" in name and not attribute(name) and not subdomain(name.partition("/")[0]):
         return ""
     return f"{shown(name)} is no full name of an attribute, such as resource.aws.com/devicegroup4_id"
 
 
 def label_key(key: str) -> str:
-    """Of a label, an annotation, a taint."""
+    """Key of a label, annotation or taint."""
     prefix, slash, name = key.rpartition("/")
     if _LABEL_NAME.fullmatch(name) and (not slash or not subdomain(prefix)):
         return ""
@@ -83,7 +83,7 @@ def label_key(key: str) -> str:
 
 
 def label_value(value: str) -> str:
-    """Of a label or a taint; it may be empty."""
+    """Value of a label or taint; it may be empty."""
     if not value or _LABEL_NAME.fullmatch(value):
         return ""
     return f"{shown(value)} is no value of a label: letters, digits, -, _ and ., at most 63"
@@ -96,5 +96,5 @@ def version(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A text of others, quoted and not too long."""
+    """Untrusted text, quoted and shortened."""
     return repr(text[:_SHOWN])

@@ -1,4 +1,4 @@
-"""What was read: the objects of a cluster and of a user, and where each was written."""
+"""The result of reading: the objects of a cluster and of a user, and where each was defined."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from dra_driver.manifests.workloads import Container, Node, PodSpec, ResourceCla
 from dra_driver.quantity import UNIT, nanos
 
 SCORED: Final = ("cpu", "memory")
-"""The resources that the default profile scores."""
+"""The resources that kube-scheduler's default profile scores."""
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
-"""Before the name of a DeviceClass: the extended resource that every class offers."""
+"""Prefix of a DeviceClass's name in the extended resource that every class offers."""
 
 Amounts = dict[str, int]
-"""Resources by name, in units of 10^-9."""
+"""Amounts by resource name, in units of 10^-9."""
 
 
 def is_extended(name: str) -> bool:
-    """Whether it is neither Kubernetes' own resource nor one that belongs to quotas, or what a DeviceClass is for."""
+    """Whether a resource is extended: neither native nor quota-related, or implicitly offered by a DeviceClass."""
     own = "/" not in name or "kubernetes.io/" in name or name.startswith("requests.")
     return not own or name.startswith(IMPLICIT)
 
 
 def of_container(container: Container) -> Amounts:
-    """What a container requests."""
+    """The requests of a container."""
     return {
         name: nanos(amount) for name, amount in {**container.resources.limits, **container.resources.requests}.items()
     }
 
 
 def of_pod(spec: PodSpec, missing: Mapping[str, int] | None = None) -> Amounts:
-    """What the pod requests: the containers that run together, or an init container where that is more.
+    """The effective requests of a pod: of the containers that run together, or of an init container if that is more.
 
     Args:
         spec: of the pod.
-        missing: what a container counts as that does not say how much it requests of a resource.
+        missing: the amounts to assume for a container that does not request a resource.
     """
     beside: Amounts = {}
     most: Amounts = {}
@@ -72,60 +72,60 @@ def _most(one: Mapping[str, int], other: Mapping[str, int]) -> Amounts:
 
 
 Key = tuple[str, str, str]
-"""Kind, namespace ("" for kinds without) and name."""
+"""Kind, namespace ("" for cluster-scoped kinds) and name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimReference:
-    """One entry of a pod's ``resourceClaims``: ``claim`` by name, or made from ``template``."""
+    """One entry of a pod's ``resourceClaims``: an existing ``claim``, or one created from ``template``."""
 
     name: str
-    """What the pod calls it."""
+    """The entry's name within the pod."""
     claim: str
-    """The ResourceClaim's name; for one from a template, the name it gets."""
+    """The name of the ResourceClaim; for one created from a template, the name that it will have."""
     template: str = ""
     path: tuple[str | int, ...] = ()
-    """To the entry from ``PodWithClaims.origin``."""
+    """Path to the entry, relative to ``PodWithClaims.origin``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExclusiveGroup:
-    """A group of a LeaderWorkerSet that has a place, such as an UltraServer, for itself.
+    """A group of a LeaderWorkerSet that has a topology domain, such as an UltraServer, to itself.
 
     Source: LeaderWorkerSet, annotation ``leaderworkerset.sigs.k8s.io/exclusive-topology``.
     """
 
     leader: str
-    """The name of its leader, which is placed first."""
+    """The name of the leader pod, which is placed first."""
     topology: str
-    """The node label whose value is equal in one place."""
+    """The node label whose value identifies the domain."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodWithClaims:
-    """A pod, its claims if it has any, and on which nodes it may run."""
+    """A pod, its claims if it has any, and the nodes on which it may run."""
 
     namespace: str
     name: str
     claims: tuple[ClaimReference, ...]
-    """In the pod's order, in which they are allocated."""
+    """In the order of the pod's spec, in which they are allocated."""
     node_name: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     node_affinity: NodeSelector | None = None
-    """The required one."""
+    """The required node affinity."""
     tolerations: tuple[Toleration, ...] = ()
     group: ExclusiveGroup | None = None
     controller: str = ""
-    """Whose pod it is, such as ``Deployment default/web``; "" for one that stands alone."""
+    """The pod's controller, such as ``Deployment default/web``; "" for a pod without one."""
     spread_with: str = ""
-    """Equal for the pods that kube-scheduler spreads over nodes unasked: those of one ReplicaSet or StatefulSet."""
+    """Equal for pods that kube-scheduler spreads over nodes by default: those of one ReplicaSet or StatefulSet."""
     labels: Mapping[str, str] = field(default_factory=dict)
     spec: PodSpec = field(default=PodSpec(), compare=False, repr=False)
     origin: Origin | None = field(default=None, compare=False, repr=False)
 
     @property
     def extended_resources(self) -> dict[str, int]:
-        """How many of each extended resource its containers ask for together."""
+        """The amounts of extended resources that its containers request together."""
         return {name: amount // UNIT for name, amount in of_pod(self.spec).items() if amount and is_extended(name)}
 
 
@@ -140,14 +140,14 @@ class Manifests:
     templates: tuple[ResourceClaimTemplate, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()
     pods: tuple[PodWithClaims, ...] = ()
-    """That have claims, or wait and ask for extended resources, which a DeviceClass may offer."""
+    """Pods with claims, and pending pods that request extended resources, which a DeviceClass may offer."""
     running: tuple[PodWithClaims, ...] = ()
-    """On nodes, and not asked about: what their containers request is in use there."""
+    """Other pods that are on nodes: the requests of their containers are in use there."""
     not_considered: tuple[str, ...] = ()
-    """What was read and does not influence the answer, in words."""
+    """Descriptions of input that has no influence on the result."""
     standby: frozenset[tuple[str, str]] = frozenset()
-    """Claims by namespace and name that are there for pods to use, and not asked about themselves."""
+    """Claims, by namespace and name, that exist for pods to use, and are not to be allocated by themselves."""
     inventories: Mapping[str, NodeInventory] = field(default_factory=dict)
-    """By node, for emulated nodes."""
+    """Inventories of emulated nodes, by node."""
     origins: Mapping[Key, Origin] = field(default_factory=dict, compare=False, repr=False)
-    """Objects that were read from a file."""
+    """Origins of the objects that were read from files."""

@@ -1,4 +1,4 @@
-"""Names as the API server and the controllers make them, but always the same for the same input.
+"""Generated names like those of the API server and the controllers, but deterministic.
 
 Source: ``k8s.io/apiserver/pkg/storage/names`` and ``k8s.io/apimachinery/pkg/util/rand``.
 """
@@ -9,15 +9,15 @@ import hashlib
 import uuid
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-"""No vowels and nothing that looks like another character."""
+"""Neither vowels nor characters that are easily confused."""
 MAX_PREFIX_LENGTH = 58
-"""Characters of ``generateName`` in front of the five random ones."""
+"""Maximum length of ``generateName`` before the five random characters."""
 MAX_NAMES = 3
-"""Names that a line about many of them has."""
+"""Maximum number of names that a message lists."""
 
 
 def suffix(seed: str, length: int = 5) -> str:
-    """So many characters that look random and follow from ``seed``."""
+    """A suffix of this length that looks random and is derived from ``seed``."""
     number = int.from_bytes(hashlib.sha256(seed.encode()).digest())
     made = ""
     for _ in range(length):
@@ -27,10 +27,10 @@ def suffix(seed: str, length: int = 5) -> str:
 
 
 def uid(text: str) -> str:
-    """What stands for the UID that only the API server knows; always the same for the same object."""
+    """A placeholder for the UID that only the API server knows; always the same for the same object."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, text))
 
 
 def generated(prefix: str, seed: str) -> str:
-    """What the API server makes of ``generateName``."""
+    """The name that the API server would generate from ``generateName``."""
     return prefix[:MAX_PREFIX_LENGTH] + suffix(f"{prefix}/{seed}")

@@ -1,7 +1,7 @@
-"""The Kubernetes objects that decide an allocation, as far as kube-scheduler looks at them.
+"""The Kubernetes objects that determine an allocation, with the fields that kube-scheduler evaluates.
 
-Richer than ``kube.types``, which has only what the driver itself reads and writes. A quantity is its text here;
-``dra_driver.quantity`` reads it. Fields that are not named are ignored on reading.
+They have more fields than ``kube.types``, which declares only what the driver itself reads and writes. Quantities are
+kept as texts; ``dra_driver.quantity`` parses them. Undeclared fields are ignored on reading.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dra_driver.kube.types import DeviceAttribute, ObjectMeta, ResourceClaimCons
 
 
 class _Object(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Camel-case on the wire, defaults left out (subclasses inherit that)."""
+    """Camel case on the wire, defaults omitted (inherited by subclasses)."""
 
 
 Quantity = str | int | float
@@ -30,14 +30,14 @@ class NodeSelectorRequirement(_Object, frozen=True):
 
 
 class NodeSelectorTerm(_Object, frozen=True):
-    """All requirements have to hold; a term without any matches no node."""
+    """All requirements must hold; a term without any matches no node."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class NodeSelector(_Object, frozen=True):
-    """One of the terms has to hold."""
+    """At least one of the terms must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -66,7 +66,7 @@ class DeviceCapacity(_Object, frozen=True):
 
 
 class Counter(_Object, frozen=True):
-    """One counter of a set, or how much of it is consumed."""
+    """One counter of a set, or the consumed amount of it."""
 
     value: Quantity
 
@@ -87,7 +87,7 @@ class CounterConsumption(_Object, frozen=True):
 
 
 class DeviceTaint(_Object, frozen=True):
-    """Only the effects NoSchedule and NoExecute keep claims away."""
+    """Only the effects NoSchedule and NoExecute prevent allocation."""
 
     key: str
     value: str = ""
@@ -95,7 +95,7 @@ class DeviceTaint(_Object, frozen=True):
 
 
 class DeviceToleration(_Object, frozen=True):
-    """``tolerations[]`` of a request; an empty effect or key stands for all."""
+    """``tolerations[]`` of a request; an empty effect or key matches all."""
 
     key: str = ""
     operator: str = ""
@@ -130,7 +130,7 @@ class ResourcePool(_Object, frozen=True):
 
 
 class ResourceSliceSpec(_Object, frozen=True):
-    """``spec`` of a slice: devices or shared counters, for one node, some nodes or all."""
+    """``spec`` of a slice: devices or shared counters, for one node, some nodes or all nodes."""
 
     driver: str
     pool: ResourcePool
@@ -143,14 +143,14 @@ class ResourceSliceSpec(_Object, frozen=True):
 
 
 class ResourceSlice(_Object, frozen=True):
-    """A ResourceSlice. ``metadata.name`` decides the order within its pool."""
+    """A ResourceSlice. ``metadata.name`` determines the order within its pool."""
 
     metadata: ObjectMeta
     spec: ResourceSliceSpec
 
 
 class DeviceTaintSelector(_Object, frozen=True):
-    """``deviceSelector`` of a DeviceTaintRule: all that is given has to hold."""
+    """``deviceSelector`` of a DeviceTaintRule: all given fields must match."""
 
     driver: str | None = None
     pool: str | None = None
@@ -165,7 +165,7 @@ class DeviceTaintRuleSpec(_Object, frozen=True):
 
 
 class DeviceTaintRule(_Object, frozen=True):
-    """A DeviceTaintRule: an administrator's taint for devices that their drivers publish."""
+    """A DeviceTaintRule: an administrator's taint for published devices."""
 
     metadata: ObjectMeta
     spec: DeviceTaintRuleSpec
@@ -178,7 +178,7 @@ class CelSelector(_Object, frozen=True):
 
 
 class DeviceSelector(_Object, frozen=True):
-    """``cel`` is None for a kind of selector that this release does not know."""
+    """``cel`` is None for a kind of selector that is not known here."""
 
     cel: CelSelector | None = None
 
@@ -224,7 +224,7 @@ class ExactDeviceRequest(_Object, frozen=True):
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = "ExactCount"
     count: int = 0
-    """0 stands for 1 with ExactCount."""
+    """0 means 1 with ExactCount."""
     admin_access: bool | None = None
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: CapacityRequirements | None = None
@@ -238,7 +238,7 @@ class DeviceSubRequest(_Object, frozen=True):
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = "ExactCount"
     count: int = 0
-    """0 stands for 1 with ExactCount."""
+    """0 means 1 with ExactCount."""
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: CapacityRequirements | None = None
 
@@ -252,7 +252,7 @@ class DeviceRequest(_Object, frozen=True):
 
 
 class DeviceConstraint(_Object, frozen=True):
-    """Exactly one of the attributes is set; no ``requests`` means all of the claim."""
+    """Exactly one of the attributes is set; empty ``requests`` means all requests of the claim."""
 
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None
@@ -260,7 +260,7 @@ class DeviceConstraint(_Object, frozen=True):
 
 
 class ClaimConfiguration(_Object, frozen=True):
-    """``config[]`` of a claim; no ``requests`` means all of the claim."""
+    """``config[]`` of a claim; empty ``requests`` means all requests of the claim."""
 
     requests: tuple[str, ...] = ()
     opaque: OpaqueDeviceConfiguration | None = None
@@ -296,7 +296,7 @@ class AllocatedDevice(_Object, frozen=True):
 
 
 class AllocatedConfiguration(_Object, frozen=True):
-    """``status.allocation.devices.config[]``; no ``requests`` means all of the claim."""
+    """``status.allocation.devices.config[]``; empty ``requests`` means all requests of the claim."""
 
     source: str
     requests: tuple[str, ...] = ()

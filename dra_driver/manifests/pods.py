@@ -1,4 +1,4 @@
-"""From a pod's spec to its claims and the nodes that it may run on, and what of it is not considered."""
+"""From a pod's spec to its claims and eligible nodes, and the parts that are not considered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OVER: Final = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A pod as it is to be, whoever makes it. ``path`` leads from the origin to the spec."""
+    """A pod to be created, directly or by a controller. ``path`` leads from the origin to the spec."""
 
     namespace: str
     name: str
@@ -50,12 +50,12 @@ class Described:
 
     @property
     def ended(self) -> bool:
-        """Whether it needs nothing any more."""
+        """Whether it has terminated and needs nothing any more."""
         return self.phase in _OVER or (self.leaving and not self.spec.node_name)
 
 
 def with_claims(pod: Described) -> PodWithClaims:
-    """ManifestError for an entry that names no claim or two, a name that comes twice, or one that is not there."""
+    """Raises ManifestError for an entry with no claim or with two, a duplicate name, or an undefined one."""
     entries, names = pod.spec.resource_claims, [entry.name for entry in pod.spec.resource_claims]
     for place, entry in enumerate(entries):
         path = (*pod.path, "resourceClaims", place)
@@ -77,7 +77,7 @@ def with_claims(pod: Described) -> PodWithClaims:
     claims = tuple(
         _reference(pod, entry, (*pod.path, "resourceClaims", place), known)
         for place, entry in enumerate(entries)
-        # Kubernetes notes here when a template's claim was not needed.
+        # Kubernetes records here that no claim was needed for a template.
         if not (entry.name in known and known[entry.name] is None)
     )
     if pod.extended is not None:
@@ -116,7 +116,7 @@ def _reference(
 
 
 def _amounts(spec: PodSpec) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Quantity]]]:
-    """Everything that the pod asks of a node by quantity, and where it stands in the spec."""
+    """All quantities that the pod requests of a node, with their paths in the spec."""
     holders: list[tuple[tuple[str | int, ...], Resources]] = [
         *((("containers", place, "resources"), item.resources) for place, item in enumerate(spec.containers)),
         *((("initContainers", place, "resources"), item.resources) for place, item in enumerate(spec.init_containers)),
@@ -129,7 +129,7 @@ def _amounts(spec: PodSpec) -> Iterator[tuple[tuple[str | int, ...], Mapping[str
 
 
 def _resources(spec: PodSpec) -> Iterator[str]:
-    """Extended resources aside: whether they are considered depends on the DeviceClasses."""
+    """Without extended resources: whether those are considered depends on the DeviceClasses."""
     for path, amounts in _amounts(spec):
         kind = "overhead" if path == ("overhead",) else "resources"
         yield from (f"{kind}: {name}" for name in amounts if not is_extended(name))
@@ -155,20 +155,20 @@ _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
 
 
 def unconsidered(pod: Described) -> Iterable[str]:
-    """What of the pod a scheduler would look at and the simulator does not, each once."""
+    """The parts of the pod that a scheduler would evaluate and the simulator does not, each once."""
     found = [text for text, says in _UNCONSIDERED if says(pod.spec)]
     return dict.fromkeys((*_resources(pod.spec), *found))
 
 
 MAX_PODS: Final = 150_000
-"""In all: the size that Kubernetes is tested for."""
+"""Maximum number of pods in total: the size that Kubernetes is tested for."""
 _HASH: Final = 10
-"""Characters that a Deployment puts between its name and the pod's."""
+"""Length of the hash that a Deployment puts between its own name and the suffix of the pod's."""
 
 _EXCLUSIVE: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 _SPREADING: Final = ("ReplicationController", "ReplicaSet", "StatefulSet")
-"""Whose pods kube-scheduler spreads unless they say how."""
+"""Controllers whose pods kube-scheduler spreads by default."""
 
 _TEMPLATE: Final = ("spec", "template", "spec")
 
@@ -200,7 +200,7 @@ class _Maker:
         )
 
     def spread(self, kind: str, name: str) -> str:
-        """As the pods' owner reference would say it."""
+        """The value of ``spread_with``, as derived from the pods' owner reference."""
         return f"{kind} {self.namespace}/{name}"
 
     def count(self, number: int, *path: str) -> int:
@@ -295,12 +295,12 @@ _MAKERS: Final[Mapping[type, Callable[[_Maker], Iterator[Described]]]] = {
 
 
 def makes_pods(kind: type) -> bool:
-    """Whether objects of this kind are pods or make them."""
+    """Whether objects of this kind are pods or create pods."""
     return kind in _MAKERS
 
 
 def pod_specs(owner: Any) -> Iterator[tuple[tuple[str, ...], PodSpec]]:
-    """Path and ``spec`` of what the pods are made from; nothing for what makes none."""
+    """Paths and ``spec`` of the pod templates of an object; empty if it creates no pods."""
     if isinstance(owner, Pod):
         yield ("spec",), owner.spec
     elif isinstance(owner, LeaderWorkerSet):
@@ -313,5 +313,5 @@ def pod_specs(owner: Any) -> Iterator[tuple[tuple[str, ...], PodSpec]]:
 
 
 def pods(owner: Any, namespace: str, origin: Origin) -> Iterator[Described]:
-    """The pods of an object that is one or makes them. ManifestError for an impossible number of them."""
+    """The pods of an object that is a pod or creates pods. Raises ManifestError for an excessive number of them."""
     return _MAKERS[type(owner)](_Maker(owner, namespace, origin))

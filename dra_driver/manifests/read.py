@@ -1,4 +1,4 @@
-"""From the texts of files to the objects in them."""
+"""From the texts of files to typed objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dra_driver.manifests.validation import Compile, check_claim, check_class
 from dra_driver.util.text import first_of
 
 NAMESPACE: Final = "default"
-"""Of objects that do not say theirs."""
+"""Namespace of objects that do not specify one."""
 
 
 def read_manifests(
@@ -31,18 +31,18 @@ def read_manifests(
     kubernetes: str = "1.37",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Manifests:
-    """The objects of YAML or JSON texts, one or several documents or Lists each.
+    """Read the objects of YAML or JSON texts, each of which may have several documents or Lists.
 
-    What refers to each other (templates, classes, claims) may be in different texts, so that is looked at by
-    ``attempts``. Everything else is checked here as the API server does.
+    Objects that refer to each other (templates, classes, claims) may be in different texts, so references are checked
+    by ``attempts``. Everything else is validated here as the API server does.
 
     Args:
         sources: name (for errors) and text of each file.
-        kubernetes: the release whose CEL is meant.
-        progress: told for each object how many of how many of its document are read.
+        kubernetes: the release whose CEL is used.
+        progress: called for each object with the number read so far and the total of its document.
 
     Raises:
-        ManifestError: what is wrong, with file, line and path. DriverError: CEL's parser is not installed.
+        ManifestError: invalid input, with file, line and path. DriverError: CEL's parser is not installed.
     """
     reader = _Reader(kubernetes)
     for file, text in sources:
@@ -59,15 +59,15 @@ def read_manifests(
 
 
 def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> Manifests:
-    """The objects of a cluster, which the API server has checked.
+    """Convert the objects of a cluster, which the API server has validated.
 
-    What newer releases have and the simulator does not know is left out and named in ``not_considered``.
+    Fields of newer releases that the simulator does not know are ignored and named in ``not_considered``.
 
     Args:
         lists: API version, kind, and the objects of that kind as plain values.
 
     Raises:
-        ManifestError: an object that cannot be read.
+        ManifestError: an object that cannot be converted.
     """
     reader = _Reader("", stored=True)
     for version, kind, items in lists:
@@ -79,10 +79,10 @@ def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> M
 def read_object(
     value: dict[str, Any], kind: Kind, origin: Origin, unknown: dict[str, None] | None = None
 ) -> tuple[Any, Origin]:
-    """An object of one of its kind's versions as the kind's struct, and its origin with its name.
+    """Convert an object in one of its kind's versions to the kind's struct; also returns its origin with its name.
 
-    With ``unknown``, fields that are unknown are left out and noted there; else they are a ManifestError, as wrong
-    types and other versions are.
+    With ``unknown``, unknown fields are ignored and recorded there; without it they raise ManifestError, as wrong types
+    and other versions do.
     """
     group, _, version = str(value.get("apiVersion")).rpartition("/")
     if group != kind.group or version not in kind.versions:
@@ -154,7 +154,7 @@ class _Reader:
         return kind
 
     def _named(self, item: Any, kind: Kind, origin: Origin) -> Any:
-        """With a name and a namespace, and for the first time."""
+        """The object with its name and namespace; raises ManifestError if it has no name or is a duplicate."""
         meta: ObjectMeta = item.metadata
         name, namespace = meta.name, (meta.namespace or NAMESPACE) if kind.namespaced else ""
         if not name:

@@ -1,4 +1,4 @@
-"""What the API server would refuse in what drivers and administrators write: slices and rules for taints.
+"""The API server's validation of objects that drivers and administrators write: slices and DeviceTaintRules.
 
 Source: ``pkg/apis/resource/validation`` of Kubernetes 1.37.
 """
@@ -31,26 +31,26 @@ from dra_driver.quantity import nanos
 
 MAX_DEVICES: Final = 128
 MAX_SPECIAL_DEVICES: Final = 64
-"""Where one of them has a taint or consumes counters."""
+"""Maximum number of devices if one of them has a taint or consumes counters."""
 MAX_COUNTER_SETS: Final = 8
 MAX_COUNTERS: Final = 32
 MAX_COUNTER_SETS_OF_DEVICE: Final = 2
 MAX_ATTRIBUTES: Final = 32
-"""And capacities, together."""
+"""Attributes and capacities together."""
 MAX_TAINTS: Final = 16
 MAX_BINDING_CONDITIONS: Final = 4
 MAX_VALID_VALUES: Final = 10
 MAX_VALUE_LENGTH: Final = 64
-"""Bytes of an attribute's text."""
+"""Bytes of a string attribute."""
 
 
 def check_slice(item: ResourceSlice, origin: Origin) -> None:
-    """ManifestError for the first thing that is wrong with a slice."""
+    """Raise ManifestError for the first problem in a slice."""
     raise_first(_slice(item.spec), origin, ("spec",))
 
 
 def check_taint_rule(item: DeviceTaintRule, origin: Origin) -> None:
-    """ManifestError for the first thing that is wrong with a rule."""
+    """Raise ManifestError for the first problem in a rule."""
     raise_first(_rule(item.spec), origin, ("spec",))
 
 
@@ -98,7 +98,7 @@ def _slice(spec: ResourceSliceSpec) -> Iterator[Problem]:
 
 
 def _nodes(item: ResourceSliceSpec | Device, *, per_device: bool | None = None) -> Iterator[Problem]:
-    """Exactly one way to say for which nodes something is."""
+    """Check that exactly one of the ways to select nodes is used."""
     ways = {
         "nodeName": item.node_name,
         "nodeSelector": item.node_selector,

@@ -1,4 +1,4 @@
-"""What the API server would refuse in claims and classes.
+"""The API server's validation of claims and classes.
 
 Source: ``pkg/apis/resource/validation`` of Kubernetes 1.37.
 """
@@ -30,28 +30,28 @@ from dra_driver.util.errors import DriverError
 
 Path = tuple[str | int, ...]
 Problem = tuple[Path, str]
-"""Path and text."""
+"""Path and message."""
 Compile = Callable[[str], object]
-"""Raises a DriverError for an expression that is not legal."""
+"""Raises a DriverError for an invalid expression."""
 
 MAX_ITEMS: Final = 32
-"""Requests, constraints, selectors and configurations, each."""
+"""Maximum number of requests, constraints, selectors and configurations, each."""
 MAX_SUBREQUESTS: Final = 8
 MAX_TOLERATIONS: Final = 16
 EFFECTS: Final = ("None", "NoSchedule", "NoExecute")
-"""Of a device taint."""
+"""Effects of a device taint."""
 _OF_QUOTA: Final = "requests."
 MAX_PARAMETERS: Final = 10 << 10
-"""Bytes of one opaque configuration."""
+"""Maximum size in bytes of one opaque configuration."""
 
 
 def check_claim(claim: DeviceClaim, origin: Origin, path: tuple[str | int, ...], compile_: Compile) -> None:
-    """ManifestError for the first thing that is wrong with ``spec.devices`` of a claim."""
+    """Raise ManifestError for the first problem in ``spec.devices`` of a claim."""
     raise_first(_claim(claim, compile_), origin, (*path, "devices"))
 
 
 def check_class(device_class: DeviceClass, origin: Origin, compile_: Compile) -> None:
-    """ManifestError for the first thing that is wrong with a class."""
+    """Raise ManifestError for the first problem in a class."""
     spec = device_class.spec
     found = below(("selectors",), _selectors(spec.selectors, compile_))
     raise_first(found, origin, ("spec",))
@@ -62,13 +62,13 @@ def check_class(device_class: DeviceClass, origin: Origin, compile_: Compile) ->
 
 
 def raise_first(problems: Iterator[Problem], origin: Origin, path: Path) -> None:
-    """ManifestError for the first problem below the path."""
+    """Raise ManifestError for the first problem, with its path below ``path``."""
     for place, what in problems:
         raise origin.error((*path, *place), what)
 
 
 def below(path: Path, problems: Iterator[Problem]) -> Iterator[Problem]:
-    """The problems of a part, told from the whole."""
+    """The problems of a part, with ``path`` prepended to their paths."""
     return (((*path, *place), what) for place, what in problems)
 
 
@@ -91,19 +91,19 @@ def _claim(claim: DeviceClaim, compile_: Compile) -> Iterator[Problem]:
 
 
 def many(name: str, items: Collection[object], most: int = MAX_ITEMS) -> Iterator[Problem]:
-    """More items than Kubernetes allows."""
+    """A problem if there are more items than Kubernetes allows."""
     if len(items) > most:
         yield (name,) if name else (), f"{len(items)} are more than the {most} that Kubernetes allows"
 
 
 def wrong(problem: str, *path: str | int) -> Iterator[Problem]:
-    """What a check of ``formats`` says; nothing for ""."""
+    """The result of a check of ``formats`` as a problem; none for ""."""
     if problem:
         yield path, problem
 
 
 def twice(names: Sequence[str], *path: str | int, field: str = "name") -> Iterator[Problem]:
-    """Names that come twice in a list of objects, or of texts where ``field`` is ""."""
+    """Duplicate names in a list of objects, or of strings if ``field`` is ""."""
     seen: set[str] = set()
     for place, name in enumerate(names):
         if name in seen:
@@ -170,7 +170,7 @@ def _capacity(capacity: CapacityRequirements | None) -> Iterator[Problem]:
 
 
 def amount(value: object, *path: str | int) -> Iterator[Problem]:
-    """What is no quantity."""
+    """A problem if the value is not a quantity."""
     try:
         stored(value if isinstance(value, str | float) else str(value))
     except QuantityError as error:

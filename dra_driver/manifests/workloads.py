@@ -1,6 +1,6 @@
-"""Nodes and pods as far as they decide where a pod's claims are tried.
+"""Nodes and pods, with the fields that decide where a pod's claims are tried.
 
-Legal fields that are read nowhere are in ``manifests.fields``, so that a misspelt one is noticed.
+Valid fields that are never read are listed in ``manifests.fields``, so that misspelt ones are detected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dra_driver.manifests.objects import NodeSelector, NodeSelectorTerm, Quantit
 
 
 class _Object(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Camel-case on the wire, defaults left out (subclasses inherit that)."""
+    """Camel case on the wire, defaults omitted (inherited by subclasses)."""
 
 
 class Taint(_Object, frozen=True):
@@ -26,7 +26,7 @@ class Taint(_Object, frozen=True):
 
 
 class NodeSpec(_Object, frozen=True):
-    """``spec`` of a Node, the part in use."""
+    """``spec`` of a Node, the fields in use."""
 
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
@@ -39,7 +39,7 @@ class NodeImage(_Object, frozen=True):
 
 
 class NodeStatus(_Object, frozen=True):
-    """``status`` of a Node, the part in use."""
+    """``status`` of a Node, the fields in use."""
 
     allocatable: dict[str, Quantity] = msgspec.field(default_factory=dict)
     images: tuple[NodeImage, ...] = ()
@@ -63,14 +63,14 @@ class Toleration(_Object, frozen=True):
 
 
 class PreferredNodes(_Object, frozen=True):
-    """``preferredDuringSchedulingIgnoredDuringExecution[]``: what a node that matches is worth."""
+    """``preferredDuringSchedulingIgnoredDuringExecution[]``: the weight of a node that matches."""
 
     weight: int
     preference: NodeSelectorTerm
 
 
 class NodeAffinity(_Object, frozen=True):
-    """What is only preferred changes the order of the nodes, not whether one fits."""
+    """Preferred terms only affect the order of the nodes, not whether a node fits."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredNodes, ...] = ()
@@ -85,14 +85,14 @@ class LabelSelectorRequirement(_Object, frozen=True):
 
 
 class LabelSelector(_Object, frozen=True):
-    """All of it has to hold; an empty one selects everything."""
+    """All requirements must hold; an empty selector selects everything."""
 
     match_labels: dict[str, str] = msgspec.field(default_factory=dict)
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
 class PodAffinityTerm(_Object, frozen=True):
-    """Which other pods are meant; without namespaces those of the pod's own."""
+    """The pods that an affinity is about; without namespaces, those in the pod's own namespace."""
 
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class PodAffinityTerm(_Object, frozen=True):
 
 
 class WeightedPodAffinityTerm(_Object, frozen=True):
-    """``preferredDuringSchedulingIgnoredDuringExecution[]`` of an affinity to pods."""
+    """``preferredDuringSchedulingIgnoredDuringExecution[]`` of a pod affinity."""
 
     weight: int
     pod_affinity_term: PodAffinityTerm
@@ -117,7 +117,7 @@ class PodAffinity(_Object, frozen=True):
 
     @property
     def terms(self) -> tuple[PodAffinityTerm, ...]:
-        """Required and preferred."""
+        """The required and the preferred terms."""
         preferred = self.preferred_during_scheduling_ignored_during_execution
         return (
             *self.required_during_scheduling_ignored_during_execution,
@@ -134,12 +134,12 @@ class Affinity(_Object, frozen=True):
 
     @property
     def pod_terms(self) -> tuple[PodAffinityTerm, ...]:
-        """Of the affinity to pods and of that against them."""
+        """The terms of pod affinity and anti-affinity."""
         return tuple(term for part in (self.pod_affinity, self.pod_anti_affinity) if part for term in part.terms)
 
 
 class ContainerClaim(_Object, frozen=True):
-    """``resources.claims[]`` of a container; an empty request means all of the claim."""
+    """``resources.claims[]`` of a container; an empty request means all requests of the claim."""
 
     name: str
     request: str = ""
@@ -154,18 +154,18 @@ class Resources(_Object, frozen=True):
 
 
 class Container(_Object, frozen=True):
-    """A container, the part in use."""
+    """A container, the fields in use."""
 
     name: str
     image: str = ""
     resources: Resources = Resources()
     ports: tuple[dict[str, Any], ...] = ()
     restart_policy: str = ""
-    """``Always`` makes an init container one that runs beside the others."""
+    """``Always`` makes an init container a sidecar."""
 
 
 class PodResourceClaim(_Object, frozen=True):
-    """``resourceClaims[]`` of a pod: exactly one of claim and template."""
+    """``resourceClaims[]`` of a pod: exactly one of claim and template is set."""
 
     name: str
     resource_claim_name: str | None = None
@@ -173,7 +173,7 @@ class PodResourceClaim(_Object, frozen=True):
 
 
 class SpreadConstraint(_Object, frozen=True):
-    """``topologySpreadConstraints[]`` of a pod; no selector selects nothing."""
+    """``topologySpreadConstraints[]`` of a pod; without a selector it selects nothing."""
 
     max_skew: int
     topology_key: str
@@ -186,7 +186,7 @@ class SpreadConstraint(_Object, frozen=True):
 
 
 class PodSpec(_Object, frozen=True):
-    """``spec`` of a pod, the part in use."""
+    """``spec`` of a pod, the fields in use."""
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -206,20 +206,20 @@ class PodSpec(_Object, frozen=True):
 
 
 class PodClaimStatus(_Object, frozen=True):
-    """``status.resourceClaimStatuses[]``: which claim was made from a template."""
+    """``status.resourceClaimStatuses[]``: the claim that was created from a template."""
 
     name: str
     resource_claim_name: str | None = None
 
 
 class ExtendedClaimStatus(_Object, frozen=True):
-    """``status.extendedResourceClaimStatus``: the claim that kube-scheduler made for the pod's extended resources."""
+    """``status.extendedResourceClaimStatus``: the claim created by kube-scheduler for the pod's extended resources."""
 
     resource_claim_name: str
 
 
 class PodStatus(_Object, frozen=True):
-    """``status`` of a pod, the part in use."""
+    """``status`` of a pod, the fields in use."""
 
     phase: str = ""
     resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
@@ -249,7 +249,7 @@ class ReplicaSpec(_Object, frozen=True):
 
 
 class Ordinals(_Object, frozen=True):
-    """The first number of a StatefulSet's pods."""
+    """``ordinals``: the first number of a StatefulSet's pods."""
 
     start: int = 0
 
@@ -273,7 +273,7 @@ class JobSpec(_Object, frozen=True):
 
 
 class LeaderWorkerTemplate(_Object, frozen=True):
-    """One group of a LeaderWorkerSet; without a leader's template all pods are made from the worker's."""
+    """One group of a LeaderWorkerSet; without a leader template, all pods use the worker's."""
 
     worker_template: PodTemplate
     leader_template: PodTemplate | None = None

@@ -1,1 +1,1 @@
-"""What Kubernetes would do with a claim, computed without a cluster. Values in, values out; no files, no network."""
+"""Simulates what Kubernetes would do with a claim, without a cluster. Pure functions: no files, no network."""

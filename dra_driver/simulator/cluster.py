@@ -1,4 +1,4 @@
-"""Joining what several sources gave, and making a cluster for the allocator of it."""
+"""Merges objects from several sources, and builds the allocator's cluster from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def merge(first: Manifests, second: Manifests) -> Manifests:
-    """Both together. An object that is in both is taken from ``second``, as when it is applied to the cluster."""
+    """Merge both. An object that is in both is taken from ``second``, as if it was applied to the cluster."""
     replaced = {_pod(pod) for pod in second.pods}
     return Manifests(
         nodes=_joined(first.nodes, second.nodes),
@@ -54,7 +54,7 @@ def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[Node
     """The cluster with the devices of allocated claims in use, and its nodes by name.
 
     Raises:
-        ManifestError: there is no node, or consumed capacity of an allocation is no quantity.
+        ManifestError: there is no node, or a consumed capacity of an allocation is not a quantity.
         DriverError: a release that the simulator does not know, or CEL's parser is not installed.
     """
     if not manifests.nodes:
@@ -68,9 +68,9 @@ def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[Node
 
 
 def waiting_left_out(cluster: Manifests) -> Manifests:
-    """The cluster without what waits in it, for when something else is asked about; it is listed as not considered.
+    """The cluster without its pending pods, for questions about something else; they are listed as not considered.
 
-    Its claims without an allocation stay, since a pod that is asked about may use them.
+    Its unallocated claims stay, because a pod in question may use them.
     """
     waiting = sum(not pod.node_name for pod in cluster.pods)
     return replace(
@@ -83,7 +83,7 @@ def waiting_left_out(cluster: Manifests) -> Manifests:
 
 
 def selectors(kubernetes: str) -> Selectors:
-    """CEL as this release has it. DriverError for another release, and when the parser is not installed."""
+    """CEL of this release. Raises DriverError for an unknown release, and if the parser is not installed."""
 
     def view(driver: str, device: Device) -> Any:
         return CelDevice.of(driver, _with_texts(device))
@@ -92,7 +92,7 @@ def selectors(kubernetes: str) -> Selectors:
 
 
 def _with_texts(device: Device) -> Any:
-    """The device with capacities as texts, which a file may have as numbers."""
+    """The device with its capacities as strings, which may be numbers in a file."""
     if all(isinstance(capacity.value, str) for capacity in device.capacity.values()):
         return device
     capacity = {name: msgspec.structs.replace(entry, value=str(entry.value)) for name, entry in device.capacity.items()}
@@ -104,9 +104,9 @@ _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedul
 
 
 def obstacle(pod: PodWithClaims, node: Node) -> str:
-    """Why the pod may not run on the node, as half a sentence; "" when it may.
+    """Why the pod may not run on the node, as half a sentence; "" if it may.
 
-    NodeSelectorError (a DriverError) for a node affinity that Kubernetes could not read either.
+    Raises NodeSelectorError (a DriverError) for a node affinity that Kubernetes could not parse either.
     """
     name, labels = node.metadata.name, node.metadata.labels
     if pod.node_name and pod.node_name != name:
@@ -118,7 +118,7 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
     if pod.node_affinity is not None and not selects(pod.node_affinity, node):
         return "the pod's node affinity does not match"
     if pod.node_name:
-        # Such a pod does not go through the scheduler, so taints without effect on running pods do not matter.
+        # Such a pod bypasses the scheduler, so taints that do not affect running pods are irrelevant.
         return ""
     taints = [taint for taint in node.spec.taints if taint.effect in _BLOCKING]
     if node.spec.unschedulable and _UNSCHEDULABLE not in taints:
@@ -131,7 +131,7 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
 
 
 def allocated_elsewhere(claims: Sequence[ResourceClaim], node: Node) -> str:
-    """The name of a claim whose allocation cannot be used on the node; "" when there is none."""
+    """The name of a claim whose allocation cannot be used on the node; "" if there is none."""
     for claim in claims:
         selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
         if selector is not None and not selects(selector, node):
@@ -145,7 +145,7 @@ def selects(selector: NodeSelector, node: Node) -> bool:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether the toleration is for the taint."""
+    """Whether the toleration matches the taint."""
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
     if toleration.operator in ("", "Equal"):

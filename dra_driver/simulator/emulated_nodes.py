@@ -1,4 +1,4 @@
-"""Nodes that do not exist, with the very slices that this driver publishes on an emulated host of their type."""
+"""Nodes that do not exist, with exactly the slices that this driver publishes on an emulated host of their type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dra_driver.util.errors import DriverError
 T = TypeVar("T")
 
 MAX_NODES: Final = 20_000
-"""Four times what one Kubernetes cluster is tested for."""
+"""Four times the size that a Kubernetes cluster is tested for."""
 _NODES_OF_A_SERVER: Final = 4
 _SIZES: Final = {
     "inf1.xlarge": (4, 8),
@@ -46,7 +46,7 @@ _SIZES: Final = {
     "trn2.48xlarge": (192, 2048),
     "trn2u.48xlarge": (192, 2048),
 }
-"""vCPUs and GiB of memory where EC2's pages say so. What a kubelet keeps back of them is a matter of its settings."""
+"""vCPUs and GiB of memory, as far as EC2's pages list them. What kubelet reserves of them depends on its settings."""
 
 
 def emulated(
@@ -56,19 +56,19 @@ def emulated(
     layout: Layout = "node",
     driver_version: str | None = None,
 ) -> Manifests:
-    """A cluster of healthy nodes: Node objects, slices, the driver's DeviceClass, and what each host has.
+    """A cluster of healthy nodes: Node objects, slices, the driver's DeviceClass, and the inventory of each host.
 
-    Nodes are ``node-1`` and so on, with as many digits as the last one needs, types in the order given. Those of
-    UltraServers make up whole servers of four nodes, or those that ``ultraservers`` names.
+    Nodes are named ``node-1`` and so on, zero-padded to equal length, with types in the given order. Those of
+    UltraServers form complete servers of four nodes, or the servers given by ``ultraservers``.
 
     Args:
         nodes: EC2 types with the number of nodes of each.
-        ultraservers: such as ``8x2`` for eight servers of two nodes; "" for as many of four as the nodes need.
+        ultraservers: such as ``8x2`` for eight servers of two nodes; "" for as many servers of four as the nodes need.
         layout: what a node of an UltraServer offers, as in the driver's option.
         driver_version: of the Neuron kernel driver; None for the newest known.
 
     Raises:
-        DriverError: an unknown type, too many nodes, UltraServers with fewer nodes, or of types that are part of none.
+        DriverError: an unknown type, too many nodes, UltraServers with fewer nodes, or with types that have none.
     """
     total = sum(count for _, count in nodes)
     if not 0 < total <= MAX_NODES or any(count < 1 for _, count in nodes):
@@ -84,7 +84,7 @@ def emulated(
 
 
 def driver_class() -> objects.DeviceClass:
-    """The DeviceClass that comes with the driver."""
+    """The DeviceClass that is installed with the driver."""
     selector = objects.DeviceSelector(objects.CelSelector(f'device.driver == "{DRIVER_NAME}"'))
     return objects.DeviceClass(ObjectMeta(name=DRIVER_NAME), objects.DeviceClassSpec((selector,)))
 
@@ -125,7 +125,7 @@ def _node(name: str, inventory: NodeInventory) -> Node:
 
 
 class _Publisher:
-    """Hosts that are alike share their devices, so that a large cluster is made in little time."""
+    """Identical hosts share their devices, so that a large cluster is built quickly."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -133,7 +133,7 @@ class _Publisher:
         self._converted: dict[int, objects.Device] = {}
 
     def slices(self, name: str, inventory: NodeInventory) -> Iterator[objects.ResourceSlice]:
-        """What the driver publishes on the node, as stored."""
+        """The slices that the driver publishes on the node, as stored."""
         if inventory not in self._published:
             self._published[inventory] = devices(inventory, self._layout)
         for item in pool(self._published[inventory], name, uid(f"Node {name}")):
@@ -152,12 +152,12 @@ class _Publisher:
             )
 
     def _device(self, device: PublishedDevice) -> objects.Device:
-        # The published devices are kept, so their ids stay theirs.
+        # The published devices are kept, so that their id() is not reused.
         if id(device) not in self._converted:
             self._converted[id(device)] = _converted(device, objects.Device)
         return self._converted[id(device)]
 
 
 def _converted(published: object, kind: type[T]) -> T:
-    """From what the driver writes to what the allocator reads."""
+    """Convert the driver's structs to those of the allocator."""
     return msgspec.convert(msgspec.to_builtins(published), kind)

@@ -1,8 +1,8 @@
-"""Pod after pod, what kube-scheduler would do: which node, which devices, or why none.
+"""Simulates kube-scheduler, pod after pod: which node, which devices, or why none.
 
-Pods are taken in their order, each on the node that scores highest, or on the first by name where that is not known;
-claims of one pod are allocated together. Nobody is evicted. A real scheduler may choose another of the nodes that fit
-where it is the first by name here, but not other devices on it.
+Pods are taken in their order, each on the node with the highest score, or on the first by name where the scores are not
+known; claims of one pod are allocated together. There is no preemption. Where the first node by name is used here, a
+real scheduler may choose another fitting node, but not other devices on it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from dra_driver.util.errors import DriverError
 _Fitting = tuple[list[NodeView], Counter[str]]
 
 _SHOWN = 3
-"""Different reasons that a refusal lists."""
+"""Maximum number of different reasons that a refusal lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one pod, or of a claim that no pod has."""
+    """The result for one pod, or for a claim that no pod uses."""
 
     pod: PodWithClaims | None
     claims: tuple[ResourceClaim, ...]
-    """With the allocations that they have afterwards."""
+    """With their resulting allocations."""
     node: str | None
-    """Where the pod would run, or the claim can be used; None when it would wait."""
+    """Where the pod would run, or the claim can be used; None if it would stay pending."""
     reason: str
-    """Why it waits; "" when it does not."""
+    """Why it stays pending; "" if it does not."""
     choice: Choice | None = None
-    """Why this node and no other; None when it waits."""
+    """Why this node was chosen; None if it stays pending."""
 
     @property
     def placed(self) -> bool:
@@ -52,7 +52,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """All outcomes in the order in which they were made, and the cluster as it is afterwards."""
+    """All outcomes in the order in which they were determined, and the resulting cluster."""
 
     outcomes: tuple[Outcome, ...]
     world: World
@@ -62,15 +62,15 @@ class Simulation:
 def simulate(
     manifests: Manifests, kubernetes: str, progress: Callable[[int, int], None] = lambda _done, _total: None
 ) -> Simulation:
-    """Place everything that waits.
+    """Place everything that is pending.
 
     Args:
-        manifests: the cluster together with what is applied to it.
-        kubernetes: the release whose behaviour is meant, 1.36 or 1.37.
-        progress: told after each pod or claim how many of how many are done.
+        manifests: the cluster together with the objects that are applied to it.
+        kubernetes: the release whose behaviour is simulated, 1.36 or 1.37.
+        progress: called after each pod or claim with the number done and the total.
 
     Raises:
-        ManifestError: something that is named is not there. DriverError: CEL's parser is not installed.
+        ManifestError: a referenced object is missing. DriverError: CEL's parser is not installed.
     """
     world, nodes = cluster_of(manifests, kubernetes)
     waiting = attempts(manifests)
@@ -83,9 +83,9 @@ def simulate(
 
 
 def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str], list[str]]:
-    """The devices that nobody has, by driver and pool, in the order in which they are tried.
+    """The free devices, by driver and pool, in the order in which they are tried.
 
-    Devices whose counters are used up by others are not free; those that can be shared always are.
+    Devices whose counters are exhausted by others are not free; shareable devices always are.
     """
     world = simulation.world
     pools = world.pools.pools(node)
@@ -101,19 +101,19 @@ def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str]
 
 
 class Places:
-    """Which groups of LeaderWorkerSets are in which places, as far as they were placed here.
+    """The topology domains of LeaderWorkerSet groups, as far as they were placed here.
 
     LeaderWorkerSet gives a leader pod (anti-)affinity, and its workers a node selector once the leader has a node.
     """
 
     def __init__(self) -> None:
         self._group_at: dict[tuple[str, str, str], str] = {}
-        """By namespace, label and its value."""
+        """Groups by namespace, label and label value."""
         self._place_of: dict[tuple[str, str], str] = {}
-        """By namespace and leader."""
+        """Domains by namespace and leader."""
 
     def obstacle(self, pod: PodWithClaims, node: Node) -> str:
-        """Why the pod's group keeps it off the node; "" when it does not."""
+        """Why the pod's group may not use the node; "" if it may."""
         group = pod.group
         if group is None:
             return ""
@@ -129,7 +129,7 @@ class Places:
         return "" if other == group.leader else f"the group of {other} has {group.topology}={place} for itself"
 
     def take(self, pod: PodWithClaims | None, node: NodeView) -> None:
-        """Note where a group is."""
+        """Record the domain of a group."""
         if pod is None or pod.group is None:
             return
         place = node.labels[pod.group.topology]
@@ -138,19 +138,19 @@ class Places:
 
 
 def scores_of(manifests: Manifests) -> Scores:
-    """The nodes, with what runs on them."""
+    """Scores for the nodes, with the pods that run on them."""
     return Scores(manifests.nodes, (*manifests.running, *(pod for pod in manifests.pods if pod.node_name)))
 
 
 class ExtendedResources:
-    """Who offers the extended resources that pods ask for: a node's device plugin, or devices of a class."""
+    """Where requested extended resources come from: a node's device plugin, or devices of a class."""
 
     def __init__(self, classes: Iterable[DeviceClass], scores: Scores) -> None:
         self._classes = offering(classes)
         self._scores = scores
 
     def obstacle(self, attempt: Attempt, node: str) -> str:
-        """What of them the node cannot give without devices of a class; "" when nothing is missing."""
+        """The resources that the node lacks without devices of a class; "" if there are none."""
         for name, count in attempt.extended.items():
             offered, left = self._scores.offered(node, name), self._scores.left(node, name)
             if not offered and name not in self._classes:
@@ -163,7 +163,7 @@ class ExtendedResources:
         return ""
 
     def claims(self, attempt: Attempt, nodes: Iterable[NodeView]) -> list[tuple[ResourceClaim | None, list[NodeView]]]:
-        """The claim that kube-scheduler would make for the pod, and the nodes on which it would be this one."""
+        """The claims that kube-scheduler would create for the pod, each with the nodes on which it would do so."""
         if not attempt.extended:
             return [(None, list(nodes))]
         found: dict[tuple[str, ...], list[NodeView]] = {}
@@ -205,7 +205,7 @@ class _Placer:
         kinds = self._extended.claims(attempt, fitting)
         for special, nodes in kinds:
             made = (*claims, *((special,) if special is not None else ()))
-            # All nodes: the scheduler then remembers which ones have refused equal claims.
+            # None means all nodes: the scheduler then remembers which ones have refused equal claims.
             on = None if len(nodes) == len(self._nodes) else nodes
             choose = partial(self._scores.choose, attempt.pod, made)
             answer = self._scheduler.place([claim for claim in made if claim.status.allocation is None], on, choose)
@@ -224,7 +224,7 @@ class _Placer:
         return Outcome(pod, tuple(self._as_now(claim) for claim in claims), answer.node, "", answer.choice)
 
     def _fitting(self, attempt: Attempt, claims: Sequence[ResourceClaim]) -> _Fitting:
-        """The nodes that come into question, and for the others how many there are for which reason."""
+        """The eligible nodes, and for the others the number of nodes by reason."""
         pod = attempt.pod
         changing = attempt.extended or (pod is not None and pod.group is not None)
         if changing or any(claim.status.allocation is not None for claim in claims):

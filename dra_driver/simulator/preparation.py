@@ -1,4 +1,4 @@
-"""What the driver on the node would give the containers of a placed pod: the same code, without the node."""
+"""What the node's driver would give the containers of a placed pod, computed with the driver's own code."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from dra_driver.util.errors import DriverError
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The answer of the node's driver to one claim."""
+    """The result of the node's driver for one claim."""
 
     claim: str
     plan: Plan | None
     document: Mapping[str, Any] | None
-    """As ``dra-driver plan`` prints it."""
+    """In the format of ``dra-driver plan``."""
     problem: str
-    """Why the driver would refuse; "" when it would not."""
+    """Why the driver would refuse; "" if it would not."""
 
 
 class NodeDrivers:
-    """The drivers of all nodes. What they prepare stays prepared."""
+    """The drivers of all nodes. Prepared claims stay prepared."""
 
     def __init__(self, manifests: Manifests) -> None:
         self._manifests = manifests
@@ -50,13 +50,13 @@ class NodeDrivers:
                 self._slices.setdefault(item.spec.node_name, []).append(item)
 
     def inventory(self, node: str) -> NodeInventory | None:
-        """What the node has. For one that is known from its slices alone: a healthy host of the type that they name."""
+        """The node's inventory. If only its slices are known: that of a healthy host of the type that they name."""
         if node not in self._inventories:
             self._inventories[node] = _assumed(self._slices.get(node, ()))
         return self._inventories[node]
 
     def prepare(self, outcome: Outcome) -> list[Prepared]:
-        """What a placed pod's claims get from this driver, in their order; claims without its devices are left out."""
+        """The results for a placed pod's claims, in their order; claims without devices of this driver are omitted."""
         if outcome.node is None:
             return []
         inventory = self.inventory(outcome.node)
@@ -84,7 +84,7 @@ class NodeDrivers:
         self._users.setdefault(uid_, set()).update(users(claim) or ())
         before = held.entries.get(uid_)
         if before is not None:
-            # Another pod uses it too; what is prepared stays as it is.
+            # Another pod uses the claim too; what is prepared does not change.
             return before.plan
         try:
             return plan(claim, inventory, held, settings)
@@ -94,7 +94,7 @@ class NodeDrivers:
 
 
 def chips(prepared: Sequence[Prepared]) -> tuple[int, ...]:
-    """Host numbers of all chips, ascending."""
+    """Host indexes of all chips, ascending."""
     return tuple(sorted({n.chip for item in prepared if item.plan is not None for n in item.plan.nodes.values()}))
 
 
@@ -116,7 +116,7 @@ def _as_stored(claim: ResourceClaim, outcome: Outcome) -> published.ResourceClai
 
 
 def _assumed(slices: Sequence[ResourceSlice]) -> NodeInventory | None:
-    """A healthy host of the type that the devices name; None when they name none that is known."""
+    """A healthy host of the type that the devices name; None if they name no known type."""
     names = {
         name: {
             attribute.string
@@ -137,7 +137,7 @@ def _assumed(slices: Sequence[ResourceSlice]) -> NodeInventory | None:
 
 
 def _membership(device: Device, healthy: Membership) -> Membership:
-    """The node's place in its UltraServer as the device tells it."""
+    """The node's position in its UltraServer, according to the device's attributes."""
     sets = []
     for nodes in (2, 4):
         server = device.attributes.get(f"ultraserverServerId{nodes}")

@@ -1,9 +1,9 @@
-"""Which of the nodes that fit a pod gets: the scores of kube-scheduler's default profile.
+"""Which of the fitting nodes a pod gets: the scores of kube-scheduler's default profile.
 
-They follow from what is given when each node tells its processors and memory, and the pod wants nothing that is not
-scored here. Scored are the alternatives of ``firstAvailable`` (weight 2), requests (NodeResourcesFit LeastAllocated and
+The scores can be computed if each node declares its CPU and memory, and the pod uses nothing that is not scored here.
+Scored are the alternatives of ``firstAvailable`` (weight 2), requests (NodeResourcesFit LeastAllocated and
 NodeResourcesBalancedAllocation, 1 each), spreading (PodTopologySpread, 2), preferred node affinity (2) and taints with
-PreferNoSchedule (3). Of InterPodAffinity (2) and ImageLocality (1) it is only told whether they could matter.
+PreferNoSchedule (3). For InterPodAffinity (2) and ImageLocality (1) it is only determined whether they could matter.
 
 Source: ``pkg/scheduler/framework/plugins`` of Kubernetes 1.37; 1.36 does the same.
 """
@@ -25,31 +25,31 @@ from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.cluster import selects, tolerates
 
 MAX_SCORE: Final = 100
-"""The highest score of a node, before the weight."""
+"""The maximum score of a node, before weighting."""
 _UNSAID: Final[Mapping[str, int]] = {"cpu": UNIT // 10, "memory": (200 << 20) * UNIT}
-"""What a container counts as for LeastAllocated that requests none."""
+"""What LeastAllocated assumes for a container without requests."""
 _ALTERNATIVES: Final = 8
-"""Sub-requests that a request may have: so much the first is worth."""
+"""Maximum number of subrequests of a request, which is also the score of the first one."""
 _HOSTNAME: Final = "kubernetes.io/hostname"
 _UNASKED: Final = (
     SpreadConstraint(3, _HOSTNAME, "ScheduleAnyway"),
     SpreadConstraint(5, "topology.kubernetes.io/zone", "ScheduleAnyway"),
 )
-"""How the pods of one ReplicaSet or StatefulSet are spread that do not say how."""
+"""Default spreading constraints for the pods of one ReplicaSet or StatefulSet."""
 
 
 @dataclass(slots=True)
 class _Load:
-    """What the pods of a node request."""
+    """The requests of the pods of a node."""
 
     requested: Counter[str] = field(default_factory=Counter)
     counted: Counter[str] = field(default_factory=Counter)
-    """With what counts for those that do not say."""
+    """Including the defaults for containers without requests."""
     pods: list[PodWithClaims] = field(default_factory=list)
 
 
 class Scores:
-    """The nodes and the pods on them; what ``take`` adds is scored from then on."""
+    """The nodes and the pods on them; pods added with ``take`` are considered from then on."""
 
     def __init__(self, nodes: Iterable[Node], running: Iterable[PodWithClaims]) -> None:
         self._nodes = {node.metadata.name: node for node in nodes}
@@ -62,14 +62,14 @@ class Scores:
         }
         self._loads: defaultdict[str, _Load] = defaultdict(_Load)
         self._together: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Pods of one ReplicaSet or StatefulSet by node."""
+        """Number of pods of one ReplicaSet or StatefulSet by node."""
         self._picky: list[PodWithClaims] = []
-        """Pods on nodes that have an affinity to pods."""
+        """Pods on nodes that have a pod affinity."""
         for pod in running:
             self.take(pod, pod.node_name)
 
     def take(self, pod: PodWithClaims, node: str) -> None:
-        """Count a pod on a node."""
+        """Add a pod to a node."""
         load = self._loads[node]
         load.requested.update(of_pod(pod.spec))
         load.counted.update(of_pod(pod.spec, _UNSAID))
@@ -80,22 +80,22 @@ class Scores:
             self._picky.append(pod)
 
     def offered(self, node: str, resource: str) -> int:
-        """How much of a resource the node has; for an extended one, what its device plugin offers."""
+        """How much of a resource the node has; of an extended resource, how much its device plugin offers."""
         return self._allocatable[node].get(resource, 0) // UNIT
 
     def left(self, node: str, resource: str) -> int:
-        """How much of it no pod has requested."""
+        """How much of it is not requested by any pod."""
         return self.offered(node, resource) - self._loads[node].requested[resource] // UNIT
 
     def choose(
         self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], found: Sequence[Allocation]
     ) -> Allocation:
-        """The allocation whose node scores highest, and how it was chosen; of equal ones the first.
+        """The allocation whose node has the highest score, and how it was chosen; of equal ones the first.
 
         Args:
-            pod: None for a claim that no pod has; it is scored as for one that asks for nothing else.
-            claims: of the pod, allocated ones too.
-            found: for the claims that are not allocated yet, on nodes that all fit, by name.
+            pod: None for a claim that no pod uses; it is scored like one of a pod without other requests.
+            claims: of the pod, including allocated ones.
+            found: allocations of the claims that are not allocated yet, on all fitting nodes, by name.
         """
         pod = pod or PodWithClaims("", "", ())
         names = [item.node for item in found]
@@ -134,7 +134,7 @@ class Scores:
         )
 
     def _weighted(self, pod: PodWithClaims, names: Sequence[str]) -> list[list[int]]:
-        """The scores of each plugin but that of the claims, by node."""
+        """The weighted scores of every plugin except that of the claims, by node."""
         parts = (
             (1, self._least_allocated(pod, names)),
             (1, self._balanced(pod, names)),
@@ -168,7 +168,7 @@ class Scores:
         return scores
 
     def _of(self, name: str, wanted: Mapping[str, int], load: Mapping[str, int]) -> list[tuple[int, int]]:
-        """What would be requested of each scored resource, and what the node has of it, in the scheduler's units."""
+        """The resulting request of each scored resource and the node's capacity, in the scheduler's units."""
         has = self._allocatable[name]
         return [
             (_rounded(resource, wanted.get(resource, 0)) + _rounded(resource, load.get(resource, 0)),
@@ -182,7 +182,7 @@ class Scores:
         return sum(item.weight for item in terms if selects(NodeSelector((item.preference,)), node))
 
     def _spread(self, pod: PodWithClaims, names: Sequence[str]) -> list[int]:
-        """Fewer pods like it are better: counted on the node, or in all of its zone, row and so on."""
+        """Fewer similar pods are better, counted per node or per zone, row and so on."""
         own = pod.spec.topology_spread_constraints
         constraints = own or (_UNASKED if pod.spread_with else ())
         if not constraints:
@@ -204,7 +204,7 @@ class Scores:
     def _constraint(
         self, pod: PodWithClaims, item: SpreadConstraint, able: Sequence[str], of_node: Counter[str], keys: list[str]
     ) -> dict[str, float]:
-        """How many pods are in the place of each node, more where there are many places."""
+        """The number of pods in each node's topology domain, weighted higher if there are many domains."""
         key = item.topology_key
         places = {name: self._nodes[name].metadata.labels.get(key, "") for name in able}
         if key == _HOSTNAME:
@@ -220,7 +220,7 @@ class Scores:
         return {name: counts[name] * weight + item.max_skew - 1 for name in has_key}
 
     def _counts(self, pod: PodWithClaims, node: Node, keys: list[str]) -> bool:
-        """Whether the pods of the node are counted: it has the labels, and the pod might go there."""
+        """Whether the node's pods are counted: it has the labels, and the pod might be scheduled there."""
         labels = node.metadata.labels
         return (
             all(key in labels for key in keys)
@@ -229,7 +229,7 @@ class Scores:
         )
 
     def _like_it(self, pod: PodWithClaims, item: SpreadConstraint) -> Counter[str]:
-        """By node, the pods that the constraint counts."""
+        """Number of pods that the constraint counts, by node."""
         selector = item.label_selector
         return Counter(
             {
@@ -243,7 +243,7 @@ class Scores:
 
 
 def _alternative_score(claims: Sequence[ResourceClaim], found: Allocation) -> int:
-    """More for earlier sub-requests; what was allocated before counts too."""
+    """Higher for earlier subrequests; existing allocations count too."""
     results = iter(found.results)
     return sum(_of_claim(claim, claim.status.allocation or next(results)) for claim in claims)
 
@@ -259,24 +259,24 @@ def _of_claim(claim: ResourceClaim, result: AllocationResult) -> int:
 
 
 def _of_most(scores: Sequence[int]) -> list[int]:
-    """In hundredths of the highest."""
+    """Scores normalised so that the highest is 100."""
     most = max(scores)
     return [MAX_SCORE * score // most if most else 0 for score in scores]
 
 
 def _disliked(pod: PodWithClaims, node: Node) -> int:
-    """Taints with PreferNoSchedule that the pod does not tolerate."""
+    """Number of PreferNoSchedule taints that the pod does not tolerate."""
     taints = [taint for taint in node.spec.taints if taint.effect == "PreferNoSchedule"]
     return sum(not any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in taints)
 
 
 def _rounded(resource: str, amount: int) -> int:
-    """Processor in thousandths, memory in bytes."""
+    """CPU in millicores, memory in bytes."""
     return -(-amount // (UNIT // 1000 if resource == "cpu" else UNIT))
 
 
 def _balance(pairs: Iterable[tuple[int, int]]) -> int:
-    """The more alike the used parts of processor and memory, the more."""
+    """Higher, the more similar the utilisations of CPU and memory are."""
     one, other = (min(wants / has, 1) for wants, has in pairs)
     return int((1 - abs(one - other) / 2) * MAX_SCORE)
 
@@ -286,7 +286,7 @@ def _normal(images: Iterable[str]) -> set[str]:
 
 
 def _is_meant(pod: PodWithClaims, other: PodWithClaims) -> bool:
-    """Whether an affinity of the other pod may be about the pod."""
+    """Whether a pod affinity of the other pod may apply to the pod."""
     return any(
         (term.namespace_selector is not None or pod.namespace in (term.namespaces or (other.namespace,)))
         and term.label_selector is not None
@@ -304,7 +304,7 @@ _OPERATORS: Final[Mapping[str, Callable[[str | None, Sequence[str]], bool]]] = {
 
 
 def _selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Whether the labels are selected; what has an operator that does not exist selects nothing."""
+    """Whether the labels match; a selector with an unknown operator matches nothing."""
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
         item.operator in _OPERATORS and _OPERATORS[item.operator](labels.get(item.key), item.values)
         for item in selector.match_expressions

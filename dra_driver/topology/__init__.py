@@ -1,1 +1,1 @@
-"""What the hardware is: instance types, fabrics, connected sets and pictures of them. Values in, values out."""
+"""The hardware: instance types, fabrics, connected sets and pictures of them. Pure functions and values."""

@@ -1,14 +1,15 @@
 """How the chips of one instance are linked to each other, and which sets of them belong together.
 
-A fabric is a value: a shape and a number of chips, indexed 0 to ``size - 1`` in the order of ``/dev/neuronN``. Three
-questions are kept apart:
+A fabric is a value: a shape and a number of chips, indexed 0 to ``size - 1`` in the order of ``/dev/neuronN``. It
+answers three separate questions:
 
 * ``neighbours``: which chips have a direct link;
 * ``connected_sets``: which sets of one size are offered as connected (on a torus only the aligned sets that the vendor
   documents, although other sets are linked too);
-* ``usable_sets``: those of them that are one unbroken run of host indexes. The kernel driver reserves cores relative to
-  the first chip that a process opens and assumes that the following host indexes are its own, so a run is what a
-  container can use safely. A wrap-around set of a ring, such as 11 and 0 of 12, is connected but is not a run.
+* ``usable_sets``: those of them that are one contiguous run of host indexes. The kernel driver reserves cores relative
+  to the first chip that a process opens and assumes that the following host indexes belong to the same process, so only
+  a run is safe to use in a container. A wrap-around set of a ring, such as 11 and 0 of 12, is connected but is not a
+  run.
 
 Sources: aws-neuron-sdk ``deploy/eks/dra.rst`` and ``tools/neuron-sys-tools/neuron-ls.rst``; the neighbour tables that
 the Neuron kernel driver prints in ``connected_devices``.
@@ -30,42 +31,42 @@ GROUP_SIZES = (1, 4, 8, 16)
 """Sizes of the vendor's aligned sets: ``devicegroupN_id`` exists for these N."""
 
 SEGMENT_SIZES = (2, 3, 4, 6, 8)
-"""Sizes of the aligned runs of a ring or chain that devices name the start of."""
+"""Sizes of the aligned runs of a ring or chain for which devices publish the index of the first chip."""
 
 
 class Fabric(ABC):
-    """What every fabric answers. All results are ascending, so equal hardware gives equal output."""
+    """Base class of fabrics. All results are in ascending order, so equal hardware gives equal output."""
 
     __slots__ = ()
     kind: ClassVar[str]
     """Stable name of the shape: torus2d, ring, chain, switched, single or unknown."""
     adjacency_promised: ClassVar[bool] = True
-    """Whether ``neighbours`` tells the whole truth about links; False for a switch and where no source says."""
+    """Whether ``neighbours`` is complete; False for a switch and where no source documents the links."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """Number of chips; 0 when not even that is known."""
+        """Number of chips; 0 if not even that is known."""
 
     @abstractmethod
     def describe(self) -> str:
-        """The shape in a few words, such as ``4x4 2D torus``."""
+        """A short description of the shape, such as ``4x4 2D torus``."""
 
     @abstractmethod
     def _linked(self, index: int) -> Iterable[int]:
-        """Indexes that ``index`` has a link to; may repeat and may name ``index`` itself."""
+        """Indexes that ``index`` is linked to; may contain duplicates and ``index`` itself."""
 
     @abstractmethod
     def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
-        """The sets of ``size`` chips that are offered as connected; empty when that size is not offered."""
+        """The sets of ``size`` chips that are offered as connected; empty if that size is not offered."""
 
     def neighbours(self, index: int) -> IndexSet:
-        """Chips with a direct link to ``index``, ascending. DriverError when there is no such chip."""
+        """Chips with a direct link to ``index``, ascending. Raises DriverError if there is no such chip."""
         self.require(index)
         return tuple(sorted(set(self._linked(index)) - {index}))
 
     def usable_sets(self, size: int) -> tuple[IndexSet, ...]:
-        """The connected sets of ``size`` chips that are one run of host indexes."""
+        """The connected sets of ``size`` chips that are one contiguous run of host indexes."""
         return tuple(members for members in self.connected_sets(size) if is_run(members))
 
     def set_sizes(self) -> tuple[int, ...]:
@@ -73,9 +74,9 @@ class Fabric(ABC):
         return tuple(size for size in range(1, self.size + 1) if self.connected_sets(size))
 
     def is_connected(self, indexes: Collection[int]) -> bool:
-        """Whether the chips reach each other over links among themselves only. One chip does; no chip does not.
+        """Whether the chips reach each other over links among themselves only. True for one chip, False for none.
 
-        DriverError when one of them does not exist.
+        Raises DriverError if one of them does not exist.
         """
         for index in indexes:
             self.require(index)
@@ -90,19 +91,19 @@ class Fabric(ABC):
         return reached == wanted
 
     def require(self, index: int) -> None:
-        """Raise a DriverError that gives the legal range unless chip ``index`` exists."""
+        """Raise a DriverError with the valid range unless chip ``index`` exists."""
         if not 0 <= index < self.size:
             legal = f"device indexes go from 0 to {self.size - 1}" if self.size else "how many it has is not public"
             raise DriverError(f"there is no device {index} on this {self.describe()}", remedy=legal)
 
 
 def is_run(indexes: Collection[int]) -> bool:
-    """Whether the indexes are one unbroken ascending run, such as 4, 5, 6."""
+    """Whether the indexes are one contiguous ascending run, such as 4, 5, 6."""
     return bool(indexes) and max(indexes) - min(indexes) + 1 == len(set(indexes)) == len(indexes)
 
 
 def aligned_blocks(count: int, size: int) -> tuple[IndexSet, ...]:
-    """Chips 0 to ``count - 1`` cut into blocks of ``size``; empty when ``size`` does not divide ``count``."""
+    """Chips 0 to ``count - 1`` divided into blocks of ``size``; empty if ``size`` does not divide ``count``."""
     if size < 1 or count % size:
         return ()
     return tuple(tuple(range(start, start + size)) for start in range(0, count, size))
@@ -130,7 +131,7 @@ class Torus2D(Fabric):
         return f"{self.rows}x{self.columns} 2D torus"
 
     def position(self, index: int) -> tuple[int, int]:
-        """Row and column of a chip, as the attributes ``topology_x`` and ``topology_y`` give them."""
+        """Row and column of a chip, as in the attributes ``topology_x`` and ``topology_y``."""
         self.require(index)
         return divmod(index, self.columns)
 
@@ -148,7 +149,7 @@ class Torus2D(Fabric):
 
 @dataclass(frozen=True, slots=True)
 class Ring(Fabric):
-    """Each chip is linked to the one before and the one after it, the last to the first."""
+    """Each chip is linked to the previous and the next one, and the last to the first."""
 
     count: int
     kind: ClassVar[str] = "ring"
@@ -169,7 +170,7 @@ class Ring(Fabric):
         return ((index - 1) % self.count, (index + 1) % self.count)
 
     def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
-        """All arcs of the ring, those across its end included (``usable_sets`` leaves them out)."""
+        """All arcs of the ring, including those across its end (which ``usable_sets`` omits)."""
         if not 1 <= size <= self.count:
             return ()
         arcs = {tuple(sorted((start + step) % self.count for step in range(size))) for start in range(self.count)}
@@ -207,7 +208,7 @@ class Chain(Fabric):
 
 @dataclass(frozen=True, slots=True)
 class Switched(Fabric):
-    """Every chip is on a switch. No chip is nearer to one than to another, so there are no neighbours to promise.
+    """Every chip is connected to a switch. All chips are equally close, so there are no neighbours.
 
     The aligned sets that are offered follow the pairing with EFA devices, not links.
     """
@@ -236,7 +237,7 @@ class Switched(Fabric):
         return aligned_blocks(self.count, size) if size in GROUP_SIZES else ()
 
     def is_connected(self, indexes: Collection[int]) -> bool:
-        """Any set is: the switch carries the traffic."""
+        """True for any set: the switch connects all chips."""
         for index in indexes:
             self.require(index)
         return bool(indexes)
@@ -267,7 +268,7 @@ class Single(Fabric):
 
 @dataclass(frozen=True, slots=True)
 class Unknown(Fabric):
-    """No public source says how the chips are linked, or (``count`` 0) how many there are."""
+    """No public source documents how the chips are linked, or (``count`` 0) how many there are."""
 
     count: int = 0
     kind: ClassVar[str] = "unknown"
@@ -279,7 +280,7 @@ class Unknown(Fabric):
         return self.count
 
     def describe(self) -> str:
-        """Says that it is unknown."""
+        """States that it is unknown."""
         return f"unknown fabric of {self.count} devices" if self.count else "unknown fabric"
 
     def _linked(self, index: int) -> Iterable[int]:  # noqa: ARG002 - nothing is known

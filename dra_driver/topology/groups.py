@@ -1,9 +1,10 @@
-"""Sets of chips: connected or not, consecutive or not, and the ids of the device groups that they form.
+"""Sets of chips: connected or not, contiguous or not, and the ids of the device groups that they form.
 
-The ids behind ``resource.aws.com/devicegroupN_id`` are equal for chips whose EFA devices belong together. They are
+The ids in ``resource.aws.com/devicegroupN_id`` are equal for chips whose EFA devices belong together. They are
 computed, never stored, by the public rule of ``aws-neuron/connected-device-maps-over-efa-for-neuron``: the id of size 1
-is the EFA device's PCI address; the id of size N is the start of a SHA-256 over the addresses of the block's EFA
-devices. AWS's EFA driver publishes the same ids, so that one claim can ask for chips and EFA devices side by side.
+is the EFA device's PCI address; the id of size N is the beginning of a SHA-256 over the addresses of the block's EFA
+devices. AWS's EFA driver publishes the same ids, so that one claim can request chips and EFA devices that belong
+together.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from dra_driver.topology.instance_types import InstanceType
 from dra_driver.util.errors import DriverError
 
 ID_DIGITS = 16
-"""Hexadecimal digits of an id of size 4 and up."""
+"""Hexadecimal digits of an id of size 4 or more."""
 
 
 def device_group_ids(instance_type: InstanceType, index: int) -> dict[int, str]:
-    """Group size (1, 4, 8, 16) to the id of the group that chip ``index`` is in.
+    """Group size (1, 4, 8, 16) -> id of the group that contains chip ``index``.
 
-    Empty where the type has no EFA pairing or the pairing does not know the chip.
+    Empty if the type has no EFA pairing or the pairing does not include the chip.
     """
     bdfs = instance_type.efa_bdfs
     if bdfs is None or not 0 <= index < len(bdfs):
@@ -37,7 +38,7 @@ def _group_id(bdfs: tuple[str, ...], size: int, block: int) -> str:
     members = bdfs[block * size : (block + 1) * size]
     if size == 1:
         return members[0]
-    # Two chips may share an EFA device, which counts once.
+    # Two chips may share an EFA device, which is counted once.
     return hashlib.sha256(",".join(sorted(set(members))).encode()).hexdigest()[:ID_DIGITS]
 
 
@@ -61,13 +62,13 @@ class Selection:
 
     devices: IndexSet
     connected: bool | None
-    """Whether they reach each other over links among themselves; None where the fabric is not known."""
+    """Whether they reach each other over links among themselves; None if the fabric is unknown."""
     offered: bool
     """Whether the set is one of the fabric's ``connected_sets``."""
     run: bool
-    """Whether they are one unbroken run of host indexes, as the runtime expects of a container's chips."""
+    """Whether they are one contiguous run of host indexes, as the runtime expects of a container's chips."""
     group: Group | None
-    """The smallest device group that holds them all, or None."""
+    """The smallest device group that contains them all, or None."""
 
     @property
     def is_group(self) -> bool:
@@ -76,9 +77,9 @@ class Selection:
 
 
 def select(instance_type: InstanceType, devices: Collection[int]) -> Selection:
-    """Say what the chips ``devices`` of one host of this type are.
+    """Describe the chips ``devices`` of one host of this type.
 
-    DriverError when there are none, one is named twice, or one does not exist.
+    Raises DriverError if there are none, one is named twice, or one does not exist.
     """
     fabric = instance_type.fabric
     for index in devices:
@@ -100,7 +101,7 @@ def select(instance_type: InstanceType, devices: Collection[int]) -> Selection:
 
 
 def groups(instance_type: InstanceType) -> tuple[Group, ...]:
-    """Every device group of a type by size, then by its first chip; empty where there is no EFA pairing."""
+    """All device groups of a type, by size and then by first chip; empty if there is no EFA pairing."""
     found: dict[tuple[int, str], list[int]] = {}
     for index in range(instance_type.devices or 0):
         for size, group_id in device_group_ids(instance_type, index).items():
@@ -110,6 +111,6 @@ def groups(instance_type: InstanceType) -> tuple[Group, ...]:
 
 
 def _smallest_group(instance_type: InstanceType, members: IndexSet) -> Group | None:
-    # On trn1 a group of size 1 holds two chips, which share an EFA device; still it is no group of two.
+    # On trn1, a group of size 1 contains two chips, which share an EFA device; that does not make it a group of two.
     candidates = (group for group in groups(instance_type) if group.size >= len(members))
     return next((group for group in candidates if set(members) <= set(group.devices)), None)

@@ -1,10 +1,10 @@
 """The Neuron chips, one row per generation, and the EFA devices that they are paired with, one row per family.
 
-What a chip is does not depend on the instance it sits in. Sources: aws-neuron-sdk ``about-neuron/arch``; ``neuron-ls``
-output (memory); sysfs names and PCI ids of the Neuron kernel driver. The memory of Trainium3 and Inferentia follows the
-data sheets (144 GB, 8 GB), counted in GiB as ``neuron-ls`` counts the others. The PCI addresses of EFA devices are the
-same on every node of a family; source: github ``aws-neuron/connected-device-maps-over-efa-for-neuron`` (Apache-2.0),
-``lookup/neuron/*.json``.
+The properties of a chip do not depend on the instance type. Sources: aws-neuron-sdk ``about-neuron/arch``;
+``neuron-ls`` output (memory); sysfs names and PCI ids of the Neuron kernel driver. The memory of Trainium3 and
+Inferentia follows the data sheets (144 GB, 8 GB), in GiB as ``neuron-ls`` reports the others. The PCI addresses of EFA
+devices are the same on every node of a family; source: github ``aws-neuron/connected-device-maps-over-efa-for-neuron``
+(Apache-2.0), ``lookup/neuron/*.json``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SysfsNames:
     """How the kernel driver names a chip below ``/sys/devices/virtual/neuron_device/neuronN``."""
 
     arch_type: str
-    """``info/architecture/arch_type``. Inferentia2 says NDv3 although its cores are NCv2."""
+    """``info/architecture/arch_type``. On Inferentia2 it is NDv3 although the cores are NCv2."""
     core_arch_type: str
     """``neuron_coreM/info/architecture/arch_type``."""
     instance_type: str
@@ -33,15 +33,15 @@ class Chip:
     """One generation of Neuron chip."""
 
     family: str
-    """Generation as EC2 names it: inf1, inf2, trn1, trn2 or trn3."""
+    """Generation in EC2's naming: inf1, inf2, trn1, trn2 or trn3."""
     cores: int
     """Physical NeuronCores."""
     memory_bytes: int
     lnc_values: tuple[int, ...]
-    """Legal logical core sizes: how many physical cores one logical core is made of."""
+    """Valid logical core sizes: how many physical cores form one logical core."""
     default_lnc: int
     pci_device_ids: tuple[str, ...]
-    """PCI device ids, four hexadecimal digits, of vendor 1d0f."""
+    """PCI device ids, four hexadecimal digits, for vendor 1d0f."""
     sysfs: SysfsNames
 
 
@@ -64,7 +64,7 @@ class EfaPairing:
 
 
 def _pairing(family: str, addresses: str) -> EfaPairing:
-    """Build a row from addresses as ``lspci`` prints them, without the PCI domain, which is always 0000."""
+    """Build a row from addresses as printed by ``lspci``, without the PCI domain, which is always 0000."""
     return EfaPairing(family, tuple(f"0000:{address}" for address in addresses.split()))
 
 
@@ -98,4 +98,4 @@ EFA_PAIRINGS = {
         ),
     )
 }
-"""Pairing family to its row."""
+"""Rows by pairing family."""

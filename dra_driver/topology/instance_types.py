@@ -1,9 +1,9 @@
-"""Every EC2 type with Neuron chips: one row a type. Adding a type is adding a row.
+"""Every EC2 type with Neuron chips, one row per type. To add a type, add a row.
 
-What no public source tells is None (or an ``Unknown`` fabric), never a guess. What was concluded rather than read is
-listed in ``InstanceType.inferred``. Names such as trn2p or trn3sn are met only in AWS's own software; their rows say
-what that software shows. Names that AWS's runtime header lists without a size (inf2e, trn2ac, trn2uac) are no EC2 types
-and have no row.
+Facts that no public source documents are None (or an ``Unknown`` fabric), never a guess. Facts that were inferred
+rather than read are listed in ``InstanceType.inferred``. Names such as trn2p or trn3sn occur only in AWS's own
+software; their rows contain what that software shows. Names that AWS's runtime header lists without a size (inf2e,
+trn2ac, trn2uac) are not EC2 types and have no row.
 
 Sources: aws-neuron-sdk ``about-neuron/arch``, ``tools/neuron-sys-tools/neuron-ls.rst``,
 ``neuron-runtime/explore/runtime-performance-tips.rst`` (PCI addresses, NUMA nodes); the EFA pairing library's
@@ -41,7 +41,7 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
 HYPERPOD_PREFIX = "ml."
-"""SageMaker HyperPod writes ``ml.trn2.48xlarge`` into the node label; the hardware is the same."""
+"""SageMaker HyperPod uses ``ml.trn2.48xlarge`` in the node label; the hardware is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ class InstanceType:
     pci_bus_ids: tuple[str, ...] | None = None
     """PCI address of each chip (``dddd:bb:dd.f``) on a fully populated node; None: no public ``neuron-ls`` output."""
     numa_nodes: tuple[int, ...] | None = None
-    """NUMA node of each chip; None: unknown, or the host has none to tell."""
+    """NUMA node of each chip; None: unknown, or not reported by the host."""
     ultraserver: UltraServerShape | None = None
     inferred: tuple[str, ...] = ()
-    """Names of the fields that were concluded from other facts, not read in a first-party text."""
+    """Names of the fields that were inferred from other facts rather than read in a first-party source."""
 
     @property
     def devices(self) -> int | None:
-        """Number of chips; None when no public source says."""
+        """Number of chips; None if no public source documents it."""
         return self.fabric.size or None
 
     @property
@@ -83,7 +83,7 @@ class InstanceType:
 
     @property
     def lnc_values(self) -> tuple[int, ...]:
-        """Legal logical core sizes; ``(1,)`` means that there is nothing to choose."""
+        """Valid logical core sizes; ``(1,)`` means that there is no choice."""
         return self.chip.lnc_values
 
     @property
@@ -112,7 +112,7 @@ _INFERENTIA_TYPES = (
     InstanceType("inf1.xlarge", INFERENTIA, Single()),
     InstanceType("inf1.2xlarge", INFERENTIA, Single()),
     InstanceType("inf1.6xlarge", INFERENTIA, Chain(4), pci_bus_ids=_bdfs("00:1c.0 00:1d.0 00:1e.0 00:1f.0")),
-    # The kernel driver reads these links from the hardware: consecutive chips are linked, the ends perhaps too.
+    # The kernel driver reads these links from the hardware: consecutive chips are linked, and possibly the two ends.
     InstanceType("inf1.24xlarge", INFERENTIA, Chain(16), inferred=("fabric",)),
     InstanceType("inf2.xlarge", INFERENTIA2, Single()),
     InstanceType("inf2.8xlarge", INFERENTIA2, Single()),
@@ -129,7 +129,7 @@ _INFERENTIA_TYPES = (
 )
 
 _TRAINIUM_TYPES = (
-    # One report shows NUMA node -1: the host does not tell.
+    # One report shows NUMA node -1: the host does not report it.
     InstanceType("trn1.2xlarge", TRAINIUM, Single(), pci_bus_ids=_bdfs("00:1e.0")),
     InstanceType(
         "trn1.32xlarge",
@@ -169,8 +169,8 @@ _TRAINIUM2_TYPES = (
     InstanceType("trn2en.24xlarge", TRAINIUM2, Unknown(4), ultraserver=TRN2_RACK, inferred=("ultraserver",)),
 )
 
-# Trainium3 is switched wherever its architecture is described; the names below are known from software only, so that
-# the switch, and an UltraServer of 4 nodes, are conclusions for each single name.
+# Trainium3 is switched wherever its architecture is described; the names below are known from software only, so the
+# switch, and an UltraServer of 4 nodes, are inferred for each of them.
 _SWITCHED_16 = Switched(16)
 _CONCLUDED = ("fabric", "ultraserver")
 
@@ -189,7 +189,7 @@ _TRAINIUM3_TYPES = (
     InstanceType(
         "trn3-dev1.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_PAIRINGS["trn3pds"], None, None, TRN3_PARTITIONED, _CONCLUDED
     ),
-    # Its platform is the rack; 4 chips a node are what the architecture says of a Gen2 rack.
+    # Its platform is the rack; 4 chips per node follow from the architecture of a Gen2 rack.
     InstanceType("trn3e.24xlarge", TRAINIUM3, Switched(4), ultraserver=TRN3_RACK, inferred=("devices", *_CONCLUDED)),
     InstanceType(
         "trn3e-dev0.24xlarge", TRAINIUM3, Switched(4), ultraserver=TRN3_RACK, inferred=("devices", *_CONCLUDED)
@@ -206,16 +206,16 @@ _TRAINIUM3_TYPES = (
 INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
     {row.name: row for row in (*_INFERENTIA_TYPES, *_TRAINIUM_TYPES, *_TRAINIUM2_TYPES, *_TRAINIUM3_TYPES)}
 )
-"""EC2 name to row."""
+"""Rows by EC2 name."""
 
 
 def lookup(name: str) -> InstanceType | None:
-    """The row of an EC2 type, with or without HyperPod's prefix ``ml.``; None when there is none."""
+    """The row of an EC2 type, with or without HyperPod's prefix ``ml.``; None if there is none."""
     return INSTANCE_TYPES.get(name.removeprefix(HYPERPOD_PREFIX))
 
 
 def near_matches(name: str, limit: int = 3) -> tuple[str, ...]:
-    """Names of types that look like ``name``, best first: for the message that there is no such type."""
+    """Names of types similar to ``name``, best match first, for the error message about an unknown type."""
     import difflib
 
     bare = name.removeprefix(HYPERPOD_PREFIX).lower()[:64]
@@ -225,7 +225,7 @@ def near_matches(name: str, limit: int = 3) -> tuple[str, ...]:
 
 
 def resolve(name: str) -> InstanceType:
-    """Like ``lookup``, but an unknown name is a DriverError that says which names are near."""
+    """Like ``lookup``, but raises DriverError for an unknown name, with similar names in the message."""
     found = lookup(name)
     if found is None:
         near = near_matches(name)
@@ -235,10 +235,11 @@ def resolve(name: str) -> InstanceType:
 
 
 def resolve_emulation(name: str) -> InstanceType:
-    """The type that an emulated host shall have.
+    """The type of an emulated host.
 
     Accepts a full name or the part before the dot (``trn2u``), which stands for the largest type of that name. Raises
-    DriverError, listing what can be emulated, for other names and for types whose number of chips is not public.
+    DriverError, with a list of types that can be emulated, for other names and for types whose number of chips is not
+    public.
     """
     bare = name.removeprefix(HYPERPOD_PREFIX)
     rows = {row.name: row.devices for row in INSTANCE_TYPES.values() if row.devices is not None}

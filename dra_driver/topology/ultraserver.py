@@ -1,7 +1,7 @@
 """UltraServers: several instances whose chips are linked across nodes.
 
-Sources: aws-neuron-sdk ``deploy/eks/ultraserver.rst``, ``about-neuron/arch/neuron-hardware``; the files that the Neuron
-kernel driver offers below ``/sys/class/neuron_device``.
+Sources: aws-neuron-sdk ``deploy/eks/ultraserver.rst``, ``about-neuron/arch/neuron-hardware``; the files of the Neuron
+kernel driver below ``/sys/class/neuron_device``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dra_driver.util.errors import DriverError
 class Mode(Enum):
     """How a node takes part in an UltraServer, by name; the values are the kernel driver's numbers.
 
-    They stay at the edge: users and logs see names. Source of names and numbers: aws-neuron-sdk,
-    ``deploy/eks/ultraserver.rst``.
+    The numbers are used only at the interface to the kernel driver: users and logs see names. Source of names and
+    numbers: aws-neuron-sdk, ``deploy/eks/ultraserver.rst``.
     """
 
     X4 = 1
     """Four nodes."""
     X2H = 2
-    """Two nodes over the horizontal link: a remainder of a server that is not whole."""
+    """Two nodes over the horizontal link: the remainder of an incomplete server."""
     X2V = 3
     """Two nodes over the vertical link."""
     X1 = 4
@@ -31,7 +31,7 @@ class Mode(Enum):
 
     @property
     def nodes(self) -> int:
-        """Nodes that work together in this mode."""
+        """Number of nodes that work together in this mode."""
         return {Mode.X4: 4, Mode.X2H: 2, Mode.X2V: 2, Mode.X1: 1}[self]
 
     def __str__(self) -> str:
@@ -39,12 +39,12 @@ class Mode(Enum):
 
 
 PREFERENCE = (Mode.X4, Mode.X2V, Mode.X2H, Mode.X1)
-"""Order in which modes are listed, and chosen: that of AWS's own init script (aws-neuron-sdk,
+"""Order in which modes are listed and chosen: that of AWS's own init script (aws-neuron-sdk,
 ``src/k8/k8s-ultraserver-init-script.sh``)."""
 
 
 def parse_modes(text: str) -> tuple[Mode, ...]:
-    """Modes from their names, such as ``X4,X2V,X1``; "" is none. DriverError for another name."""
+    """Parse names of modes, such as ``X4,X2V,X1``; "" is none. Raises DriverError for an unknown name."""
     names = [name.strip() for name in text.split(",")] if text else []
     for name in names:
         if name not in Mode.__members__:
@@ -60,16 +60,19 @@ def mode_for(nodes: int, offered: tuple[Mode, ...]) -> Mode | None:
 
 @dataclass(frozen=True, slots=True)
 class UltraServerShape:
-    """What an instance of this type is a part of, and where its kernel driver tells the node's place in it."""
+    """The UltraServer that a type is part of, and where its kernel driver publishes the node's position in it."""
 
     files: Literal["elected", "pds", "max"]
-    """Which class files carry the ids. ``elected``: ``node_id_2``, ``node_id_4``, ``server_id_2``, ``server_id_4``, the
-    result of an election over the links. ``pds`` and ``max``: ``node_id``, ``node_cnt``, ``reservation_id``, set from
-    outside. All have ``ultraserver_mode``."""
+    """Which class files contain the ids.
+
+    ``elected``: ``node_id_2``, ``node_id_4``, ``server_id_2``, ``server_id_4``, the result of an election over the
+    links. ``pds`` and ``max``: ``node_id``, ``node_cnt``, ``reservation_id``, set externally. All have
+    ``ultraserver_mode``.
+    """
     nodes: int | None
-    """Nodes of a complete UltraServer; None where no public source says. ``node_cnt`` on the host knows better."""
+    """Nodes of a complete UltraServer; None if not documented. ``node_cnt`` on the host takes precedence."""
     usable_nodes: tuple[int, ...]
-    """Numbers of nodes that one workload can take."""
+    """Numbers of nodes that one workload can use."""
     links: Literal["ring", "switch"] | None
     """``ring``: chips of the same index on all nodes form a ring. ``switch``: any chip reaches any. None: unknown."""
 
@@ -80,5 +83,5 @@ TRN2_RACK = UltraServerShape(files="max", nodes=None, usable_nodes=(1, 2, 4), li
 TRN3_ULTRASERVER = UltraServerShape(files="elected", nodes=4, usable_nodes=(1, 2, 4), links="switch")
 TRN3_PARTITIONED = UltraServerShape(files="pds", nodes=4, usable_nodes=(1, 2, 4), links="switch")
 TRN3_RACK = UltraServerShape(files="max", nodes=None, usable_nodes=(1, 2, 4), links="switch")
-"""The partitioned ones have 4 nodes unless the firmware says otherwise (``node_cnt``). A Trn3 Gen2 rack has up to 36
-nodes of 4 chips; which EC2 names belong to it is not public, so the number is left open."""
+"""Partitioned servers have 4 nodes unless the firmware reports another number (``node_cnt``). A Trn3 Gen2 rack has
+up to 36 nodes of 4 chips; which EC2 names belong to it is not public, so the number is left open."""

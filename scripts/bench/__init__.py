@@ -1,1 +1,1 @@
-"""Measures the driver beside Kubernetes' own DRA test driver; the command is `scripts/benchmark`."""
+"""Measures the driver in comparison with Kubernetes' own DRA test driver; the command is `scripts/benchmark`."""

@@ -31,15 +31,15 @@ KUBERNETES = "1.37"
 
 @dataclass(frozen=True)
 class Figures:
-    """Seconds of one process.
+    """Seconds measured in one process.
 
     Attributes:
-        nodes: How many, with 16 chips each.
-        claims: How many were allocated until the cluster was full.
-        fill: All of them.
-        cold: One claim, from Kubernetes objects, when the first node has room.
-        cold_last: The same when only the last node has.
-        start: `dra-driver simulate` of one pod on one node, from start to end; the best of several.
+        nodes: Number of nodes, with 16 chips each.
+        claims: Number of claims that were allocated until the cluster was full.
+        fill: Time for all of them.
+        cold: Time for one claim, from Kubernetes objects, if the first node has room.
+        cold_last: The same if only the last node has room.
+        start: `dra-driver simulate` of one pod on one node, from start to end; the best of several runs.
     """
 
     nodes: int
@@ -62,7 +62,7 @@ def connected_four() -> objects.ResourceClaim:
 
 
 def fill(cluster: Manifests) -> int:
-    """Allocate claims of four connected chips until one is refused; return how many were not."""
+    """Allocate claims of four connected chips until one is refused; return the number of allocated ones."""
     scheduler, claim, count = Scheduler(*cluster_of(cluster, KUBERNETES)), connected_four(), 0
     while isinstance(scheduler.place([claim]), Allocation):
         count += 1
@@ -70,7 +70,7 @@ def fill(cluster: Manifests) -> int:
 
 
 def cold(cluster: Manifests) -> str:
-    """Allocate one claim on a cluster that nobody has looked at; return its node."""
+    """Allocate one claim on a cluster for which nothing is cached yet; return its node."""
     answer = Scheduler(*cluster_of(cluster, KUBERNETES)).place([connected_four()])
     if isinstance(answer, Refusal):
         raise LabError(f"a claim that fits was refused: {answer.reason}")
@@ -78,7 +78,7 @@ def cold(cluster: Manifests) -> str:
 
 
 def room_on_the_last_node(cluster: Manifests) -> Manifests:
-    """Return the cluster with a chip of each four in use on all nodes but the last."""
+    """Return the cluster with one chip of each group of four in use on all nodes except the last."""
     used = []
     for node in cluster.nodes[:-1]:
         name = node.metadata.name

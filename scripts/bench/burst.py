@@ -40,7 +40,7 @@ WRITERS = 8
 
 @dataclass(frozen=True)
 class Extent:
-    """What is measured: nodes, pods of one burst, and bursts of each form."""
+    """What is measured: number of nodes, of pods per burst, and of bursts with and without the extender."""
 
     nodes: int
     pods: int
@@ -52,10 +52,10 @@ class Burst:
     """One burst.
 
     Attributes:
-        milliseconds: By pod, from before it was made until it was seen to have a node.
-        seconds: From the first pod's making until the last one had a node.
-        resident_mb: Of the extender afterwards, in MB of 1024 kB; 0 without one.
-        processor: Seconds of it that the extender has used; 0 without one.
+        milliseconds: By pod, from before its creation until it was observed with a node.
+        seconds: From the first pod's creation until the last one had a node.
+        resident_mb: Of the extender afterwards, in MB of 1024 kB; 0 without an extender.
+        processor: CPU seconds that the extender has used; 0 without an extender.
     """
 
     milliseconds: Sequence[float]
@@ -66,7 +66,7 @@ class Burst:
 
 @dataclass(frozen=True)
 class BurstFigures:
-    """Medians over the bursts of one form; the extender's processor time is in milliseconds for each pod."""
+    """Medians over the bursts of one variant; the extender's CPU time is in milliseconds per pod."""
 
     p50: float
     p99: float
@@ -76,7 +76,7 @@ class BurstFigures:
 
 
 def burst_figures(bursts: Sequence[Burst]) -> BurstFigures:
-    """Return the figures of some bursts of one form (at least one)."""
+    """Return the figures of some bursts of one variant (at least one)."""
     return BurstFigures(
         p50=median(median(burst.milliseconds) for burst in bursts),
         p99=median(percentile(burst.milliseconds, 99) for burst in bursts),
@@ -106,7 +106,7 @@ def report(machine_: str, load: float, kubernetes: str, extent: Extent, found: M
 
 
 class Watching:
-    """When each pod was first seen with a node. The server ends a watch whose reader is slow, so it is resumed."""
+    """When each pod was first seen with a node. The server ends watches of slow readers, so the watch is resumed."""
 
     def __init__(self, transport: Transport) -> None:
         self.bound: dict[str, float] = {}
@@ -141,7 +141,7 @@ class Watching:
             self._changed.notify_all()
 
     def wait(self, count: int) -> None:
-        """Until so many have a node.
+        """Wait until this number of pods have a node.
 
         Raises:
             LabError: It takes too long.
@@ -154,7 +154,7 @@ class Watching:
 
 
 def burst(transport: Transport, count: int) -> Burst:
-    """Make pods, wait until all have a node, and delete them."""
+    """Create pods, wait until all have a node, and delete them."""
     made: dict[str, float] = {}
 
     def make(number: int) -> None:
@@ -176,12 +176,12 @@ def burst(transport: Transport, count: int) -> Burst:
 def measure(
     cluster: Cluster, python: Path, scratch: Path, extent: Extent, progress: Progress
 ) -> dict[str, list[Burst]]:
-    """Both forms by turns.
+    """Measure both variants, alternating.
 
     Raises:
         LabError: A program failed.
     """
-    # Its controllers would evict pods from nodes without kubelet; and only one scheduler is to be busy.
+    # Controllers would evict pods from nodes without kubelet; and only one scheduler must be active.
     for name in ("kube-controller-manager", "kube-scheduler"):
         cluster.control_plane.stop(name)
     transport = Transport.from_kubeconfig(str(cluster.kubeconfig))
@@ -203,7 +203,7 @@ def _round(
         if extended:
             process = stack.enter_context(extender.running(python, cluster.kubeconfig, PORT, scratch / "extender.log"))
         stack.enter_context(_scheduler(cluster, scratch, extended=extended))
-        # Caches are filled, connections are made, Python's code is warm.
+        # Warm-up: caches are filled, connections are opened, code is loaded.
         burst(transport, max(extent.pods // 20, 10))
         before = extender.processor_seconds(process) if process else 0.0
         found = burst(transport, extent.pods)
@@ -231,7 +231,7 @@ def _scheduler(cluster: Cluster, scratch: Path, *, extended: bool) -> Iterator[N
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status as `lab.command.run` says."""
+    """Run the command; return its exit status as for `lab.command.run`."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/benchmark burst",

@@ -1,4 +1,4 @@
-"""What a burst needs in the API server, and kube-scheduler's configuration: pure functions."""
+"""The objects that a burst needs in the API server, and kube-scheduler's configuration: pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOM = {
 }
 PORT = 51617
 REQUESTS_A_SECOND = 5000
-"""Of kube-scheduler; its default of 50 would be what is measured of the form that binds by itself."""
+"""Of kube-scheduler; with its default of 50 the rate limit would dominate the variant in which it binds by itself."""
 
 
 def node(number: int) -> Object:
@@ -29,20 +29,20 @@ def node(number: int) -> Object:
 
 
 def pod(number: int) -> Object:
-    """A pod of a burst; they ask for 1 and 4 devices by turns."""
+    """A pod of a burst; they alternately request 1 and 4 devices."""
     limits = {"aws.amazon.com/neuron": "4" if number % 4 == 3 else "1"}
     spec = {
         "schedulerName": "my-scheduler",
         "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
         "automountServiceAccountToken": False,
-        # What the API server taints a new node with stays, since no controller runs.
+        # The API server's initial taint on new nodes is never removed, because no controller runs.
         "tolerations": [{"operator": "Exists"}],
     }
     return {"metadata": {"name": f"pod-{number}"}, "spec": spec}
 
 
 def scheduler_configuration(kubeconfig: Path, extended: bool) -> Object:
-    """The KubeSchedulerConfiguration of one form."""
+    """The KubeSchedulerConfiguration of one variant."""
     managed = [{"name": name, "ignoredByScheduler": False} for name in ROOM if name.startswith("aws.")]
     one = {
         "urlPrefix": f"http://127.0.0.1:{PORT}",

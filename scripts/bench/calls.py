@@ -1,4 +1,4 @@
-"""Measures calls: makes the claims and the client's job, and sorts what the client measured."""
+"""Measures calls: creates the claims and the client's job, and sorts the client's measurements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Extent:
     Attributes:
         rounds: Rounds of each kind; the drivers take turns.
         claims: Claims of one round.
-        held: How many others are prepared in the second half of each round.
+        held: Number of other claims that are prepared during the second half of each round.
         devices: Devices of each claim.
     """
 
@@ -40,7 +40,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Situation:
-    """What was measured: a driver, calls at once, claims already prepared."""
+    """The circumstances of a measurement: the driver, concurrent calls, and claims already prepared."""
 
     label: str
     at_once: int
@@ -65,7 +65,7 @@ class _Step:
 
 
 def make_claims(transport: Transport, driver: Driver, extent: Extent) -> list[dict[str, str]]:
-    """Make the allocated claims of one driver; give them as the client knows them."""
+    """Create the allocated claims of one driver; return them in the client's format."""
     made = []
     for number in range(extent.held + extent.claims):
         name = f"{driver.node}-{number}"
@@ -93,10 +93,10 @@ def measure(
     claims: Mapping[str, Sequence[Mapping[str, str]]],
     extent: Extent,
 ) -> dict[Situation, list[Round]]:
-    """Have the client call all drivers, taking turns, and give what it measured.
+    """Let the client call all drivers, taking turns, and return its measurements.
 
     Raises:
-        LabError: A call failed, or the client.
+        LabError: A call or the client failed.
     """
     steps = _steps(drivers, claims, extent)
     job = {
@@ -128,7 +128,7 @@ def _steps(drivers: Sequence[Driver], claims: Mapping[str, Sequence[Mapping[str,
         own = claims[driver.label][: extent.held]
         return _Step(None, {"socket": str(driver.socket), "claims": own, "atOnce": 1, "do": [action]})
 
-    # Everything by turns, so that other work on the machine disturbs all kinds alike.
+    # All kinds alternate, so that other load on the machine disturbs them equally.
     steps = [step(driver, 0, AT_ONCE, "prepare", "unprepare") for driver in drivers]
     steps = [_Step(None, warming.content) for warming in steps]
     for number in range(extent.rounds):

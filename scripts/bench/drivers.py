@@ -22,7 +22,7 @@ from bench import procfs
 
 INSTANCE_TYPE = "trn2.48xlarge"
 DEVICES = 16
-"""Of either driver; as many as the instance type has."""
+"""Of each driver; as many as the instance type has."""
 _STOP_SECONDS = 20.0
 
 
@@ -31,12 +31,12 @@ class Driver:
     """A driver that can be started.
 
     Attributes:
-        label: What the report calls it.
+        label: Its name in the report.
         name: DRA driver name.
         node: Name of its Node.
         command: Command line.
         environment: All environment variables.
-        directory: Where its sockets, CDI specs and log are.
+        directory: Directory of its sockets, CDI specs and log.
         devices: Names of its devices.
     """
 
@@ -60,10 +60,10 @@ class Driver:
 
 
 class Running:
-    """A started driver; a context manager that ends it."""
+    """A started driver; a context manager that stops it."""
 
     def __init__(self, driver: Driver) -> None:
-        # The test driver makes only the last of these directories itself.
+        # The test driver creates only the last of these directories itself.
         for path in ("registry", "cdi", f"plugins/{driver.name}"):
             (driver.directory / path).mkdir(parents=True, exist_ok=True)
         with driver.log.open("ab") as log:
@@ -77,7 +77,7 @@ class Running:
         return self._process.poll() is not None
 
     def resident_mb(self) -> float:
-        """Return VmRSS now, in MB of 1024 kB."""
+        """Return the current VmRSS, in MB of 1024 kB."""
         return procfs.status_number(Path(f"/proc/{self._process.pid}/status").read_text(), "VmRSS") / 1024
 
     def __enter__(self) -> Self:
@@ -112,7 +112,7 @@ def ours(python: Path, kubeconfig: Path, directory: Path) -> Driver:
 
 
 def test_driver(program: Path, kubeconfig: Path, directory: Path) -> Driver:
-    """Return Kubernetes' DRA test driver, with a client-side rate limit that never waits."""
+    """Return Kubernetes' DRA test driver, with a client-side rate limit that never delays requests."""
     name, node = "test-driver.cdi.k8s.io", "benchmark-go"
     return Driver(
         label="Go test driver",
@@ -131,7 +131,7 @@ def test_driver(program: Path, kubeconfig: Path, directory: Path) -> Driver:
 
 
 def runtime_python(settings: Settings, progress: Progress) -> Path:
-    """Return the Python of an environment with the driver and what it needs at run time, compiled as in its image.
+    """Return the Python of an environment with the driver and its runtime dependencies, compiled as in its image.
 
     Raises:
         LabError: The packages cannot be installed.

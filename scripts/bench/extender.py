@@ -1,4 +1,4 @@
-"""Measures the scheduler extender between a scheduler and an API server that one Go program stands in for."""
+"""Measures the scheduler extender; one Go program acts as the scheduler and as the API server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUESTS: Mapping[str, Mapping[str, str]] = {
 
 
 CONTAINERS = (8, 64)
-"""How many containers ask for one core or two, where no two nodes are alike and no two requests."""
+"""Numbers of containers, each requesting one core or two, with all nodes and all requests different."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class Extent:
 
 @dataclass(frozen=True)
 class Asked:
-    """Answers to one kind of request.
+    """Responses to one kind of request.
 
     Attributes:
-        milliseconds: Until an answer had arrived.
-        decoding: What the Go client needed to decode it, in milliseconds.
-        fitting: Nodes where the pod fits.
-        size: Bytes of an answer.
-        judged: For how many nodes each answer had a verdict.
-        livez: Milliseconds until ``/livez`` had answered, asked meanwhile.
+        milliseconds: Until a response had arrived.
+        decoding: Time that the Go client needed to decode it, in milliseconds.
+        fitting: Number of nodes on which the pod fits.
+        size: Bytes of a response.
+        judged: Number of nodes that each response covered.
+        livez: Milliseconds until concurrent requests for ``/livez`` were answered.
     """
 
     milliseconds: Sequence[float]
@@ -68,7 +68,7 @@ class Asked:
 
 @dataclass
 class ExtenderFigures:
-    """What was measured: memory in MB of 1024 kB, durations in milliseconds; ``alone`` is without the extender."""
+    """The measurements: memory in MB of 1024 kB, durations in milliseconds; ``alone`` is without the extender."""
 
     ready_seconds: float = 0.0
     filters: dict[str, Asked] = field(default_factory=dict)
@@ -78,11 +78,11 @@ class ExtenderFigures:
     resident_mb: float = 0.0
     peak_mb: float = 0.0
     different: dict[str, Asked] = field(default_factory=dict)
-    """Filter and prioritize where no two nodes are alike and no verdict is known."""
+    """Filter and prioritize with all nodes different and nothing cached."""
 
 
 def measure(load: Path, python: Path, scratch: Path, extent: Extent, progress: Progress) -> ExtenderFigures:
-    """Start both programs, ask, and end them.
+    """Start both programs, send requests, and stop the programs.
 
     Raises:
         LabError: One of them failed.
@@ -177,7 +177,7 @@ def _different(found: ExtenderFigures) -> list[tuple[str, ...]]:
 
 
 def targets(found: ExtenderFigures) -> list[tuple[str, float, float, str]]:
-    """What is promised: name, measured value, limit and unit."""
+    """The targets: name, measured value, limit and unit."""
     return [
         ("filter p50", max(median(asked.milliseconds) for asked in found.filters.values()), 5.0, "ms"),
         ("filter p99", max(percentile(asked.milliseconds, 99) for asked in found.filters.values()), 20.0, "ms"),
@@ -194,7 +194,7 @@ def targets(found: ExtenderFigures) -> list[tuple[str, float, float, str]]:
 
 
 class _Tasks:
-    """The load program as it runs: its standard input, output and errors."""
+    """The running load program: its standard input, output and error."""
 
     def __init__(self, tasks: IO[str], results: IO[str], errors: IO[str]) -> None:
         self._tasks, self._results, self._errors = tasks, results, errors
@@ -206,7 +206,7 @@ class _Tasks:
             self._tasks.write(json.dumps(task) + "\n")
             self._tasks.flush()
         except BrokenPipeError:
-            pass  # it has ended, and `_line` tells why
+            pass  # it has ended, and `_line` reports why
         return self._line()
 
     def _line(self) -> dict[str, Any]:
@@ -249,10 +249,10 @@ def _extender(python: Path, server: str, scratch: Path) -> Iterator[subprocess.P
 
 @contextmanager
 def running(python: Path, kubeconfig: Path, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """An extender that answers, on the loopback interface.
+    """A running extender that serves requests on the loopback interface.
 
     Raises:
-        LabError: It does not answer.
+        LabError: It does not respond.
     """
     command = [str(python), "-m", "dra_driver", "extender", f"--kubeconfig={kubeconfig}", f"--port={port}"]
     command += ["--bind-address=127.0.0.1", "--no-leader-elect"]
@@ -271,12 +271,12 @@ def running(python: Path, kubeconfig: Path, port: int, log: Path) -> Iterator[su
 
 
 def resident_mb(process: subprocess.Popen[bytes]) -> float:
-    """Return VmRSS now, in MB of 1024 kB."""
+    """Return the current VmRSS, in MB of 1024 kB."""
     return procfs.status_number(Path(f"/proc/{process.pid}/status").read_text(), "VmRSS") / 1024
 
 
 def processor_seconds(process: subprocess.Popen[bytes]) -> float:
-    """Return what it has used so far, of all its threads."""
+    """Return the CPU time used so far by all of its threads."""
     ticks = procfs.cpu_ticks(Path(f"/proc/{process.pid}/stat").read_text())
     return ticks / os.sysconf("SC_CLK_TCK")
 

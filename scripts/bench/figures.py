@@ -1,4 +1,4 @@
-"""Figures from samples: pure functions."""
+"""Statistics of samples: pure functions."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class CallFigures:
     """A driver's figures in one situation, durations in milliseconds.
 
     Attributes:
-        get: Median over the rounds of the API server's own median; None where it was not asked.
-        prepare: The same of NodePrepareResources.
+        get: Median over the rounds of the API server's own median; None if it was not called.
+        prepare: The same for NodePrepareResources.
         prepare_p99: 99th percentile of all its calls.
         unprepare: Median over the rounds of the median of NodeUnprepareResources.
         unprepare_p99: 99th percentile of all its calls.

@@ -1,4 +1,4 @@
-"""What was measured on."""
+"""Describes the machine of a measurement."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ from bench.figures import CallFigures, call_figures
 from dra_driver.kube.client import Transport
 
 _READY_SECONDS = 30.0
-# Nothing of a cluster shall be busy while calls are measured; and pods that only exist as names are not to be noticed.
+# No component of the cluster must be busy while calls are measured, nor act on pods that exist in name only.
 _PAUSED = ("kube-controller-manager", "kube-scheduler")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status as `lab.command.run` says."""
+    """Run the command; return its exit status as for `lab.command.run`."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/benchmark",
@@ -100,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
         load = machine.load()
         starts = _starts(transport, both, options.starts, progress)
         measured, memory = _calls(cluster, transport, both, programs["benchmark-client"], extent, progress)
-        # No kubelet stands behind these, so the installer would wait for a driver on them.
+        # These nodes have no kubelet, so the installer would wait for a driver on them forever.
         for driver in both:
             transport.request("DELETE", f"/api/v1/nodes/{driver.node}")
         for name in _PAUSED:

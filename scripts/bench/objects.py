@@ -12,7 +12,7 @@ Object = dict[str, Any]
 
 
 def namespace() -> Object:
-    """Return a namespace whose claims may have admin access, so that any number of them can share chips."""
+    """Return a namespace whose claims may use admin access, so that any number of them can share chips."""
     labels = {"resource.kubernetes.io/admin-access": "true"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
 
@@ -45,7 +45,7 @@ def claim(name: str, driver: str, devices: int) -> Object:
 
 
 def allocated(stored: Object, driver: str, pool: str, devices: list[str]) -> Object:
-    """Return a stored claim as the scheduler would leave it: allocated, and reserved for a pod of its own."""
+    """Return a stored claim as the scheduler would leave it: allocated, and reserved for its own pod."""
     name = stored["metadata"]["name"]
     results = [
         {"request": REQUEST, "driver": driver, "pool": pool, "device": device, "adminAccess": True}
@@ -56,7 +56,7 @@ def allocated(stored: Object, driver: str, pool: str, devices: list[str]) -> Obj
 
 
 def flow_schema(name: str, precedence: int, account: tuple[str, str], verbs: list[str]) -> Object:
-    """Return a FlowSchema that counts what a service account (namespace and name) asks with these verbs."""
+    """Return a FlowSchema that counts the requests of a service account (namespace and name) with these verbs."""
     subject = {"kind": "ServiceAccount", "serviceAccount": {"namespace": account[0], "name": account[1]}}
     anywhere = {"apiGroups": ["*"], "resources": ["*"], "verbs": verbs, "namespaces": ["*"], "clusterScope": True}
     return {

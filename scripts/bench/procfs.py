@@ -1,4 +1,4 @@
-"""Figures of a process from /proc: pure functions of the files' texts."""
+"""Parses figures of a process from /proc: pure functions of the files' contents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def status_number(text: str, field: str) -> int:
     """Return a number from /proc/PID/status.
 
     Raises:
-        LabError: There is none under that name.
+        LabError: There is no such field.
     """
     found = re.search(rf"^{field}:\s*(\d+)", text, re.MULTILINE)
     if found is None:
@@ -20,11 +20,11 @@ def status_number(text: str, field: str) -> int:
 
 
 def cpu_ticks(text: str) -> int:
-    """Return the processor time in ticks, user and system, from /proc/PID/stat."""
+    """Return the CPU time in ticks, user and system, from /proc/PID/stat."""
     fields = text.rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
 
 def start_ticks(text: str) -> int:
-    """Return when the process started, in ticks since the machine's start, from /proc/PID/stat."""
+    """Return when the process started, in ticks since boot, from /proc/PID/stat."""
     return int(text.rpartition(")")[2].split()[19])

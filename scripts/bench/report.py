@@ -22,7 +22,7 @@ def text(
     memory: Mapping[str, tuple[float, float]],
     rest: RestFigures | None,
 ) -> str:
-    """Return the whole report; durations in milliseconds unless said otherwise."""
+    """Return the whole report; durations in milliseconds unless noted otherwise."""
     devices = "1 device" if extent.devices == 1 else f"{extent.devices} devices"
     lines = [
         f"Machine: {machine}; load before the run {load:.1f}. Kubernetes {kubernetes}.",
@@ -63,7 +63,7 @@ def text(
 def targets(
     starts: Mapping[str, Sequence[float]], calls: Mapping[Situation, CallFigures], rest: RestFigures | None
 ) -> list[tuple[str, str, str]]:
-    """Return each target of this driver with what was measured and whether it was met."""
+    """Return each target of this driver with the measured value and whether it was met."""
     found = []
     for situation, figures in calls.items():
         if situation.label != OURS:

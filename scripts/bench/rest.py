@@ -1,4 +1,4 @@
-"""Measures the driver at rest, in its container as the installer starts it."""
+"""Measures the idle driver, in its container as the installer starts it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dra_driver.kube.client import Transport
 
 IMAGE = "neuron-dra-driver:benchmark"
 SETTLE_SECONDS = 40.0
-"""From the pod's readiness to the first look."""
+"""From the pod's readiness to the first measurement."""
 NAMESPACE, ACCOUNT = "neuron-dra-driver", "neuron-dra-driver-sa"
 _SELECTOR = "app=neuron-dra-driver-kubelet-plugin"
 _FLOW_SCHEMAS_PATH = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
@@ -40,16 +40,16 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class RestFigures:
-    """The driver at rest.
+    """The idle driver.
 
     Attributes:
         python: Version of Python in the image.
-        start_seconds: From the start of its process to its slices stored, by its log.
+        start_seconds: From the start of its process until its slices were stored, according to its log.
         resident_mb: VmRSS after `SETTLE_SECONDS`, in MB of 1024 kB.
         resident_later_mb: VmRSS at the end.
         threads: Number of its threads.
-        seconds: How long it was watched after that.
-        cpu_percent: Of one core, probes by kubelet included.
+        seconds: Duration of the observation after that.
+        cpu_percent: Of one core, including kubelet's probes.
         requests: Requests that the API server counted in that time, by kind: watch, read, write.
     """
 
@@ -63,17 +63,17 @@ class RestFigures:
     requests: Mapping[str, int]
 
     def an_hour(self, kind: str) -> float:
-        """Return the requests of a kind in an hour, extrapolated."""
+        """Return the requests of a kind per hour, extrapolated."""
         return self.requests[kind] * 3600 / self.seconds
 
 
 def measure(
     cluster: Cluster, transport: Transport, settings: Settings, progress: Progress, seconds: float
 ) -> RestFigures:
-    """Install the driver and watch it for `seconds` while nothing happens.
+    """Install the driver and observe it for `seconds` while it is idle.
 
     Raises:
-        LabError: It cannot be built or installed, or did not rest.
+        LabError: It cannot be built or installed, or did not become idle.
     """
     for precedence, (kind, verbs) in enumerate(_KINDS.items(), start=100):
         body = objects.flow_schema(f"benchmark-{kind}", precedence, (NAMESPACE, ACCOUNT), verbs)
@@ -111,7 +111,7 @@ def published_at(log: str) -> float:
     """Return when the driver had published for the first time, in seconds since 1970, from its log.
 
     Raises:
-        LabError: The log does not say so.
+        LabError: The log does not contain it.
     """
     found = _PUBLISHED.search(log)
     if found is None:
@@ -120,7 +120,7 @@ def published_at(log: str) -> float:
 
 
 def dispatched(metrics: str) -> dict[str, int]:
-    """Return how many requests the API server let through for each of our FlowSchemas, from its metrics."""
+    """Return the number of requests that the API server dispatched for each of our FlowSchemas, from its metrics."""
     counts = dict.fromkeys(_KINDS, 0)
     for kind, number in _COUNTED.findall(metrics):
         counts[kind] += int(float(number))

@@ -1,4 +1,4 @@
-"""The simulator's CEL beside celpy's own evaluator: `scripts/benchmark selectors`. Needs no cluster and no root."""
+"""Compares the simulator's CEL with celpy's own evaluator: `scripts/benchmark selectors`. Needs no cluster, no root."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dra_driver.names import DRIVER_NAME
 from dra_driver.quantity import parse
 
 MAX_MICROSECONDS, MAX_COMPILE_MILLISECONDS = 1.5, 1.0
-"""Targets: of one device with a program that is compiled, and of compiling."""
+"""Targets: evaluation of a compiled program on one device, and compilation."""
 
 ATTRIBUTES: dict[str, bool | int | str] = {
     "instanceType": "trn2.48xlarge",
@@ -45,18 +45,18 @@ SELECTORS = (
     f"{_OWN}.driverVersion.isGreaterThan(semver('2.18.0'))",
     f"{_MEMORY}.compareTo(quantity('64Gi')) >= 0",
 )
-"""What claims and classes use; each is true of the device."""
+"""Typical expressions of claims and classes; each is true for the device."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one selector.
+    """Figures of one selector.
 
     Attributes:
         expression: The selector.
-        device: Microseconds for one device, the program being compiled.
-        compiling: Milliseconds, the grammar being loaded.
-        celpy: Microseconds for one device with celpy's evaluator; None when it does not know a function.
+        device: Microseconds per device, with the compiled program.
+        compiling: Milliseconds, with the grammar loaded.
+        celpy: Microseconds per device with celpy's evaluator; None if it lacks a function.
     """
 
     expression: str
@@ -66,16 +66,16 @@ class Figures:
 
 
 def device() -> CelDevice:
-    """Return a chip as a slice describes it."""
+    """Return a chip as described by a slice."""
     attributes: dict[str, bool | int | str | Semver] = {**ATTRIBUTES, "driverVersion": Semver.parse("2.19.64")}
     return CelDevice(DRIVER_NAME, {DRIVER_NAME: attributes}, {DRIVER_NAME: {"memory": parse("96Gi")}})
 
 
 def measure(expression: str, rounds: int) -> Figures:
-    """Measure one selector; the best of some rounds of each kind."""
+    """Measure one selector; the best of several rounds of each kind."""
     chip = device()
     matches = compile_(expression).matches
-    # Past the cache of programs.
+    # Bypasses the cache of programs.
     compiling = _seconds(lambda: compile_.__wrapped__(expression, KubernetesRelease()), 20, rounds)
     return Figures(
         expression, _seconds(lambda: matches(chip), 2_000, rounds) * 1e6, compiling * 1e3, _celpy(expression, rounds)
@@ -94,7 +94,7 @@ def _celpy(expression: str, rounds: int) -> float | None:
 
 
 def _seconds(call: Callable[[], object], count: int, rounds: int) -> float:
-    """The least of some rounds, in time of the processor: what other work on the machine adds says nothing of ours."""
+    """The minimum of several rounds, in CPU time: time added by other load on the machine is irrelevant."""
     found = []
     for _ in range(rounds):
         started = time.process_time()

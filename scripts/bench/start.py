@@ -1,4 +1,4 @@
-"""Measures how long a driver takes from its start to its slices in the API server."""
+"""Measures how long a driver takes from its start until its slices are in the API server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PATIENCE = 60.0
 
 
 def start_seconds(transport: Transport, driver: Driver) -> float:
-    """Start the driver as on a node that never had it, and end it again; seconds until a watch shows its slice.
+    """Start the driver as on a new node, and stop it again; return the seconds until a watch shows its slice.
 
     Raises:
         LabError: It ended, or there was no slice within a minute.

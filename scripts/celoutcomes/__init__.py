@@ -1,1 +1,1 @@
-"""Records what Kubernetes does with CEL device selectors, for the tests of the simulator's own CEL."""
+"""Records how Kubernetes evaluates CEL device selectors, for the tests of the simulator's own CEL."""

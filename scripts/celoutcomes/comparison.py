@@ -1,4 +1,4 @@
-"""Holds the simulator's CEL and its quantities against a recorder's answers."""
+"""Compares the simulator's CEL and quantities with a recorder's results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def expressions(random: Random, count: int) -> list[str]:
 
 
 def quantities(random: Random, count: int) -> list[str]:
-    """Random texts, most of which are quantities."""
+    """Random strings, most of which are quantities."""
     signs, suffixes = ("", "", "", "+", "-"), ("e3", "E-3", "e+20", "e0", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "ei")
     return [
         random.choice(signs)
@@ -39,14 +39,14 @@ def quantities(random: Random, count: int) -> list[str]:
 
 
 def quantity_differences(recorder: Recorder, asked: Sequence[str]) -> Iterator[str]:
-    """A text for each quantity on which the simulator and Kubernetes disagree."""
+    """A description of each quantity on which the simulator and Kubernetes disagree."""
     for text, theirs in zip(asked, recorder.ask_quantities(asked), strict=True):
         if (ours := quantity_outcome(text)) != theirs:
             yield f"{recorder.kubernetes}: {text!r}\n  Kubernetes: {theirs}\n  simulator:  {ours}"
 
 
 def differences(recorder: Recorder, asked: Sequence[str], devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A text for each expression on which the simulator and Kubernetes disagree. Not knowing is no answer."""
+    """A text for each expression on which the simulator and Kubernetes disagree. Unsupported ones do not count."""
     made = devices_of(devices)
     version: Kubernetes = "1.36" if minor(recorder.kubernetes) == "1.36" else "1.37"
     for text, theirs in zip(asked, recorder.ask(asked, tuple(devices.values())), strict=True):

@@ -26,7 +26,7 @@ _DIFFERS = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, or 1 when there is a difference or an error."""
+    """Run the command; return 0, or 1 if there is a difference or an error."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/record-cel-outcomes",
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def record(recorders: Sequence[Recorder], known: Table, added: Sequence[str], added_quantities: Sequence[str]) -> Table:
-    """The table with its expressions and quantities and these further ones, as the recorders answer them."""
+    """The table with its own and the added expressions and quantities, with the recorders' current results."""
     expressions = tuple(dict.fromkeys((*known.outcomes, *added)))
     quantities = tuple(dict.fromkeys((*known.quantities, *added_quantities)))
     devices = tuple(known.devices.values())

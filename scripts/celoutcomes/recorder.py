@@ -1,4 +1,4 @@
-"""Builds the recorder against a Kubernetes version and asks it."""
+"""Builds the recorder against a Kubernetes version and queries it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ class Recorder:
     program: Path
 
     def ask(self, expressions: Sequence[str], devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """What Kubernetes does with each expression, as `outcome` gives it.
+        """How Kubernetes evaluates each expression, in the format of `outcome`.
 
         Raises:
-            LabError: The recorder ended before it had answered all; the text names the expression that it was asked.
+            LabError: The recorder ended before it had answered all; the message names the expression that it was
+                processing.
         """
         asked = [{"expression": expression, "devices": devices} for expression in expressions]
         return [outcome(answer) for answer in self._answers(asked)]
 
     def ask_quantities(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """What Kubernetes reads in each text, ``read``, and what others read once it is ``stored`` as ``text``.
+        """How Kubernetes parses each text (``read``), and how it is read once it is ``stored`` as ``text``.
 
         None stands for a refusal. Raises as `ask` does.
         """
@@ -64,7 +65,7 @@ def build(kubernetes: str, builder: Builder, directory: Path) -> Recorder:
         raise LabError(f"there is no {go_mod}; add it with: scripts/cluster add-version {kubernetes}")
     go = builder.toolchain(go_directive(go_mod.read_text()))
     program = directory / f"recorder-{kubernetes}"
-    # The same flags as the lab's, so that what it has compiled already is not compiled again.
+    # The same flags as for the lab, so that its build cache is reused.
     command = [str(go.path), "build", f"-modfile={go_mod}", "-mod=readonly", "-trimpath", "-buildvcs=false"]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
     done = subprocess.run(
@@ -82,9 +83,9 @@ def build(kubernetes: str, builder: Builder, directory: Path) -> Recorder:
 
 
 def outcome(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer as it is kept.
+    """A result in the format in which it is stored.
 
-    Either ``refused`` (the reason) with ``position`` (line and column from 1, where it has one), or ``cost`` (the
+    Either ``refused`` (the reason) with ``position`` (line and column from 1, if there is one), or ``cost`` (the
     estimate) with ``results``: for each device a bool, or the text of the error.
     """
     if "refused" in answer:
@@ -93,7 +94,7 @@ def outcome(answer: Mapping[str, Any]) -> dict[str, Any]:
             return {"refused": answer["refused"].removeprefix("compilation failed: ")}
         line, column = int(found[1]), int(found[2])
         reason = found[3].removesuffix(" (in container '')")
-        # The grammar's list of all tokens that could have been there tells nothing that must be kept.
+        # The parser's list of all tokens that it expected is not worth keeping.
         reason = re.sub(r" expecting \{.*", "", reason)
         return {"refused": reason, **({"position": [line, column]} if line > 0 else {})}
     return {"cost": answer["cost"], "results": answer["results"]}

@@ -1,4 +1,4 @@
-"""The table of recorded outcomes: expressions by devices, and quantities, as Kubernetes answers them."""
+"""The table of recorded outcomes: expressions by devices, and quantities, with Kubernetes' results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 Outcome = dict[str, Any]
-"""What a recorder says of one expression or quantity; see `recorder.outcome` and `Recorder.ask_quantities`."""
+"""A recorder's result for one expression or quantity; see `recorder.outcome` and `Recorder.ask_quantities`."""
 
 _ABOUT = "Recorded with Kubernetes' own code by scripts/record-cel-outcomes; its --help says how to add to it."
 
@@ -30,7 +30,7 @@ class Table:
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """In the table's order."""
+        """Expressions in the table's order."""
         return tuple(self.outcomes)
 
 
@@ -56,7 +56,7 @@ def _outcomes(
 
 
 def text(table: Table, versions: Sequence[str]) -> str:
-    """The table as JSON, a question a line; a version's outcome stands by itself only where versions differ."""
+    """The table as JSON, one entry per line; outcomes are listed by version only if the versions differ."""
     rows = (json.dumps(_row("expression", *row)) for row in table.outcomes.items())
     quantities = (json.dumps(_row("quantity", *row)) for row in table.quantities.items())
     devices = (f"{json.dumps(name)}: {json.dumps(device)}" for name, device in table.devices.items())
@@ -68,7 +68,7 @@ def text(table: Table, versions: Sequence[str]) -> str:
 
 
 def minor(version: str) -> str:
-    """1.36 of 1.36.3."""
+    """The minor version, such as 1.36 for 1.36.3."""
     return ".".join(version.split(".")[:2])
 
 

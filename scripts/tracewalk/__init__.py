@@ -1,1 +1,1 @@
-"""Traces real calls through the driver of a node, and shows which files they enter."""
+"""Traces real calls through the driver of a node, and lists the files that they enter."""

@@ -1,4 +1,4 @@
-"""Which files of a package a call enters: a profile function for all threads that are started while it is installed."""
+"""Records which files of a package a call enters: a profile function for all threads started while it is installed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import Any
 
 
 class Recorder:
-    """Records the first call of each root function, until that returns.
+    """Records the first call of each root function, until it returns.
 
-    A file is entered when a function of it is called (or a generator of it goes on) by another file of the package;
-    what lies between, such as the standard library, does not count. Modules that are imported on the way do not either.
+    A file is entered when one of its functions is called (or one of its generators resumed) from another file of the
+    package; code outside the package in between, such as the standard library, does not count. Modules imported on the
+    way do not count either.
 
     Args:
         package: directory of the package.
-        roots: where walks begin; each is recorded in whichever thread calls it.
-        asides: functions that a walk calls for something else than its own result; they and what they call do not
+        roots: functions at which walks begin; each is recorded in whichever thread calls it.
+        asides: functions that a walk calls for another purpose than its own result; they and what they call do not
             count.
     """
 
@@ -34,17 +35,17 @@ class Recorder:
         self._ended = threading.Condition(self._lock)
 
     def install(self) -> None:
-        """Look at this thread and all that are started from now on."""
+        """Profile this thread and all that are started from now on."""
         threading.setprofile(self._event)
         sys.setprofile(self._event)
 
     def remove(self) -> None:
-        """Look at no further thread, and at this one no more."""
+        """Profile neither new threads nor this one any more."""
         sys.setprofile(None)
         threading.setprofile(None)
 
     def entries(self, root: CodeType, seconds: float) -> Counter[str]:
-        """How often each file was entered in the walk from ``root``, in the order of the first time.
+        """How often each file was entered in the walk from ``root``, in the order of first entry.
 
         Raises:
             TimeoutError: the walk has not ended within ``seconds``.

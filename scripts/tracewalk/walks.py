@@ -1,4 +1,4 @@
-"""The three walks of a node's driver, by the real agent between a test API server and a test client of its socket."""
+"""The three walks through a node's driver: the real agent, with a test API server and a test client of its socket."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.doubles.apiserver.server import ApiServer
 from tracewalk.recorder import Recorder
 
 SECONDS: Final = 20.0
-"""For each walk; it takes some hundredths."""
+"""Timeout of each walk; it takes some hundredths of a second."""
 NODE: Final = "node-a"
 _PREPARE: Final = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
 
 
 def _inner(function: CodeType, name: str) -> CodeType:
-    """The code of a function that is defined inside of another."""
+    """The code object of a nested function."""
     return next(item for item in function.co_consts if isinstance(item, CodeType) and item.co_name == name)
 
 
@@ -42,18 +42,18 @@ PUBLISH: Final = SliceController._reconcile.__code__  # noqa: SLF001 - where its
 CALL: Final = _inner(grpcserver._handler.__code__, "unary")  # noqa: SLF001 - the same
 REPAIR: Final = Reconciler.repair.__code__
 LABELS: Final = frozenset({node_labels.labels.__code__, node_labels.LabelWriter.want.__code__})
-"""The labels of the Node are made of the same scan, but are no part of what is published in slices."""
+"""The labels of the Node result from the same scan, but are not part of the published slices."""
 
 
 def traced() -> Mapping[str, Mapping[str, int]]:
-    """By walk, how often each file of the package is entered, in the order of the first time.
+    """By walk, how often each file of the package is entered, in the order of first entry.
 
-    ``publish`` is a first start: the scan of the host, and the slices that come of it (the labels do not count).
-    ``prepare`` is a claim with one device, on a node that holds another one. ``repair`` is a start that finds the
-    CDI specs of two claims missing.
+    ``publish`` is a first start: the scan of the host, and the resulting slices (labels do not count). ``prepare`` is a
+    claim with one device, on a node that has prepared another one. ``repair`` is a start that finds the CDI specs of
+    two claims missing.
     """
     package = Path(dra_driver.__file__).parent
-    # A short path: sockets lie below it, and theirs may have 107 bytes.
+    # A short path: it contains sockets, whose paths are limited to 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="w-"))
     try:
         write_host(root / "host", INSTANCE_TYPES["trn2.48xlarge"], EmulationOptions())
@@ -63,7 +63,7 @@ def traced() -> Mapping[str, Mapping[str, int]]:
             with Running(root, server, first) as agent:
                 published = first.entries(SCAN, SECONDS) + first.entries(PUBLISH, SECONDS)
                 agent.prepare("warm", 0)
-            # gRPC keeps its threads from before; those of the next agent are looked at.
+            # gRPC keeps its threads from the first agent; only those of the next agent are recorded.
             second = Recorder(package, {CALL})
             with Running(root, server, second) as agent:
                 agent.prepare("traced", 1)
@@ -78,12 +78,12 @@ def traced() -> Mapping[str, Mapping[str, int]]:
 
 
 class Running:
-    """A started agent that a recorder looks at; a context manager.
+    """A started agent that is recorded; a context manager.
 
     Args:
-        root: with an emulated host in ``host``; all else goes there too.
+        root: directory with an emulated host in ``host``; everything else is written there too.
         server: the API server, with the Node object.
-        recorder: looks at the threads that the agent starts.
+        recorder: records the threads that the agent starts.
         port: of health and metrics; 0: free ones, -1: none.
     """
 
@@ -123,7 +123,7 @@ class Running:
         self._agent.stop()
 
     def prepare(self, name: str, chip: int) -> None:
-        """Have one claim prepared, as kubelet would."""
+        """Prepare one claim as kubelet would."""
         made = self._server.add_claim("default", name, devices=[("neurons", f"neuron-device-{chip}")], node=NODE)
         claim = dra_v1_pb2.Claim(namespace="default", name=name, uid=made["metadata"]["uid"])
         with grpc.insecure_channel(
@@ -139,7 +139,7 @@ class Running:
 
 
 def listing(name: str, entries: Mapping[str, int]) -> str:
-    """A walk as lines of text: files in the order in which they are entered first, with the number of entries."""
+    """A walk as lines of text: files in the order of first entry, with the number of entries."""
     times = Counter(entries)
     head = f"{name}: {len(times)} files, {times.total()} entries"
     return "\n".join([head, *(f"{count:5}  {file}" for file, count in entries.items())])

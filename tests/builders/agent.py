@@ -1,4 +1,4 @@
-"""The whole agent in a process of its own, between a test kubelet and a test API server."""
+"""The whole agent in a process of its own, with a test kubelet and a test API server."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from tests.paths import ROOT
 NODE = "node-a"
 TRN2U = resolve_emulation("trn2u.48xlarge")
 THIRD = Servers.parse("2x4").options(TRN2U, 3)
-"""What the third node of an UltraServer of four has."""
+"""The emulation options of the third node of an UltraServer of four."""
 TOKEN = "do-not-log-me"
 START_SECONDS = 20.0
-"""A start takes half a second; test machines are shared."""
+"""Timeout of a start, which takes half a second; test machines are shared."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class World:
         return self.root / "host"
 
     def command(self, *options: str, program: Sequence[str] = (sys.executable, "-m", "dra_driver")) -> list[str]:
-        """How the agent is started on this node; later options win."""
+        """The agent's command line on this node; later options win."""
         values = {
             "--node-name": NODE,
             "--kubeconfig": str(self.kubeconfig()),
@@ -97,7 +97,7 @@ class Agent:
     def __init__(self, world: World, command: list[str]) -> None:
         self.world = world
         self._log = world.root / f"agent-{os.urandom(3).hex()}.log"
-        # Nothing of this process's own environment: a KUBECONFIG there would be used.
+        # Nothing is inherited from this process's environment: a KUBECONFIG there would be used.
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -117,7 +117,7 @@ class Agent:
         eventually(done, START_SECONDS, "registration and publication")
 
     def terminate(self, within: float = START_SECONDS) -> int:
-        """SIGTERM, as kubelet ends a container; the exit status."""
+        """Send SIGTERM, as kubelet does to end a container; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=within)
 
@@ -129,7 +129,7 @@ class Agent:
 
 @contextmanager
 def node(root: Path, **server: Any) -> Iterator[World]:
-    """A node with its Node object, and no driver yet."""
+    """A node with its Node object, and without a driver."""
     with ApiServer(token=TOKEN, **server) as api, Kubelet(root / "kubelet") as kubelet:
         api.add_node(NODE)
         yield World(root, kubelet, api)
@@ -137,19 +137,19 @@ def node(root: Path, **server: Any) -> Iterator[World]:
 
 @contextmanager
 def third_of_four() -> Iterator[World]:
-    """The third node of an UltraServer of four, as its kernel driver shows it; no agent yet."""
+    """The third node of an UltraServer of four, as its kernel driver reports it; without an agent."""
     with tempfile.TemporaryDirectory(prefix="u-") as name, node(Path(name)) as made:
         write_host(made.host, TRN2U, THIRD)
         yield made
 
 
 def agent_on_host(world: World, *options: str) -> AbstractContextManager[Agent]:
-    """An agent as by ``agent`` that reads the host as it is, and does not write one."""
+    """Like ``agent``, but the agent uses the host as it is, and does not write one."""
     return agent(world, "--emulate", "", "--host-root", str(world.host), *options)
 
 
 def agent_here(world: World, instance_type: str, *, faster: float = 1.0) -> NodeAgent:
-    """An agent in this process, not started yet, on a host of this type; it scans ``faster`` times as often."""
+    """An agent in this process, not started, on a host of this type; it scans ``faster`` times as often."""
     write_host(world.host, resolve_emulation(instance_type), EmulationOptions())
     options = {
         "node_name": NODE,
@@ -166,7 +166,7 @@ def agent_here(world: World, instance_type: str, *, faster: float = 1.0) -> Node
 
 @contextmanager
 def agent(world: World, *options: str, **command: Any) -> Iterator[Agent]:
-    """A started agent, killed in the end if it still runs; ``command`` as for ``World.command``."""
+    """A started agent, killed at the end if it is still running; ``command`` as for ``World.command``."""
     running = Agent(world, world.command(*options, **command))
     try:
         yield running
@@ -182,7 +182,7 @@ def free_port() -> int:
 
 
 def health(port: int, service: str) -> str:
-    """What a gRPC probe of the service says: SERVING, NOT_SERVING, or the name of an error."""
+    """The result of a gRPC health probe of the service: SERVING, NOT_SERVING, or the name of an error."""
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         check = channel.unary_unary(
             "/grpc.health.v1.Health/Check",
@@ -197,7 +197,7 @@ def health(port: int, service: str) -> str:
 
 
 def scraped(port: int) -> str:
-    """What Prometheus would read, as soon as somebody listens."""
+    """The metrics as Prometheus would read them; waits until the port is open."""
 
     def listens() -> bool:
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""Small clusters for tests of the allocator, written as the objects are written in YAML."""
+"""Small clusters for tests of the allocator, written like the objects' YAML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class Expression:
-    """The selectors of these tests: ``NAME=VALUE`` of an attribute or ``driver``; a missing attribute fails."""
+    """The selectors of these tests: ``NAME=VALUE`` of an attribute or ``driver``; fails if the attribute is missing."""
 
     def __init__(self, text: str) -> None:
         if "=" not in text:
@@ -38,7 +38,7 @@ def _plain(attribute: DeviceAttribute) -> str:
 
 
 def selectors(asked: Callable[[str], object] = lambda _: None) -> Selectors:
-    """``asked`` is told the name of each device when a selector first looks at it."""
+    """``asked`` is called with the name of each device when a selector is first evaluated on it."""
 
     def view(driver: str, device: Device) -> tuple[str, Device]:
         asked(device.name)
@@ -48,7 +48,7 @@ def selectors(asked: Callable[[str], object] = lambda _: None) -> Selectors:
 
 
 def device(name: str, consumes: Mapping[str, Mapping[str, object]] | None = None, **fields: Any) -> Json:
-    """``consumes`` is counter set -> counter -> amount. Attributes come as Python values."""
+    """``consumes`` is counter set -> counter -> amount. Attributes are given as Python values."""
     made = {"name": name, **fields}
     made["attributes"] = {key: _attribute(value) for key, value in fields.get("attributes", {}).items()}
     if consumes:
@@ -78,7 +78,7 @@ def offered(
     slices: int = 1,
     **fields: Any,
 ) -> Json:
-    """A slice; for NODE when nothing is said about nodes."""
+    """A slice; for NODE unless nodes are specified."""
     where = {"nodeName", "allNodes", "nodeSelector", "perDeviceNodeSelection"}
     if not where & set(fields):
         fields["nodeName"] = NODE.name
@@ -142,13 +142,13 @@ def different(attribute: str, *requests: str) -> Json:
 
 
 def claim(*requests: Json, constraints: Sequence[Json] = (), config: Sequence[Json] = (), name: str = "claim") -> Json:
-    """A claim that is not allocated."""
+    """An unallocated claim."""
     devices = {"requests": list(requests), "constraints": list(constraints), "config": list(config)}
     return {"metadata": {"name": name, "namespace": "default"}, "spec": {"devices": devices}}
 
 
 def in_use(device_name: str, pool: str = "pool", driver: str = "a.example", **fields: Any) -> Json:
-    """A claim that has a device."""
+    """A claim to which a device is allocated."""
     result = {"request": "r", "driver": driver, "pool": pool, "device": device_name, **fields}
     return {
         "metadata": {"name": f"user-of-{device_name}"},
@@ -177,12 +177,12 @@ def world(
 
 
 def claims_of(*claims: Json) -> tuple[ResourceClaim, ...]:
-    """As the allocator takes them."""
+    """The claims as the allocator takes them."""
     return msgspec.convert(claims, tuple[ResourceClaim, ...])
 
 
 def results(cluster: World, *claims: Json, node: NodeView = NODE) -> tuple[AllocationResult, ...]:
-    """The allocations of the claims of one pod, which has to succeed."""
+    """The allocations of the claims of one pod, which must succeed."""
     answer = allocate(claims_of(*claims), node, cluster)
     assert not isinstance(answer, Refusal), answer
     return answer.results
@@ -194,7 +194,7 @@ def devices(cluster: World, *claims: Json, node: NodeView = NODE) -> list[str]:
 
 
 def refusal(cluster: World, *claims: Json, node: NodeView = NODE) -> Refusal:
-    """Why the claims get nothing, which has to be the case."""
+    """Why the claims are refused, which must be the case."""
     answer = allocate(claims_of(*claims), node, cluster)
     assert isinstance(answer, Refusal), answer
     return answer

@@ -95,7 +95,7 @@ def claim(
     template: bool = False,
     configs: Sequence[DeviceAllocationConfiguration] = (),
 ) -> ResourceClaim:
-    """An allocated claim; ``template``: made for its one pod."""
+    """An allocated claim; with ``template``, created for its only pod."""
     results = tuple(chip if isinstance(chip, DeviceRequestAllocationResult) else result(chip) for chip in chips)
     owners = (OwnerReference("v1", "Pod", "pod", pods[0], controller=True),) if template else ()
     return ResourceClaim(
@@ -112,7 +112,7 @@ def ref(of: ResourceClaim) -> ClaimRef:
 
 
 def in_time() -> float:
-    """The deadline of a call of kubelet."""
+    """The deadline of a kubelet call."""
     return time.monotonic() + 45.0
 
 
@@ -121,7 +121,7 @@ def missing() -> ApiError:
 
 
 class ApiServer:
-    """Claims by namespace and name. ``trouble`` is raised by the next calls, in order; ``down`` by all."""
+    """Claims by namespace and name. The next calls raise the errors in ``trouble``, in order; ``down`` fails all."""
 
     def __init__(self, *claims: ResourceClaim) -> None:
         self.claims: dict[tuple[str, str], ResourceClaim] = {}
@@ -160,7 +160,7 @@ class ApiServer:
 
 
 class Node:
-    """One node's claim handling on real files. ``restart`` makes new objects over the same files."""
+    """One node's claim handling on real files. ``restart`` creates new objects over the same files."""
 
     def __init__(self, root: Path, api: ApiServer, *, settings: PlanSettings = SETTINGS) -> None:
         self.root = root
@@ -187,7 +187,7 @@ class Node:
         )
 
     def reboot(self, *, major: int | None = None) -> None:
-        """Lose the tmpfs, start anew; ``major``: the number that the kernel driver gets this time."""
+        """Lose the tmpfs and restart; ``major``: the number that the kernel driver gets this time."""
         self.boot = f"boot-{int(self.boot.removeprefix('boot-')) + 1}"
         for path in (self.root / "cdi").glob("*"):
             path.unlink()
@@ -196,7 +196,7 @@ class Node:
         self.restart()
 
     def prepare(self, item: ResourceClaim) -> list[str]:
-        """Prepare; the CDI ids in the reply."""
+        """Prepare a claim; returns the CDI ids in the response."""
         return [name for device in self.preparer.prepare(ref(item), in_time()) for name in device.cdi_device_ids]
 
     def unprepare(self, item: ResourceClaim) -> None:
@@ -206,7 +206,7 @@ class Node:
         return self.cdi.read(item.metadata.uid)
 
     def paths(self, item: ResourceClaim) -> dict[str, int]:
-        """Container path to device minor, as the claim's CDI spec says."""
+        """Container path -> device minor, from the claim's CDI spec."""
         spec = self.spec(item)
         assert spec is not None
         return {
@@ -237,7 +237,7 @@ class Node:
 
 
 def container(specs: Iterable[Spec | None], ids: Sequence[str]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """What a runtime makes of CDI ids: device nodes (path to major and minor) and variables, later ones replacing."""
+    """What a runtime makes of CDI ids: device nodes (path to major and minor) and variables; later ones override."""
     devices: Mapping[str, Any] = {
         f"{spec.kind}={device.name}": device.container_edits
         for spec in specs

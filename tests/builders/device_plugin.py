@@ -49,7 +49,7 @@ class PluginNode:
         return Hardware(row.name, row.fabric, row.cores_per_device // row.default_lnc)
 
     def emulate(self, **options: Any) -> None:
-        """Write the host anew."""
+        """Rewrite the emulated host."""
         write_host(self.host, resolve_emulation(self.kind), EmulationOptions(**options))
 
     def settings(self, *, rescan_seconds: float = 0.1, **answer: Any) -> DevicePluginSettings:
@@ -70,7 +70,7 @@ class PluginNode:
 
     @contextmanager
     def plugin(self, *, ready: bool = True, **answer: Any) -> Iterator[DevicePluginAgent]:
-        """The plugin, started; ``ready``: wait until kubelet can give all devices."""
+        """Start the plugin; with ``ready``, wait until kubelet can allocate all devices."""
         agent = DevicePluginAgent(self.settings(**answer), self.server.transport(), lambda: self.fatal.append("ended"))
         try:
             agent.start()
@@ -94,7 +94,7 @@ class PluginNode:
         at: int = 0,
         stored: bool = True,
     ) -> KnownPod:
-        """A pod that the scheduler has bound to the node, with annotations for ``shares`` as the extender's."""
+        """A pod that the scheduler has bound to the node, with annotations for ``shares`` like the extender's."""
         uid = f"uid-{name}-{time.monotonic_ns()}"
         told = write(self.hardware, tuple(shares), at or time.time_ns()) if shares else {}
         if stored:
@@ -124,7 +124,7 @@ class PluginNode:
         return self.pod(name, Container("main", {resource: len(ids)}), shares=(share,), at=at)
 
     def plain(self, name: str, resource: str, count: int) -> KnownPod:
-        """A pod with one container that no extender has seen."""
+        """A pod with one container that no extender has processed."""
         return self.pod(name, Container("main", {resource: count}))
 
     def annotations(self, name: str) -> Object:
@@ -136,7 +136,7 @@ class PluginNode:
         return found
 
     def annotate(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """What others write; None removes."""
+        """Change annotations as another client would; None removes one."""
         key = f"default/{name}"
         with self.server.store.changed:
             pod = self.server.store.get("pods", key)
@@ -151,23 +151,23 @@ class PluginNode:
             self.server.store.update("pods", key, {**pod, "status": {"phase": phase}})
 
     def end(self, pod: KnownPod, phase: str = "Succeeded") -> None:
-        """The pod has ended: kubelet has forgotten it, and says so."""
+        """End the pod: kubelet forgets it, and reports its phase."""
         self.manager.remove(pod.uid)
         self.set_phase(pod.name, phase)
 
     def delete(self, pod: KnownPod) -> None:
-        """The pod is gone."""
+        """Delete the pod."""
         self.manager.remove(pod.uid)
         self.server.store.delete("pods", f"default/{pod.name}")
 
 
 MakeNode = Callable[..., PluginNode]
-"""Makes a node of an instance type; options as for ``plugin_node``."""
+"""Creates a node of an instance type; options as for ``plugin_node``."""
 
 
 @contextmanager
 def plugin_nodes() -> Iterator[MakeNode]:
-    """Nodes as many as are asked for, each with a short path of its own; all of them end together."""
+    """As many nodes as requested, each with a short path of its own; all of them end together."""
     with ExitStack() as stack:
 
         def made(kind: str = "trn1.32xlarge", **options: Any) -> PluginNode:
@@ -189,16 +189,16 @@ def plugin_node(root: Path, kind: str, *, emulated: bool = True, **manager: Any)
 
 
 def admit(node: PluginNode, pod: KnownPod) -> Any:
-    """The answer for a pod with one container."""
+    """The plugin's response for a pod with one container."""
     (answer,) = node.manager.admit(pod).values()
     return answer
 
 
 def chips(answer: Any) -> list[int]:
-    """Host numbers of the chips in an answer with device nodes."""
+    """Host indexes of the chips in a response with device nodes."""
     return sorted(int(device.host_path.rpartition("neuron")[2]) for device in answer.devices)
 
 
 def cores(answer: Any) -> list[int]:
-    """Cores in an answer."""
+    """Cores in a response."""
     return [int(text) for text in answer.envs["NEURON_RT_VISIBLE_CORES"].split(",")]

@@ -44,13 +44,13 @@ def _devices(instance_type: str, layout: Layout) -> tuple[Any, ...]:
 
 
 def published(node: str, instance_type: str = "trn2.48xlarge", layout: Layout = "node") -> list[Json]:
-    """The slices of a node, as the driver makes them."""
+    """The slices of a node, as the driver publishes them."""
     made = pool(_devices(instance_type, layout), node, "uid")
     return [{**msgspec.to_builtins(item), "metadata": {"name": f"{node}-{i}"}} for i, item in enumerate(made)]
 
 
 def holder(name: str, node: str, *chips: int | str, driver: str = "neuron.aws.com") -> Json:
-    """A claim that has these chips of a node."""
+    """A claim to which these chips of a node are allocated."""
     results = [
         {
             "request": "r",
@@ -81,7 +81,7 @@ def group(size: int, *requests: str) -> Json:
 
 
 def claim(*requests: Json, constraints: Sequence[Json] = (), name: str = "c") -> Json:
-    """A claim that waits."""
+    """A pending claim."""
     return {
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"devices": {"requests": list(requests), "constraints": list(constraints)}},
@@ -98,7 +98,7 @@ def question(
     kubernetes: str = "1.37",
     excluded: dict[str, str] | None = None,
 ) -> Question:
-    """What is asked."""
+    """The question to explain."""
     holders = msgspec.convert(held, tuple[ResourceClaim, ...])
     world = World(
         msgspec.convert(slices, tuple[ResourceSlice, ...]),
@@ -118,17 +118,17 @@ def question(
 
 
 def explained(*arguments: Any, **fields: Any) -> Explanation:
-    """The answer."""
+    """The explanation."""
     return explain(question(*arguments, **fields))
 
 
 def said(found: Explanation, node: str = "node-0") -> Diagnosis:
-    """What is said of a node."""
+    """The diagnosis of a node."""
     return next(item.diagnosis for item in found.nodes if node in item.nodes)
 
 
 def of_devices(found: Explanation, node: str = "node-0") -> list[str]:
-    """What is said of its devices."""
+    """The statements about its devices."""
     return [item.sentence for view in said(found, node).requests for item in view.groups]
 
 

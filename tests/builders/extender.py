@@ -1,4 +1,4 @@
-"""Nodes and pods of the older way in the test API server, the extender in this process or its own, and a scheduler."""
+"""Nodes and pods without DRA in the test API server, the extender in this process or its own, and a scheduler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAPS = ("NEURON_DEV_USAGE_MAP", "NEURON_CORE_USAGE_MAP")
 
 
 def add_node(server: ApiServer, name: str, kind: str = "trn1.32xlarge", lnc: int | None = None, **more: Any) -> Object:
-    """A node as it is once the device plugin has registered; ``more`` replaces parts of its metadata or capacity."""
+    """A node after the device plugin has registered; ``more`` replaces parts of its metadata or capacity."""
     row = INSTANCE_TYPES.get(kind)
     devices = (row.devices if row else None) or 16
     cores = devices * row.cores_per_device // (lnc or row.default_lnc) if row else 2 * devices
@@ -69,7 +69,7 @@ def notes(server: ApiServer, name: str) -> dict[str, str]:
 
 
 def ids(server: ApiServer, name: str) -> list[int]:
-    """What the pod's annotation says, read without the project's code."""
+    """The ids in the pod's annotation, read without the project's code."""
     text = notes(server, name).get("AWS_NEURON_IDS", "")
     return [int(part) for part in text.split(",")] if text else []
 
@@ -82,7 +82,7 @@ def end_pod(server: ApiServer, name: str, phase: str = "Succeeded") -> None:
 
 
 def annotate(server: ApiServer, kind: str, key: str, **changes: str | None) -> None:
-    """What others write; None removes."""
+    """Change annotations as another client would; None removes one."""
     with server.store.changed:
         found = server.store.get(kind, key)
         now = (found["metadata"].get("annotations") or {}) | changes
@@ -91,7 +91,7 @@ def annotate(server: ApiServer, kind: str, key: str, **changes: str | None) -> N
 
 
 def cores_in_use(server: ApiServer) -> dict[str, dict[int, str]]:
-    """Node to core to pod, from the vendor's annotations alone; an assertion fails where two pods have one core."""
+    """Node -> core -> pod, from the vendor's annotations alone; an assertion fails if two pods have the same core."""
     found: dict[str, dict[int, str]] = {}
     nodes = {item["metadata"]["name"]: item for item in server.store.list("nodes")[0]}
     for item in server.store.list("pods")[0]:
@@ -111,13 +111,13 @@ def cores_in_use(server: ApiServer) -> dict[str, dict[int, str]]:
 
 @dataclass
 class Client:
-    """kube-scheduler as far as an extender notices."""
+    """The part of kube-scheduler that an extender sees."""
 
     port: int
     address: str = "127.0.0.1"
 
     def post(self, path: str, body: Any, timeout: float = 10.0) -> tuple[int, Any]:
-        """Status, and the answer as JSON or text."""
+        """Status, and the response as JSON or text."""
         connection = http.client.HTTPConnection(self.address, self.port, timeout=timeout)
         try:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -154,7 +154,7 @@ class Client:
     def preempt(
         self, item: Object, proposed: Mapping[str, Sequence[str]], *, whole: bool = False
     ) -> dict[str, list[str]]:
-        """By node the UIDs of the pods to evict; ``whole``: send pods as objects."""
+        """The UIDs of the pods to evict, by node; with ``whole``, pods are sent as objects."""
         victims = {
             node: {
                 "Pods": [{"metadata": {"uid": uid}} if whole else {"UID": uid} for uid in uids],
@@ -177,7 +177,7 @@ class Client:
         return str(answer.get("Error", "")) if status == 200 else f"{status}: {answer}"
 
     def schedule(self, item: Object, nodes: Sequence[str]) -> str:
-        """Filter, prioritize, bind; where the pod is now, or ""."""
+        """Filter, prioritize, bind; returns the node to which the pod is bound, or ""."""
         fitting = self.fits(item, nodes)
         if not fitting:
             return ""
@@ -221,7 +221,7 @@ class Extender(Client):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def ready(self) -> Self:
-        """Wait until it answers for itself or for the leader."""
+        """Wait until it responds, by itself or on behalf of the leader."""
         eventually(lambda: self.post("/filter", _PROBE)[0] == 200, within=15, what="an answer")
         return self
 
@@ -233,7 +233,7 @@ def known(client: Extender) -> Extender:
 
 
 def known_nodes(one: Client, *nodes: str, size: int = 1) -> list[str]:
-    """Wait until the extender has seen the nodes, on which so many devices are free."""
+    """Wait until the extender knows the nodes, with this many devices free."""
     probe = pod_document("probe", limits(size))
     eventually(lambda: one.fits(probe, nodes) == list(nodes), what="the nodes")
     return list(nodes)
@@ -244,7 +244,7 @@ def sample(one: Extender, name: str) -> float:
 
 
 def everything_is_accounted_for(server: ApiServer, one: Extender) -> None:
-    """What the extender holds is what the pods have."""
+    """Assert that the extender's allocations equal those of the pods."""
     held = sum(map(len, cores_in_use(server).values()))
     eventually(lambda: (sample(one, "taken_cores"), sample(one, "pending_choices")) == (held, 0), what=f"{held} cores")
 
@@ -260,7 +260,7 @@ def extender(server: ApiServer, identity: str = "one", *, elect: bool = False, t
 
 @contextmanager
 def process(server: ApiServer, root: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], Client]]:
-    """The command in a process of its own; killed at the end if it runs still."""
+    """The command in a process of its own; killed at the end if it is still running."""
     config = root / "kubeconfig"
     server.kubeconfig(config)
     port = free_port()

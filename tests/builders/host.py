@@ -1,4 +1,4 @@
-"""Changes of an emulated host that its kernel driver would make."""
+"""Changes of an emulated host that correspond to its kernel driver's actions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 def renumber(host: Path, chip: int, major: int) -> None:
-    """Give a chip's device node another major number, as a kernel driver that is loaded again does."""
+    """Give a chip's device node another major number, as a reloaded kernel driver does."""
     file = host / f"sys/devices/virtual/neuron_device/neuron{chip}/dev"
-    # Nobody may write it, as in sysfs; only root could nevertheless.
+    # The file is read-only, as in sysfs; only root could write it nevertheless.
     file.unlink()
     file.write_text(f"{major}:{chip}\n")

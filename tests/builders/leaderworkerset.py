@@ -1,11 +1,11 @@
-"""The pods that LeaderWorkerSet makes, as plain values.
+"""The pods that LeaderWorkerSet creates, as plain values.
 
-Written down from what LeaderWorkerSet 0.10 and its webhooks made on Kubernetes 1.36 and 1.37 of a LeaderWorkerSet with
-and without the annotation for exclusive topology. Left out are the StatefulSets between the objects and their owners:
-a worker is owned by its leader here, so that the garbage collector does the same when a leader is deleted.
+They reproduce what LeaderWorkerSet 0.10 and its webhooks created on Kubernetes 1.36 and 1.37 for a LeaderWorkerSet with
+and without the annotation for exclusive topology. The StatefulSets between the objects and their owners are omitted:
+here, a worker is owned by its leader, so that the garbage collector has the same effect when a leader is deleted.
 
 The types below are also the schema of the LeaderWorkerSets in ``examples/``: the fields of leaderworkerset.x-k8s.io/v1
-that are imitated, and no others.
+that are reproduced, and no others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOPOLOGY, SIZE, LEADER_NAME = f"{PREFIX}exclusive-topology", f"{PREFIX}size", f"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 
 POD_IP: Object = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-"""The leader's address as the leader itself can know it where there is no DNS."""
+"""The leader's address as the leader itself can determine it without DNS."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=1000)]
@@ -35,11 +35,11 @@ Name = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?$
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """No other fields than these."""
+    """Allows no other fields than the declared ones."""
 
 
 class Metadata(_Strict, frozen=True):
-    """Of the LeaderWorkerSet."""
+    """``metadata`` of the LeaderWorkerSet."""
 
     name: Name
     namespace: str = ""
@@ -48,7 +48,7 @@ class Metadata(_Strict, frozen=True):
 
 
 class TemplateMetadata(_Strict, frozen=True):
-    """Of a pod template."""
+    """``metadata`` of a pod template."""
 
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -62,7 +62,7 @@ class PodTemplate(_Strict, frozen=True):
 
 
 class GroupTemplate(_Strict, frozen=True):
-    """What a group consists of."""
+    """The template of a group."""
 
     worker_template: PodTemplate
     leader_template: PodTemplate | None = None
@@ -71,7 +71,7 @@ class GroupTemplate(_Strict, frozen=True):
 
 
 class RollingUpdate(_Strict, frozen=True):
-    """How groups are replaced; not imitated."""
+    """How groups are replaced; not reproduced."""
 
     max_unavailable: Count = 1
     max_surge: Count = 0
@@ -79,7 +79,7 @@ class RollingUpdate(_Strict, frozen=True):
 
 
 class RolloutStrategy(_Strict, frozen=True):
-    """How groups are replaced; not imitated."""
+    """How groups are replaced; not reproduced."""
 
     type: Literal["RollingUpdate"] = "RollingUpdate"
     rolling_update_configuration: RollingUpdate = RollingUpdate()
@@ -92,7 +92,7 @@ class NetworkConfig(_Strict, frozen=True):
 
 
 class Spec(_Strict, frozen=True):
-    """Groups, their template, and when workers are made."""
+    """The groups, their template, and when workers are created."""
 
     leader_worker_template: GroupTemplate
     replicas: Count = 1
@@ -111,12 +111,12 @@ class LeaderWorkerSet(_Strict, frozen=True):
 
     @property
     def topology(self) -> str:
-        """The node label within whose value each group is to stay; "" for none."""
+        """The node label whose value must be the same for a whole group; "" for none."""
         return self.metadata.annotations.get(TOPOLOGY, "")
 
 
 def decode(document: Object) -> LeaderWorkerSet:
-    """Read a LeaderWorkerSet; msgspec.ValidationError names the field that is wrong or not known here."""
+    """Read a LeaderWorkerSet; msgspec.ValidationError names a field that is wrong or not declared here."""
     return msgspec.convert(document, LeaderWorkerSet)
 
 
@@ -126,7 +126,7 @@ class Group:
 
     Attributes:
         wanted: the LeaderWorkerSet.
-        namespace: where its pods are.
+        namespace: the namespace of its pods.
         index: number of the group.
     """
 
@@ -141,7 +141,7 @@ class Group:
 
     @property
     def key(self) -> str:
-        """The same after every recreation of the group."""
+        """The group's key, which does not change when the group is recreated."""
         return hashlib.sha1(f"{self.namespace}/{self.leader}".encode(), usedforsecurity=False).hexdigest()
 
     @property
@@ -159,7 +159,7 @@ def leader_pod(group: Group, address: Object | None = None) -> Object:
 
     Args:
         group: the group.
-        address: ``value`` or ``valueFrom`` of ``LWS_LEADER_ADDRESS``; default: what LeaderWorkerSet gives.
+        address: ``value`` or ``valueFrom`` of ``LWS_LEADER_ADDRESS``; default: that of LeaderWorkerSet.
     """
     wanted = group.wanted.spec.leader_worker_template
     pod = _pod(group, wanted.leader_template or wanted.worker_template, 0, address or group.address)
@@ -185,8 +185,8 @@ def worker_pod(group: Group, number: int, leader: Object, domain: str, address: 
     Args:
         group: the group.
         number: of the worker, from 1.
-        leader: the leader pod as the API server has it.
-        domain: value of the topology label at the leader's node; not used without exclusive topology.
+        leader: the leader pod as stored by the API server.
+        domain: value of the topology label of the leader's node; unused without exclusive topology.
         address: as for ``leader_pod``.
     """
     template = group.wanted.spec.leader_worker_template.worker_template
@@ -208,7 +208,7 @@ def worker_pod(group: Group, number: int, leader: Object, domain: str, address: 
 
 
 def headless_service(wanted: LeaderWorkerSet, namespace: str) -> Object:
-    """The Service that gives all pods of all groups their names."""
+    """The Service that provides DNS names for all pods of all groups."""
     name = wanted.metadata.name
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {NAME: name}}
     return {
@@ -220,7 +220,7 @@ def headless_service(wanted: LeaderWorkerSet, namespace: str) -> Object:
 
 
 def revision(wanted: LeaderWorkerSet) -> str:
-    """Stands for the template; LeaderWorkerSet has another hash of as many digits."""
+    """Identifies the template; LeaderWorkerSet uses another hash with the same number of digits."""
     text = json.dumps(msgspec.to_builtins(wanted.spec.leader_worker_template), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 

@@ -1,8 +1,8 @@
-"""A small cluster for the placer's decisions: servers, groups as LeaderWorkerSet makes them, a scheduler, strangers.
+"""A small cluster for the placer's decisions: servers, groups as LeaderWorkerSet creates them, a scheduler, other pods.
 
-Pods are the placer's own values. What changes them here is what changes them in a cluster: actions of the placer (with
-the state that they rest on checked), the scheduler, which binds a pod to any free node that its selector admits, and
-LeaderWorkerSet, which makes workers when the leader has a node and a new gated leader when a group is gone.
+Pods are the placer's own values. They are changed by the same actors as in a cluster: by actions of the placer (whose
+preconditions are checked), by the scheduler, which binds a pod to any free node that its selector admits, and by
+LeaderWorkerSet, which creates workers when the leader has a node and a new gated leader when a group is gone.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class World:
     rules: Rules = field(default_factory=Rules)
     now: float = 1000.0
     pods: dict[str, Pod] = field(default_factory=dict)
-    """By UID."""
+    """Pods by UID."""
     strangers: dict[str, str] = field(default_factory=dict)
-    """Node to the claim of a pod that has nothing to do with groups."""
+    """Node -> claim of a pod that does not belong to a group."""
     released: list[Released] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
-    """Keys of groups that are not to be made anew."""
+    """Keys of groups that are not to be recreated."""
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     # What users and other controllers do
 
     def arrive(self, key: str, size: int, namespace: str = "a") -> Pod:
-        """A group's leader, with the gate."""
+        """Create a group's leader, with the gate."""
         return self._add(
             Pod(
                 namespace,
@@ -74,28 +74,28 @@ class World:
         )
 
     def intrude(self, node: str) -> None:
-        """A pod without gate takes a node, if nobody has it."""
+        """Let a pod without a gate take a node, if it is free."""
         if node in self.free_nodes():
             self.strangers[node] = f"other/{node}"
 
     def end(self, key: str) -> None:
-        """Delete a group for good; its pods are ending from now on."""
+        """Delete a group for good; its pods are terminating from now on."""
         self.ended.add(key)
         self._delete([pod for pod in self.pods.values() if pod.group == key])
 
     def restart(self, key: str) -> None:
-        """LeaderWorkerSet deletes the leader, since a pod has failed."""
+        """Let LeaderWorkerSet delete the leader because a pod has failed."""
         self._delete([pod for pod in self.pods.values() if pod.group == key and pod.leader])
 
     def sweep(self, uid: str) -> None:
-        """A pod that is ending is gone; the last one of a group makes room for a new leader."""
+        """Remove a terminating pod; after the last one of a group, a new leader can be created."""
         pod = self.pods[uid]
         del self.pods[uid]
         if not self.members(pod.group) and pod.group not in self.ended:
             self.arrive(pod.group, int(pod.size), pod.namespace)
 
     def make_workers(self) -> None:
-        """Workers of each leader that has a node, pinned to its server."""
+        """Create the workers of each leader that has a node, pinned to its server."""
         for leader in list(self.pods.values()):
             if not leader.leader or not leader.node or leader.ending:
                 continue
@@ -120,7 +120,7 @@ class World:
                     )
 
     def unbound(self) -> list[Pod]:
-        """Pods that the scheduler can do something with."""
+        """Pods that the scheduler can bind."""
         return [pod for pod in self.pods.values() if not pod.gated and not pod.node and not pod.ending]
 
     def fitting(self, pod: Pod) -> list[str]:
@@ -133,15 +133,15 @@ class World:
         ]
 
     def bind(self, pod: Pod, node: str) -> None:
-        """What the scheduler does."""
+        """Bind a pod, as the scheduler does."""
         self._change(pod.uid, node=node, unschedulable="")
 
     def give_up(self, pod: Pod) -> None:
-        """What the scheduler writes when it finds no node."""
+        """Record that the scheduler finds no node."""
         self._change(pod.uid, unschedulable="0/8 nodes are available: 4 cannot allocate all claims.")
 
     def run_all(self) -> None:
-        """Scheduler and LeaderWorkerSet do all that they can."""
+        """Let the scheduler and LeaderWorkerSet do all that they can."""
         while True:
             self.make_workers()
             todo = [(pod, nodes) for pod in self.unbound() if (nodes := self.fitting(pod))]
@@ -152,14 +152,14 @@ class World:
             self.give_up(pod)
 
     def sweep_all(self) -> None:
-        """All that is ending is gone."""
+        """Remove all terminating pods."""
         for pod in [pod for pod in self.pods.values() if pod.ending]:
             self.sweep(pod.uid)
 
     # The placer
 
     def snapshot(self) -> Snapshot:
-        """What the placer sees."""
+        """The placer's input."""
         holders = self.strangers | {
             pod.node: f"{pod.namespace}/{pod.name}" for pod in self.pods.values() if pod.node and pod.claims
         }
@@ -167,11 +167,11 @@ class World:
         return Snapshot(nodes, tuple(self.pods.values()), tuple(self.released))
 
     def decide(self) -> list[Action]:
-        """What the placer would do now."""
+        """The placer's decisions for the current state."""
         return decide(self.snapshot(), self.now, self.rules)
 
     def apply(self, actions: Sequence[Action]) -> None:
-        """What the API server makes of actions; one that rests on an old state changes nothing."""
+        """Apply actions as the API server would; one that is based on an old state changes nothing."""
         for action in actions:
             match action:
                 case Assign(pod, label, server, since) if self._current(pod):
@@ -188,7 +188,7 @@ class World:
                     pass
 
     def place(self, most: int = 20) -> list[Action]:
-        """Decide and act until nothing but explanations is left; returns those."""
+        """Decide and act until only explanations are left; returns those."""
         for _ in range(most):
             actions = self.decide()
             if all(isinstance(action, EmitEvent) for action in actions):
@@ -196,10 +196,10 @@ class World:
             self.apply(actions)
         raise AssertionError(f"the decisions do not come to rest: {actions}")
 
-    # What is so
+    # Queries
 
     def free_nodes(self) -> set[str]:
-        """Nodes whose device nobody has."""
+        """Nodes whose device is free."""
         taken = {pod.node for pod in self.pods.values() if pod.node and pod.claims} | self.strangers.keys()
         return {node.name for node in self.nodes} - taken
 
@@ -208,7 +208,7 @@ class World:
         return [pod for pod in self.pods.values() if pod.group == key]
 
     def server_of(self, key: str) -> str:
-        """Where the group was sent, or ""."""
+        """The server that was assigned to the group, or ""."""
         return next((pod.placed[1] for pod in self.members(key) if pod.placed), "")
 
     def complete(self, key: str) -> bool:
@@ -217,12 +217,12 @@ class World:
         return bool(members) and sum(bool(pod.node) for pod in members) == int(members[0].size)
 
     def waiting(self) -> list[Pod]:
-        """Leaders with the gate, first come first."""
+        """Leaders with the gate, in the order of creation."""
         found = [pod for pod in self.pods.values() if pod.gated and not pod.ending]
         return sorted(found, key=lambda pod: (pod.created, pod.namespace, pod.group))
 
     def given(self) -> dict[str, list[str]]:
-        """By node: the groups that were sent to a server or half which the node is part of."""
+        """By node: the groups that were assigned to a server or half that contains the node."""
         found: dict[str, list[str]] = {node.name: [] for node in self.nodes}
         for pod in self.pods.values():
             for node in self.nodes if pod.placed else ():
@@ -241,7 +241,7 @@ class World:
         return pod.uid in self.pods and self.pods[pod.uid].version == pod.version
 
     def _delete(self, pods: Sequence[Pod]) -> None:
-        """The pods are ending, and with a leader its workers."""
+        """Let the pods terminate; with a leader, its workers terminate too."""
         keys = {pod.group for pod in pods if pod.leader}
         uids = {pod.uid for pod in pods} | {pod.uid for pod in self.pods.values() if pod.group in keys}
         for uid in uids:

@@ -1,4 +1,4 @@
-"""A publisher under test, and shorthands for what it should reach."""
+"""A slice controller under test, and helpers to check what it publishes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def chips(count: int, note: str = "x") -> tuple[Device, ...]:
 def publishing(
     server: ApiServer, devices: Sequence[Device] | None = None, *, started: int = 1000, **options: Any
 ) -> Iterator[SliceController]:
-    """A running publisher; with ``devices`` it has published them."""
+    """A running slice controller; with ``devices``, after it has published them."""
     options.setdefault("backoff", Backoff(first=0.02, cap=0.2, free=1))
     instance = Instance("boot", started, str(started))
     publisher = SliceController(ResourceApi(server.transport()), DRIVER_NAME, NODE, instance=instance, **options)

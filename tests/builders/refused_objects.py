@@ -1,6 +1,6 @@
-"""Objects that the API server refuses, each for one reason, and odd ones that it takes.
+"""Objects that the API server refuses, each for one reason, and unusual ones that it accepts.
 
-Asked of the simulator in ``tests/unit`` and of a real API server in ``tests/cluster``.
+Checked with the simulator in ``tests/unit`` and with a real API server in ``tests/cluster``.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ _TERM = (
 _CONTAINER = ("spec", "containers", 0)
 _GONE = object()
 
-# Object, path in it, what stands there instead.
+# Object, path in it, replacement at that path.
 _REFUSED: tuple[tuple[Object, tuple[str | int, ...], object], ...] = (
     *((item, ("metadata", "name"), name) for item in ALL for name in ("BAD_Name", "ä", "a b", "a..b", "-a", "a" * 254)),
     *((item, ("metadata", "labels"), {"a b": "c"}) for item in ALL),
@@ -298,12 +298,12 @@ _TAKEN: tuple[tuple[Object, tuple[str | int, ...], object], ...] = (
 
 
 def refused() -> Iterator[tuple[str, Object]]:
-    """A text that tells them apart, and the object."""
+    """A unique label, and the object."""
     return map(_changed, _REFUSED)
 
 
 def taken() -> Iterator[tuple[str, Object]]:
-    """A text that tells them apart, and the object."""
+    """A unique label, and the object."""
     yield from ((item["kind"], copy.deepcopy(item)) for item in ALL)
     yield from map(_changed, _TAKEN)
 

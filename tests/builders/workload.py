@@ -36,7 +36,7 @@ warmUp: 1d
 
 @cache
 def cluster(*types: tuple[str, int]) -> tuple[World, tuple[Site, ...]]:
-    """So many nodes of each type."""
+    """A cluster with the given number of nodes of each type."""
     manifests = emulated(types)
     world, nodes = cluster_of(manifests, "1.37")
     return world, sites(nodes, manifests.slices)

@@ -1,9 +1,9 @@
 """A test double of kubelet's device manager and of its PodResources service.
 
-It does what kubelet does to a device plugin: serves Registration, calls back, follows the devices, asks for a
-preference, allocates container by container, keeps what it allocated in a checkpoint over its restarts, and at each
-start removes all sockets of its directory. ``release`` is the minor version of Kubernetes whose habits it has (from the
-source of 1.33 to 1.37: ``pkg/kubelet/cm/devicemanager``).
+It behaves like kubelet towards a device plugin: it serves Registration, calls back, watches the devices, asks for a
+preferred allocation, allocates container by container, keeps allocations in a checkpoint across its restarts, and at
+each start removes all sockets in its directory. ``release`` is the minor version of Kubernetes whose behaviour it has
+(from the source of 1.33 to 1.37: ``pkg/kubelet/cm/devicemanager``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PLUGIN = "/v1beta1.DevicePlugin"
 
 @dataclass(frozen=True)
 class Container:
-    """A container of a pod and its limits."""
+    """A container of a pod with its limits."""
 
     name: str = "main"
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Container:
 
 @dataclass
 class KnownPod:
-    """A pod that kubelet was told of."""
+    """A pod that kubelet knows."""
 
     namespace: str
     name: str
@@ -51,7 +51,7 @@ class KnownPod:
 
 @dataclass
 class Allocation:
-    """What kubelet counts and what the plugin answered, for one container and resource."""
+    """What kubelet accounts and the plugin's response, for one container and resource."""
 
     ids: frozenset[str]
     answer: Any
@@ -85,7 +85,7 @@ class Connection:
 
 
 class DeviceManager:
-    """kubelet's side; a context manager."""
+    """The kubelet side; a context manager."""
 
     def __init__(self, root: Path, *, release: int = 37, pod_resources: bool = True, seed: int = 1) -> None:
         self.root, self.release, self.serves_pod_resources = root, release, pod_resources
@@ -98,14 +98,14 @@ class DeviceManager:
         self.registrations: list[str] = []
         self.refuse_registration = ""
         self.hide: set[str] = set()
-        """UIDs of pods that PodResources does not tell of."""
+        """UIDs of pods that PodResources omits."""
         self.resources_fault: grpc.StatusCode | None = None
         self.connections: dict[str, Connection] = {}
         self._random = random.Random(seed)
         self._lock = threading.RLock()
         self._servers: list[grpc.Server] = []
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> Self:
         """Remove all sockets, then serve, as kubelet does."""
@@ -121,7 +121,7 @@ class DeviceManager:
         return self
 
     def stop(self) -> None:
-        """End without a word to the plugins; the sockets' files stay, the checkpoint too."""
+        """Stop without notifying the plugins; the socket files and the checkpoint stay."""
         with self._lock:
             gone, self.connections = list(self.connections.values()), {}
         for connection in gone:
@@ -186,7 +186,7 @@ class DeviceManager:
                 connection.numa = {d.ID: tuple(n.ID for n in d.topology.nodes) for d in answer.devices}
                 connection.lists += 1
         with self._lock:
-            # Before 1.37 kubelet then drops whatever client the resource has now, a newer one too.
+            # Before 1.37 kubelet then drops whatever client the resource currently has, even a newer one.
             victim = connection if self.release >= 37 else self.connections.get(resource)
             if victim is not None:
                 victim.unhealthy, victim.healthy = victim.unhealthy | victim.healthy, frozenset()
@@ -196,14 +196,14 @@ class DeviceManager:
             if ended is not None:
                 ended.close()
 
-    # -- what the node has
+    # -- node status
 
     def healthy(self, resource: str) -> frozenset[str]:
         connection = self.connections.get(resource)
         return connection.healthy if connection is not None else frozenset()
 
     def allocatable(self, resource: str) -> int:
-        """As in the Node's status."""
+        """The amount in the Node's status."""
         return len(self.healthy(resource))
 
     def capacity(self, resource: str) -> int:
@@ -211,7 +211,7 @@ class DeviceManager:
         return len(connection.healthy | connection.unhealthy) if connection is not None else 0
 
     def wait_for(self, resource: str, allocatable: int, seconds: float = 10.0) -> None:
-        """Until so many devices can be given."""
+        """Wait until this number of devices is allocatable."""
         end = time.monotonic() + seconds
         while self.allocatable(resource) != allocatable:
             assert time.monotonic() < end, f"{resource}: {self.allocatable(resource)} instead of {allocatable}"
@@ -220,7 +220,7 @@ class DeviceManager:
     # -- pods
 
     def admit(self, pod: KnownPod) -> dict[tuple[str, str], Any]:
-        """Admission of a pod: the plugin's answers by container and resource. KubeletError fails the pod for good."""
+        """Admit a pod: the plugin's responses by container and resource. KubeletError fails the pod for good."""
         self.pods[pod.uid] = pod
         reusable: dict[str, set[str]] = {}
         try:
@@ -233,18 +233,18 @@ class DeviceManager:
         return {(c, r): found.answer for (uid, c, r), found in self.allocations.items() if uid == pod.uid}
 
     def reject(self, pod: KnownPod) -> None:
-        """Admission fails, also for a reason of kubelet's own. Before 1.34 PodResources lists such a pod on."""
+        """Fail the admission, also for kubelet's own reasons. Before 1.34, PodResources keeps listing such a pod."""
         self.remove(pod.uid)
         if self.release < 34:
             self.pods[pod.uid] = pod
 
     def remove(self, uid: str) -> None:
-        """The pod has ended."""
+        """End the pod."""
         self.pods.pop(uid, None)
         self.allocations = {key: value for key, value in self.allocations.items() if key[0] != uid}
 
     def counted(self, uid: str, resource: str) -> frozenset[str]:
-        """Ids that kubelet counts for a pod."""
+        """Ids that kubelet accounts to a pod."""
         return frozenset().union(*(a.ids for (u, _, r), a in self.allocations.items() if (u, r) == (uid, resource)))
 
     def _allocate(
@@ -268,7 +268,7 @@ class DeviceManager:
             reusable[resource] -= set(chosen)
 
     def _choose(self, connection: Connection, resource: str, count: int, reusable: set[str]) -> list[str]:
-        """devicesToAllocate, without alignment to NUMA nodes; in no order, as from Go's sets."""
+        """devicesToAllocate, without alignment to NUMA nodes; in arbitrary order, as from Go's sets."""
         chosen = self._shuffled(reusable)[:count]
         in_use = frozenset().union(*(a.ids for (_, _, r), a in self.allocations.items() if r == resource))
         available = connection.healthy - in_use
@@ -313,7 +313,7 @@ class DeviceManager:
                 told = message.containers.add(name=container.name)
                 for (uid, name, resource), found in list(self.allocations.items()):
                     if (uid, name) == (pod.uid, container.name):
-                        for text in sorted(found.ids):  # an entry for each NUMA node; here for each device
+                        for text in sorted(found.ids):  # kubelet has an entry per NUMA node; here one per device
                             told.devices.add(resource_name=resource, device_ids=[text])
                 for driver, device in pod.claims:
                     told.dynamic_resources.add().claim_resources.add(driver_name=driver, device_name=device)
@@ -321,7 +321,7 @@ class DeviceManager:
 
 
 def plugin_call(path: Path, method: str, request: Any, reply: type[Any], seconds: float = 5.0) -> Any:
-    """A call by somebody else than kubelet."""
+    """A call by a client other than kubelet."""
     connection = Connection(path)
     try:
         return connection.call(method, request, reply, seconds)

@@ -1,7 +1,7 @@
-"""The whole program, on a host whose kernel driver stops answering as soon as a certain file exists.
+"""The whole program, on a host whose kernel driver stops responding as soon as a certain file exists.
 
-Run as a program with the path of that file and the arguments of ``dra-driver``. A read of sysfs that hangs in the
-kernel cannot be had on a test machine, so the one place that reads the host's files is made to wait for ever instead.
+Run as a program with the path of that file and the arguments of ``dra-driver``. A sysfs read that hangs in the kernel
+cannot be produced on a test machine, so the one function that reads the host's files blocks forever instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.host import sysfs
 
 
 def hang_when(hanging: Path) -> None:
-    """From now on no file of the kernel driver can be read to its end while ``hanging`` exists."""
+    """From now on, reads of the kernel driver's files block while ``hanging`` exists."""
     read = sysfs._read_all
 
     def read_or_hang(path: str) -> bytes:

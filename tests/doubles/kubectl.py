@@ -1,7 +1,7 @@
-"""Stands in for kubectl, and so for a cluster that can be made to fail: `python kubectl.py DIRECTORY ARGUMENT...`.
+"""Replaces kubectl, to simulate a cluster that fails on demand: `python kubectl.py DIRECTORY ARGUMENT...`.
 
-`DIRECTORY/rules.json` holds pairs of a text and replies; the first text that occurs in the arguments decides. Each
-further call gets the next reply, the last one for ever. What was asked is added to `DIRECTORY/calls.jsonl`.
+`DIRECTORY/rules.json` holds pairs of a text and replies; the first text that occurs in the arguments is used. Each call
+gets the next reply, and once they are used up, the last one. The arguments are appended to `DIRECTORY/calls.jsonl`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Answer one call."""
+    """Handle one call."""
     directory, arguments = Path(sys.argv[1]), sys.argv[2:]
     line = " ".join(arguments)
     stdin = sys.stdin.read() if "apply" in arguments else ""

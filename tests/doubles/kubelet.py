@@ -1,8 +1,8 @@
 """A test double of kubelet's plugin manager and DRA manager.
 
-It does what kubelet does to a DRA driver, as far as the driver can tell: watches the registry directory, registers
-and deregisters, keeps one connection an instance, prepares and unprepares the claims of pods, forgets what it
-prepared in a restart. Times are shorter by default; names follow kubelet's.
+It behaves like kubelet as far as a DRA driver can observe: it watches the registry directory, registers and deregisters
+drivers, keeps one connection per instance, prepares and unprepares the claims of pods, and forgets in a restart what it
+prepared. Times are shorter by default; names follow kubelet's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Claim", "Device", "Kubelet", "KubeletError"]
 
 @dataclass(frozen=True)
 class Device:
-    """A prepared device as kubelet keeps it."""
+    """A prepared device as kubelet stores it."""
 
     requests: tuple[str, ...]
     pool: str
@@ -43,7 +43,7 @@ class ClaimInfo:
 
 
 class Kubelet:
-    """Kubelet's side. ``refuse`` gives a reason to refuse a plugin's registration, or None."""
+    """The kubelet side. ``refuse`` returns a reason to refuse a plugin's registration, or None."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Kubelet:
             backoff_seconds,
             idle_deadlock,
         )
-        self.claims: dict[tuple[str, str], ClaimInfo] = {}  # kubelet's checkpoint, but for `prepared`
+        self.claims: dict[tuple[str, str], ClaimInfo] = {}  # kubelet's checkpoint, except for `prepared`
         self.registrations = 0
         self.deregistrations = 0
         self.get_info_seconds: list[float] = []
@@ -73,10 +73,10 @@ class Kubelet:
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> Self:
-        """Begin to watch; sockets that are there already are found."""
+        """Start to watch; existing sockets are found too."""
         self.instances: dict[str, list[Instance]] = {}
         self._desired: dict[str, int] = {}
         self._actual: dict[str, tuple[int, Instance]] = {}
@@ -91,7 +91,7 @@ class Kubelet:
         return self
 
     def stop_watching(self) -> None:
-        """No longer look at the registry; connections stay as they are."""
+        """Stop watching the registry; connections stay as they are."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
@@ -99,7 +99,7 @@ class Kubelet:
             self._watch.close()
 
     def stop(self) -> None:
-        """End without a word to the plugins, as kubelet does."""
+        """Stop without notifying the plugins, as kubelet does."""
         self.stop_watching()
         if self._actual:
             for _, instance in self._actual.values():
@@ -108,7 +108,7 @@ class Kubelet:
             self.instances.clear()
 
     def restart(self) -> None:
-        """Stop and start: which claims were prepared is forgotten, which pods refer to them is not."""
+        """Stop and start: forgets which claims were prepared, but not which pods refer to them."""
         self.stop()
         for info in self.claims.values():
             info.prepared = False
@@ -199,7 +199,7 @@ class Kubelet:
         return Instance(info.name, endpoint, version, self._idle_deadlock)
 
     def instance(self, driver: str) -> Instance:
-        """The newest connected instance, else the newest."""
+        """The newest connected instance, otherwise the newest."""
         with self._lock:
             known = list(self.instances.get(driver, ()))
         if not known:
@@ -214,7 +214,7 @@ class Kubelet:
             time.sleep(0.005)
 
     def wait_registered(self, driver: str, instances: int = 1) -> None:
-        """Wait until so many instances of ``driver`` are registered and connected."""
+        """Wait until this number of instances of ``driver`` is registered and connected."""
 
         def ready() -> bool:
             known = self.instances.get(driver, [])
@@ -228,7 +228,7 @@ class Kubelet:
         """PrepareResources of a pod: the devices by claim UID.
 
         Raises:
-            KubeletError: as in the pod's event; kubelet would try again, which is another call here.
+            KubeletError: with the text of the pod's event; kubelet would retry, which is another call here.
         """
         for claim in claims:
             for driver in claim.drivers:
@@ -264,7 +264,7 @@ class Kubelet:
         }
 
     def unprepare(self, pod: str) -> None:
-        """UnprepareResources of a pod that has ended: claims that no other pod refers to."""
+        """UnprepareResources of a pod that has ended: for claims to which no other pod refers."""
         batches: dict[str, list[ClaimInfo]] = {}
         with self._lock:
             for info in [i for i in self.claims.values() if pod in i.pods]:

@@ -1,4 +1,4 @@
-"""What the test kubelet knows the world by: a directory watch, and one gRPC connection an instance of a driver."""
+"""The test kubelet's view of drivers: a directory watch, and one gRPC connection per instance of a driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENT = struct.Struct("iIII")
 
 
 class KubeletError(Exception):
-    """What kubelet would put into the pod's event."""
+    """The message that kubelet would put into the pod's event."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def unary(channel: grpc.Channel, path: str, reply: type[Any]) -> Callable[..., A
 
 
 class Instance:
-    """One registered instance of a driver, with kubelet's one connection to it."""
+    """One registered instance of a driver, with kubelet's single connection to it."""
 
     def __init__(self, driver: str, endpoint: str, version: str, idle_deadlock: float | None) -> None:
         self.driver, self.endpoint, self.version = driver, endpoint, version
@@ -53,9 +53,10 @@ class Instance:
         self._dead = False
 
     def connected(self) -> bool:
-        """Whether somebody listens at the endpoint.
+        """Whether a server listens at the endpoint.
 
-        Asked at the socket: gRPC's own connectivity in Python comes from a thread that outlives the channel.
+        Checked by connecting to the socket: gRPC's own connectivity state in Python uses a thread that outlives the
+        channel.
         """
         with socket.socket(socket.AF_UNIX) as probe:
             try:
@@ -81,7 +82,7 @@ class Instance:
         try:
             return stub(request, timeout=seconds)
         except grpc.RpcError as error:
-            call = cast("grpc.Call", error)  # the stubs do not know that the client's errors are calls
+            call = cast("grpc.Call", error)  # the stubs do not declare that the client's errors are calls
             raise KubeletError(f"{call.code()}: {call.details()}") from error
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class Instance:
 
 
 class DirectoryWatch:
-    """What fsnotify tells kubelet: names created (or moved in) and names removed; a name moved away is no removal."""
+    """fsnotify's events for kubelet: created (or moved in) and removed names; moving a name away is no removal."""
 
     def __init__(self, directory: Path) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

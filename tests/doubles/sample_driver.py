@@ -1,4 +1,4 @@
-"""A DRA driver for the tests of the library: says what it did, and can be slow or fail on demand."""
+"""A DRA driver for the tests of the library: records its calls, and can be slow or fail on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRIVER = "gpu.example.com"
 
 
 class SampleDriver:
-    """Gives every claim one device named like the claim."""
+    """Prepares one device for every claim, named like the claim."""
 
     def __init__(self) -> None:
         self.prepared: set[str] = set()
@@ -29,7 +29,7 @@ class SampleDriver:
         self.running = 0
         self.most_running = 0
         self.deadlines: dict[str, float] = {}
-        """By UID that of the last call."""
+        """Deadline of the last call, by UID."""
         self.on_prepare: Callable[[ClaimRef], Any] = lambda claim: None
         self.on_unprepare: Callable[[ClaimRef], Any] = lambda claim: None
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class SampleDriver:
             special = self.on_prepare(claim)
         self.prepared.add(claim.uid)
         if special is not None:
-            return special  # type: ignore[no-any-return]  # tests also return what no driver should
+            return special  # type: ignore[no-any-return]  # tests also return invalid values
         return [PreparedDevice(("gpu/large", "gpu/small"), "node-1", claim.name, (f"example.com/gpu={claim.uid}",))]
 
     def unprepare(self, claim: ClaimRef, deadline: float) -> None:
@@ -68,14 +68,14 @@ def claim(name: str = "c", uid: str = "", drivers: tuple[str, ...] = (DRIVER,)) 
 
 @contextmanager
 def node_directory() -> Iterator[Path]:
-    """A short directory: unix socket paths have 107 bytes, pytest's own directories are too long."""
+    """A short directory: socket paths are limited to 107 bytes, and pytest's own directories are too long."""
     with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as directory:
         yield Path(directory)
 
 
 @contextmanager
 def served(kubelet: Kubelet, driver: Any, name: str = DRIVER, **options: Any) -> Iterator[KubeletPlugin]:
-    """``driver`` started at the directories of ``kubelet``, stopped at the end."""
+    """Start ``driver`` with the directories of ``kubelet``, and stop it at the end."""
     plugin = KubeletPlugin(
         driver, name, plugin_dir=kubelet.plugins_dir / name, registrar_dir=kubelet.registry_dir, **options
     )
@@ -88,7 +88,7 @@ def served(kubelet: Kubelet, driver: Any, name: str = DRIVER, **options: Any) ->
 
 @contextmanager
 def client(path: Path | str) -> Iterator[grpc.Channel]:
-    """A connection of its own to a socket."""
+    """A separate connection to a socket."""
     with grpc.insecure_channel(f"unix:{path}", options=OPTIONS) as channel:
         yield channel
 

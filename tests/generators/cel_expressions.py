@@ -12,7 +12,7 @@ Rows = Mapping[str, Sequence[str]]
 
 
 def expression(random: Random, kind: str, depth: int, rows: Rows) -> str:
-    """An expression of this type; ``rows`` has templates by type, in which ``«int»`` stands for one of that type."""
+    """An expression of this type; ``rows`` has templates by type, in which ``«int»`` is a placeholder for that type."""
     choices = rows[kind] if depth > 0 else [row for row in rows[kind] if "«" not in row] or rows[kind]
     text, *holes = random.choice(choices).split("«")
     for hole in holes:
@@ -71,7 +71,7 @@ COMMON: Rows = {
     "members": ("[1, 2, 3]", "[«int», «int»]"),
     "strings": ('["a", "b"]', "[«string», «string»]"),
 }
-"""What every CEL evaluator has. celpy has no ``contains`` on what it has concatenated, and takes -1 as an index."""
+"""Supported by every CEL evaluator. celpy has no ``contains`` on concatenations, and accepts -1 as an index."""
 
 KUBERNETES: Rows = {
     **COMMON,
@@ -267,4 +267,4 @@ KUBERNETES: Rows = {
     "url": ('url("https://u@a.io:80/b%20c?d=e&d")', 'url("/é?x#y")', "url(«string»)", 'url("https://" + «string»)'),
     "uint": ("0u", "3u", "18446744073709551615u", "(«uint» - «uint»)", "uint(«int»)"),
 }
-"""What selectors have in Kubernetes."""
+"""Available in Kubernetes' selectors."""

@@ -1,13 +1,13 @@
-"""How many examples a search has, as the chosen profile of hypothesis wants it."""
+"""The number of examples that hypothesis tries, according to the chosen profile."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 
 THOROUGH = 100
-"""Examples of a test that says nothing about it, in the profile ``thorough``."""
+"""Default number of examples of a test in the profile ``thorough``."""
 
 
 def examples(thorough: int) -> int:
-    """Return the profile's share of the examples that a test has in the profile ``thorough``; 10 at least."""
+    """Return the profile's share of a test's number of examples in the profile ``thorough``; at least 10."""
     return max(10, thorough * settings().max_examples // THOROUGH)

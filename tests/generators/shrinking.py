@@ -1,4 +1,4 @@
-"""Making a case smaller while it stays what it is: many single steps are tried at once, as a cluster answers many."""
+"""Reduces a case while it keeps failing: many single steps are tried at once, because a cluster can run many."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.generators.simulator_cases import Object
 Path = tuple[str | int, ...]
 
 _KEPT = frozenset({"name", "metadata", "spec", "driver", "pool", "key"})
-"""What stays, since nothing is left of the object without it."""
+"""Keys that are kept, because the object is meaningless without them."""
 
 
 def shrunk(case: Object, fails: Callable[[Sequence[Object]], Sequence[bool]], *, seconds: float, width: int) -> Object:
-    """A small case for which ``fails`` is true: nothing more can be left out of it, unless the time was too short.
+    """A small case for which ``fails`` is true, from which nothing more can be removed, unless the time was too short.
 
     Args:
-        case: one that fails.
-        fails: says of many cases at once which of them fail; one that is illegal does not.
-        seconds: how long to go on.
-        width: how many cases are asked at once.
+        case: a failing case.
+        fails: reports for many cases at once which of them fail; an invalid case does not fail.
+        seconds: time limit.
+        width: number of cases to try at once.
     """
     end = time.monotonic() + seconds
     place, before = 0, case
@@ -46,12 +46,12 @@ def shrunk(case: Object, fails: Callable[[Sequence[Object]], Sequence[bool]], *,
 
 
 def size(value: object) -> int:
-    """What is to become small."""
+    """The measure to minimise."""
     return len(json.dumps(value))
 
 
 def without(case: Object, paths: Sequence[Path]) -> Object:
-    """The case without what lies at these paths, and without what would dangle then."""
+    """The case without the values at these paths, and without references to them."""
     made: Object = json.loads(json.dumps(case))
     for path in sorted(paths, reverse=True):
         parent: Any = made
@@ -66,7 +66,7 @@ def without(case: Object, paths: Sequence[Path]) -> Object:
 
 
 def _removable(case: Object) -> list[Path]:
-    """Paths of what can be left out, the largest first."""
+    """Paths of values that can be removed, the largest first."""
     return [
         path for _, path in sorted(((size(item), path) for path, item in _parts(case, ())), key=lambda pair: -pair[0])
     ]
@@ -79,14 +79,14 @@ def _parts(value: object, path: Path) -> Iterator[tuple[Path, object]]:
             yield from _parts(item, (*path, index))
     elif isinstance(value, dict):
         for key, item in value.items():
-            # The four lists of a case stay, and what a pod has.
+            # The four lists of a case are kept, and the fields of a pod.
             if path and key not in _KEPT and not (path[0] == "pods" and len(path) == 2):
                 yield (*path, key), item
             yield from _parts(item, (*path, key))
 
 
 def _recount(made: Object, gone: Object) -> None:
-    """Without one slice, its pool is one smaller."""
+    """If a slice was removed, decrement the number of slices of its pool."""
     spec = gone["spec"]
     for item in made["slices"]:
         other = item["spec"]

@@ -1,12 +1,12 @@
-"""Random clusters and claims, small but with everything in them that decides an allocation.
+"""Random clusters and claims, small but with everything that affects an allocation.
 
-A case is plain JSON: ``nodes``, ``slices``, ``classes``, perhaps ``taintRules``, and ``pods``, each with its ``name``,
-the ``nodes`` that it may go to and its ``claims`` in order. Pods come one after the other. All names contain ``TOKEN``,
-and ``renamed`` puts another of the same length in its place, so that many cases can live in one cluster without
-meeting.
+A case is plain JSON: ``nodes``, ``slices``, ``classes``, optionally ``taintRules``, and ``pods``, each with its
+``name``, the ``nodes`` on which it may run and its ``claims`` in order. Pods are created one after the other. All names
+contain ``TOKEN``, which ``renamed`` replaces by another token of the same length, so that many cases can be in one
+cluster without conflicts.
 
-What the API server would refuse is not made, but for CEL: expressions come from a grammar that has illegal and failing
-ones too.
+Objects that the API server would refuse are not generated, except for CEL: the grammar of expressions also produces
+invalid and failing ones.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from tests.generators.cel_expressions import DOMAIN, KUBERNETES, expression
 Object = dict[str, Any]
 
 TOKEN = "w0000"
-"""Is in every name of a case."""
+"""Part of every name of a case."""
 
 ATTRIBUTES = ("n", "b", "s", "v", "group", "numa.example/n")
 
 
 def renamed(case: Object, number: int) -> Object:
-    """The same case with names of its own."""
+    """The same case with unique names."""
     found: Object = json.loads(json.dumps(case).replace(TOKEN, token(number)))
     return found
 
 
 def token(number: int) -> str:
-    """What stands in names instead of ``TOKEN``."""
+    """The replacement for ``TOKEN`` in names."""
     return f"w{number:04}"
 
 
 def reaches_all_nodes(case: Object) -> bool:
-    """Whether other cases in the same cluster see its devices."""
+    """Whether the case's devices are visible to other cases in the same cluster."""
     return any(
         spec.get("allNodes") or any(item.get("allNodes") for item in spec.get("devices", ()))
         for spec in (item["spec"] for item in case["slices"])
@@ -48,14 +48,14 @@ def reaches_all_nodes(case: Object) -> bool:
 
 
 def random_case(random: Random) -> Object:
-    """A cluster of one to three nodes with one to three drivers, and pods until it is rather full."""
+    """A cluster of one to three nodes with one to three drivers, and pods until it is almost full."""
     made = _Case(random)
     case = {"nodes": made.nodes, "slices": made.slices(), "classes": made.classes, "pods": made.pods()}
     return case | {"taintRules": made.taint_rules(case["slices"])}
 
 
 def random_selector(random: Random, driver: str) -> str:
-    """An expression such as users write, seldom a bad one."""
+    """An expression such as users write, rarely a bad one."""
     text = random.choice(_EXPRESSIONS if random.randrange(100) < 95 else _FAILING)
     if random.randrange(100) < 20:
         other = random.choice(_EXPRESSIONS)
@@ -68,7 +68,7 @@ cases = st.randoms(use_true_random=False).map(random_case)
 
 
 class _Case:
-    """Decides names and what is rare once for the whole case, so that its parts go together."""
+    """Decides names and rare features once for the whole case, so that its parts are consistent."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -85,16 +85,16 @@ class _Case:
         self.ragged = self.chance(20)
         """Devices lack attributes, or have them with other types."""
         self.shared = self.chance(40)
-        """Devices that several claims use."""
+        """Devices that several claims can share."""
         self.partitions = self.chance(35)
         self.tainted = self.chance(30)
         self.networked = self.chance(20)
         """Slices for more than one node."""
         self.everywhere = self.networked and self.chance(30)
         self.broken = self.chance(6)
-        """Pools that are not complete or contradict themselves."""
+        """Pools that are incomplete or contradict themselves."""
         self.binding = self.chance(12)
-        """Devices that have to become ready: their pods wait, so the node has to be known before."""
+        """Devices with binding conditions: their pods stay pending, so the node must be known in advance."""
         self.wild = self.chance(25)
         """Expressions of any kind."""
         self.classes = [self._class(index) for index in range(random.choice((1, 2, 3)))]
@@ -103,7 +103,7 @@ class _Case:
         return self.random.randrange(100) < percent
 
     def some(self, items: Sequence[str], least: int = 0) -> list[str]:
-        """A selection in order."""
+        """A random subset, in the original order."""
         count = self.random.randint(min(least, len(items)), len(items))
         chosen = set(self.random.sample(range(len(items)), count))
         return [item for place, item in enumerate(items) if place in chosen]
@@ -132,7 +132,7 @@ class _Case:
             contents.append({"devices": devices})
         generation = self.random.choice((0, 1, 5))
         pool = {"name": name, "generation": generation, "resourceSliceCount": len(contents)}
-        # The names decide the order, so it is not the order of making.
+        # The order of the names matters, so it differs from the order of creation.
         order = self.random.sample(range(10), len(contents) + 1)
         made = [
             {
@@ -146,7 +146,7 @@ class _Case:
             old["metadata"]["name"] = f"{TOKEN}-{driver[0]}-{name[-1]}-{order[0]}"
             old["spec"]["pool"]["generation"] = generation + self.random.choice((1, -1) if generation else (1,))
             made.append(old)
-        # Up to 1.36 every node sees all counters, also of pools that are broken.
+        # Up to 1.36 every node sees all counters, even those of broken pools.
         if self.broken and (not counters or self.everywhere):
             self._break(made)
         return made
@@ -155,7 +155,7 @@ class _Case:
         victim = self.random.choice(slices)["spec"]
         kind = self.random.randrange(3)
         if kind == 0:
-            # In all slices: where they differ, the order in which the scheduler has them decides, which is none.
+            # In all slices: if they differed, the result would depend on the scheduler's arbitrary order of slices.
             for item in slices:
                 pool = item["spec"]["pool"]
                 item["spec"]["pool"] = {**pool, "resourceSliceCount": pool["resourceSliceCount"] + 1}
@@ -227,7 +227,7 @@ class _Case:
         return made
 
     def _named(self, driver: str, values: Object) -> Object:
-        """Some under their full names. None under both: then Kubernetes takes either, as it happens."""
+        """Some with qualified names. None with both forms: then Kubernetes picks either at random."""
         if not self.ragged:
             return values
         return {f"{driver}/{key}" if "/" not in key and self.chance(15) else key: item for key, item in values.items()}
@@ -274,7 +274,7 @@ class _Case:
         return made
 
     def _policy(self, name: str) -> Object:
-        """With amounts that every value of that capacity allows."""
+        """With amounts that are valid for every value of that capacity."""
         unit = "Gi" if name == "memory" else ""
         default = f"{self.random.choice('12')}{unit}"
         kind = self.random.randrange(4)
@@ -297,7 +297,7 @@ class _Case:
         return made | ({"value": "very"} if self.chance(50) else {})
 
     def taint_rules(self, slices: list[Object]) -> list[Object]:
-        """Always of a driver of this case, so that devices of other cases stay as they are."""
+        """Always for a driver of this case, so that devices of other cases are not affected."""
         made = []
         for number in range(self.random.choice((0, 1, 1, 2)) if self.tainted else 0):
             spec = self.random.choice(slices)["spec"]
@@ -425,7 +425,7 @@ def _cel(text: str) -> Object:
 
 
 def _labels(request: Object) -> list[str]:
-    """What constraints and configuration may call it."""
+    """The names that constraints and configuration may use for it."""
     return [request["name"], *(f"{request['name']}/{item['name']}" for item in request.get("firstAvailable", ()))]
 
 
@@ -459,7 +459,7 @@ _EXPRESSIONS = (
     "«.s in ['a', 'abc']",
     "true",
 )
-"""The usual selectors; « are the attributes of a driver, » its capacities."""
+"""Common selectors; « stands for the attributes of a driver, » for its capacities."""
 
 _FAILING = (
     "«.missing == 1",
@@ -476,4 +476,4 @@ _FAILING = (
     "semver(«.s).major() == 1",
     "quantity(«.s).isInteger()",
 )
-"""Illegal, or failing on some devices or all."""
+"""Invalid, or failing on some devices or all."""

@@ -1,7 +1,7 @@
-"""The allocator as plainly as it can be said: list every choice in order, take the first that is allowed as a whole.
+"""The allocator in its simplest form: enumerate all choices in order, and take the first that is valid as a whole.
 
-For small worlds of one complete pool, Kubernetes 1.37, selectors that do not fail and no constraints on ``All``; there
-Kubernetes' search finds exactly this solution.
+For small worlds with one complete pool, Kubernetes 1.37, selectors that do not fail and no constraints on ``All``;
+there Kubernetes' search finds exactly this solution.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 Json = dict[str, Any]
 Choice = tuple[tuple[str, int, bool, tuple[Json, ...]], ...]
-"""For each request of all claims: its label, the number of its claim, admin access or not, and its devices."""
+"""For each request of all claims: its label, the index of its claim, whether it has admin access, and its devices."""
 
 
 def first_solution(
     devices: Sequence[Json], sets: Json, claims: Sequence[Json], used: Sequence[str]
 ) -> list[list[tuple[str, str]]] | None:
-    """For each claim the label and the device of each result; None when there is no solution."""
+    """For each claim the label and the device of each result; None if there is no solution."""
     requests = [
         list(_choices(number, request, devices))
         for number, claim in enumerate(claims)

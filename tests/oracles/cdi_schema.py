@@ -1,8 +1,8 @@
-"""What a CDI spec may look like, as a JSON schema.
+"""A JSON schema for CDI specs.
 
-Written for these tests after SPEC.md of cncf-tags/container-device-interface 1.1.0 and its naming rules, in substance
-the rules of that project's ``schema/schema.json`` and ``defs.json``, and stricter: empty edits and names that runtimes
-refuse are refused here too.
+Written for these tests after SPEC.md of cncf-tags/container-device-interface 1.1.0 and its naming rules; equivalent to
+that project's ``schema/schema.json`` and ``defs.json``, but stricter: empty edits and names that runtimes refuse are
+invalid here too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the simulator does with expressions and quantities, in the form in which Kubernetes' answers are recorded."""
+"""The simulator's results for expressions and quantities, in the format of Kubernetes' recorded results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dra_driver.kube.types import Device
 from dra_driver.quantity import Quantity, QuantityError, parse, stored
 
 Outcome = dict[str, Any]
-"""``refused`` and perhaps ``position``, or ``cost`` and ``results``: for each device a bool or the error's text.
+"""``refused`` and optionally ``position``, or ``cost`` and ``results``: for each device a bool or the error's text.
 
-The simulator's own may be ``unsupported``, with the reason.
+The simulator's own result may also be ``unsupported``, with the reason.
 """
 
 
@@ -24,7 +24,7 @@ def devices_of(given: Mapping[str, Mapping[str, Any]]) -> tuple[CelDevice, ...]:
 
 
 def outcome(expression: str, kubernetes: Kubernetes, devices: Sequence[CelDevice]) -> Outcome:
-    """The simulator's answer."""
+    """The simulator's result."""
     try:
         program = compile(expression, KubernetesRelease(kubernetes))
     except UnsupportedError as error:
@@ -44,22 +44,22 @@ def outcome(expression: str, kubernetes: Kubernetes, devices: Sequence[CelDevice
 
 
 def panicked(given: Outcome) -> bool:
-    """Whether Kubernetes' own count of the cost broke down on ``sort()`` of a list that is an error.
+    """Whether Kubernetes' own cost tracking crashed on ``sort()`` of a list that is an error.
 
-    That is a fault of some of its releases and not imitated: the simulator has an ordinary error there.
+    That is a bug of some of its releases and not reproduced: the simulator reports an ordinary error there.
     """
     return any("missing method Add" in str(item) for item in given.get("results", ()))
 
 
 def shape(given: Outcome) -> Outcome:
-    """An outcome without the wording of its errors and their places."""
+    """An outcome without the wording and positions of its errors."""
     if "results" not in given:
         return {key: True for key in given if key != "position"}
     return {**given, "results": [item if isinstance(item, bool) else "error" for item in given["results"]]}
 
 
 def quantity_outcome(text: str) -> Outcome:
-    """What a selector reads in the text, and what others read of it once it is stored; None where it is refused."""
+    """How a selector parses the text, and how it is read once it is stored; None if it is refused."""
     sent = _read(parse, text.strip(" "))
     return {
         "read": _amount(_read(parse, text)),

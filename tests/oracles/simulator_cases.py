@@ -1,8 +1,8 @@
-"""Random cases asked of the simulator, and its answer beside the one of a real cluster.
+"""Random cases in the simulator, and the comparison of its results with those of a real cluster.
 
-The answer for a pod, as a cluster gave it, is plain JSON too: ``refused``, names of claims that the API server refused
-(then there is no pod); or ``node`` and ``allocations``, ``status.allocation`` of each claim; or ``node`` null with
-``reason`` and ``message`` of the condition PodScheduled.
+A cluster's result for a pod is plain JSON too: ``refused``, names of claims that the API server refused (then there is
+no pod); or ``node`` and ``allocations``, ``status.allocation`` of each claim; or ``node`` null with ``reason`` and
+``message`` of the condition PodScheduled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.generators.simulator_cases import Object
 
 
 class _Watched:
-    """A program that tells when it meets what the simulator does not know."""
+    """A program that reports when the simulator does not support something in it."""
 
     def __init__(self, program: Program, met: list[str]) -> None:
         self._program = program
@@ -46,7 +46,7 @@ class _Watched:
 
 @lru_cache(maxsize=8192)
 def legal(expression: str, kubernetes: Kubernetes) -> bool | None:
-    """Whether the API server accepts the expression; None when the simulator does not know."""
+    """Whether the API server accepts the expression; None if the simulator does not support it."""
     try:
         compile(expression, KubernetesRelease(kubernetes))
     except UnsupportedError:
@@ -69,27 +69,27 @@ def expressions(value: object) -> Iterator[str]:
 
 
 def accepted(value: Object, kubernetes: Kubernetes) -> bool | None:
-    """Whether all selectors in a claim or class are legal; None when the simulator does not know."""
+    """Whether all selectors in a claim or class are valid; None if the simulator does not support one."""
     verdicts = [legal(text, kubernetes) for text in expressions(value)]
     return False if False in verdicts else None if None in verdicts else True
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the simulator says of a pod."""
+    """The simulator's result for a pod."""
 
     refused: tuple[str, ...] = ()
     """Claims that the API server refuses."""
     allocations: dict[str, list[Object]] = field(default_factory=dict)
-    """By node, for each that can satisfy the claims."""
+    """Allocations by node, for each node that can satisfy the claims."""
     fatal: tuple[str, ...] = ()
-    """Why the scheduling ends, whatever the other nodes have; the scheduler tells one of the reasons."""
+    """Errors that end scheduling, whatever the other nodes have; the scheduler reports one of them."""
     unknown: str = ""
-    """What it does not claim to know; then the rest says nothing."""
+    """What the simulator does not support; if set, the other fields are meaningless."""
 
 
 class Simulated:
-    """The simulator with the objects of several cases, as one cluster has them.
+    """The simulator with the objects of several cases, as in one cluster.
 
     ``missing`` are names of classes that the API server refused.
     """
@@ -107,7 +107,7 @@ class Simulated:
                 raise
 
         def view(driver: str, device: Device) -> CelDevice:
-            # Capacities are texts in all cases.
+            # Capacities are strings in all cases.
             return CelDevice.of(driver, cast("Any", device))
 
         self._world = World(
@@ -131,7 +131,7 @@ class Simulated:
         }
 
     def ask(self, pod: Object) -> Expected:
-        """What the pod would get now; nothing is changed."""
+        """What the pod would get now; changes nothing."""
         verdicts = {claim["metadata"]["name"]: accepted(claim, self.kubernetes) for claim in pod["claims"]}
         refused = tuple(name for name, verdict in verdicts.items() if verdict is False)
         if None in verdicts.values():
@@ -153,13 +153,13 @@ class Simulated:
         return Expected(allocations=allocations, fatal=tuple(fatal), unknown="; ".join(self._met))
 
     def take(self, answer: Object) -> None:
-        """Count as in use what the cluster gave."""
+        """Mark the cluster's allocations as in use."""
         for item in answer.get("allocations", ()):
             self._world.usage.take(msgspec.convert(item, AllocationResult).devices.results)
 
 
 def unreadable(case: Object) -> str:
-    """Why the simulator does not read something that the API server may accept; "" when it reads all."""
+    """Why the simulator cannot read something that the API server may accept; "" if it reads everything."""
     try:
         Simulated([case], "1.37")
         for pod in case["pods"]:
@@ -170,7 +170,7 @@ def unreadable(case: Object) -> str:
 
 
 def replayed(row: Object) -> list[str]:
-    """In what the simulator is wrong about a recorded case, whatever was in use by what the cluster gave before."""
+    """The simulator's errors about a recorded case, based on the cluster's own allocations for the pods before."""
     kubernetes: Kubernetes = "1.36" if row["kubernetes"].startswith("1.36.") else "1.37"
     case = row["case"]
     missing = [item["metadata"]["name"] for item in case["classes"] if accepted(item, kubernetes) is False]
@@ -183,7 +183,7 @@ def replayed(row: Object) -> list[str]:
 
 
 def normal(allocation: Object) -> Object:
-    """``status.allocation`` without what no one can foresee, and with what is left out or empty left out alike."""
+    """``status.allocation`` without unpredictable values, and with empty values treated like omitted ones."""
     made: Object = msgspec.to_builtins(msgspec.convert(allocation, AllocationResult))
     for item in made.get("devices", {}).get("results", ()):
         if "shareID" in item:
@@ -192,7 +192,7 @@ def normal(allocation: Object) -> Object:
 
 
 def disagreement(expected: Expected, answer: Object) -> str:
-    """In what the simulator is wrong about a pod; "" when in nothing."""
+    """The simulator's error about a pod; "" if there is none."""
     if expected.unknown:
         return ""
     refused = tuple(answer.get("refused", ()))
@@ -214,9 +214,9 @@ def disagreement(expected: Expected, answer: Object) -> str:
 
 
 _TOO_LONG = "timed out trying to allocate devices"
-"""The scheduler has no answer: it gives up a search after 10 seconds."""
+"""The scheduler has no result: it gives up a search after 10 seconds."""
 _NO_CLASS = re.compile(r"device class \S+ does not exist")
-"""What is true of all nodes is no error of the scheduler, but ends the scheduling as well."""
+"""A problem that concerns all nodes is not reported as an error of the scheduler, but ends scheduling as well."""
 
 
 def _of_pending(expected: Expected, answer: Object) -> str:

@@ -21,22 +21,22 @@ class Api:
         self._context.load_cert_chain(str(pki / "admin.crt"), str(pki / "admin.key"))
 
     def ready(self) -> bool:
-        """Return whether the API server says that it is ready."""
+        """Return whether the API server reports that it is ready."""
         return self._request("GET", "/readyz")[0] == http.client.OK
 
     def ready_nodes(self) -> dict[str, bool]:
-        """Return every node's name and whether it is Ready; empty when the API server does not answer."""
+        """Return every node's name and whether it is Ready; empty if the API server does not respond."""
         status, body = self._request("GET", "/api/v1/nodes")
         if status != http.client.OK:
             return {}
         return {item["metadata"]["name"]: _is_ready(item) for item in json.loads(body)["items"]}
 
     def has_default_service_account(self) -> bool:
-        """Return whether pods can be made in the default namespace."""
+        """Return whether pods can be created in the default namespace."""
         return self._request("GET", "/api/v1/namespaces/default/serviceaccounts/default")[0] == http.client.OK
 
     def label_node(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Set labels of a node; return whether the API server took them."""
+        """Set labels of a node; return whether the API server accepted them."""
         body = json.dumps({"metadata": {"labels": dict(labels)}})
         return self._request("PATCH", f"/api/v1/nodes/{name}", body)[0] == http.client.OK
 

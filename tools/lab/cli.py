@@ -19,12 +19,12 @@ from lab.settings import Settings
 from lab.spec import DEFAULT_KUBERNETES, ClusterSpec, nodes_of_ultraservers, parse_labels, parse_labels_file
 
 _FAILED = 1
-# Commands that hand words on to another program, and how many words, themselves included, are ours.
+# Commands that pass arguments on to another program, and how many arguments (including the command) are our own.
 _OWN_WORDS = {"kubectl": 1, "exec": 2}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 2 for wrong usage, else as `lab.command.run` says."""
+    """Run the command; return its exit status: 2 for wrong usage, otherwise as for `lab.command.run`."""
     words, passed_on = split_passed_on(sys.argv[1:] if arguments is None else arguments)
     parsed = _parser().parse_args(words)
     parsed.arguments = passed_on
@@ -32,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def split_passed_on(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Tell our own words from those that are another program's: all after `kubectl`, all after `exec NODE`.
+    """Split our own arguments from those of another program: all after `kubectl`, all after `exec NODE`.
 
-    A first `-h` or `--help` is ours.
+    A first `-h` or `--help` is our own.
     """
     index = 0
     while index < len(words) and words[index].startswith("-"):
@@ -120,7 +120,7 @@ def _exec(options: argparse.Namespace) -> NoReturn:
 
 
 def _become(words: list[str]) -> NoReturn:
-    os.execvp(words[0], words)  # noqa: S606 - the user's own command, no shell
+    os.execvp(words[0], words)  # noqa: S606 - the user's own command, without a shell
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -187,7 +187,7 @@ _CLUSTER_ACTIONS = (
     ("stop-apiserver", "stop_apiserver", "Stop the API server; nodes and pods go on."),
     ("start-apiserver", "start_apiserver", "Start the API server again."),
 )
-"""Commands that break and mend: name, method, help."""
+"""Commands that stop and restart components: name, method, help."""
 
 
 def _parser() -> argparse.ArgumentParser:

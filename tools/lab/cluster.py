@@ -1,4 +1,4 @@
-"""A cluster as tests and commands use it."""
+"""The API of a cluster for tests and commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _READINESS = {True: "Ready", False: "not Ready", None: "unknown"}
 
 
 class ClusterAccess(Protocol):
-    """What a test needs of any cluster, of this lab or not."""
+    """What a test needs of any cluster, whether of this lab or not."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -59,7 +59,7 @@ class Cluster:
     """A cluster of the lab.
 
     `Cluster(ClusterSpec(nodes=2)).up()` starts one, `Cluster.attach("default")` finds one that another process started,
-    and as a context manager it is up inside of the block and gone after it.
+    and as a context manager it is started on entry and removed on exit.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Cluster:
 
     @property
     def state(self) -> State:
-        """What runs.
+        """What is running.
 
         Raises:
             LabError: The cluster is not up.
@@ -131,7 +131,7 @@ class Cluster:
         """Return one node.
 
         Raises:
-            LabError: There is none of that name.
+            LabError: There is no node of that name.
         """
         for node in self.nodes:
             if node.name == name:
@@ -141,11 +141,11 @@ class Cluster:
     def up(self) -> None:
         """Build what is missing, start everything and return when all nodes are Ready.
 
-        Whatever stops it, an interrupt included, takes down again what it had started. Remains of killed runs are
-        removed first. A cluster that is up already, as asked for, is left as it is.
+        On any failure, including an interrupt, everything that was started is taken down again. Remains of killed runs
+        are removed first. A cluster that is already up with the same specification is left as it is.
 
         Raises:
-            LabError: It cannot start; the text has the last lines of the log concerned.
+            LabError: It cannot start; the message has the last lines of the relevant log.
         """
         machine.require_root(_WHY_ROOT)
         machine.bootstrap("lab")
@@ -165,7 +165,7 @@ class Cluster:
                 raise
 
     def down(self) -> None:
-        """End everything and remove it from the machine; nothing happens when there is nothing."""
+        """Stop everything and remove it from the machine; does nothing if there is no cluster."""
         machine.require_root(_WHY_ROOT)
         if not self.settings.state.is_dir():
             return
@@ -204,7 +204,7 @@ class Cluster:
         """Import an image archive (OCI or docker) into every node.
 
         Raises:
-            LabError: The file is not there, or a node refused it.
+            LabError: The file does not exist, or a node refused it.
         """
         if not archive.is_file():
             raise LabError(f"There is no image archive {archive}; nothing was loaded. Make one: scripts/build-image")
@@ -216,11 +216,11 @@ class Cluster:
             list(pool.map(lambda node: node.import_image(archive), self.nodes))
 
     def load_test_image(self, *names: str) -> None:
-        """Import the lab's small image with bash and busybox's tools under these names (none: `TEST_IMAGE`)."""
+        """Import the lab's small image with bash and busybox's tools under these names (default: `TEST_IMAGE`)."""
         self._load_image(oci.tools(), *(names or (TEST_IMAGE,)))
 
     def stop_apiserver(self) -> None:
-        """Stop kube-apiserver alone; its data stays."""
+        """Stop only kube-apiserver; its data is kept."""
         self.control_plane.stop("kube-apiserver")
 
     def start_apiserver(self) -> None:
@@ -245,7 +245,7 @@ class Cluster:
         )
 
     def status(self) -> list[ComponentStatus]:
-        """Return every process and every node."""
+        """Return the status of every process and every node."""
         ready = self.control_plane.api.ready_nodes()
         nodes = [ComponentStatus(node.name, None, _READINESS[ready.get(node.name)]) for node in self.nodes]
         return self._processes() + nodes

@@ -1,4 +1,4 @@
-"""How the lab's commands end: errors as a text, interrupts like Ctrl-C."""
+"""How the lab's commands end: errors are shown as text, and termination is handled like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTERRUPTED = 130
 
 
 def run(action: Callable[[], int]) -> int:
-    """Run a command's action; return the exit status: the action's own, 1 failed with a text, 130 interrupted."""
+    """Run a command's action; return the exit status: the action's own, 1 after a LabError, 130 after an interrupt."""
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         return action()
@@ -26,7 +26,8 @@ def run(action: Callable[[], int]) -> int:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has stopped, as `head` does; Python's own flush at the end must not fail on it again.
+        # The reader of our output has closed the pipe, as `head` does; Python's own flush at exit must not fail on it
+        # again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     finally:
@@ -35,5 +36,5 @@ def run(action: Callable[[], int]) -> int:
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    # A termination is handled like Ctrl-C, so that whatever was begun is taken back.
+    # SIGTERM is handled like Ctrl-C, so that whatever was started is undone.
     raise KeyboardInterrupt(signal.Signals(number).name)

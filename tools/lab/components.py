@@ -1,4 +1,4 @@
-"""Which programs the lab builds, from which Go module, and under which key a build is kept."""
+"""Which programs the lab builds, from which Go module, and the cache key of a build."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTAINERD_VERSION = "2.3.7"
 HELM_VERSION = "4.3.1"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
-# Go names a program after its package's directory (a last element such as v3 is left out).
+# Go names a program after its package's directory (ignoring a last element such as v3).
 _PROGRAM_NAMES = {"go.etcd.io/etcd/server/v3": "etcd", "k8s.io/kubernetes/test/e2e/dra/test-driver": "dra-test-driver"}
 _BUILT_NAMES = {"go.etcd.io/etcd/server/v3": "server"}
 
@@ -27,7 +27,7 @@ class Component:
         name: Name with version, such as `kubernetes-1.37.1`; also the name of its directory in the cache.
         module: Directory below `gomodules` with go.mod, go.sum and the Go files.
         packages: Import paths of the programs.
-        link_flags: What the linker puts into the programs, their version above all.
+        link_flags: Values that the linker sets in the programs, mainly their version.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Component:
 
     @property
     def renamed(self) -> dict[str, str]:
-        """Programs that Go names otherwise: Go's name to ours."""
+        """Programs for which Go uses another name: Go's name to ours."""
         names = {package: _BUILT_NAMES.get(package, package.rpartition("/")[2]) for package in self.packages}
         return {names[package]: ours for package, ours in zip(self.packages, self.programs, strict=True)}
 
@@ -58,7 +58,7 @@ def kubernetes(version: str) -> Component:
 
 
 def kubelet(version: str, modules: Iterable[str]) -> Component:
-    """Return kubelet alone, from the module of its whole version or from one that has kubelet only."""
+    """Return only kubelet, from the module of its Kubernetes version or from one that has only kubelet."""
     whole = f"kubernetes-{version}"
     return Component(
         name=f"kubelet-{version}",
@@ -69,7 +69,7 @@ def kubelet(version: str, modules: Iterable[str]) -> Component:
 
 
 def dra_test_driver(version: str) -> Component:
-    """Return Kubernetes' own DRA test driver, a peer to measure against."""
+    """Return Kubernetes' own DRA test driver, for comparison in benchmarks."""
     return Component(
         name=f"dra-test-driver-{version}",
         module=f"kubernetes-{version}",
@@ -89,7 +89,7 @@ def benchmark_client() -> Component:
 
 
 def extender_load() -> Component:
-    """Return the two sides of the scheduler extender that measure it; its source is in the module itself."""
+    """Return the program that measures the extender by acting as both of its peers; its source is in the module."""
     return Component(
         name="extender-load",
         module="extender-load",
@@ -120,7 +120,7 @@ def containerd() -> Component:
 
 
 def helm() -> Component:
-    """Return helm, with which the chart is tested."""
+    """Return helm, which is used to test the chart."""
     return Component(
         name=f"helm-{HELM_VERSION}",
         module=f"helm-{HELM_VERSION}",
@@ -130,7 +130,7 @@ def helm() -> Component:
 
 
 def of_cluster(kubernetes_version: str, kubelet_version: str, modules: Iterable[str]) -> tuple[Component, ...]:
-    """Return what a cluster needs; a kubelet of its own version comes last.
+    """Return what a cluster needs; a kubelet of a different version comes last.
 
     Raises:
         LabError: There is no module for one of the versions.
@@ -160,10 +160,10 @@ def key(component: Component, module_files: Mapping[str, bytes], go_version: str
 
 
 def go_directive(go_mod: str) -> tuple[int, ...]:
-    """Return the Go version that a go.mod file asks for.
+    """Return the Go version that a go.mod file requires.
 
     Raises:
-        LabError: It names none.
+        LabError: It specifies none.
     """
     found = re.search(r"^go (\d+(?:\.\d+)*)\s*$", go_mod, re.MULTILINE)
     if found is None:
@@ -172,7 +172,7 @@ def go_directive(go_mod: str) -> tuple[int, ...]:
 
 
 def parse_go_version(text: str) -> tuple[int, ...]:
-    """Return the numbers of a Go version such as `1.26.8` or `go1.26.8`; empty when it is none."""
+    """Return the numbers of a Go version such as `1.26.8` or `go1.26.8`; empty if it is invalid."""
     found = re.match(r"(?:go)?(\d+(?:\.\d+)*)", text)
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 

@@ -50,7 +50,7 @@ def _apiserver(spec: ClusterSpec, layout: ClusterLayout) -> list[str]:
     issuer = "https://kubernetes.default.svc.cluster.local"
     return [
         f"--etcd-servers=http://127.0.0.1:{ETCD_PORT}",
-        # The address pods know, on the loopback interface: no proxy is needed between them and the API.
+        # The address known to pods, on the loopback interface: no proxy is needed between them and the API.
         f"--bind-address={API_ADDRESS}",
         f"--secure-port={API_PORT}",
         f"--advertise-address={API_ADDRESS}",
@@ -91,7 +91,8 @@ def _controller_manager(spec: ClusterSpec, layout: ClusterLayout) -> list[str]:
         f"--service-account-private-key-file={pki / 'service-account.key'}",
         f"--cluster-signing-cert-file={pki / 'ca.crt'}",
         f"--cluster-signing-key-file={pki / 'ca.key'}",
-        # With the default of 20 requests a second the default service account comes 4.5 s late, and pods are refused.
+        # With the default of 20 requests per second, the default service account is created 4.5 s late, and pods are
+        # refused.
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
         *_listed("--feature-gates", spec.feature_gates),

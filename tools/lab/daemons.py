@@ -21,8 +21,8 @@ class ControlPlane:
 
     Attributes:
         layout: The cluster's names and files.
-        state: What the cluster is.
-        progress: Tells the user.
+        state: The cluster's state.
+        progress: Reports to the user.
     """
 
     layout: ClusterLayout
@@ -35,11 +35,11 @@ class ControlPlane:
         return Api(self.layout.pki)
 
     def prepare(self) -> None:
-        """Make the control groups."""
+        """Create the control groups."""
         cgroups.make(cgroups.read_hierarchies(), self._cgroup)
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start one of `controlplane.COMPONENTS`, with further arguments, unless it runs; does not wait for it."""
+        """Start one of `controlplane.COMPONENTS`, with additional arguments, unless it runs; does not wait for it."""
         record = process.load(name, self.layout.records)
         if record is not None and process.is_alive(record):
             return
@@ -53,7 +53,7 @@ class ControlPlane:
         )
 
     def stop(self, name: str) -> None:
-        """Stop one of them; its data stays."""
+        """Stop one of them; its data is kept."""
         record = process.load(name, self.layout.records)
         if record is not None:
             process.stop(record, _GRACE_SECONDS)
@@ -63,12 +63,12 @@ class ControlPlane:
         self._until("the API server", self.api.ready, "etcd", "kube-apiserver")
 
     def wait_default_service_account(self) -> None:
-        """Wait until pods can be made in the default namespace."""
+        """Wait until pods can be created in the default namespace."""
         check = self.api.has_default_service_account
         self._until("the default service account", check, "kube-apiserver", "kube-controller-manager")
 
     def needed(self, *names: str) -> list[tuple[process.Record, Path]]:
-        """Return records and logs, for waiting that is in vain without these."""
+        """Return records and logs of components without which a wait cannot succeed."""
         found = [(process.load(name, self.layout.records), self.log(name)) for name in names]
         return [(record, log) for record, log in found if record is not None]
 

@@ -1,5 +1,5 @@
-"""The error that lab commands show to their user."""
+"""The error that lab commands show to the user."""
 
 
 class LabError(Exception):
-    """Says what happened, what follows, and what to do next; shown without a traceback."""
+    """States what happened, the consequence, and the remedy; shown without a traceback."""

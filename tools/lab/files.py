@@ -1,4 +1,4 @@
-"""Files written whole, directories removed whole, and locks."""
+"""Atomic writes of files, complete creation of directories, and locks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOCK_POLL_SECONDS = 0.1
 
 
 def write(path: Path, content: str | bytes, mode: int = 0o600) -> None:
-    """Write `path` so that a reader, or a run after a kill, finds the old content or the new one, never a part."""
+    """Write `path` so that a reader, or a run after a kill, finds the old or the new content, never a part."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -34,9 +34,10 @@ def write(path: Path, content: str | bytes, mode: int = 0o600) -> None:
 
 @contextmanager
 def complete_directory(final: Path) -> Iterator[Path]:
-    """Give a new directory to fill, which becomes `final` only when the block ends without an error.
+    """Provide a new directory to fill, which becomes `final` only if the block ends without an error.
 
-    The caller holds a lock, so an older unfinished directory for the same `final` is a killed run's and is removed.
+    The caller holds a lock, so an older unfinished directory for the same `final` was left by a killed run and is
+    removed.
     """
     unfinished = final.parent / f".unfinished-{final.name}"
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -74,11 +75,11 @@ def _try_lock(path: Path) -> int | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:  # the holder before us has just removed the directory
+    except FileNotFoundError:  # the previous holder has just removed the directory
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The holder before us may have removed the file: then what we locked is no longer what others will lock.
+        # The previous holder may have removed the file: then others will lock a new file, not the one that we locked.
         if os.path.samestat(os.fstat(handle), path.stat()):
             return handle
     except (BlockingIOError, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What an image build takes over from this machine: its release, its package mirror, and how its pip is set up."""
+"""What an image build takes over from this machine: its release, its package mirror, and its pip configuration."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 
 from lab import files
 
-# Releases whose python3 is new enough; on any other system Debian's stable one is taken, from Debian's own mirror.
+# Releases whose python3 is new enough; on any other system Debian stable is used, from Debian's own mirror.
 _SUITES = ("bookworm", "trixie", "forky", "noble", "plucky", "questing")
 _DEFAULT_SUITE = "bookworm"
 
 
 @dataclass(frozen=True)
 class Release:
-    """What the base is made of.
+    """The release of the base image.
 
     Attributes:
         suite: Code name of a Debian or Ubuntu release.
-        mirror: Where this machine gets its packages from; None for debootstrap's own default.
+        mirror: The package mirror of this machine; None for debootstrap's default.
     """
 
     suite: str
@@ -31,7 +31,7 @@ class Release:
 
 
 def this_release() -> Release:
-    """Return this machine's own release where its Python is new enough, else Debian's stable one."""
+    """Return this machine's own release if its Python is new enough, otherwise Debian stable."""
     found = re.search(r"^VERSION_CODENAME=(\w+)$", Path("/etc/os-release").read_text(), re.MULTILINE)
     suite = found.group(1) if found else ""
     if suite not in _SUITES:
@@ -46,7 +46,7 @@ def this_release() -> Release:
 
 
 def mirror_of(targets: str, suite: str) -> str | None:
-    """Return the mirror of `suite` from apt's list of index targets; None when it has none."""
+    """Return the mirror of `suite` from apt's list of index targets; None if there is none."""
     for line in targets.splitlines():
         match line.split():
             case ["Packages", codename, "main", uri] if codename == suite:
@@ -55,9 +55,9 @@ def mirror_of(targets: str, suite: str) -> str | None:
 
 
 def pip_mounts(work: Path) -> list[tuple[Path, str]]:
-    """Return what makes pip work in a build as it does on this machine: its settings and its certificates, to be read.
+    """Return the files with which pip works in a build as it does on this machine: its settings and its certificates.
 
-    Nothing of it gets into the image: it is mounted in the stage that stays behind.
+    They do not get into the image: they are mounted read-only in a stage that is discarded.
     """
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], check=False, capture_output=True, text=True
@@ -72,10 +72,10 @@ def pip_mounts(work: Path) -> list[tuple[Path, str]]:
 
 
 def pip_settings(listed: str) -> dict[str, str]:
-    """Return the settings that `pip config list` prints, the environment's last since they count most.
+    """Return the settings printed by `pip config list`, those of the environment last, as they take precedence.
 
-    Each line is `SECTION.KEY='VALUE'`. A setting of several lines, such as several index addresses, is kept as pip
-    reads it.
+    Each line is `SECTION.KEY='VALUE'`. A setting of several lines, such as several index addresses, is kept in pip's
+    format.
     """
     lines = sorted(listed.splitlines(), key=lambda line: line.startswith(":env:"))
     settings: dict[str, str] = {}

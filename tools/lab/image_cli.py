@@ -18,7 +18,7 @@ _TAG = re.compile(r"[a-z0-9][a-z0-9._/:-]*")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status as `lab.command.run` says."""
+    """Run the command; return its exit status as for `lab.command.run`."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/build-image",

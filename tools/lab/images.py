@@ -1,4 +1,4 @@
-"""Builds the driver's image where no registry can be reached: on a base made with debootstrap, with buildah."""
+"""Builds the driver's image without access to a registry: on a base made with debootstrap, with buildah."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
 
-# What the image is made of; the same list as in .dockerignore.
+# The inputs of the image; the same list as in .dockerignore.
 INPUTS = (
     "Dockerfile",
     "LICENSE",
@@ -33,7 +33,7 @@ _ERROR_LINES = 30
 
 
 class ImageBuilder:
-    """Builds images and keeps them, and the base, in the cache."""
+    """Builds images, and caches them and the base."""
 
     def __init__(self, settings: Settings, progress: Progress, repository: Path = REPOSITORY) -> None:
         self._directory = settings.cache / "images"
@@ -41,15 +41,15 @@ class ImageBuilder:
         self._repository = repository
 
     def build(self, tag: str, output: Path, base: str | None = None) -> None:
-        """Write the driver's image as a docker archive, built anew only when something that it is made of has changed.
+        """Write the driver's image as a docker archive, rebuilt only if one of its inputs has changed.
 
         Args:
             tag: The image's name in the archive.
             output: The archive.
-            base: A base image that buildah can get; None for one of this machine's own.
+            base: A base image that buildah can pull; None to make one on this machine.
 
         Raises:
-            LabError: It cannot be built; the text has the last lines of the step concerned.
+            LabError: It cannot be built; the message has the last lines of the failed step's output.
         """
         inputs = input_files(self._repository)
         contents = {str(path.relative_to(self._repository)): path.read_bytes() for path in inputs}
@@ -94,7 +94,7 @@ class ImageBuilder:
             (work / "image.tar").replace(final)
 
     def _storage(self, contents: Mapping[str, bytes], base: str | None) -> Path:
-        """Return buildah's storage, which is kept as long as the base and the dependencies are the same."""
+        """Return buildah's storage, which is kept as long as the base and the dependencies stay the same."""
         lasting = {
             name: content for name, content in contents.items() if name.startswith(("Dockerfile", "requirements/"))
         }
@@ -109,7 +109,7 @@ class ImageBuilder:
         return f"{release.suite}-{platform.machine()}-{hashlib.sha256(_PACKAGES.encode()).hexdigest()[:8]}"
 
     def _base(self) -> Path:
-        """Return the base's file tree as a tar file, made with debootstrap the first time."""
+        """Return the base's file tree as a tar file, created with debootstrap the first time."""
         final = self._directory / f"base-{self._base_name()}.tar"
         if final.exists():
             return final
@@ -121,7 +121,7 @@ class ImageBuilder:
         ):
             root, archive = Path(name) / "root", Path(name) / "base.tar"
             mirror = [release.mirror] if release.mirror else []
-            # Its mounts must not outlive it, whatever ends it.
+            # Its mounts must not outlive it, however it ends.
             own = ["unshare", "--mount", "--propagation", "private"]
             _run(
                 [*own, "debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release.suite, str(root), *mirror]
@@ -132,7 +132,7 @@ class ImageBuilder:
         return final
 
     def _forget_old(self) -> None:
-        for pattern in (".build-*", ".base-*"):  # of runs that were killed
+        for pattern in (".build-*", ".base-*"):  # left by killed runs
             for unfinished in self._directory.glob(pattern):
                 shutil.rmtree(unfinished)
         images = sorted(self._directory.glob("driver-*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -147,7 +147,7 @@ class Recipe:
     Attributes:
         context: Directory with the Dockerfile and its inputs.
         arguments: Build arguments.
-        mounts: Files and directories (here, there) that can be read while it is built.
+        mounts: Files and directories (source, target) that are readable during the build.
     """
 
     context: Path
@@ -156,18 +156,18 @@ class Recipe:
 
 
 class Buildah:
-    """Buildah with a storage of its own, in a mount namespace of its own so that it leaves no mounts."""
+    """Buildah with its own storage, in its own mount namespace so that it leaves no mounts behind."""
 
     def __init__(self, storage: Path) -> None:
         storage.mkdir(parents=True, exist_ok=True)
-        # Otherwise buildah would make /etc/cni, which is not this machine's wish.
+        # Otherwise buildah would create /etc/cni on this machine.
         settings = storage / "containers.conf"
         files.write(settings, f'[network]\nnetwork_config_dir = "{storage}/cni"\n')
         self._command = ["unshare", "--mount", "--propagation", "private"]
         self._command += ["env", f"CONTAINERS_CONF={settings}", "buildah"]
         self._command += ["--root", str(storage / "root"), "--runroot", str(storage / "run")]
         self._command += ["--storage-driver", _storage_driver(storage)]
-        _run([*self._command, "rm", "--all"])  # of runs that were killed
+        _run([*self._command, "rm", "--all"])  # left by killed runs
 
     def has(self, name: str) -> bool:
         """Return whether an image is in the storage."""
@@ -175,7 +175,7 @@ class Buildah:
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
     def import_base(self, rootfs: Path, name: str) -> None:
-        """Make a base image of one layer from a tar file."""
+        """Create a base image of one layer from a tar file."""
         container = _run([*self._command, "from", "scratch"]).strip()
         _run([*self._command, "add", container, str(rootfs), "/"])
         _run([*self._command, "commit", "--rm", container, name])
@@ -185,12 +185,12 @@ class Buildah:
         options = [f"--build-arg={name}={value}" for name, value in recipe.arguments.items()]
         options += [f"--volume={source}:{target}:ro" for source, target in recipe.mounts]
         options += [f"--target={stage}"] if stage else []
-        # Isolation by chroot needs no control groups; the network is this machine's, as pip needs it.
+        # Isolation by chroot needs no control groups; pip needs this machine's network.
         common = ["build", "--layers", "--isolation=chroot", "--network=host"]
         _run([*self._command, *common, *options, "--tag", tag, str(recipe.context)])
 
     def forget(self, tag: str) -> None:
-        """Remove an image and all layers that no other image needs."""
+        """Remove an image and all layers that no other image uses."""
         _run([*self._command, "rmi", tag])
         _run([*self._command, "rmi", "--prune"])
 
@@ -200,7 +200,7 @@ class Buildah:
 
 
 def input_files(repository: Path) -> list[Path]:
-    """Return the files that the image is made of, sorted: those of `INPUTS` that git does not ignore.
+    """Return the input files of the image, sorted: those of `INPUTS` that git does not ignore.
 
     Raises:
         LabError: One of `INPUTS` is missing.
@@ -217,7 +217,7 @@ def _files_below(path: Path) -> list[Path]:
 
 
 def image_key(contents: Mapping[str, bytes], tag: str, base: str) -> str:
-    """Return a hash of everything that makes the image what it is."""
+    """Return a hash of everything that determines the image."""
     digest = hashlib.sha256(f"{tag}\0{base}\0".encode())
     for name, content in sorted(contents.items()):
         digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\0".encode())
@@ -230,7 +230,7 @@ def _driver_version(contents: Mapping[str, bytes]) -> str:
 
 
 def _strip(root: Path) -> None:
-    """Remove from a fresh file tree what is this machine's or can be fetched again: addresses, host name, lists."""
+    """Remove machine-specific and downloadable files from a new file tree: addresses, host name, package lists."""
     for pattern in ("etc/apt/sources.list*", "etc/apt/sources.list.d/*", "etc/resolv.conf", "etc/hostname"):
         for path in root.glob(pattern):
             if path.is_file():

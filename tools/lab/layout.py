@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# Addresses on the loopback interface (services, nodes) and of bridges (pods). Not 10.96.0.0/12, which a Kubernetes that
-# is already on this machine would use.
+# Addresses on the loopback interface (services, nodes) and of bridges (pods). Not 10.96.0.0/12, which an existing
+# Kubernetes on this machine would use.
 SERVICE_RANGE = "10.197.0.0/16"
 API_ADDRESS = "10.197.0.1"
 API_PORT = 443
@@ -18,13 +18,13 @@ KUBELET_PORT = 10250
 KUBELET_HEALTH_PORT = 10248
 MAX_NODES = 100
 
-# The longest name whose nodes' sockets still fit, see lab.settings.
+# The longest name with which the nodes' socket paths are still short enough, see lab.settings.
 MAX_NAME_LENGTH = 12
 
-# In the state directory: what must be put back on the machine when the last cluster goes down.
+# In the state directory: what must be restored on the machine when the last cluster goes down.
 MACHINE_FILE = "machine.json"
 
-# The control group below which everything that the lab starts lives.
+# The control group of everything that the lab starts.
 LAB_CGROUP = "/ndl"
 
 
@@ -32,7 +32,7 @@ LAB_CGROUP = "/ndl"
 class NodeLayout:
     """One node, number 1 to `MAX_NODES`, and its own directories below `directory`.
 
-    A process in the node's mount namespace sees them at the usual places, see `mounts`.
+    A process in the node's mount namespace sees them at the standard paths, see `mounts`.
     """
 
     cluster: str
@@ -56,7 +56,7 @@ class NodeLayout:
 
     @property
     def bridge(self) -> str:
-        """The network interface that the node's pods hang on (15 characters at most)."""
+        """The network interface to which the node's pods are connected (15 characters at most)."""
         return f"ndl-n{self.index}"
 
     @property
@@ -104,7 +104,7 @@ class NodeLayout:
         return self.directory / "extra" / target.strip("/").replace("/", "-")
 
     def mounts(self, extra: tuple[str, ...] = ()) -> tuple[tuple[Path, str], ...]:
-        """Return which directory of the node its mount namespace shows where."""
+        """Return the node's directories and the paths at which its mount namespace shows them."""
         return (
             (self.kubelet, "/var/lib/kubelet"),
             (self.run, "/run/containerd"),
@@ -128,22 +128,22 @@ class ClusterLayout:
 
     @property
     def state_file(self) -> Path:
-        """What the cluster is and how far its start came."""
+        """The cluster's specification and the progress of its start."""
         return self.directory / "state.json"
 
     @property
     def undo_file(self) -> Path:
-        """What must be put back in the cluster's network namespace when it goes down."""
+        """What must be restored in the cluster's network namespace when it goes down."""
         return self.directory / "undo.json"
 
     @property
     def machine_file(self) -> Path:
-        """What must be put back on the machine when the last cluster goes down."""
+        """What must be restored on the machine when the last cluster goes down."""
         return self.directory.parent / MACHINE_FILE
 
     @property
     def records(self) -> Path:
-        """One file for each process: its pid and start time."""
+        """One file per process: its pid and start time."""
         return self.directory / "processes"
 
     @property

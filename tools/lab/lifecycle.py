@@ -1,4 +1,4 @@
-"""Taking clusters down, whether this process started them or a run that was killed did."""
+"""Takes clusters down, whether they were started by this process or by a run that was killed."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from lab.layout import LAB_CGROUP, MACHINE_FILE, ClusterLayout
 from lab.progress import Progress
 
 _WASTE = ".removed-"
-"""Begins the name of an ended cluster's directory, which the process that ended it then deletes."""
+"""Prefix of the directory of a removed cluster, which the process that took it down then deletes."""
 
 
 def lives(layout: ClusterLayout) -> bool:
-    """Return whether a cluster is up, rather than left behind by a killed run or an earlier boot of the machine."""
+    """Return whether a cluster is up, rather than left behind by a killed run or before a reboot."""
     found = state.load(layout)
     record = process.load("etcd", layout.records)
     return found is not None and found.phase == "ready" and record is not None and process.is_alive(record)
 
 
 def teardown(layout: ClusterLayout) -> None:
-    """End every process of a cluster, put the machine back as it was, and remove the cluster's directory.
+    """Stop every process of a cluster, restore the machine, and remove the cluster's directory.
 
-    Every step finds its work in the cluster's directory and control groups, so this can be repeated, and works on what
-    a killed run left at any moment.
+    Every step finds its work in the cluster's directory and control groups, so this can be repeated, and works on
+    whatever a run left when it was killed.
 
     Raises:
-        LabError: Something cannot be ended or put back; what is left stays for the next try.
+        LabError: Something cannot be stopped or restored; what is left stays for the next attempt.
     """
     cgroups.clear(cgroups.read_hierarchies(), layout.cgroup)
     machine.restore(layout)
@@ -42,7 +42,7 @@ def teardown(layout: ClusterLayout) -> None:
 
 
 def _remove_waste(directory: Path) -> None:
-    """Delete the directories of clusters that this process has ended, or one that lives no more."""
+    """Delete the directories of clusters that were taken down by this process, or by one that no longer exists."""
     for waste in directory.glob(f"{_WASTE}*"):
         pid = int(waste.name.removeprefix(_WASTE).partition("-")[0])
         if pid == os.getpid() or process.start_time(pid) is None:
@@ -50,10 +50,10 @@ def _remove_waste(directory: Path) -> None:
 
 
 def remove_remains(directory: Path, name: str, progress: Progress) -> None:
-    """Take down what killed runs left, of any name; clusters of other network namespaces that are up stay.
+    """Take down the remains of killed runs, of any name; running clusters of other network namespaces stay.
 
     Raises:
-        LabError: A cluster of another name than `name` is up in this network namespace.
+        LabError: A cluster with a name other than `name` is up in this network namespace.
     """
     for layout in state.layouts(directory):
         if layout.name != name and lives(layout):
@@ -69,7 +69,7 @@ def remove_remains(directory: Path, name: str, progress: Progress) -> None:
 
 @contextmanager
 def exclusive(directory: Path, progress: Progress) -> Iterator[None]:
-    """Be the only process that starts or ends clusters; leave nothing when there is none at the end."""
+    """Hold the lock for starting and stopping clusters; remove the state directory if no cluster is left at the end."""
     path = directory / "lock"
     try:
         with files.lock(path, "works on a cluster", progress):
@@ -81,7 +81,7 @@ def exclusive(directory: Path, progress: Progress) -> Iterator[None]:
                     path.unlink(missing_ok=True)
                     cgroups.remove_if_empty(cgroups.read_hierarchies(), LAB_CGROUP)
     finally:
-        # Not under the lock: a node's images are thousands of files, and others wait to start their clusters.
+        # Without the lock: a node's images are thousands of files, and other processes wait to start their clusters.
         _remove_waste(directory)
-        with suppress(OSError):  # others have clusters there, or something of their own
+        with suppress(OSError):  # not empty: it contains other clusters, or foreign files
             directory.rmdir()

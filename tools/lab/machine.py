@@ -1,8 +1,8 @@
-"""What the lab changes on the machine outside of its own directory, and how that is put back.
+"""What the lab changes on the machine outside its own directory, and how that is restored.
 
 Addresses, bridges and ip_forward belong to the network namespace of the process that starts the cluster; clusters in
-different ones can be up side by side. Mount points and the kernel's other settings are the machine's: the first
-cluster notes them, the last one puts them back.
+different namespaces can be up at the same time. Mount points and the kernel's other settings are machine-wide: the
+first cluster records them, the last one restores them.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _SYSCTLS = (
 )
 # Changed by the CNI bridge.
 _NETWORK_SYSCTLS = ("net/ipv4/ip_forward",)
-# Changed by the lab: kubelet and containerd take about ten a node, and the kernel's default is 128 for all.
+# Changed by the lab: kubelet and containerd need about ten per node, and the kernel's default is 128 in total.
 _INOTIFY = "fs/inotify/max_user_instances"
 _INOTIFY_INSTANCES = 1024
 _SYS = Path("/proc/sys")
 
 
 def network() -> str:
-    """Return what tells this process's network namespace from every other."""
+    """Return an identifier of this process's network namespace."""
     return str(Path("/proc/self/ns/net").readlink())
 
 
 def prepare(layout: ClusterLayout, nodes: int, targets: Sequence[str]) -> None:
-    """Note what must be put back, then make the mount points and the addresses.
+    """Record what must be restored, then create the mount points and the addresses.
 
     Args:
         layout: The cluster.
@@ -72,12 +72,12 @@ def prepare(layout: ClusterLayout, nodes: int, targets: Sequence[str]) -> None:
     }
     files.write(layout.undo_file, json.dumps(undo, indent=1))
     for address in addresses:
-        # A killed run whose notes are lost may have left the address; it is ours in any case.
+        # A killed run whose record is lost may have left the address; it belongs to the lab in any case.
         _ip("address", "replace", f"{address}/32", "dev", "lo")
 
 
 def missing_directories(targets: Sequence[str]) -> list[str]:
-    """Return the directories that must be made for `targets` to exist, parents first."""
+    """Return the directories that must be created for `targets` to exist, parents first."""
     missing: list[str] = []
     for target in targets:
         path = Path(target)
@@ -87,13 +87,13 @@ def missing_directories(targets: Sequence[str]) -> list[str]:
 
 
 def restore(layout: ClusterLayout) -> None:
-    """Put back what `prepare` noted for this cluster; nothing to do when there are no notes.
+    """Restore what `prepare` recorded for this cluster; does nothing without a record.
 
     Raises:
-        LabError: An interface, address or setting cannot be put back.
+        LabError: An interface, address or setting cannot be restored.
     """
     undo = _notes(layout.undo_file)
-    # What was made in another network namespace goes with it.
+    # Changes in another network namespace vanish together with that namespace.
     if undo is None or undo["network"] != network():
         return
     _restore_sysctls(undo)
@@ -111,17 +111,17 @@ def shares_network(layout: ClusterLayout) -> bool:
 
 
 def restore_machine(notes_file: Path) -> None:
-    """Put back what was noted for all clusters, after the last of them; nothing to do when there are no notes.
+    """Restore what was recorded for all clusters, after the last of them; does nothing without a record.
 
     Raises:
-        LabError: A setting cannot be put back.
+        LabError: A setting cannot be restored.
     """
     notes = _notes(notes_file)
     if notes is None:
         return
     _restore_sysctls(notes)
     for directory in reversed(notes["directories"]):
-        with suppress(OSError):  # somebody else uses it by now
+        with suppress(OSError):  # in use by something else now
             Path(directory).rmdir()
     notes_file.unlink()
 
@@ -148,37 +148,37 @@ def _restore_sysctls(notes: dict[str, Any]) -> None:
 
 
 def delete_link(name: str) -> None:
-    """Delete a network interface of the lab; one that is not there is no error."""
+    """Delete a network interface of the lab; a missing one is not an error."""
     shown = subprocess.run(["ip", "link", "show", "dev", name], check=False, capture_output=True)
     if shown.returncode == 0:
         _ip("link", "delete", name)
 
 
 def unmount_below(directory: Path) -> None:
-    """Unmount whatever a killed run left mounted below the cluster's own directory."""
+    """Unmount everything that a killed run left mounted below the cluster's own directory."""
     points = [point for point in mount_points() if point.startswith(f"{directory}/")]
     for point in sorted(points, reverse=True):
         subprocess.run(["umount", "--lazy", point], check=False, capture_output=True)
 
 
 def mount_points() -> list[str]:
-    """Return the mount points that this process sees."""
+    """Return the mount points visible to this process."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [line.split()[4].replace("\\040", " ") for line in lines]
 
 
 def require_root(why: str) -> None:
-    """Refuse to go on without root.
+    """Refuse to continue without root.
 
     Raises:
-        LabError: This process is not root's.
+        LabError: This process does not run as root.
     """
     if os.geteuid() != 0:
         raise LabError(f"This needs root: {why}. Nothing was done. Run it as root, for example with sudo -E.")
 
 
 def bootstrap(part: str) -> None:
-    """Install the system packages that a part of the project (`lab` or `image`) needs, where they are missing.
+    """Install the system packages that a part of the project (`lab` or `image`) needs, if they are missing.
 
     Raises:
         LabError: They cannot be installed.

@@ -1,4 +1,4 @@
-"""Makes the Go module from which a further Kubernetes version is built; run by whoever adds the version."""
+"""Creates the Go module from which another Kubernetes version is built; to be run when a version is added."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.components import Component
 from lab.errors import LabError
 from lab.progress import Progress
 
-# Never a real host: the lab's modules are required by nobody.
+# Never a real host: nothing depends on the lab's modules.
 _MODULE_PREFIX = "neuron-dra-driver.invalid/lab"
 
 
@@ -46,8 +46,8 @@ def add(version: str, go: Go, progress: Progress, *, kubelet_only: bool) -> Path
 def go_mod(component: Component, version: str, upstream: str) -> str:
     """Return a go.mod that requires Kubernetes, whose own go.mod is `upstream`.
 
-    Kubernetes names the modules that it publishes separately by directories of its own; a module that requires it must
-    name their published versions instead: v1.37.1 of Kubernetes goes with v0.37.1 of each.
+    Kubernetes replaces the modules that it publishes separately by its own directories; a module that requires
+    Kubernetes must specify their published versions instead: v1.37.1 of Kubernetes corresponds to v0.37.1 of each.
     """
     published = sorted(set(re.findall(r"^\s*(?:replace )?(k8s\.io/\S+) => \./staging/", upstream, re.MULTILINE)))
     go_version = ".".join(str(number) for number in components.go_directive(upstream))
@@ -59,7 +59,7 @@ def go_mod(component: Component, version: str, upstream: str) -> str:
 
 
 def tools_go(packages: Sequence[str]) -> str:
-    """Return the Go file that names the programs, so that `go mod tidy` keeps what they need."""
+    """Return the Go file that imports the programs, so that `go mod tidy` keeps their dependencies."""
     imports = "".join(f'\t_ "{package}"\n' for package in sorted(packages))
     return (
         "//go:build tools\n\n// Package tools names the programs that the cluster lab builds from this module.\n"

@@ -27,9 +27,9 @@ class Node:
     Attributes:
         layout: Names, addresses, and directories as the host sees them.
         cluster: Its cluster's layout.
-        state: What its cluster is.
+        state: Its cluster's state.
         hierarchies: The machine's control groups.
-        progress: Tells the user.
+        progress: Reports to the user.
     """
 
     layout: NodeLayout
@@ -44,7 +44,7 @@ class Node:
         return self.layout.name
 
     def prepare(self) -> None:
-        """Make the node's directories, configuration and control groups."""
+        """Create the node's directories, configuration and control groups."""
         extra = self.state.spec.node_directories
         for source, _ in self.layout.mounts(extra):
             source.mkdir(parents=True, exist_ok=True)
@@ -74,11 +74,11 @@ class Node:
         self._spawn("containerd", nodeconfig.containerd_command(self.layout, self.state.programs, holder.pid))
 
     def wait_runtime(self) -> None:
-        """Wait until containerd answers."""
+        """Wait until containerd responds."""
         self._until(f"containerd of {self.name}", "containerd", lambda: self._ctr("version").returncode == 0)
 
     def start_kubelet(self, *, wait: bool = True) -> None:
-        """Start kubelet unless it runs; with `wait`, return when it says that it is healthy."""
+        """Start kubelet unless it runs; with `wait`, return when it reports that it is healthy."""
         if self.kubelet() is None:
             program = self.state.programs["kubelet"]
             command = nodeconfig.kubelet_command(
@@ -89,7 +89,7 @@ class Node:
             self._until(f"kubelet of {self.name}", "kubelet", self._kubelet_healthy)
 
     def stop_kubelet(self, *, grace: float = _KUBELET_GRACE_SECONDS) -> None:
-        """Stop kubelet: pods go on running. With `grace=0` it is killed at once."""
+        """Stop kubelet; pods keep running. With `grace=0` it is killed at once."""
         record = self.kubelet()
         if record is not None:
             process.stop(record, grace)
@@ -100,7 +100,7 @@ class Node:
         self.start_kubelet()
 
     def restart_containerd(self) -> None:
-        """Stop containerd, start it and wait until it answers: pods go on running."""
+        """Stop containerd, start it and wait until it responds; pods keep running."""
         record = self._record("containerd")
         if record is not None:
             process.stop(record, _KUBELET_GRACE_SECONDS)
@@ -110,12 +110,12 @@ class Node:
         self.wait_runtime()
 
     def stop(self) -> None:
-        """End everything that runs on the node, at once, as a loss of power does."""
+        """Kill everything that runs on the node at once, as a power failure does."""
         cgroups.clear(self.hierarchies, self.layout.cgroup)
         machine.delete_link(self.layout.bridge)
 
     def reboot(self) -> None:
-        """Lose power and start again: /run/cdi and /run/containerd are empty, everything on disk is as it was."""
+        """Simulate a power failure and restart: /run/cdi and /run/containerd are empty, everything on disk is kept."""
         self.stop()
         for volatile in (self.layout.cdi, self.layout.run):
             shutil.rmtree(volatile)
@@ -129,7 +129,7 @@ class Node:
         """Run a command in the node's mount namespace, where /var/lib/kubelet and /run/cdi are the node's own.
 
         Raises:
-            LabError: The node does not run, or the command failed and `check` is set.
+            LabError: The node is not running, or the command failed and `check` is set.
         """
         done = subprocess.run(
             [*nodeconfig.enter(self._holder().pid), *command], check=False, capture_output=True, text=True
@@ -153,7 +153,7 @@ class Node:
             raise LabError(f"{archive} could not be imported on {self.name}: {(done.stderr or done.stdout).strip()}")
 
     def kubelet(self) -> process.Record | None:
-        """Return kubelet's record while it runs."""
+        """Return kubelet's record if it is running."""
         return self._record("kubelet")
 
     def log(self, kind: str) -> Path:
@@ -211,6 +211,6 @@ class Node:
 
 
 def _snapshotter(directory: Path) -> str:
-    """Return containerd's snapshotter: an overlay cannot lie on an overlay, as in a container without a volume."""
+    """Return containerd's snapshotter: overlayfs cannot be stacked on overlayfs, as in a container without a volume."""
     kind = subprocess.run(["stat", "-f", "-c", "%T", str(directory)], check=True, capture_output=True, text=True)
     return "native" if kind.stdout.strip() == "overlayfs" else "overlayfs"

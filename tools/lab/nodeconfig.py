@@ -1,7 +1,7 @@
 """Configuration files and command lines of a node: pure functions.
 
-A node's daemons run in a mount namespace in which its own directories lie at the usual places, so all paths here are
-the usual ones and only addresses, names and control groups differ between nodes.
+A node's daemons run in a mount namespace in which its own directories are at the standard paths, so all paths here are
+the standard ones and only addresses, names and control groups differ between nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CNI_PROGRAM_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
 
 
 def holder_command(node: NodeLayout, extra: tuple[str, ...]) -> list[str]:
-    """Return the command of the process that holds the node's mount namespace; it makes `ready` when it is complete."""
+    """Return the command of the process that holds the node's mount namespace; it creates `ready` once set up."""
     binds = [f"mount --bind {shlex.quote(str(source))} {shlex.quote(target)}" for source, target in node.mounts(extra)]
     ready = shlex.quote(str(node.directory / "ready"))
     script = " && ".join(["mount --make-rshared /", *binds, f": > {ready}", "exec sleep infinity"])
@@ -67,8 +67,8 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
 def cni_config(node: NodeLayout) -> str:
     """Return the CNI configuration: a bridge without iptables rules.
 
-    Pods reach the API, the machine and each other across nodes, and nothing outside of the machine. Host ports are not
-    offered.
+    Pods reach the API, the machine and each other across nodes, but nothing outside the machine. Host ports are not
+    supported.
     """
     bridge = {
         "type": "bridge",
@@ -82,13 +82,13 @@ def cni_config(node: NodeLayout) -> str:
 
 
 def kubelet_config(node: NodeLayout, layout: ClusterLayout, gates: Sequence[str], *, cgroup_v1: bool) -> str:
-    """Return the KubeletConfiguration as JSON, which is YAML too.
+    """Return the KubeletConfiguration as JSON, which is valid YAML.
 
     Args:
         node: The node.
         layout: Its cluster.
         gates: Feature gates as NAME=true or NAME=false.
-        cgroup_v1: The machine has version 1 control groups, which kubelet refuses unless told otherwise.
+        cgroup_v1: The machine has version 1 control groups, which kubelet refuses by default.
     """
     config: dict[str, object] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -113,7 +113,7 @@ def kubelet_config(node: NodeLayout, layout: ClusterLayout, gates: Sequence[str]
         "enforceNodeAllocatable": ["pods"],
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
-        # An empty file: a pod's look-up of a name fails at once instead of leaving the machine.
+        # An empty file: a pod's name lookup fails at once instead of leaving the machine.
         "resolvConf": str(node.config / "resolv.conf"),
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {
@@ -156,7 +156,7 @@ def kubelet_command(
 
 
 def enter(holder: int) -> list[str]:
-    """Return the words that put a command into the mount namespace of the process `holder`."""
+    """Return the command prefix that enters the mount namespace of the process `holder`."""
     return ["nsenter", f"--mount=/proc/{holder}/ns/mnt", "--"]
 
 

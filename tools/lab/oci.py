@@ -107,9 +107,9 @@ class Image:
     """A container image of one layer.
 
     Attributes:
-        programs: Files that are copied in, mode 0755: path in the image to path here.
+        programs: Files that are copied in, mode 0755: path in the image to source path.
         links: Symbolic links: path in the image to target.
-        command: What runs when a pod says nothing.
+        command: Default command.
         environment: Variables as `NAME=value`.
     """
 
@@ -120,7 +120,7 @@ class Image:
 
 
 def pause(busybox: Path = _BUSYBOX) -> Image:
-    """Return the image that holds a pod's namespaces: one process that sleeps for good."""
+    """Return the image that holds a pod's namespaces: one process that sleeps forever."""
     command = ("/bin/sleep", "2147483647")
     return Image(programs={"bin/busybox": busybox}, links={"bin/sleep": "busybox"}, command=command)
 
@@ -134,7 +134,7 @@ def tools(busybox: Path = _BUSYBOX, bash: Path = _BASH) -> Image:
 
 
 def write_archive(image: Image, names: Sequence[str], output: Path) -> None:
-    """Write the image as an OCI archive that bears all of `names`; the same input gives the same bytes."""
+    """Write the image as an OCI archive with all of `names`; the same input gives the same bytes."""
     layer = _layer(image)
     layer_digest = _digest(layer)
     config = _json(
@@ -164,7 +164,7 @@ def write_archive(image: Image, names: Sequence[str], output: Path) -> None:
 
 
 def full_name(name: str) -> str:
-    """Return the name that containerd uses for what a pod calls `name`: with registry and tag."""
+    """Return containerd's full name for an image that a pod calls `name`: with registry and tag."""
     first, slash, _ = name.partition("/")
     has_registry = bool(slash) and ("." in first or ":" in first or first == "localhost")
     full = name if has_registry else f"docker.io/{name if slash else f'library/{name}'}"

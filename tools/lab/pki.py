@@ -1,4 +1,4 @@
-"""Certificates and kubeconfigs of a cluster, made with openssl; they end with the cluster's directory."""
+"""Certificates and kubeconfigs of a cluster, created with openssl; they are removed with the cluster's directory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DAYS = "365"
 
 @dataclass(frozen=True)
 class Identity:
-    """Whom a certificate names.
+    """The subject of a certificate.
 
     Attributes:
-        file: Name of the certificate's files, without an ending.
+        file: Base name of the certificate's files.
         subject: Distinguished name in openssl's form.
         names: Subject alternative names in openssl's form, such as `IP:127.0.0.1`.
     """
@@ -49,7 +49,7 @@ _CONTROL_PLANE = (
 
 
 def make(layout: ClusterLayout, nodes: int) -> None:
-    """Make everything: authorities, certificates, the service accounts' key, and a kubeconfig for each client."""
+    """Create everything: authorities, certificates, the service accounts' key, and a kubeconfig for each client."""
     pki = layout.pki
     pki.mkdir(parents=True, exist_ok=True)
     authority(pki, "ca")
@@ -71,7 +71,7 @@ def make(layout: ClusterLayout, nodes: int) -> None:
 
 
 def write_kubeconfig(path: Path, pki: Path, client: str) -> None:
-    """Write a kubeconfig that needs no other file, so that it can be copied."""
+    """Write a self-contained kubeconfig, which can be copied."""
     embedded = {name: _base64(pki / name) for name in ("ca.crt", f"{client}.crt", f"{client}.key")}
     files.write(
         path,
@@ -98,13 +98,13 @@ users:
 
 
 def authority(pki: Path, name: str) -> None:
-    """Make a CA: NAME.crt and NAME.key."""
+    """Create a CA: NAME.crt and NAME.key."""
     extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,digitalSignature,keyCertSign,cRLSign")
     _request(pki, Identity(name, f"/CN={name}"), extensions)
 
 
 def certificate(pki: Path, signer: str, identity: Identity) -> None:
-    """Make a certificate for servers and clients, signed by a CA of the same directory."""
+    """Create a certificate for servers and clients, signed by a CA in the same directory."""
     extensions = (
         "basicConstraints=critical,CA:FALSE",
         "keyUsage=critical,digitalSignature",

@@ -1,4 +1,4 @@
-"""Starts daemons, remembers them by pid and start time, and ends only those."""
+"""Starts daemons, records them by pid and start time, and stops only those."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from lab import files
 _PROC = Path("/proc")
 _POLL_SECONDS = 0.02
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Joins the cgroups before the program starts, so that nothing that it starts can be outside of them.
+# Joins the cgroups before the program starts, so that none of its children can be outside of them.
 _LAUNCH = 'for file in $1; do echo $$ > "$file" || exit 1; done; shift; cd /; exec "$@"'
 
 
 @dataclass(frozen=True)
 class Record:
-    """A process, told apart from a later one with the same pid.
+    """A process, distinguishable from a later one with the same pid.
 
     Attributes:
-        name: What the lab calls it, such as kube-apiserver or node-1-kubelet.
+        name: Its name in the lab, such as kube-apiserver or node-1-kubelet.
         pid: Process id.
-        start_time: Clock ticks from the machine's start to the process's.
+        start_time: Clock ticks from boot to the start of the process.
         boot: The machine's boot id.
     """
 
@@ -39,18 +39,18 @@ class Record:
 
 
 def parse_stat(text: str) -> tuple[str, int]:
-    """Return state and start time from /proc/PID/stat, whose second field may hold blanks and parentheses."""
+    """Return state and start time from /proc/PID/stat, whose second field may contain blanks and parentheses."""
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])
 
 
 def boot_id(proc: Path = _PROC) -> str:
-    """Return what tells this boot of the machine from every other."""
+    """Return an identifier of this boot of the machine."""
     return (proc / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_time(pid: int, proc: Path = _PROC) -> int | None:
-    """Return a living process's start time; None when it is gone or only a zombie is left."""
+    """Return a running process's start time; None if it has ended or is a zombie."""
     try:
         state, started = parse_stat((proc / str(pid) / "stat").read_text())
     except (OSError, ValueError, IndexError):
@@ -59,7 +59,7 @@ def start_time(pid: int, proc: Path = _PROC) -> int | None:
 
 
 def is_alive(record: Record, proc: Path = _PROC) -> bool:
-    """Return whether exactly this process still runs."""
+    """Return whether exactly this process is still running."""
     return start_time(record.pid, proc) == record.start_time and boot_id(proc) == record.boot
 
 
@@ -75,7 +75,7 @@ def spawn(name: str, command: Sequence[str], *, log: Path, cgroups: Sequence[Pat
         records: Directory of records.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with uninterrupted():  # between the start and the record nothing may come
+    with uninterrupted():  # no interrupt between the start and the record
         record = _spawn(name, command, log, cgroups, path)
         files.write(records / f"{name}.json", json.dumps(asdict(record)))
     return record
@@ -114,7 +114,7 @@ def names(records: Path) -> tuple[str, ...]:
 
 
 def stop(record: Record, grace: float) -> None:
-    """End a process: ask, wait `grace` seconds, then kill, and wait until it is gone. One that is gone is no error."""
+    """Stop a process: SIGTERM, wait `grace` seconds, SIGKILL, and wait for its end. A missing process is no error."""
     for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
         if patience > 0 and is_alive(record):
             try:
@@ -136,18 +136,18 @@ def wait_gone(record: Record, timeout: float) -> bool:
 
 
 def reap(pid: int) -> None:
-    """Collect an ended child of this process; nothing happens when it is none."""
-    # A caller that lives on (a test run) would keep a zombie; after a command line's end, init collects it.
+    """Collect an ended child of this process; does nothing for other processes."""
+    # A long-lived caller (a test run) would keep a zombie; after the end of a command, init collects it.
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put interrupts off until the block's end, so that taking down is not itself left half-done.
+    """Defer interrupts until the block's end, so that a teardown is not left half-done.
 
-    Python runs signal handlers in the main thread only, so in any other one there is nothing to do; and blocking the
-    signals would not do, since the kernel may hand one to another thread.
+    Python runs signal handlers in the main thread only, so there is nothing to do in any other thread; blocking the
+    signals would not suffice, because the kernel may deliver one to another thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

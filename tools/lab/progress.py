@@ -1,4 +1,4 @@
-"""Progress lines: what is being done, what it waits for, and for how long."""
+"""Progress messages: the current step, what it waits for, and how long it has taken."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Progress:
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Announce a step, repeat the announcement while it lasts, and tell the duration of a long one."""
+        """Announce a step, repeat the announcement while it lasts, and report the duration if it was long."""
         self.say(text)
         begun = time.monotonic()
         over = threading.Event()

@@ -1,4 +1,4 @@
-"""Where the lab keeps things: two directories, both settable by environment variables."""
+"""The lab's two directories, both configurable with environment variables."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lab.errors import LabError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# A unix socket's path may have 107 bytes. The longest one below a node's directory that anybody opens from the host is
-# kubelet/plugins/<driver name>/<a pod's uid>-dra.sock, about 80 bytes: what is left for the state directory.
+# A unix socket's path is limited to 107 bytes. The longest one below a node's directory that is opened from the host is
+# kubelet/plugins/<driver name>/<a pod's uid>-dra.sock, about 80 bytes: the rest is left for the state directory.
 _MAX_STATE_DIRECTORY = 24
 
 
@@ -20,10 +20,10 @@ class Settings:
     """Directories of the lab.
 
     Attributes:
-        cache: Binaries and images, kept between runs and shared by all checkouts (`NEURON_DRA_CACHE`, else
-            `$XDG_CACHE_HOME/neuron-dra-driver`, else `~/.cache/neuron-dra-driver`).
-        state: Directories of running clusters, one a name (`NEURON_DRA_LAB_DIR`, else `/var/lib/ndl`). Short, since
-            unix sockets lie below it; removed when the last cluster goes down.
+        cache: Binaries and images, kept between runs and shared by all checkouts (`NEURON_DRA_CACHE`, otherwise
+            `$XDG_CACHE_HOME/neuron-dra-driver`, otherwise `~/.cache/neuron-dra-driver`).
+        state: Directories of running clusters, by name (`NEURON_DRA_LAB_DIR`, otherwise `/var/lib/ndl`). Short, because
+            it contains unix sockets; removed when the last cluster goes down.
     """
 
     cache: Path

@@ -1,4 +1,4 @@
-"""What cluster is asked for: checked values and their JSON form."""
+"""The specification of a cluster: validated values and their JSON form."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _DIRECTORY = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+")
 _ULTRASERVERS = re.compile(r"([1-9][0-9]?)x([24])", re.ASCII)
 _SETTING = re.compile(r"[A-Za-z0-9./-]+=(true|false)")
 
-# What kubelet may set on its own node among the labels below kubernetes.io and k8s.io (Kubernetes, well-known labels
-# and the NodeRestriction admission plugin); every other key outside of these two domains is free.
+# Labels below kubernetes.io and k8s.io that kubelet may set on its own node (Kubernetes, well-known labels and the
+# NodeRestriction admission plugin); any key outside these two domains is allowed.
 _KUBELET_PREFIXES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _KUBELET_KEYS = frozenset(
     {
@@ -40,13 +40,13 @@ class ClusterSpec:
     """A cluster.
 
     Attributes:
-        name: Tells clusters apart, one of which can run at a time in a network namespace.
-        nodes: How many nodes, named node-1 and so on; 0 is a control plane alone.
-        kubernetes: Version of the control plane, and of kubelet unless `kubelet` says otherwise.
+        name: Identifies the cluster; only one can run at a time in a network namespace.
+        nodes: Number of nodes, named node-1 and so on; 0 is only a control plane.
+        kubernetes: Version of the control plane, and of kubelet unless `kubelet` is set.
         kubelet: Version of kubelet; empty for the control plane's.
-        runtime_config: API versions to serve beside the default ones, as `group/version=true`.
+        runtime_config: API versions to serve in addition to the default ones, as `group/version=true`.
         feature_gates: `Name=true` or `Name=false`, for all components.
-        kubelet_feature_gates: The same for kubelet only; replaces `feature_gates` there when it is not empty.
+        kubelet_feature_gates: The same for kubelet only; replaces `feature_gates` there unless empty.
         labels: Labels of nodes: by node name, with `*` for all.
         node_directories: Absolute paths at which every node has a directory of its own instead of the machine's.
     """
@@ -65,7 +65,7 @@ class ClusterSpec:
         """Check every value.
 
         Raises:
-            LabError: A value cannot be used.
+            LabError: A value is invalid.
         """
         problems = list(_problems(self))
         if problems:
@@ -73,7 +73,7 @@ class ClusterSpec:
 
     @property
     def kubelet_version(self) -> str:
-        """The version that kubelet runs."""
+        """The version of kubelet."""
         return self.kubelet or self.kubernetes
 
     @property
@@ -82,7 +82,7 @@ class ClusterSpec:
         return tuple(f"node-{index}" for index in range(1, self.nodes + 1))
 
     def labels_of(self, node: str) -> dict[str, str]:
-        """Return the labels asked for `node`: those for all nodes, overridden by its own."""
+        """Return the labels of `node`: those for all nodes, overridden by its own."""
         return {**self.labels.get("*", {}), **self.labels.get(node, {})}
 
 
@@ -111,7 +111,7 @@ def _label_problems(spec: ClusterSpec) -> Iterable[str]:
 
 
 def parse_labels(texts: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Turn `KEY=VALUE` (all nodes) and `NODE:KEY=VALUE` into labels by node name, with `*` for all.
+    """Parse `KEY=VALUE` (all nodes) and `NODE:KEY=VALUE` to labels by node name, with `*` for all.
 
     Raises:
         LabError: A text has neither form.
@@ -127,7 +127,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def nodes_of_ultraservers(text: str) -> int:
-    """Return how many nodes `SERVERSxNODES` are: UltraServers of 2 or 4 nodes, for the driver's emulation.
+    """Return the number of nodes in `SERVERSxNODES`: UltraServers of 2 or 4 nodes, for the driver's emulation.
 
     Raises:
         LabError: The text has another form.
@@ -139,7 +139,7 @@ def nodes_of_ultraservers(text: str) -> int:
 
 
 def parse_labels_file(text: str) -> list[str]:
-    """Return the label texts of a file: one a line, blank lines and those that start with # left out."""
+    """Return the labels in a file: one per line, ignoring blank lines and those that start with #."""
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -159,10 +159,10 @@ def encode(spec: ClusterSpec) -> str:
 
 
 def decode(text: str) -> ClusterSpec:
-    """Read the JSON form back.
+    """Decode the JSON form.
 
     Raises:
-        ValueError: The text is not what `encode` writes.
+        ValueError: The text was not written by `encode`.
     """
     values = json.loads(text)
     try:

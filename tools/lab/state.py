@@ -1,4 +1,4 @@
-"""What a cluster's directory says about it, so that any later command can go on with it."""
+"""The state stored in a cluster's directory, which allows any later command to continue with the cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class State:
     """A cluster as it was started.
 
     Attributes:
-        phase: `starting` until every node was Ready once; a state that stays there belongs to a run that was killed.
-        spec: What was asked for.
-        programs: The programs that it runs, by name; `kubelet` is the nodes'.
+        phase: `starting` until every node was Ready once; a state that remains there was left by a killed run.
+        spec: The specification.
+        programs: The programs that it runs, by name; `kubelet` is that of the nodes.
     """
 
     phase: Literal["starting", "ready"]
@@ -38,7 +38,7 @@ def save(layout: ClusterLayout, state: State) -> None:
 
 
 def load(layout: ClusterLayout) -> State | None:
-    """Return the state; None when there is none or it cannot be read, as after a kill in the very first moment."""
+    """Return the state; None if there is none or it cannot be read, for example after a kill at the very beginning."""
     try:
         values = json.loads(layout.state_file.read_text())
         return State(

@@ -1,4 +1,4 @@
-"""Waiting for daemons, and telling why one that died did."""
+"""Waits for daemons, and reports why one has died."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def until(
     """Wait until `condition()` holds.
 
     Args:
-        what: What is waited for, as it stands after "waiting for".
-        condition: Asked every 50 ms.
-        progress: Tells the user.
+        what: What is awaited, as in "waiting for ...".
+        condition: Called every 50 ms.
+        progress: Reports to the user.
         timeout: Seconds.
-        needed: Processes without which waiting is in vain, with their logs.
+        needed: Processes without which the wait cannot succeed, with their logs.
 
     Raises:
-        LabError: Time is over, or a needed process has died; with the last lines of its log.
+        LabError: The time is over, or a needed process has died; with the last lines of its log.
     """
     deadline = time.monotonic() + timeout
     with progress.step(f"waiting for {what}"):
@@ -49,7 +49,7 @@ def until(
 
 
 def tail(log: Path, lines: int = _LOG_LINES) -> str:
-    """Return the last lines of a log; a text that says so when there is none."""
+    """Return the last lines of a log, or a remark if there is no log."""
     try:
         return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or f"({log} is empty)"
     except OSError:

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities and versions."""
+"""Kubernetes' quantity and semver libraries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _compare_versions(left: Semver, right: Semver) -> int:
 
 
 def _adding_in_place(run: Callable[[Quantity, Any], Quantity]) -> Callable[[Quantity, Any], Quantity]:
-    """Kubernetes 1.36 adds to a number of more than 18 digits in place, so that the device itself changes."""
+    """Kubernetes 1.36 adds in place to numbers of more than 18 digits, which modifies the device itself."""
 
     def checked(quantity: Quantity, other: Any) -> Quantity:
         if quantity.amount is None:
@@ -106,4 +106,4 @@ FUNCTIONS: Functions = {
 }
 
 BEFORE_1_37: dict[str, Run] = {row.id: _adding_in_place(row.run) for name in ("add", "sub") for row in FUNCTIONS[name]}
-"""Overload -> what it did in Kubernetes 1.36."""
+"""How Kubernetes 1.36 runs some overloads, by overload."""

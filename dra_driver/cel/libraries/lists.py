@@ -1,4 +1,4 @@
-"""Lists: Kubernetes' own library and cel-go's, version 3; and sets."""
+"""List functions: Kubernetes' own library and cel-go's, version 3; and sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _add = operators.arithmetic("_+_")
 
 
 def _less(left: Any, right: Any) -> bool:
-    """Whether one value comes before the other; values that have no order are taken as they come."""
+    """Whether one value sorts before the other; values without an order keep their relative position."""
     try:
         return bool(_order(left, right))
     except EvaluationError:
@@ -147,4 +147,4 @@ FUNCTIONS: Functions = {
 }
 
 BEFORE_1_37 = {"lists_range": _numbers}
-"""Overload -> what it did in Kubernetes 1.36."""
+"""How Kubernetes 1.36 runs some overloads, by overload."""

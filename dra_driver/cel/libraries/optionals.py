@@ -1,4 +1,4 @@
-"""Optional values, and maps that the macros build."""
+"""Optional values, and the internal function with which macros build maps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FUNCTIONS: Functions = {
     "last": (method("list_last", (list_of(V),), OPTIONAL, lambda items: _at(items, -1)),),
     "optional.unwrap": (function("optional_unwrap", (list_of(OPTIONAL),), list_of(V), _unwrap),),
     "unwrapOpt": (method("optional_unwrapOpt", (list_of(OPTIONAL),), list_of(V), _unwrap),),
-    # What transformMap() and transformMapEntry() become; the compiler does the inserting.
+    # transformMap() and transformMapEntry() expand to this; the compiler implements the insertion.
     "cel.@mapInsert": (
         function("@mapInsert_map_key_value", (MAP, K, V), MAP, lambda target, *_: target),
         function("@mapInsert_map_map", (MAP, MAP), MAP, lambda target, *_: target),

@@ -1,4 +1,4 @@
-r"""Regular expressions: RE2's, which are those of Go but for ``\C``."""
+r"""Regular expressions: those of RE2, which equal those of Go except for ``\C``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dra_driver.cel.types import INT, STRING, list_of
 
 @lru_cache(maxsize=256)
 def compiled(pattern: str) -> Any:
-    """The pattern, compiled; ValueError says what is wrong with it."""
+    """Compile a pattern; raises ValueError with the reason if it is invalid."""
     import re2  # loaded only when there is a pattern
 
     options = re2.Options()
@@ -31,14 +31,14 @@ def compiled(pattern: str) -> Any:
 _PLAIN = re.compile(
     r"\^?(?:(?:[A-Za-z0-9_/:@, =~-]|\\[.+*?()|{}^$]|\.|\[[A-Za-z0-9_.]+\]|\[(?:a-z|A-Z|0-9)+\])[*+?]?)*\$?"
 )
-"""What means the same to Python's engine, which answers three times as fast: no groups, classes of plain characters."""
+"""Patterns that mean the same to Python's engine, which is three times as fast: no groups, only simple classes."""
 _MAX_REPETITIONS = 2
-"""With more of them, backtracking could take long."""
+"""With more repetitions, backtracking could take long."""
 
 
 @lru_cache(maxsize=256)
 def searcher(pattern: str) -> Callable[[str], object]:
-    """What finds a pattern in a text, or gives None; ValueError when it is no pattern."""
+    """A function that searches a string for a pattern and returns None if it is not found; ValueError if invalid."""
     if _PLAIN.fullmatch(pattern) and len(re.findall(r"[*+]", pattern)) <= _MAX_REPETITIONS and "-" not in pattern[1:-1]:
         return re.compile(
             pattern[:-1] + r"\Z" if pattern.endswith("$") and not pattern.endswith(r"\$") else pattern
@@ -55,7 +55,7 @@ def _pattern(pattern: str) -> Any:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """``text.matches(pattern)``: found anywhere."""
+    """``text.matches(pattern)``: whether the pattern is found anywhere."""
     try:
         return searcher(pattern)(text) is not None
     except ValueError as error:
@@ -63,19 +63,19 @@ def matches(text: str, pattern: str) -> bool:
 
 
 def find(text: str, pattern: str) -> str:
-    """``text.find(pattern)``: the first place, or an empty text."""
+    """``text.find(pattern)``: the first match, or an empty string."""
     found = _pattern(pattern).search(text)
     return "" if found is None else str(found.group())
 
 
 def find_all(text: str, pattern: str, most: int = -1) -> list[str]:
-    """``text.findAll(pattern)``: all places, at most ``most`` of them unless that is negative."""
+    """``text.findAll(pattern)``: all matches, limited to ``most`` unless that is negative."""
     found: list[str] = []
     last_end = -1
     for match in _pattern(pattern).finditer(text):
         if 0 <= most <= len(found):
             break
-        # Go does not report an empty match right behind another one.
+        # Go does not report an empty match directly after another match.
         if match.start() == match.end() == last_end:
             continue
         found.append(str(match.group()))
@@ -92,4 +92,4 @@ FUNCTIONS: Functions = {
 }
 
 PATTERN_ARGUMENT = {"matches": 1, "find": 1, "findAll": 1}
-"""Function -> which argument (counted with what a method is called on) is a pattern, checked when it is a constant."""
+"""Index of a function's pattern among its arguments (target included); constant patterns are checked early."""

@@ -1,4 +1,4 @@
-"""CEL's own operators, conversions and string tests."""
+"""CEL's standard operators, conversions and string tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ A, B = param("A"), param("B")
 LIST, MAP = list_of(A), map_of(A, B)
 NUMERIC = (INT, UINT, DOUBLE)
 TIMES = (TIMESTAMP, DURATION)
-"""No value has these types here, but ``null`` is taken for one of them when types are checked."""
+"""No value has these types here, but the type checker accepts ``null`` for them."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _REAL = re.compile(
@@ -48,7 +48,7 @@ _BOOLS = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True) | dict.fro
 
 
 PLAIN_BELOW = 6
-"""Power of ten from which Go writes a double with an exponent."""
+"""Decimal exponent from which on Go writes a double in scientific notation."""
 
 
 def to_int(value: Any) -> int:
@@ -116,7 +116,7 @@ def to_string(value: Any) -> str:
 
 
 def double_text(value: float) -> str:
-    """The shortest digits that give the value again, as Go's format ``g`` writes them."""
+    """The shortest digits that round-trip to the same value, as Go's format ``g`` writes them."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -238,4 +238,4 @@ FUNCTIONS: Functions = {
 }
 
 CONVERSIONS = frozenset({"bool", "bytes", "double", "int", "string", "uint"})
-"""Functions that Kubernetes computes when it compiles, if the argument is a constant."""
+"""Functions that Kubernetes evaluates at compile time if the argument is a constant."""

@@ -1,4 +1,4 @@
-"""The strings library, version 2. Places count characters, not bytes."""
+"""The strings library, version 2. Positions count characters, not bytes."""
 
 from __future__ import annotations
 
@@ -103,4 +103,4 @@ BEFORE_1_37 = {
     "string_index_of_string_int": lambda text, part, start: _index_of(text, part, start) if part else start,
     "string_last_index_of_string_int": lambda text, part, last: _last_index_before(text, part, last) if part else last,
 }
-"""Overload -> what it did in Kubernetes 1.36, where an empty part was not looked for."""
+"""How Kubernetes 1.36 runs some overloads: an empty substring is found at the given position, without a check."""

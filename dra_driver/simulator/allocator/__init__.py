@@ -1,6 +1,6 @@
-"""Which devices a claim would get: kube-scheduler's "incubating" allocator, by its behaviour.
+"""The devices that a claim would get: a reimplementation of kube-scheduler's "incubating" allocator.
 
-``World`` holds slices, classes and what is in use; ``allocate`` asks one node, ``Scheduler`` many for many claims.
+``World`` holds slices, classes and usage; ``allocate`` tries one node, ``Scheduler`` many nodes for many claims.
 
 Source: ``k8s.io/dynamic-resource-allocation/structured`` of Kubernetes 1.36.3 and 1.37.1.
 """

@@ -1,4 +1,4 @@
-"""Which devices of a node a request may get at all, before anything is picked."""
+"""The devices of a node that are eligible for a request, before any is picked."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from dra_driver.simulator.allocator.release import Release
 from dra_driver.simulator.allocator.requests import AllocationError, RequestAlternative
 
 BLOCKING = ("NoSchedule", "NoExecute")
-"""Effects that keep a claim away; all others are ignored."""
+"""Taint effects that prevent allocation; all others are ignored."""
 
 
 def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -> Iterable[ResourceSlice]:
-    """The slices as kube-scheduler sees them: with the taints of the rules beside those that drivers publish.
+    """The slices as kube-scheduler sees them: with the taints of DeviceTaintRules added to the published ones.
 
     Source: ``k8s.io/dynamic-resource-allocation/resourceslice/tracker``.
     """
     rules = tuple(rules)
     if not rules:
         return slices
-    # Slices of nodes alike share their devices, told apart by id, and so they do afterwards.
+    # Slices of identical nodes share device objects, compared by id(); the results share theirs too.
     made: dict[tuple[int, tuple[DeviceTaint, ...]], tuple[Device, Device]] = {}
 
     def with_taints(item: ResourceSlice, device: Device) -> Device:
         added = tuple(rule.spec.taint for rule in rules if _selects(rule, item, device))
         if not added:
             return device
-        # The device is kept, so its id stays its own.
+        # Keeping a reference to the device ensures that its id() is not reused.
         pair = made.setdefault((id(device), added), (device, replace(device, taints=(*device.taints, *added))))
         return pair[1]
 
@@ -57,7 +57,7 @@ def _selects(rule: DeviceTaintRule, item: ResourceSlice, device: Device) -> bool
 
 
 def tolerated(device: Device, tolerations: Sequence[DeviceToleration]) -> bool:
-    """Whether every blocking taint of the device is tolerated."""
+    """Whether all blocking taints of the device are tolerated."""
     return not device.taints or all(
         any(_tolerates(toleration, taint) for toleration in tolerations)
         for taint in device.taints
@@ -78,22 +78,22 @@ _NOTHING: dict[str, Amount] = {}
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Candidate:
-    """A device that a request may get."""
+    """A device that is eligible for a request."""
 
     offer: PoolDevice
     pool: Pool
     values: tuple[Value | None, ...] = ()
-    """Of the attribute of each constraint that concerns the request."""
+    """Values of the attributes of the constraints that concern the request."""
     amounts: dict[str, Amount] | None = None
-    """What it would take of the device's capacity; None where that need not be looked at."""
+    """What it would consume of the device's capacity; None if that need not be checked."""
     tolerated: bool = True
     error: str = ""
-    """Ends the scheduling as soon as the search reaches the device while it is free."""
+    """An error that ends scheduling as soon as the search reaches the device while it is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchContext:
-    """What decides about candidates beside the request."""
+    """Everything besides the request that determines candidates."""
 
     node: NodeView
     pools: Sequence[Pool]
@@ -105,13 +105,13 @@ class SearchContext:
 def candidates(
     option: RequestAlternative, attributes: Sequence[str], around: SearchContext, *, thorough: bool
 ) -> list[Candidate]:
-    """The devices for one device of the request, in the order in which they are tried.
+    """The eligible devices for one device of the request, in the order in which they are tried.
 
     Args:
         option: the request.
-        attributes: of the constraints that concern it.
+        attributes: those of the constraints that concern it.
         around: node, pools and usage.
-        thorough: also those that can never be taken but change what the search remembers.
+        thorough: include devices that can never be picked but affect the state of the search.
     """
     found: list[Candidate] = []
     for pool in around.pools:
@@ -138,9 +138,9 @@ def candidates(
 
 
 def everything(option: RequestAlternative, attributes: Sequence[str], around: SearchContext) -> list[Candidate]:
-    """All devices of a request for ``All``, whether in use or not.
+    """All devices of a request with ``All``, whether in use or not.
 
-    AllocationError when a pool is not complete or not valid, or when a selector fails.
+    Raises AllocationError if a pool is incomplete or invalid, or if a selector fails.
     """
     found: list[Candidate] = []
     for pool in around.pools:
@@ -162,7 +162,7 @@ def everything(option: RequestAlternative, attributes: Sequence[str], around: Se
 
 
 def _selected(offer: PoolDevice, option: RequestAlternative, around: SearchContext) -> bool:
-    """AllocationError when a selector fails on the device."""
+    """Raises AllocationError if a selector fails on the device."""
     found = verdict(offer, option.selectors, option.key, around.selectors.view)
     if isinstance(found, Failure):
         device = "" if around.release.name == "1.36" else f" on device {'/'.join(offer.id)}"
@@ -173,7 +173,7 @@ def _selected(offer: PoolDevice, option: RequestAlternative, around: SearchConte
 
 
 def _amounts(device: Device, option: RequestAlternative, release: Release) -> dict[str, Amount] | None:
-    """None when a capacity is asked for that the device has not."""
+    """None if a capacity is requested that the device does not have."""
     if not option.capacity and not device.allow_multiple_allocations:
         return _NOTHING
     try:

@@ -1,4 +1,4 @@
-"""Consumable capacity: how much of a device one request takes, and whether that is left.
+"""Consumable capacity: how much of a device a request consumes, and whether that is available.
 
 Amounts are in units of 10^-9.
 """
@@ -19,12 +19,12 @@ _MILLI = UNIT // 1000
 
 
 class CapacityError(DriverError):
-    """A request that ends the scheduling of its pod, instead of passing over one device."""
+    """A request that ends the scheduling of its pod, rather than only skipping a device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much a request takes of one capacity."""
+    """How much a request consumes of one capacity."""
 
     nanos: int
     text: str
@@ -34,9 +34,9 @@ class Amount:
 
 
 def amounts(device: Device, requested: Mapping[str, Quantity], release: Release) -> dict[str, Amount] | None:
-    """What the request would take of each capacity of the device; None when it asks for one that the device has not.
+    """What the request would consume of each capacity of the device; None if it requests one that the device lacks.
 
-    CapacityError (from 1.37 on) for amounts that Kubernetes' arithmetic cannot hold.
+    Raises CapacityError (from 1.37 on) for amounts that overflow Kubernetes' arithmetic.
     """
     if any(name not in device.capacity for name in requested):
         return None
@@ -49,7 +49,7 @@ def amounts(device: Device, requested: Mapping[str, Quantity], release: Release)
 
 
 def fits(device: Device, wanted: Mapping[str, Amount], consumed: Mapping[str, int]) -> bool:
-    """Whether the amounts are legal and left beside what is consumed."""
+    """Whether the amounts are valid and still available."""
     return all(
         amount.legal and consumed.get(name, 0) + amount.nanos <= nanos(device.capacity[name].value)
         for name, amount in wanted.items()
@@ -91,7 +91,7 @@ def _judged(amount: int, text: str, capacity: DeviceCapacity, release: Release) 
 
 
 def _stepped(wanted: int, text: str, span: CapacityRange, release: Release) -> tuple[int, str]:
-    """At least the minimum, and a whole number of steps above it."""
+    """At least the minimum, rounded up to a whole number of steps above it."""
     least = nanos(span.min or 0)
     if wanted < least:
         return _read(span.min or 0)
@@ -120,7 +120,7 @@ def _in_range(amount: int, span: CapacityRange, release: Release) -> bool:
 
 
 def _unit(span: CapacityRange, release: Release) -> int:
-    """In what the steps are counted: whole numbers, or thousandths where the release and the numbers allow it."""
+    """The unit of steps: integers, or thousandths if the release and the numbers allow it."""
     given = [nanos(value) for value in (span.min, span.max, span.step) if value is not None]
     if release.whole_steps or any(value % _MILLI or value // _MILLI > MAX_INT64 for value in given):
         return UNIT
@@ -132,7 +132,7 @@ Consumed = dict[str, int]
 
 
 class Usage:
-    """Devices in use, changed by ``take`` and ``release`` only. Devices with admin access do not count."""
+    """Devices in use, modified only by ``take`` and ``release``. Devices with admin access do not count."""
 
     def __init__(self, claims: Iterable[ResourceClaim] = ()) -> None:
         self._exclusive: defaultdict[DeviceId, int] = defaultdict(int)
@@ -144,11 +144,11 @@ class Usage:
                 self.take(claim.status.allocation.devices.results)
 
     def take(self, results: Iterable[AllocatedDevice]) -> None:
-        """Count the devices of one allocation. QuantityError when consumed capacity is no quantity."""
+        """Add the devices of one allocation. Raises QuantityError if a consumed capacity is not a quantity."""
         self._count(results, 1)
 
     def release(self, results: Iterable[AllocatedDevice]) -> None:
-        """Count the devices of an allocation that was taken no more."""
+        """Remove the devices of an allocation that was taken before."""
         self._count(results, -1)
 
     def _count(self, results: Iterable[AllocatedDevice], step: int) -> None:
@@ -175,15 +175,15 @@ class Usage:
                     del self._shares[device]
 
     def exclusive(self, device: DeviceId) -> bool:
-        """Whether one claim has the device for itself."""
+        """Whether a claim uses the device exclusively."""
         return device in self._exclusive
 
     def shared(self, device: DeviceId) -> bool:
-        """Whether claims have shares of the device."""
+        """Whether claims use shares of the device."""
         return device in self._shares
 
     def consumed(self, device: DeviceId) -> Consumed:
-        """What the shares of a device consume together; empty when no share says so."""
+        """The capacity that all shares of a device consume; empty if no share specifies any."""
         total: Consumed = {}
         for share in self._shares.get(device, ()):
             for name, amount in share.items():
@@ -191,9 +191,9 @@ class Usage:
         return total
 
     def in_pool(self, pool: PoolKey) -> Mapping[str, int]:
-        """The names of devices in use of one pool."""
+        """The devices of one pool that are in use, by name."""
         return self._in_pool.get(pool, {})
 
     def version(self, pool: PoolKey) -> int:
-        """A number that changes with the use of any device of the pool."""
+        """A number that changes whenever the use of any device of the pool changes."""
         return self._versions.get(pool, 0)

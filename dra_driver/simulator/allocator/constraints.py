@@ -1,4 +1,4 @@
-"""matchAttribute and distinctAttribute, kept up to date device by device.
+"""matchAttribute and distinctAttribute, updated device by device.
 
 Both are monotonic: a device that cannot be added now cannot be added after more devices either.
 """
@@ -14,7 +14,7 @@ from dra_driver.simulator.allocator.pool_devices import PoolDevice
 from dra_driver.simulator.allocator.release import Release
 
 Value = tuple[str, Hashable]
-"""Type and value: 1 and "1" are different, and 1 and true."""
+"""Type and value: 1 differs from "1" and from true."""
 
 _UNKNOWN: Value = ("", None)
 """An attribute of a type that the release does not know."""
@@ -28,12 +28,12 @@ class Constraint(ABC):
         self._requests = frozenset(requests)
 
     def concerns(self, request: str, subrequest: str) -> bool:
-        """Whether devices of the (sub-)request have to satisfy it."""
+        """Whether devices of the (sub-)request must satisfy it."""
         return not self._requests or request in self._requests or f"{request}/{subrequest}" in self._requests
 
     @abstractmethod
     def allows(self, request: str, value: Value | None) -> bool:
-        """Whether a device with this value of the attribute (None: without it) can be added."""
+        """Whether a device with this attribute value (None: without the attribute) can be added."""
 
     @abstractmethod
     def add(self, request: str, value: Value) -> None:
@@ -45,7 +45,7 @@ class Constraint(ABC):
 
     @abstractmethod
     def state(self) -> Hashable:
-        """What decides which devices can be added; equal states decide equally."""
+        """Determines which devices can be added; equal states give equal results."""
 
 
 class Match(Constraint):
@@ -74,7 +74,7 @@ class Match(Constraint):
         self._count += 1
 
     def remove(self, request: str) -> None:  # noqa: ARG002 - one set for all requests
-        """The last device frees the value."""
+        """Removing the last device clears the value."""
         self._count -= 1
 
     def state(self) -> Hashable:
@@ -98,7 +98,7 @@ class Distinct(Constraint):
         self._values.append(value)
 
     def remove(self, request: str) -> None:  # noqa: ARG002 - one set for all requests
-        """Forget the last value."""
+        """Remove the last value."""
         self._values.pop()
 
     def state(self) -> Hashable:
@@ -107,9 +107,9 @@ class Distinct(Constraint):
 
 
 class DistinctByRequest(Constraint):
-    """Distinct as up to 1.36: one value is remembered for each request, and none after a step back.
+    """distinctAttribute as implemented up to 1.36: one value is remembered per request, and none after backtracking.
 
-    So it does not compare all devices of one request, and what it allows depends on what was tried before.
+    It therefore does not compare all devices of a request, and its result depends on what was tried before.
     """
 
     def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
@@ -124,12 +124,12 @@ class DistinctByRequest(Constraint):
         return not self._count or not _repeats(value, list(self._values.values()))
 
     def add(self, request: str, value: Value) -> None:
-        """Remember the value for its request, instead of the one before."""
+        """Remember the value for its request, replacing the previous one."""
         self._values[request] = value
         self._count += 1
 
     def remove(self, request: str) -> None:
-        """Remember nothing for the request."""
+        """Forget the request's value."""
         self._values.pop(request, None)
         self._count -= 1
 
@@ -139,12 +139,12 @@ class DistinctByRequest(Constraint):
 
 
 def _repeats(value: Value, others: list[Value]) -> bool:
-    """A value of unknown type repeats any."""
+    """Whether a value is among others; one of unknown type equals any."""
     return value in others or (value == _UNKNOWN and bool(others))
 
 
 def constraint(spec: DeviceConstraint, release: Release) -> Constraint | None:
-    """The constraint of a claim; None when it is of a kind that the release does not know."""
+    """The constraint of a claim; None if the release does not know its kind."""
     if spec.match_attribute is not None:
         return Match(spec.match_attribute, spec.requests)
     if spec.distinct_attribute is not None:
@@ -154,7 +154,7 @@ def constraint(spec: DeviceConstraint, release: Release) -> Constraint | None:
 
 
 def value(offer: PoolDevice, attribute: str) -> Value | None:
-    """Type and value of a device's attribute; None when it has none."""
+    """Type and value of a device's attribute; None if it is missing."""
     found = offer.attribute(attribute)
     return None if found is None else _value(found)
 

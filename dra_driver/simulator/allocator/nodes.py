@@ -1,4 +1,4 @@
-"""Which nodes a slice or a device is for."""
+"""The nodes that a slice or a device is for."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dra_driver.util.errors import DriverError
 
 
 class NodeSelectorError(DriverError):
-    """A node selector that Kubernetes could not read either: it ends the scheduling of the pod."""
+    """A node selector that Kubernetes could not parse either: it ends the scheduling of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What an allocation looks at of a node."""
+    """The parts of a node that allocation depends on."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def matches(node: NodeView, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None) -> bool:
-    """Whether the node is the named one, or one of all, or selected; NodeSelectorError for a malformed selector."""
+    """Whether the node has the name, or all nodes or it are selected; NodeSelectorError for a malformed selector."""
     if node_name:
         return node.name == node_name
     if all_nodes:
@@ -65,7 +65,7 @@ _OPERATORS: dict[str, Callable[[str | None, Collection[str]], bool]] = {
     "Lt": lambda value, values: _greater(value, values, -1),
 }
 _VALUES = {"In": range(1, 1 << 20), "NotIn": range(1, 1 << 20), "Gt": range(1, 2), "Lt": range(1, 2)}
-"""How many values an operator takes; none where nothing is said."""
+"""Number of values that an operator takes; none for operators not listed."""
 
 
 def _expression(labels: Mapping[str, str], item: NodeSelectorRequirement) -> bool:

@@ -1,4 +1,4 @@
-"""What an attempt has picked so far, and what that leaves."""
+"""The picks of an allocation attempt so far, and what remains available."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Pick:
     candidate: Candidate
     claim: int
     charged: bool
-    """Whether it consumes counters: of the shares of one device only the first does."""
+    """Whether it consumes counters: only the first share of a device does."""
 
 
 class PartialAllocation:
-    """The picks of an attempt; ``take`` and ``undo`` are exact opposites, apart from distinctAttribute up to 1.36."""
+    """The picks of an attempt; ``undo`` exactly reverts ``take``, except for distinctAttribute up to 1.36."""
 
     def __init__(self, claims: Sequence[PreparedClaim], around: SearchContext) -> None:
         self._around = around
@@ -36,18 +36,18 @@ class PartialAllocation:
         self._overdrawn: set[Hashable] = set()
 
     def concerning(self, claim: int, option: RequestAlternative) -> list[Constraint]:
-        """The constraints of the claim that the request's devices have to satisfy."""
+        """The constraints of the claim that the request's devices must satisfy."""
         return [item for item in self.constraints[claim] if item.concerns(*option.names)]
 
     def free(self, offer: PoolDevice, option: RequestAlternative, claim: int) -> bool:
-        """Whether no claim (with admin access: not the same one) has the device, picks included."""
+        """Whether no claim (with admin access: not this claim) has the device, including picks."""
         holders = self._holders.get(offer.id)
         if option.admin:
             return not holders or claim not in holders
         return not holders and not self._around.usage.exclusive(offer.id)
 
     def fits(self, candidate: Candidate, held: Sequence[Constraint], request: str) -> bool:
-        """Whether a free device can be taken: counters, taints, constraints, capacity, without changing anything."""
+        """Whether a free device can be picked: checks counters, taints, constraints and capacity; changes nothing."""
         return (
             (not candidate.offer.consumes or self._counters_left(candidate))
             and candidate.tolerated
@@ -65,9 +65,9 @@ class PartialAllocation:
         return all(left.get(counter, amount) >= amount for counter, amount in candidate.offer.consumes)
 
     def add(self, candidate: Candidate, held: Sequence[Constraint], request: str) -> str:
-        """Tell the constraints of a device; "" or what is in the way: "counters", "taint", "constraint", "capacity".
+        """Add a device to the constraints; returns "" or the obstacle: "counters", "taint", "constraint" or "capacity".
 
-        Up to 1.36 an attempt changes what distinctAttribute remembers even when another constraint is in the way.
+        Up to 1.36, an attempt changes the state of distinctAttribute even if another constraint rejects the device.
         """
         if candidate.offer.consumes and not self._counters_left(candidate):
             return "counters"
@@ -83,7 +83,7 @@ class PartialAllocation:
         return obstacle
 
     def capacity_left(self, candidate: Candidate) -> bool:
-        """Whether the amounts are left beside what is consumed and what was picked."""
+        """Whether the amounts are available, considering usage and picks."""
         if candidate.amounts is None:
             return True
         consumed = dict(self._around.usage.consumed(candidate.offer.id))
@@ -93,7 +93,7 @@ class PartialAllocation:
         return fits(candidate.offer.device, candidate.amounts, consumed)
 
     def take(self, candidate: Candidate, option: RequestAlternative, claim: int) -> None:
-        """Pick a device whose constraints have been told."""
+        """Pick a device that has been added to the constraints."""
         offer = candidate.offer
         pick = Pick(option, candidate, claim, charged=bool(offer.consumes) and not self._already_charged(offer))
         if pick.charged:
@@ -105,7 +105,7 @@ class PartialAllocation:
         self.picks[claim].append(pick)
 
     def undo(self, claim: int, held: Sequence[Constraint], request: str) -> None:
-        """Put back the device that was picked last for the claim."""
+        """Revert the last pick for the claim."""
         pick = self.picks[claim].pop()
         offer = pick.candidate.offer
         kept: list[Pick] | list[int] = self._shares[offer.id] if offer.shareable else self._holders[offer.id]
@@ -136,7 +136,7 @@ class PartialAllocation:
         return pool.key[1] if self._around.release.counters_by_pool_name else pool.key
 
     def _left(self, pool: Pool, key: Hashable) -> dict[CounterKey, int]:
-        """Counters less what devices in use and picks consume; kept from the first pool that asks with this key."""
+        """Counters minus what devices in use and picks consume; cached from the first pool queried with this key."""
         left = self._free.get(key)
         if left is None:
             left = self._free[key] = dict(pool.counters)
@@ -146,7 +146,8 @@ class PartialAllocation:
                     for counter, amount in offer.consumes:
                         left[counter] = left.get(counter, 0) - amount
             if any(amount < 0 for amount in left.values()):
-                # More is in use than there is: Kubernetes then gives out nothing of the pool that consumes counters.
+                # More is in use than exists: Kubernetes then allocates none of the pool's devices that consume
+                # counters.
                 self._overdrawn.add(key)
         return left
 

@@ -1,4 +1,4 @@
-"""Devices as the search sees them: parsed once, asked often."""
+"""Devices as the search uses them: parsed once, read often."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from dra_driver.util.errors import DriverError
 PoolKey = tuple[str, str]
 """Driver and pool name."""
 DeviceId = tuple[str, str, str]
-"""Driver, pool and device name: what "in use" is about, in the whole cluster."""
+"""Driver, pool and device name: identifies a device in the whole cluster."""
 CounterKey = tuple[str, str]
-"""Counter set and counter."""
+"""Names of counter set and counter."""
 
 
 class Selector(Protocol):
     """A compiled selector."""
 
     def matches(self, device: Any) -> bool:
-        """Whether the device is selected; a DriverError when the expression fails on it."""
+        """Whether the device is selected; raises DriverError if the expression fails on it."""
 
 
 class BrokenSelector:
-    """Stands for an expression that cannot be compiled: Kubernetes, too, says so at the first device only."""
+    """Stands for an expression that cannot be compiled: Kubernetes, too, reports it only at the first device."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def matches(self, device: Any) -> bool:  # noqa: ARG002 - of the protocol
-        """Always a DriverError."""
+    def matches(self, device: Any) -> bool:  # noqa: ARG002 - required by the protocol
+        """Always raises DriverError."""
         raise DriverError(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Selectors:
-    """How expressions are compiled, and what they are asked about."""
+    """How expressions are compiled, and what they are evaluated on."""
 
     compile: Callable[[str], Selector]
-    """A DriverError when the expression is not legal."""
+    """Raises DriverError for an invalid expression."""
     view: Callable[[str, Device], Any]
-    """Driver and device to what ``Selector.matches`` takes; a DriverError when selectors cannot read the device."""
+    """Converts driver and device for ``Selector.matches``; raises DriverError if selectors cannot read the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +59,28 @@ class Failure:
 
 @dataclass(eq=False, slots=True)
 class SelectorView:
-    """What selectors can see of a device, and what they said of it. Equal devices of many nodes share it."""
+    """What selectors can read of a device, and their results. Shared by equal devices of all nodes."""
 
     verdicts: dict[tuple[str, ...], bool | Failure] = field(default_factory=dict)
-    """By expressions: selected or not, or how they failed."""
+    """Results by expressions: selected or not, or the failure."""
     view: Any = None
 
 
 class Contents:
-    """Each content once."""
+    """Deduplicates views."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, SelectorView] = {}
         self._by_id: dict[int, tuple[Device, SelectorView]] = {}
 
     def of(self, driver: str, device: Device) -> SelectorView:
-        """The content that all devices share that are alike for selectors."""
+        """The view that is shared by all devices that selectors cannot distinguish."""
         found = self._by_id.get(id(device))
         if found is None:
-            # The name is not visible to selectors, and nodes and counters neither.
+            # Selectors can read neither the name nor nodes and counters.
             seen = (driver, device.attributes, device.capacity, device.allow_multiple_allocations)
             content = self._known.setdefault(_ENCODER.encode(seen), SelectorView())
-            # The device is kept, so its id stays its own.
+            # Keeping a reference to the device ensures that its id() is not reused.
             found = self._by_id[id(device)] = (device, content)
         return found[1]
 
@@ -100,7 +100,7 @@ class PoolDevice:
     id: DeviceId = field(init=False)
     shareable: bool = field(init=False)
     consumes: tuple[tuple[CounterKey, int], ...] = field(init=False)
-    """Amounts in units of 10^-9."""
+    """Consumed amounts in units of 10^-9."""
 
     def __post_init__(self) -> None:
         self.id = (self.driver, self.pool, self.device.name)
@@ -109,11 +109,11 @@ class PoolDevice:
 
     @property
     def view(self) -> Any:
-        """What selectors are asked about; None until one was."""
+        """The object that selectors are evaluated on; None before the first evaluation."""
         return self.content.view
 
     def attribute(self, name: str) -> DeviceAttribute | None:
-        """An attribute by its qualified name; one without a domain belongs to the driver's."""
+        """An attribute by its qualified name; one without a domain belongs to the driver's domain."""
         found = self.device.attributes.get(name)
         if found is None and name.startswith(f"{self.driver}/"):
             return self.device.attributes.get(name[len(self.driver) + 1 :])
@@ -122,19 +122,19 @@ class PoolDevice:
 
 @dataclass(eq=False, slots=True)
 class Pool:
-    """A pool as one node sees it. Devices in the order in which they are tried."""
+    """A pool from the viewpoint of one node. Devices are in the order in which they are tried."""
 
     key: PoolKey
     offers: Sequence[PoolDevice] = ()
     elsewhere: Sequence[PoolDevice] = ()
-    """Devices of the pool that are not for this node; those in use count against the counters."""
+    """Devices of the pool that are not for this node; those in use consume the same counters."""
     counters: dict[CounterKey, int] = field(default_factory=dict)
     incomplete: bool = False
     invalid: str = ""
 
     @property
     def usable(self) -> bool:
-        """Whether devices may be taken from it."""
+        """Whether devices may be allocated from it."""
         return not self.incomplete and not self.invalid
 
 
@@ -148,7 +148,7 @@ def _consumption(device: Device) -> tuple[tuple[CounterKey, int], ...]:
 
 
 def verdict(offer: PoolDevice, selectors: Sequence[Selector], key: tuple[str, ...], view: Any) -> bool | Failure:
-    """Whether all selectors match, or the first failure; asked once for each content and list of selectors."""
+    """Whether all selectors match, or the first failure; evaluated once per view and list of selectors."""
     verdicts = offer.content.verdicts
     known = verdicts.get(key)
     if known is None:

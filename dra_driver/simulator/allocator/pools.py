@@ -1,8 +1,8 @@
 """From slices to the pools that a node can use.
 
-Only the newest generation of a pool counts. A pool of which slices are missing is incomplete: nothing is taken from it,
-and ``All`` cannot be answered. A pool that contradicts itself is invalid. Slices are tried by name, pools by driver and
-name, pools with binding conditions last.
+Only the newest generation of a pool is effective. A pool with missing slices is incomplete: nothing is allocated from
+it, and ``All`` fails. A pool that contradicts itself is invalid. Slices are tried in the order of their names, pools by
+driver and name, and pools with binding conditions last.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dra_driver.simulator.allocator.release import Release
 
 
 class PoolIndex:
-    """All slices of a cluster, and the pools of each node, which are made once."""
+    """All slices of a cluster, and the pools of each node, which are built once."""
 
     def __init__(self, slices: Iterable[ResourceSlice], release: Release) -> None:
         self._release = release
@@ -40,7 +40,7 @@ class PoolIndex:
         key = (spec.driver, spec.pool.name)
         self._newest[key] = max(self._newest.get(key, 0), spec.pool.generation)
         if not self._release.knows_no_groups and _has_compatibility_groups(item):
-            # Its pool stays incomplete.
+            # The pool remains incomplete.
             return
         self._all[key].append(item)
         if spec.shared_counters and self._release.counters_everywhere:
@@ -53,7 +53,7 @@ class PoolIndex:
     def pools(self, node: NodeView) -> tuple[Pool, ...]:
         """The pools of a node in the order in which they are tried.
 
-        NodeSelectorError when the selector of a slice cannot be read. QuantityError for a counter that is none.
+        Raises NodeSelectorError if the selector of a slice cannot be parsed, and QuantityError for an invalid counter.
         """
         known = self._pools.get(node.name)
         if known is None or known[0] != node:
@@ -62,7 +62,7 @@ class PoolIndex:
 
     @cached_property
     def kinds_of_offers(self) -> tuple[PoolDevice, ...]:
-        """One device of each content, whatever node it is for."""
+        """One device for each distinct view, whatever node it is for."""
         return tuple(
             {
                 id(offer.content): offer
@@ -74,7 +74,7 @@ class PoolIndex:
 
     @cached_property
     def peculiar(self) -> bool:
-        """Whether nodes or shares are selected in a way that can end a scheduling."""
+        """Whether node selectors or shares are used in a way that can end scheduling with an error."""
         return any(
             item.spec.node_selector is not None or item.spec.per_device_node_selection
             for items in self._all.values()
@@ -93,14 +93,14 @@ class PoolIndex:
         return tuple(sorted(made, key=lambda pool: (_has_binding_conditions(pool), pool.key)))
 
     def _counters_only(self) -> tuple[Pool, ...]:
-        """Pools of which a node sees no more than the counters, as far as that matters: incomplete or invalid ones."""
+        """Pools of which a node sees only the counters, if that is relevant: incomplete or invalid ones."""
         if self._foreign is None:
             made = (self._pool(key, items) for key, items in self._everywhere.items())
             self._foreign = tuple(pool for pool in made if pool is not None and not pool.usable)
         return self._foreign
 
     def _pool(self, key: PoolKey, relevant: Sequence[ResourceSlice]) -> Pool | None:
-        """One pool; None when a newer generation exists that has nothing for this node."""
+        """One pool; None if there is a newer generation without anything for this node."""
         generation = max(item.spec.pool.generation for item in relevant)
         current = [item for item in relevant if item.spec.pool.generation == generation]
         wanted = current[0].spec.pool.resource_slice_count
@@ -120,7 +120,7 @@ class PoolIndex:
         twice = _first_repeated(offer.device.name for offer in offers)
         if twice is not None:
             return Pool(key, invalid=f"duplicate device name {twice}")
-        # Before 1.37 counters are found in relevant slices only, and there all slices with counters are relevant.
+        # Before 1.37, only counters of relevant slices are found, but all slices with counters are relevant.
         sources = [item for item in (*current, *rest) if item.spec.shared_counters]
         sets = [counter_set for item in sources for counter_set in item.spec.shared_counters]
         twice = _first_repeated(counter_set.name for counter_set in sets)

@@ -1,4 +1,4 @@
-"""What differs between the releases of Kubernetes whose allocator this follows."""
+"""The differences between the Kubernetes releases whose allocator is simulated."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dra_driver.util.errors import DriverError
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Which behaviour is meant. Each field names what is so up to 1.36 (1.36.3 was read) and not from 1.37 on."""
+    """The simulated behaviour. Each field names something that holds up to 1.36 (as of 1.36.3) and not from 1.37 on."""
 
     name: str
     counters_everywhere: bool
-    """Slices with shared counters concern every node, also one that they are not for."""
+    """Slices with shared counters concern every node, even those that they are not for."""
     counters_by_pool_name: bool
-    """Free counters are kept by pool name, so pools of two drivers with one name share them."""
+    """Available counters are kept by pool name, so that pools of two drivers with the same name share them."""
     distinct_by_request: bool
-    """distinctAttribute remembers one value for each request instead of one for each device."""
+    """distinctAttribute remembers one value per request instead of one per device."""
     all_counts_remaining: bool
-    """``All`` passes over devices without capacity left, instead of failing on them."""
+    """``All`` skips devices without available capacity, instead of failing on them."""
     shares_need_capacity: bool
-    """A share in use counts as such only with consumed capacity; otherwise the next one consumes counters again."""
+    """A share in use counts only if it consumes capacity; otherwise the next share consumes counters again."""
     keeps_config_requests: bool
-    """Configuration that is for all requests names them, and comes once for each request that it names."""
+    """Configuration for all requests names them, and is repeated for each request that it names."""
     knows_no_groups: bool
-    """Compatibility groups are not known. From 1.37 on slices with them are passed over (their gate is off)."""
+    """Compatibility groups are unknown. From 1.37 on, slices with them are skipped (their gate is off)."""
     whole_steps: bool
-    """Steps of a capacity range are whole numbers."""
+    """Steps of a capacity range are integers."""
     follows_no_taint_rules: bool
-    """The gate DRADeviceTaintRules is off by default."""
+    """The feature gate DRADeviceTaintRules is off by default."""
 
 
 RELEASES = {
@@ -39,7 +39,7 @@ RELEASES = {
 
 
 def release(name: str) -> Release:
-    """The release by its name; DriverError for another than 1.36 and 1.37."""
+    """The release of this name; raises DriverError for any other than 1.36 and 1.37."""
     try:
         return RELEASES[name]
     except KeyError:

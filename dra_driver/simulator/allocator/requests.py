@@ -1,4 +1,4 @@
-"""Claims, made ready for any node: classes found, selectors compiled, everything checked that needs no devices."""
+"""Claims prepared for any node: classes resolved, selectors compiled, and all checks made that need no devices."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from dra_driver.simulator.allocator.pool_devices import BrokenSelector, Selector
 from dra_driver.util.errors import DriverError
 
 MAX_RESULTS = 32
-"""Devices of one claim (Kubernetes limit)."""
+"""Maximum number of devices per claim (Kubernetes limit)."""
 
 
 class AllocationError(DriverError):
-    """Ends the scheduling of the pod everywhere, as opposed to "not on this node"."""
+    """Ends the scheduling of the pod on all nodes, as opposed to rejecting one node."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RequestAlternative:
-    """A request, or one of the sub-requests of which the first available is taken."""
+    """A request, or one of the subrequests of which the first available one is used."""
 
     name: str
     parent: str
-    """The request of a sub-request; "" for a request."""
+    """The parent request of a subrequest; "" for a request."""
     device_class: DeviceClass
     selectors: tuple[Selector, ...]
-    """Of the class, then of the request."""
+    """Those of the class, then those of the request."""
     places: tuple[str, ...]
-    """What each selector is called in an error."""
+    """How error messages name each selector."""
     key: tuple[str, ...]
-    """The selectors' expressions: equal keys decide equally."""
+    """The selectors' expressions: equal keys give equal results."""
     all_devices: bool
     count: int
     admin: bool
     tolerations: tuple[DeviceToleration, ...]
     capacity: Mapping[str, Quantity]
     where: str
-    """What it is called in an error."""
+    """Its name in error messages."""
 
     @property
     def label(self) -> str:
-        """As in an allocation result."""
+        """Its name in an allocation result."""
         return f"{self.parent}/{self.name}" if self.parent else self.name
 
     @property
     def names(self) -> tuple[str, str]:
-        """Request and sub-request ("" when there is none), as constraints name them."""
+        """Request and subrequest ("" if there is none), as constraints name them."""
         return (self.parent, self.name) if self.parent else (self.name, "")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PreparedRequest:
-    """A request; ``ranked`` ones have sub-requests."""
+    """A request; a ``ranked`` one has subrequests."""
 
     name: str
     options: tuple[RequestAlternative, ...]
@@ -79,7 +79,7 @@ class PreparedClaim:
 
 
 def prepare(claim: ResourceClaim, classes: Mapping[str, DeviceClass], selectors: Selectors) -> PreparedClaim:
-    """The claim, ready. AllocationError when a class is missing or the claim has something of an unknown kind."""
+    """Prepare a claim. Raises AllocationError if a class is missing or a part of the claim is of an unknown kind."""
     reference = f"{claim.metadata.namespace}/{claim.metadata.name}" if claim.metadata.namespace else claim.metadata.name
     workshop = _Workshop(f"claim {reference}", classes, selectors)
     return PreparedClaim(claim, tuple(workshop.request(request) for request in claim.spec.devices.requests))
@@ -129,7 +129,7 @@ class _Workshop:
             all_devices=item.allocation_mode == "All",
             count=item.count or 1,
             admin=isinstance(item, ExactDeviceRequest) and bool(item.admin_access),
-            # As the API server fills it in.
+            # The default that the API server sets.
             tolerations=tuple(one if one.operator else replace(one, operator="Equal") for one in item.tolerations),
             capacity=item.capacity.requests if item.capacity is not None else {},
             where=where,
@@ -143,5 +143,5 @@ class _Workshop:
 
 
 def _expressions(selectors: Sequence[DeviceSelector]) -> tuple[str, ...]:
-    """A selector of another kind in a class has no expression, which Kubernetes cannot compile."""
+    """A selector of another kind in a class has no expression, which fails to compile, as in Kubernetes."""
     return tuple(selector.cel.expression if selector.cel is not None else "" for selector in selectors)

@@ -1,6 +1,6 @@
-"""Claims over a whole cluster: each goes to the first node, by name, that can satisfy it, or to one that is chosen.
+"""Schedules claims over a whole cluster: each goes to the first fitting node, by name, or to a chosen one.
 
-A node that refused claims is not asked again for equal ones while nothing is given back: more devices in use cannot
+A node that refused claims is not tried again for equal ones as long as nothing is released: more devices in use cannot
 turn a refusal into an allocation.
 """
 
@@ -17,42 +17,42 @@ from dra_driver.simulator.allocator.requests import PreparedClaim
 from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusal, World
 
 MAX_CHOSEN_FROM = 100
-"""Nodes. kube-scheduler looks at so many that have room in any cluster, and at more in large ones."""
+"""Number of feasible nodes after which kube-scheduler stops in small clusters; it evaluates more in large ones."""
 
 
 def nodes_with_room(nodes: int) -> int:
-    """After how many nodes with room kube-scheduler looks no further (``numFeasibleNodesToFind``)."""
+    """The number of feasible nodes after which kube-scheduler stops searching (``numFeasibleNodesToFind``)."""
     percentage = max(50 - nodes // 125, 5)
     return min(nodes, max(100, nodes * percentage // 100))
 
 
 def _key(claims: Sequence[PreparedClaim]) -> bytes:
-    """Equal for claims that ask for the same."""
+    """Equal for claims with equal requests."""
     return msgspec.json.encode([item.claim.spec for item in claims], order="sorted")
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What claims would get on a node."""
+    """The known result for claims on a node."""
 
     state: tuple[int, ...]
-    """Of the node's pools; in another one the node has to be asked again."""
+    """State of the node's pools; if it has changed, the node has to be tried again."""
     claims: Sequence[PreparedClaim]
-    """For which it was asked. Equal ones get the same, but for ids that are made from their names."""
+    """The claims that were tried. Equal ones get the same result, except for ids derived from their names."""
     answer: Allocation
 
 
 class Scheduler:
-    """Gives out the devices of a world. What it gives is in use from then on."""
+    """Allocates the devices of a world. Allocated devices are in use from then on."""
 
     def __init__(self, world: World, nodes: Iterable[NodeView]) -> None:
         self.world = world
         self._nodes = sorted(nodes, key=lambda node: node.name)
         self._sound: dict[bytes, set[str]] = {}
-        """By what is asked for: nodes that do not end the scheduling, whatever is in use."""
+        """By claims, the nodes on which scheduling does not end with an error, whatever is in use."""
         self._open: dict[tuple[bytes, tuple[str, ...] | None], list[NodeView]] = {}
         self._known: dict[tuple[bytes, str], _Known] = {}
-        """By what is asked for, and node."""
+        """Results by claims and node."""
 
     def place(
         self,
@@ -63,10 +63,11 @@ class Scheduler:
         """Allocate the claims of one pod together.
 
         Args:
-            claims: in the pod's order; they count as used by nobody before.
-            on: the only nodes that come into question, in the order in which they are asked.
-            choose: takes one of several allocations, in the order of the nodes. It is asked where so few nodes come
-                into question that kube-scheduler looks at all. Otherwise, or without it, the first node is taken.
+            claims: in the pod's order; none of them is in use by other pods.
+            on: the only eligible nodes, in the order in which they are tried.
+            choose: selects one of several allocations, given in the order of the nodes. It is called if there are few
+                enough eligible nodes that kube-scheduler evaluates all of them. Otherwise, or if it is None, the first
+                fitting node is used.
         """
         prepared = self.world.prepare(claims)
         if isinstance(prepared, Refusal):
@@ -95,7 +96,7 @@ class Scheduler:
     def _found(
         self, key: bytes, claims: Sequence[PreparedClaim], waiting: list[NodeView], most: int
     ) -> list[Allocation] | Refusal:
-        """What up to so many nodes would give, the last of ``waiting`` first; those that refuse are taken out of it."""
+        """Try ``waiting`` from its end until ``most`` nodes fit; nodes that refuse are removed from it."""
         found: list[Allocation] = []
         refusal = Refusal(NO_SOLUTION)
         for place in reversed(range(len(waiting))):
@@ -112,7 +113,7 @@ class Scheduler:
         return found or refusal
 
     def _ask(self, key: bytes, claims: Sequence[PreparedClaim], node: NodeView) -> Allocation | Refusal:
-        """As the world does; a node that has not changed since is not asked again."""
+        """Like ``World.ask``, but a node that has not changed since is not tried again."""
         known = self._known.get((key, node.name))
         if known is not None and known.state == self.world.state(node):
             return known.answer
@@ -122,10 +123,10 @@ class Scheduler:
         return answer
 
     def _error_elsewhere(self, claims: Sequence[PreparedClaim], nodes: Iterable[NodeView]) -> Refusal | None:
-        """What ends the scheduling on a node that comes after the first one with room: Kubernetes looks at those too.
+        """An error that ends scheduling on a node after the first fitting one: Kubernetes evaluates those too.
 
-        At all of them in clusters of less than 100 nodes. In larger ones it stops when enough have room, and nobody
-        knows with which node it begins; here it is the first by name.
+        In clusters of fewer than 100 nodes it evaluates all of them. In larger ones it stops when enough nodes fit, and
+        its starting point is unpredictable; here it is the first node by name.
         """
         errors = self.world.errors(claims)
         if errors == "nothing":
@@ -145,14 +146,14 @@ class Scheduler:
         return None
 
     def release(self, results: Iterable[AllocatedDevice]) -> None:
-        """Give devices back."""
+        """Release devices."""
         self.world.usage.release(results)
         self._open.clear()
 
     def _not_refused(
         self, key: bytes, claims: Sequence[PreparedClaim], on: Sequence[NodeView] | None
     ) -> list[NodeView]:
-        """The nodes that have not refused equal claims, the first one last; to be shortened by whoever asks them."""
+        """The nodes that have not refused equal claims, the first one last; the caller may shorten the list."""
         nodes = self._nodes if on is None else on
         if not self._refusals_last([item.claim for item in claims]):
             return list(reversed(nodes))
@@ -162,7 +163,7 @@ class Scheduler:
         return self._open[refused]
 
     def _refusals_last(self, claims: Sequence[ResourceClaim]) -> bool:
-        """False where up to 1.36 more devices in use may indeed help: what is tried in vain changes what is allowed."""
+        """Whether refusals are final. Up to 1.36 they may not be: failed attempts can change what constraints allow."""
         release = self.world.release
         if not (release.distinct_by_request or release.all_counts_remaining):
             return True

@@ -1,9 +1,9 @@
-"""The search: claim by claim, request by request, device by device, and the first full solution is taken.
+"""The search: claim by claim, request by request, device by device; the first complete solution is used.
 
 Within a request only combinations in device order are tried; each request starts again at the first device. Kubernetes
-tries them all. Here a branch is cut when it cannot hold a solution, which changes neither which one is found first nor
-whether an error ends the search before: see ``_Search._pick`` (too few devices left) and ``pruning`` (the same failure
-with other devices).
+tries them all. Here, branches that cannot hold a solution are pruned, which changes neither which solution is found
+first nor whether an error ends the search before: see ``_Search._pick`` (too few devices left) and ``Pruning`` (the
+same failure with other devices).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Lists = Mapping[RequestAlternative, Sequence[Candidate]]
 
 
 class Pruning:
-    """What is known about the devices of one search, and the states in which it failed."""
+    """Which devices of a search are interchangeable, and the states in which it failed."""
 
     def __init__(self, claims: Sequence[PreparedClaim], progress: PartialAllocation, lists: Lists) -> None:
         self._claims = claims
@@ -45,7 +45,7 @@ class Pruning:
         )
 
     def _sorted_out(self) -> dict[DeviceId, int]:
-        """The kind of each device: equal for devices that are alike."""
+        """The equivalence class of each device."""
         wanted_by: dict[DeviceId, int] = {}
         attributes = sorted({item.attribute for held in self._progress.constraints for item in held})
         offers = {}
@@ -69,7 +69,7 @@ class Pruning:
     def state(
         self, claim: int, number: int, option: RequestAlternative, place: int, rest: Sequence[Candidate]
     ) -> Hashable:
-        """Everything that decides whether the search succeeds from here."""
+        """Everything that determines whether the search succeeds from here."""
         picks = self._progress.picks
         return (
             claim,
@@ -83,15 +83,15 @@ class Pruning:
         )
 
     def failed(self, state: Hashable) -> bool:
-        """Whether the search failed in an equal state."""
+        """Whether the search has failed in an equal state."""
         return state in self._failed
 
     def note_failure(self, state: Hashable) -> None:
-        """Remember it."""
+        """Record a state in which the search failed."""
         self._failed.add(state)
 
     def hopeless(self, claim: int, number: int) -> bool:
-        """Whether a request after this one cannot be satisfied, whatever is picked for those before it."""
+        """Whether a later request cannot be satisfied, whatever is picked for those before it."""
         return self._foresight and any(
             not self._possible(later, request.options[0])
             for later, prepared in enumerate(self._claims)
@@ -117,22 +117,22 @@ class Pruning:
 
 
 MAX_STEPS = 2_000_000
-"""After so many the search is given up; Kubernetes gives up after 10 seconds."""
+"""Number of steps after which the search is given up; Kubernetes gives up after 10 seconds."""
 SETBACKS_BEFORE_COMPARING = 32
-"""Until then nothing is remembered: most searches have fewer."""
+"""Number of failures from which on states are recorded: most searches have fewer."""
 
 
-class TooManyResults(Exception):  # noqa: N818 - not an error: a turn that the search takes
+class TooManyResults(Exception):  # noqa: N818 - control flow of the search, not an error
     """No choice of devices keeps the claim within the limit of results."""
 
 
 def search(claims: Sequence[PreparedClaim], around: SearchContext, *, prune: bool = True) -> list[list[Pick]] | None:
-    """The picks for each claim, or None when there is no solution on this node.
+    """The picks for each claim, or None if there is no solution on this node.
 
     Args:
         claims: of one pod, in the pod's order.
         around: the node.
-        prune: False tries everything as Kubernetes does, to compare with.
+        prune: False tries all combinations as Kubernetes does, for comparison.
 
     Raises:
         AllocationError: scheduling of the pod ends.
@@ -151,7 +151,7 @@ def search(claims: Sequence[PreparedClaim], around: SearchContext, *, prune: boo
 
 @contextmanager
 def _room(devices: int) -> Iterator[None]:
-    """The search is as deep as there are devices to pick."""
+    """Raise the recursion limit: the search recurses once per device to pick."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, 1000 + 8 * devices))
     try:
@@ -175,7 +175,7 @@ class _Search:
         self._pruning: Pruning | None = None
 
     def _prepass(self) -> None:
-        """Settle what ``All`` means, and refuse claims for which the limit of results is too low."""
+        """Resolve ``All`` to devices, and refuse claims that exceed the limit of results."""
         self.least_devices = 0
         for number, prepared in enumerate(self._claims):
             least = 0
@@ -196,7 +196,7 @@ class _Search:
             self.least_devices += least
 
     def _remembers_failures(self) -> bool:
-        """Whether what an attempt tries in vain changes what is allowed later, which forbids to cut any branch."""
+        """Whether failed attempts change what is allowed later, which rules out any pruning."""
         distinct = any(isinstance(item, DistinctByRequest) for held in self.progress.constraints for item in held)
         if not self._around.release.counters_by_pool_name:
             return distinct
@@ -215,7 +215,7 @@ class _Search:
             try:
                 return self.request(claim + 1, 0)
             except TooManyResults:
-                # With other sub-requests of an earlier claim it may still work out.
+                # It may still succeed with other subrequests of an earlier claim.
                 return False
         request = requests[number]
         if not request.ranked:
@@ -292,10 +292,10 @@ class _Search:
         place: int,
         rest: Sequence[Candidate],
     ) -> bool:
-        """Device ``place`` of a request for so many devices out of ``rest``, and everything after it.
+        """Device ``place`` of a request for a number of devices out of ``rest``, and everything after it.
 
-        What does not fit now will not fit deeper in this branch either, so it is left out at once; and fewer than are
-        still needed are not tried. A device that ends the search stays in, and then nothing is cut.
+        A device that does not fit now will not fit deeper in this branch either, so it is left out at once; and if
+        fewer are left than are needed, none is tried. A device with an error stays in, and then nothing is pruned.
         """
         if place >= option.count:
             return self.request(claim, number + 1)
@@ -326,7 +326,7 @@ class _Search:
     def _narrowed(
         self, claim: int, option: RequestAlternative, held: list[Constraint], place: int, rest: Sequence[Candidate]
     ) -> tuple[Sequence[Candidate], int]:
-        """What fits now and has company enough, and how many of these are needed."""
+        """The devices that fit now and share constrained values with enough others, and how many of them are needed."""
         if not self._prune or any(candidate.error for candidate in rest):
             return rest, 1
         needed, request, progress = option.count - place, option.names[0], self.progress
@@ -337,7 +337,7 @@ class _Search:
         ]
         for number, item in enumerate(held):
             if needed > 1 and isinstance(item, Match) and item.undecided:
-                # A value that fewer devices have than are needed cannot be the one that all have.
+                # A value that fewer devices have than are needed cannot be the common value.
                 having = Counter(candidate.values[number] for candidate in fitting)
                 fitting = [candidate for candidate in fitting if having[candidate.values[number]] >= needed]
         return fitting, needed
@@ -348,7 +348,7 @@ class _Search:
             return False
         if candidate.error:
             raise AllocationError(candidate.error)
-        # Capacity comes before the constraints, which may remember what is tried in vain.
+        # Capacity is checked before the constraints, whose state failed attempts may change.
         if not self.progress.capacity_left(candidate) or self.progress.add(candidate, held, option.names[0]):
             return False
         self.progress.take(candidate, option, claim)

@@ -1,4 +1,4 @@
-"""A cluster as the allocator sees it, and the question what a pod's claims would get on one of its nodes."""
+"""A cluster as the allocator sees it, and what a pod's claims would get on one of its nodes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from dra_driver.simulator.allocator.search import search
 from dra_driver.util.errors import DriverError
 
 _SHARES = uuid.UUID("6d0cfb5e-9a55-4d0b-8f0c-2f6f7f5f0c1d")
-"""Kubernetes makes share ids at random; here the same input gives the same id."""
+"""Kubernetes generates random share ids; here the same input gives the same id."""
 
 
 def allocation(prepared: PreparedClaim, picks: Sequence[Pick], node: str, release: Release) -> AllocationResult:
-    """The allocation as kube-scheduler would write it. AllocationError for a node selector of several terms."""
+    """The allocation that kube-scheduler would write. Raises AllocationError for a node selector with several terms."""
     return AllocationResult(
         devices=AllocatedDevices(
             results=tuple(_device(prepared, place, pick) for place, pick in enumerate(picks)),
@@ -69,7 +69,7 @@ def _device(prepared: PreparedClaim, place: int, pick: Pick) -> AllocatedDevice:
 
 
 def _chosen(prepared: PreparedClaim, picks: Sequence[Pick]) -> list[RequestAlternative]:
-    """For each request the option that was taken; the first for a request for no devices."""
+    """The chosen alternative of each request; the first one for a request that got no devices."""
     taken = {pick.option for pick in picks}
     return [
         next((option for option in request.options if option in taken), request.options[0])
@@ -78,10 +78,10 @@ def _chosen(prepared: PreparedClaim, picks: Sequence[Pick]) -> list[RequestAlter
 
 
 def _config(prepared: PreparedClaim, picks: Sequence[Pick], release: Release) -> Iterator[AllocatedConfiguration]:
-    """First of the classes, each once, then of the claim.
+    """Entries of the classes, each once, then those of the claim.
 
-    Up to 1.36 an entry of the claim comes once for each request that it names. From 1.37 on it comes once, and what is
-    for all requests names none.
+    Up to 1.36 an entry of the claim is repeated for each request that it names. From 1.37 on it occurs once, and an
+    entry for all requests names none.
     """
     options = _chosen(prepared, picks)
     entries: list[AllocatedConfiguration] = []
@@ -106,7 +106,7 @@ def _config(prepared: PreparedClaim, picks: Sequence[Pick], release: Release) ->
 
 
 def _node_selector(picks: Sequence[Pick], node: str) -> NodeSelector | None:
-    """Where the allocation can be used: this node, or the nodes that all devices are for, or (None) anywhere."""
+    """Where the allocation is usable: this node, the nodes that all devices are for, or (None) everywhere."""
     fields: list[NodeSelectorRequirement] = []
     expressions: list[NodeSelectorRequirement] = []
     for pick in picks:
@@ -119,7 +119,7 @@ def _node_selector(picks: Sequence[Pick], node: str) -> NodeSelector | None:
         if len(terms) > 1:
             raise AllocationError(f"unsupported ResourceSlice.NodeSelector with {len(terms)} terms")
         for term in terms:
-            # Kubernetes keeps all fields before all expressions, and each requirement once.
+            # Kubernetes puts all fields before all expressions, and keeps each requirement once.
             _add_new(term.match_fields, fields)
             _add_new(term.match_expressions, expressions)
     if not fields and not expressions:
@@ -137,25 +137,25 @@ def _add_new(found: Sequence[NodeSelectorRequirement], to: list[NodeSelectorRequ
 
 
 NEWEST = "1.37"
-"""The release that is meant unless another is named."""
+"""The default release."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why claims get nothing."""
+    """Why claims are not allocated."""
 
     reason: str
     fatal: bool = False
-    """Whether the scheduling of the pod ends, as opposed to "not on this node"."""
+    """Whether it ends the scheduling of the pod, as opposed to rejecting one node."""
 
 
 Choice = Literal["only", "score", "alternative", "name"]
-"""Why this node: no other fits, it scores highest, it gives an earlier sub-request, or it is the first by name."""
+"""Why this node: no other fits, highest score, an earlier subrequest, or first by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What the claims get on a node, in the order of the claims. Nothing is in use yet: see ``Usage.take``."""
+    """The allocations of claims on a node, in the order of the claims. They are not in use yet: see ``Usage.take``."""
 
     node: str
     results: tuple[AllocationResult, ...]
@@ -163,13 +163,13 @@ class Allocation:
 
 
 Errors = Literal["nothing", "node", "usage"]
-"""``nothing``: no node does; ``node``: only what a node has matters; ``usage``: also what is in use."""
+"""What errors depend on: ``nothing`` (there are none), ``node`` (only the node's devices), ``usage`` (also usage)."""
 
 
 class World:
-    """Slices, classes and what is in use. Slices and classes do not change; ``usage`` may.
+    """Slices, classes and usage. Slices and classes must not change; ``usage`` may.
 
-    ``kubernetes`` is 1.36 or 1.37. DriverError for another release.
+    ``kubernetes`` is 1.36 or 1.37. Raises DriverError for another release.
     """
 
     def __init__(
@@ -192,14 +192,14 @@ class World:
         self.usage = usage if usage is not None else Usage()
 
     def prepare(self, claims: Sequence[ResourceClaim]) -> tuple[PreparedClaim, ...] | Refusal:
-        """The claims of one pod made ready, to be asked on several nodes."""
+        """Prepare the claims of one pod, to be tried on several nodes."""
         try:
             return tuple(prepare(claim, self.classes, self.selectors) for claim in claims)
         except DriverError as error:
             return Refusal(str(error), fatal=True)
 
     def errors(self, claims: Sequence[PreparedClaim]) -> Errors:
-        """What it depends on whether a node ends the scheduling of these claims, as far as that can be told cheaply."""
+        """On what an error that ends the scheduling of these claims can depend, as far as that is cheap to find out."""
         options = [option for item in claims for request in item.requests for option in request.options]
         if self.pools.peculiar or any(option.capacity for option in options):
             return "usage"
@@ -219,13 +219,13 @@ class World:
         return known
 
     def state(self, node: NodeView) -> tuple[int, ...]:
-        """Changes with the use of any device that the node could get. NodeSelectorError when that cannot be told."""
+        """Changes with the use of any device available to the node. Raises NodeSelectorError if that is unknown."""
         return tuple(self.usage.version(pool.key) for pool in self.pools.pools(node))
 
     def ask(self, claims: Sequence[PreparedClaim], node: NodeView, *, prune: bool = True) -> Allocation | Refusal:
         """What prepared claims would get on the node.
 
-        ``prune`` False tries all combinations as Kubernetes does, which may take long.
+        With ``prune=False`` all combinations are tried as in Kubernetes, which may take long.
         """
         if not claims:
             return Allocation(node.name, ())
@@ -249,6 +249,6 @@ def _invalid(key: tuple[str, str], reason: str) -> str:
 
 
 def allocate(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> Allocation | Refusal:
-    """What the claims of one pod would get together on the node, in the order given; nothing is changed."""
+    """What the claims of one pod would get together on the node, in the given order; changes nothing."""
     prepared = world.prepare(claims)
     return prepared if isinstance(prepared, Refusal) else world.ask(prepared, node)

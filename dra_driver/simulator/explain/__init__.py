@@ -1,7 +1,7 @@
-"""Why a claim fits or not, in sentences: for each node, device, clause and constraint.
+"""Explains why a claim fits or not, in sentences: for each node, device, clause and constraint.
 
-``explain`` takes a ``Question`` and gives an ``Explanation``, ``explanations`` gives those of everything in files;
-``text``, ``texts`` and ``plain`` write them down.
+``explain`` takes a ``Question`` and returns an ``Explanation``; ``explanations`` explains everything in a set of files;
+``text``, ``texts`` and ``plain`` format them.
 """
 
 from __future__ import annotations

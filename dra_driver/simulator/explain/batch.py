@@ -1,4 +1,4 @@
-"""Explanations for everything in the files: pod after pod, each with what those before it have taken."""
+"""Explanations for everything in the files: pod after pod, each considering what the pods before it have taken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dra_driver.util.errors import DriverError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The one pod or claim that is asked about."""
+    """The pod or claim to explain."""
 
     kind: str
     """``pod`` or ``claim``."""
@@ -42,18 +42,18 @@ def explanations(
     target: Target | None = None,
     server: str = "",
 ) -> Iterator[Explanation]:
-    """One explanation for each pod, and each claim that no pod has, in the order in which they are placed.
+    """One explanation for each pod, and each claim that no pod uses, in the order in which they are placed.
 
-    What is allocated already is left out unless there is nothing else.
+    Allocated claims are omitted unless there is nothing else.
 
     Args:
         manifests: everything that was read.
-        kubernetes: the release whose behaviour is meant.
-        target: explain this alone, on the cluster as it is: pods that wait beside it take nothing; None for all.
-        server: release of the live cluster, "" when there is none.
+        kubernetes: the release whose behaviour is simulated.
+        target: explain only this one, on the cluster as it is: other pending pods take nothing; None for all.
+        server: release of the live cluster, "" if there is none.
 
     Raises:
-        ManifestError: something is missing; DriverError for what Kubernetes could not read either.
+        ManifestError: something is missing; DriverError for input that Kubernetes could not read either.
     """
     world, nodes = cluster_of(manifests, kubernetes)
     asked = attempts(manifests if target is None else _reduced(manifests, target))
@@ -68,7 +68,7 @@ def _waits(attempt: Attempt) -> bool:
 
 
 def _reduced(manifests: Manifests, target: Target) -> Manifests:
-    """With the target's pod and claims only, so that what is wrong with others does not matter."""
+    """Only the target's pod and claims, so that errors in others do not matter."""
     pods = tuple(pod for pod in manifests.pods if ("pod", pod.namespace, pod.name) == (target.kind, *target.key))
     wanted = {target.key} if target.kind == "claim" else set()
     wanted |= {(pod.namespace, reference.claim) for pod in pods for reference in pod.claims}
@@ -112,7 +112,7 @@ class _Batch:
         self._excluded: dict[object, dict[str, str]] = {}
 
     def next(self, attempt: Attempt, *, alone: bool) -> Explanation:
-        """Explain, and take what is given."""
+        """Explain an attempt, and take the devices that it gets."""
         *others, last = self._questions(attempt)
         for question in others:
             found = self._explained(attempt, question, alone=alone)
@@ -154,7 +154,7 @@ class _Batch:
             self._holders.append(made)
 
     def _questions(self, attempt: Attempt) -> list[Question]:
-        """One; several where the nodes differ in which extended resources they offer without devices of a class."""
+        """Usually one; several if nodes differ in which extended resources they offer without devices of a class."""
         question = self._question(attempt)
         if not attempt.extended:
             return [question]
@@ -183,20 +183,20 @@ class _Batch:
         return Question(subject, self._world, self._nodes, claims, self._holders, excluded, self._server, choose)
 
     def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:
-        """The nodes that the pod does not go to. The pods of one controller do not go to the same ones."""
+        """The nodes on which the pod cannot run, with reasons. They are the same for all pods of one controller."""
         key = (pod.node_name, tuple(sorted(pod.node_selector.items())), pod.node_affinity, pod.tolerations)
         if key not in self._excluded:
             texts = {node.metadata.name: _obstacle(pod, node) for node in self._manifests.nodes}
             self._excluded[key] = {name: text for name, text in texts.items() if text}
         if pod.group is None:
             return self._excluded[key]
-        # Where a group may go changes with every group that has been placed.
+        # The eligible nodes of a group change with every group that is placed.
         of_group = {node.metadata.name: self._places.obstacle(pod, node) for node in self._manifests.nodes}
         return {**{name: text for name, text in of_group.items() if text}, **self._excluded[key]}
 
 
 def _nowhere(pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> str:
-    """Why no node comes into question; "" when some may."""
+    """Why no node is eligible; "" if some may be."""
     leaving = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
     if leaving is not None:
         return f"claim {claim_name(leaving)} is being deleted, so nothing is allocated with it"

@@ -1,4 +1,4 @@
-"""Which step excludes one node, and why, in a sentence."""
+"""Which step excludes a node, and why, in a sentence."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from dra_driver.simulator.explain.values import ConstraintView, Diagnosis, Reque
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The claims of one pod, as they are and made ready."""
+    """The claims of one pod, as given and as prepared."""
 
     claims: Sequence[ResourceClaim]
     prepared: Sequence[PreparedClaim]
     world: World
     server: str = ""
-    """Release of the live API server, "" when there is none."""
+    """Release of the live API server, "" if there is none."""
 
     def request(self, part: Part) -> PreparedRequest:
-        """The request that a part stands for."""
+        """The request that a part refers to."""
         return self.prepared[part.claim].requests[part.place]
 
     def around(self, node: NodeView) -> SearchContext:
-        """What decides on a node. DriverError when its slices cannot be read."""
+        """The search context of a node. Raises DriverError if its slices cannot be read."""
         world = self.world
         return SearchContext(node, world.pools.pools(node), world.usage, world.selectors, world.release)
 
@@ -52,7 +52,7 @@ def claim_name(claim: ResourceClaim) -> str:
 
 
 def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
-    """Why the node refuses the claims. ``refusal`` is the allocator's answer, and not an error."""
+    """Why the node refuses the claims. ``refusal`` is the allocator's result, and not an error."""
     pools = case.world.pools.pools(node)
     ready = [pool for pool in pools if pool.usable]
     notes = tuple(_unready(pool) for pool in pools if not pool.usable)
@@ -88,7 +88,7 @@ Rows = list[tuple[RequestAlternative, list[Pair]]]
 
 
 def _pairs(case: Case, part: Part, found: Conflict, node: NodeView) -> Rows:
-    """For each way to satisfy the request, what there is of each device."""
+    """For each alternative of the request, what was found about each device."""
     around = case.around(node)
     specs = [
         case.claims[item.claim].spec.devices.constraints[item.place]
@@ -107,13 +107,13 @@ def attribute(spec: DeviceConstraint) -> str:
 
 
 def concerns(spec: DeviceConstraint, option: RequestAlternative) -> bool:
-    """Whether the devices of a request have to satisfy the constraint."""
+    """Whether the devices of a request must satisfy the constraint."""
     request, subrequest = option.names
     return not spec.requests or request in spec.requests or f"{request}/{subrequest}" in spec.requests
 
 
 def _constraint(case: Case, part: Part, found: Conflict, pairs: dict[Part, Rows]) -> list[ConstraintView]:
-    """One view; of a request with sub-requests one for each of these, as they are tried one after the other."""
+    """One view; for a request with subrequests, one for each of them, because they are tried one after the other."""
     spec = case.claims[part.claim].spec.devices.constraints[part.place]
     concerned = [
         (request, [(option, listing) for option, listing in pairs[request] if concerns(spec, option)])
@@ -141,7 +141,7 @@ def _wanted(option: RequestAlternative, listing: Sequence[Pair]) -> int:
 
 
 def _short(case: Case, found: Conflict, node: NodeView, views: Sequence[RequestView]) -> int | None:
-    """How many devices fewer would do, or for ``All`` how many that match cannot be had."""
+    """By how many devices the request would have to be smaller or, for ``All``, how many matching devices are taken."""
     claims = only(case.claims, (*found.requests, *found.constraints))
     places = _places(found)
     able = [
@@ -157,7 +157,7 @@ def _short(case: Case, found: Conflict, node: NodeView, views: Sequence[RequestV
 
 
 def _places(found: Conflict) -> dict[Part, Part]:
-    """Where the requests of the conflict are among claims that have nothing else."""
+    """The positions that the requests of the conflict have in claims reduced to them."""
     return {
         part: Part(REQUEST, part.claim, sum(other.claim == part.claim for other in found.requests[:index]))
         for index, part in enumerate(found.requests)
@@ -182,7 +182,7 @@ def _sentence(case: Case, found: Conflict, views: Sequence[RequestView], constra
 
 
 def _way(view: RequestView, constraints: Sequence[ConstraintView]) -> str:
-    """Why a sub-request cannot be satisfied."""
+    """Why a subrequest cannot be satisfied."""
     name = f"sub-request {view.request}"
     enough = view.wanted is not None and view.free >= view.wanted
     return f"{name} needs {_needs(constraints)}" if constraints and enough else _lack(name, view)
@@ -210,7 +210,7 @@ def _need(view: ConstraintView) -> str:
 
 
 def _lack(name: str, view: RequestView) -> str:
-    """A request that has too few devices for itself."""
+    """A request that by itself has too few devices."""
     matching = sum(len(group.devices) for group in view.groups if not group.clause)
     if view.wanted is None:
         if not matching:

@@ -1,4 +1,4 @@
-"""The whole explanation: every node asked, nodes alike put together, the nearest miss found."""
+"""The whole explanation: tries every node, groups identical results, and finds the nearest miss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dra_driver.util.errors import DriverError
 
 
 def error_diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
-    """What the error says, and the devices on which a selector fails."""
+    """The error, and the devices on which a selector fails."""
     views = []
     for claim, prepared in zip(case.claims, case.prepared, strict=True):
         for request in prepared.requests:
@@ -42,7 +42,7 @@ FITS = Diagnosis("fits", "the claims fit")
 
 
 class Survey:
-    """The answers of the nodes, in the order in which the scheduler asks them."""
+    """The results of the nodes, in the order in which the scheduler tries them."""
 
     def __init__(self, case: Case, excluded: Mapping[str, str]) -> None:
         self._case = case
@@ -56,7 +56,7 @@ class Survey:
         self.errors: list[tuple[NodeView, Refusal]] = []
 
     def ask(self, node: NodeView) -> None:
-        """Ask one node."""
+        """Try one node."""
         if node.name in self._excluded:
             self.found[node.name] = Diagnosis("pod", self._excluded[node.name])
             return
@@ -71,7 +71,7 @@ class Survey:
             self.found[node.name] = self._diagnosis(node, answer, seen)
 
     def look_at(self, node: NodeView, *, searched: bool = True) -> list[TrapInput]:
-        """Each request on the node; nothing where the slices cannot be read, which the allocator will tell."""
+        """Each request on the node; empty if the slices cannot be read, an error that the allocator will report."""
         self.asked.append(node)
         try:
             seen = trap_inputs(self._case, self._wishes, node, searched=searched)
@@ -81,12 +81,12 @@ class Survey:
         return seen
 
     def took(self, answer: Allocation) -> None:
-        """Note that a node does."""
+        """Record that the claims fit on a node."""
         self.could.append(answer)
         self.found[answer.node] = FITS
 
     def _diagnosis(self, node: NodeView, answer: Refusal, seen: Sequence[TrapInput]) -> Diagnosis:
-        """The parts of the claims are tried on one of the nodes on which nothing tells the difference."""
+        """The parts of the claims are tried on one of several nodes that are identical in every relevant respect."""
         look = _look(self._case, seen)
         known = self._known.get(look)
         if known is None:
@@ -98,12 +98,12 @@ def _error(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
     try:
         return error_diagnosis(case, node, refusal)
     except DriverError:
-        # Slices that cannot be read at all: there are no devices to look at.
+        # The slices cannot be read at all: there are no devices to examine.
         return Diagnosis("error", f"an error ends the search here: {refusal.reason}")
 
 
 def _look(case: Case, seen: Sequence[TrapInput]) -> object:
-    """Everything about a node that a diagnosis can depend on, its name and those of its pools left out."""
+    """Everything about a node that a diagnosis can depend on, except its name and those of its pools."""
     pools = tuple(_pool_look(case, pool) for pool in (seen[0].pools if seen else ()))
     return pools, tuple(_device_look(case, sight, *pair) for sight in seen for pair in sight.pairs)
 
@@ -125,35 +125,35 @@ def _device_look(case: Case, sight: TrapInput, offer: PoolDevice, finding: Findi
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be explained.
+    """The claims and the cluster to explain.
 
-    ``world.usage`` has what ``holders`` hold, and is put back as it was when it is changed to try something.
+    ``world.usage`` contains the devices of ``holders``, and is restored after temporary changes.
     """
 
     subject: str
     world: World
     nodes: Sequence[NodeView]
     claims: Sequence[ResourceClaim]
-    """Of one pod, in its order. Those that are allocated already are not asked for again."""
+    """Claims of one pod, in its order. Those that are allocated already are not allocated again."""
     holders: Sequence[ResourceClaim] = ()
-    """The claims of the cluster that have devices."""
+    """The allocated claims of the cluster."""
     excluded: Mapping[str, str] = field(default_factory=dict)
-    """Nodes that the pod does not go to, whatever its claims say, and why not."""
+    """Nodes on which the pod cannot run, whatever its claims are, with the reasons."""
     server: str = ""
-    """Release of the API server that the claims are on, such as 1.34; "" when there is none."""
+    """Release of the API server that has the claims, such as 1.34; "" if there is none."""
     choose: Callable[[Sequence[Allocation]], Allocation] | None = None
-    """Takes one of several allocations; None takes the first."""
+    """Selects one of several allocations; None selects the first."""
 
 
 def explain(question: Question, decision: Allocation | Refusal | None = None) -> Explanation:
-    """Whether and where the claims fit, and what is in the way.
+    """Whether and where the claims fit, and what prevents them from fitting.
 
-    It is the scheduler that is asked whether they fit, and the allocator for each node, for each part of the claims
-    that is said not to fit, and for each remedy that is said to help.
+    The scheduler decides whether they fit; the allocator is run for each node, for each part of the claims that is
+    reported not to fit, and for each remedy that is reported to help.
 
     Args:
         question: the claims and the cluster.
-        decision: the scheduler's, if it was asked already; what it gave must not be in use.
+        decision: the scheduler's result, if it is known already; its allocations must not be in use.
     """
     waiting = [claim for claim in question.claims if claim.status.allocation is None]
     had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
@@ -175,7 +175,7 @@ def explain(question: Question, decision: Allocation | Refusal | None = None) ->
 
 
 def decide(question: Question) -> Allocation | Refusal:
-    """What the scheduler says; nothing is taken."""
+    """The scheduler's result; nothing stays allocated."""
     waiting = [claim for claim in question.claims if claim.status.allocation is None]
     excluded = exclusions(question)
     nodes = sorted(question.nodes, key=lambda node: node.name)
@@ -189,7 +189,7 @@ def decide(question: Question) -> Allocation | Refusal:
 
 
 def placed_on(question: Question, answer: Allocation) -> Explanation:
-    """The explanation of an allocation that the scheduler has just made, without a look at other nodes."""
+    """The explanation of an allocation that the scheduler has just made, without examining other nodes."""
     waiting = [claim for claim in question.claims if claim.status.allocation is None]
     prepared = question.world.prepare(waiting)
     case = Case(waiting, () if isinstance(prepared, Refusal) else prepared, question.world, question.server)
@@ -204,7 +204,7 @@ def placed_on(question: Question, answer: Allocation) -> Explanation:
 
 @contextmanager
 def given_back(case: Case, answer: Allocation) -> Iterator[None]:
-    """As before the allocation."""
+    """Within the block, the allocation is released."""
     results = [item for result in answer.results for item in result.devices.results]
     case.world.usage.release(results)
     try:
@@ -214,7 +214,7 @@ def given_back(case: Case, answer: Allocation) -> Iterator[None]:
 
 
 def exclusions(question: Question) -> Mapping[str, str]:
-    """Nodes that do not come into question and why, those included on which an allocated claim cannot be used."""
+    """Ineligible nodes with reasons, including those on which an allocated claim cannot be used."""
     excluded = dict(question.excluded)
     for claim in question.claims:
         selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
@@ -235,7 +235,7 @@ def _names(question: Question) -> tuple[str, ...]:
 
 
 def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
-    """Nothing is to be allocated; what remains is whether there is a node for all of it."""
+    """Explain claims that are all allocated: what remains is whether one node can use all of them."""
     excluded = exclusions(question)
     could = sorted(node.name for node in question.nodes if node.name not in excluded)
     listing = "; ".join(
@@ -316,7 +316,7 @@ def _verdict(question: Question, survey: Survey, chosen: Allocation | None, culp
 
 
 def _nearest(survey: Survey, culprit: NodeView | None) -> Miss | None:
-    """The node that is short by least; of equal ones the first by name. After an error, the node of the error."""
+    """The node that lacks the fewest devices, among equal ones the first by name. After an error, its node."""
     if culprit is not None:
         return Miss(culprit, survey.found[culprit.name])
     misses = [Miss(node, survey.found[node.name]) for node in survey.asked]
@@ -329,7 +329,7 @@ def _nearest_sentence(miss: Miss, survey: Survey) -> str:
         return ""
     same = [name for name, item in survey.found.items() if item == miss.diagnosis]
     where = f"node {same[0]}" if len(same) == 1 else f"nodes {listed(same) if len(same) < 4 else same[0]}"
-    if len(same) > 3:  # more names than a sentence bears
+    if len(same) > 3:  # more names than a sentence can hold
         where += f" and {len(same) - 1} like it"
     if miss.diagnosis.short is not None:
         where += f", {counted(miss.diagnosis.short, 'device')} short"

@@ -1,4 +1,4 @@
-"""What stands between one request and each device of a node, looked at device by device."""
+"""What prevents a request from getting each device of a node, device by device."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.text import shorten
 
 MAX_NAMES = 6
-"""Names in one list; of more the rest is counted."""
+"""Maximum number of names in one list; the rest is only counted."""
 
 MAX_VALUE_LENGTH = 80
-"""Characters; Kubernetes allows texts of 64 bytes."""
+"""Maximum length of a value; Kubernetes allows strings of 64 bytes."""
 
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,17})", re.DOTALL)
 
@@ -38,14 +38,14 @@ def listed(items: Sequence[str], word: str = "and") -> str:
 
 
 def shortened(items: Sequence[str], most: int = MAX_NAMES) -> str:
-    """A list of at most ``most`` names, and how many more there are."""
+    """A list of at most ``most`` names, and the number of the others."""
     if len(items) <= most:
         return listed(items)
     return f"{', '.join(items[: most - 1])} and {len(items) - most + 1} more"
 
 
 def named(names: Iterable[str]) -> str:
-    """Names in natural order, each prefix written once: ``chip-0, 4 and 8 to 11``."""
+    """Names in natural order, with each prefix written once: ``chip-0, 4 and 8 to 11``."""
     by_prefix: dict[str, list[str]] = {}
     for name in natural(names):
         match = _NUMBERED.fullmatch(name)
@@ -55,7 +55,7 @@ def named(names: Iterable[str]) -> str:
 
 
 def _runs(numbers: Sequence[str]) -> list[str]:
-    """Three and more in a row become one part."""
+    """Three or more consecutive numbers become one range."""
     runs: list[list[str]] = []
     for number in numbers:
         if runs and number and runs[-1][-1] and int(runs[-1][-1]) + 1 == int(number):
@@ -64,11 +64,11 @@ def _runs(numbers: Sequence[str]) -> list[str]:
             runs.append([number])
     return [
         part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)
-    ]  # a pair is no range
+    ]  # two numbers are listed, not written as a range
 
 
 def natural(names: Iterable[str]) -> list[str]:
-    """Sorted so that numbers count as numbers."""
+    """Sorted so that numbers within names compare as numbers."""
     return sorted(names, key=lambda name: [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in _pieces(name)])
 
 
@@ -89,31 +89,31 @@ def of_all(count: int, total: int, word: str = "device") -> str:
 
 
 def printable(line: str) -> str:
-    """The line with escapes for what could drive a terminal: names, values and expressions are others' texts."""
+    """The line with control characters escaped: names, values and expressions are untrusted text."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in line
     )
 
 
 def choice(values: Sequence[str]) -> str:
-    """The different values of something: all of few, else some."""
+    """The distinct values of something: all of them if there are few, otherwise some."""
     if len(values) > 2 and all(re.fullmatch(r"[0-9]{1,18}", value) for value in values):
         numbers = sorted(map(int, values))
         if numbers[-1] - numbers[0] == len(numbers) - 1:
             return f"{numbers[0]} to {numbers[-1]}"
     shown = [shorten(value, MAX_VALUE_LENGTH, keep=MAX_VALUE_LENGTH) for value in natural(values)]
-    if len(values) <= 3:  # short enough to be read
+    if len(values) <= 3:  # short enough to read
         return listed(shown, "or")
     return f"{len(values)} values such as {listed(shown[:2])}"
 
 
 def are(count: int, singular: str = "is", plural: str = "are") -> str:
-    """The verb of so many."""
+    """The verb form for a count."""
     return singular if count == 1 else plural
 
 
 State = Literal["free", "selector", "error", "node", "in use", "capacity", "counters", "taint", "attribute"]
-"""``free`` devices can be had; the others name what is in the way. What the user wrote comes before what changes."""
+"""``free`` devices are available; the others name the obstacle. User input takes precedence over changing state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +121,16 @@ class Failed:
     """The first clause of a selector that is false or fails."""
 
     place: str
-    """Whose selector it is: of the class, or of the request."""
+    """The origin of the selector: the class or the request."""
     expression: str
     clause: str
     error: str = ""
-    """Why it fails; "" when it is false."""
+    """Why it fails; "" if it is false."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One device and one request. ``why`` is what about the device is in the way, "" when nothing is."""
+    """One device and one request. ``why`` is the obstacle on the device's side, "" if there is none."""
 
     driver: str
     device: str
@@ -138,9 +138,9 @@ class Finding:
     why: str = ""
     failed: Failed | None = None
     saw: tuple[tuple[str, str], ...] = ()
-    """What the clause read, by its text in CEL; "missing" where the device has no such value."""
+    """What the clause read, by its text in CEL; "missing" if the device has no such value."""
     values: tuple[Value | None, ...] = ()
-    """Of the constraints' attributes."""
+    """Values of the constraints' attributes."""
     in_use: bool = False
 
 
@@ -151,7 +151,7 @@ def findings(
 
     Args:
         option: the request.
-        attributes: of the constraints that are looked at.
+        attributes: those of the constraints to consider.
         around: node, pools and usage.
         pools: only these pools.
     """
@@ -189,7 +189,7 @@ def _finding(
 def _obstacle(
     offer: PoolDevice, pool: Pool, option: RequestAlternative, around: SearchContext, progress: PartialAllocation
 ) -> tuple[State, str]:
-    """What is in the way of a device that the selectors take."""
+    """The obstacle for a device that the selectors match."""
     device = offer.device
     try:
         if offer.spec.per_device_node_selection and not matches(
@@ -241,9 +241,9 @@ def _blocking_taint(offer: PoolDevice, option: RequestAlternative) -> DeviceTain
 
 
 def _failed(offer: PoolDevice, option: RequestAlternative, around: SearchContext, selected: bool | Failure) -> Failed:
-    """The clause that decides: of a false expression one that is false, of a failing one the first that fails.
+    """The decisive clause: a false one of a false expression, the first failing one of a failing expression.
 
-    A false clause outweighs a failing one, in CEL as here.
+    A false clause takes precedence over a failing one, as in CEL.
     """
     if isinstance(selected, Failure):
         place, error = option.places[selected.place], selected.text
@@ -256,7 +256,7 @@ def _failed(offer: PoolDevice, option: RequestAlternative, around: SearchContext
     try:
         view = around.selectors.view(offer.driver, offer.device) if offer.view is None else offer.view
     except DriverError:
-        # No selector can read this device, so no clause is to blame.
+        # No selector can read this device, so no single clause is the cause.
         return whole
     wanted = None if error else False
     found = (clause for clause in parts if _outcome(view, clause, around) is wanted)
@@ -265,7 +265,7 @@ def _failed(offer: PoolDevice, option: RequestAlternative, around: SearchContext
 
 
 def _outcome(view: Any, clause: str, around: SearchContext) -> bool | None:
-    """None when the clause fails."""
+    """The clause's value; None if it fails."""
     try:
         return around.selectors.compile(clause).matches(view)
     except DriverError:

@@ -1,6 +1,6 @@
-"""The smallest part of a pod's claims that a node refuses, found by asking the allocator about parts.
+"""The smallest part of a pod's claims that a node refuses, found by running the allocator on parts.
 
-The allocator is asked, not imitated, so what is said about a refusal cannot contradict it.
+Since the allocator itself is run, an explanation of a refusal cannot contradict it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dra_driver.manifests.objects import DeviceClaim, DeviceConstraint, DeviceRe
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, World
 
 MAX_PARTS = 64
-"""Requests and constraints of a pod's claims up to which the smallest part is looked for; the rest is one part."""
+"""Maximum number of requests and constraints to minimise; the rest is treated as one part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A request or a constraint by its place: of which claim, and which of its requests or constraints."""
+    """A request or constraint by its position: the claim's index, and the index among its requests or constraints."""
 
     kind: str
     claim: int
@@ -31,17 +31,17 @@ REQUEST, CONSTRAINT = "request", "constraint"
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """What is refused by itself, while it is not without any one of its parts."""
+    """Parts that are refused together, but not if any one of them is removed."""
 
     requests: tuple[Part, ...]
     constraints: tuple[Part, ...]
 
 
 def minimal_conflict(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> Conflict:
-    """The smallest part of the claims that the node refuses as it refuses all of them (not by an error)."""
+    """The smallest part of the claims that the node refuses for the same kind of reason (not because of an error)."""
     parts = parts_of(claims)
     kept = list(parts)
-    # Constraints first: what remains without them is simpler to say. Later requests before earlier ones.
+    # Constraints first: a conflict without them is simpler to explain. Later requests before earlier ones.
     tried = sorted(parts, key=lambda part: (part.kind != CONSTRAINT, -part.claim, -part.place))
     for part in tried if len(parts) <= MAX_PARTS else ():
         rest = [item for item in kept if item != part]
@@ -63,24 +63,24 @@ def parts_of(claims: Sequence[ResourceClaim]) -> list[Part]:
 
 
 def refused(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> bool:
-    """Whether the node has no devices for the claims; an error is no answer to that."""
+    """Whether the node has no devices for the claims; an error does not count as a refusal."""
     answer = answered(claims, node, world)
     return isinstance(answer, Refusal) and not answer.fatal
 
 
 def fits(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> bool:
-    """Whether the claims get devices on the node."""
+    """Whether the claims are allocated devices on the node."""
     return isinstance(answered(claims, node, world), Allocation)
 
 
 def answered(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> Allocation | Refusal:
-    """The allocator's answer."""
+    """The allocator's result."""
     prepared = world.prepare(claims)
     return prepared if isinstance(prepared, Refusal) else world.ask(prepared, node)
 
 
 def only(claims: Sequence[ResourceClaim], parts: Sequence[Part]) -> list[ResourceClaim]:
-    """The claims with these parts only, and only those constraints that still concern a request."""
+    """The claims reduced to these parts, without constraints that no longer concern any request."""
     wanted = set(parts)
     return [_reduced(claim, number, wanted) for number, claim in enumerate(claims)]
 
@@ -98,7 +98,7 @@ def _reduced(claim: ResourceClaim, number: int, wanted: set[Part]) -> ResourceCl
 
 
 def _narrowed(item: DeviceConstraint, names: set[str]) -> DeviceConstraint | None:
-    """None when all requests that it names are gone: naming none would mean all."""
+    """None if all requests that it names are gone: naming none would mean all."""
     if not item.requests:
         return item
     left = tuple(name for name in item.requests if name.partition("/")[0] in names)
@@ -106,12 +106,12 @@ def _narrowed(item: DeviceConstraint, names: set[str]) -> DeviceConstraint | Non
 
 
 def with_devices(claim: ResourceClaim, devices: DeviceClaim) -> ResourceClaim:
-    """The claim, asking for something else."""
+    """The claim with other device requests."""
     return msgspec.structs.replace(claim, spec=msgspec.structs.replace(claim.spec, devices=devices))
 
 
 def with_request(claims: Sequence[ResourceClaim], part: Part, request: DeviceRequest) -> list[ResourceClaim]:
-    """The claims with another request in this place."""
+    """The claims with another request at this position."""
     return [
         with_devices(
             claim,
@@ -129,20 +129,20 @@ def with_request(claims: Sequence[ResourceClaim], part: Part, request: DeviceReq
 
 
 def with_count(claims: Sequence[ResourceClaim], part: Part, count: int) -> list[ResourceClaim]:
-    """The claims with another count in this request, which is neither ranked nor for all devices."""
+    """The claims with another count in this request, which has neither subrequests nor ``All``."""
     request = claims[part.claim].spec.devices.requests[part.place]
     exactly = msgspec.structs.replace(request.exactly, count=count) if request.exactly is not None else None
     return with_request(claims, part, msgspec.structs.replace(request, exactly=exactly))
 
 
 def countable(claims: Sequence[ResourceClaim], part: Part) -> int:
-    """How many devices a request asks for; 0 when that is not one number (all devices, or several ways)."""
+    """The number of devices that a request asks for; 0 if it is not a fixed number (``All``, or subrequests)."""
     exactly = claims[part.claim].spec.devices.requests[part.place].exactly
     return (exactly.count or 1) if exactly is not None and exactly.allocation_mode == "ExactCount" else 0
 
 
 def most(claims: Sequence[ResourceClaim], part: Part, node: NodeView, world: World) -> int:
-    """The highest count below the request's own with which the claims fit on the node; 0 when none does."""
+    """The highest count below the request's own with which the claims fit on the node; 0 if there is none."""
     return next(
         (
             count

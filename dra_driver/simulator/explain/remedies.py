@@ -1,4 +1,4 @@
-"""What would help. Nothing is named that the allocator, asked with the change made, does not confirm."""
+"""Changes that would help. Each is verified by running the allocator with the change made."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_t
 from dra_driver.util.errors import DriverError
 
 MAX_HOLDERS = 64
-"""Claims of which it is tried whether it would help if they ended."""
+"""Maximum number of claims for which it is tried whether releasing them would help."""
 MAX_NAMED = 3
-"""Claims that are named."""
+"""Maximum number of claims to name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A node that does not do, and why."""
+    """A node on which the claims do not fit, and why."""
 
     node: NodeView
     diagnosis: Diagnosis
@@ -51,7 +51,7 @@ class Miss:
 def remedies(
     case: Case, nodes: Sequence[NodeView], miss: Miss | None, holders: Sequence[ResourceClaim]
 ) -> tuple[str, ...]:
-    """What would make the claims fit on the nearest node, or end the error there; each sentence was tried."""
+    """What would make the claims fit on the nearest node, or avoid the error there; each remedy was tried."""
     if miss is None:
         return ()
     if miss.diagnosis.step == "error":
@@ -83,7 +83,7 @@ def _request_name(case: Case, part: Part) -> str:
 
 @contextmanager
 def without(case: Case, holders: Sequence[ResourceClaim]) -> Iterator[None]:
-    """As if these claims had ended."""
+    """Within the block, these claims are released."""
     results = [item.status.allocation.devices.results for item in holders if item.status.allocation is not None]
     for devices in results:
         case.world.usage.release(devices)
@@ -95,7 +95,7 @@ def without(case: Case, holders: Sequence[ResourceClaim]) -> Iterator[None]:
 
 
 def _on_node(case: Case, node: NodeView, holders: Sequence[ResourceClaim]) -> list[ResourceClaim]:
-    """The claims that have devices of the node's pools."""
+    """The claims that hold devices of the node's pools."""
     pools = {pool.key for pool in case.world.pools.pools(node)}
     return [
         item
@@ -148,7 +148,7 @@ def _changed(case: Case, part: Part, exactly: ExactDeviceRequest) -> list[Resour
 
 
 def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
-    """Taints are tolerated one key at a time, as a user would."""
+    """Tries to tolerate one taint key at a time, as a user would."""
     taints = sorted(
         {
             (taint.key, taint.effect)
@@ -189,7 +189,7 @@ def _without_clause(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
 
 
 def _shorter(selectors: Sequence[DeviceSelector], group: DeviceGroup) -> tuple[DeviceSelector, ...] | None:
-    """The selectors without the clause; None when it is in none of them."""
+    """The selectors without the clause; None if none of them contains it."""
     for place, selector in enumerate(selectors):
         if selector.cel is not None and selector.cel.expression == group.selector:
             left = [part for part in clauses(group.selector) if part != group.clause]
@@ -201,7 +201,7 @@ def _shorter(selectors: Sequence[DeviceSelector], group: DeviceGroup) -> tuple[D
 
 
 def _guards(case: Case, miss: Miss) -> Iterator[str]:
-    """How a selector is made to be false where it fails now."""
+    """How to make a selector false where it fails now."""
     failing = [group for view in miss.diagnosis.requests for group in view.groups if group.state == "error"]
     for group in failing:
         absent = [item for item in references(group.clause) if (item.text, ("missing",)) in group.saw]
@@ -231,7 +231,7 @@ def _never_fails(case: Case, node: NodeView, expression: str) -> bool:
 def _last_resort(
     case: Case, nodes: Sequence[NodeView], miss: Miss, holders: Sequence[ResourceClaim]
 ) -> tuple[str, ...]:
-    """When no small change helps: whether an empty node would do."""
+    """If no small change helps: whether the claims would fit on an empty node."""
     busy = _on_node(case, miss.node, holders)
     with without(case, busy):
         if busy and fits(case.claims, miss.node, case.world):

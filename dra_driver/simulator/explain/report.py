@@ -1,4 +1,4 @@
-"""An explanation as a person reads it, and as plain objects for JSON."""
+"""Formats an explanation as text, and as plain objects for JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dra_driver.simulator.explain.findings import MAX_NAMES, counted, named, nat
 from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
 
 MAX_GROUPS = 20
-"""Groups of nodes that are told one by one in the text; JSON has all."""
+"""Maximum number of node groups described individually in the text; JSON has all."""
 
 
 def text(found: Explanation, told: Collection[str] = ()) -> str:
-    """The explanation in paragraphs. Traps whose names are in ``told`` are left out."""
+    """The explanation in paragraphs. Traps whose names are in ``told`` are omitted."""
     lines = [_sentence(found.verdict)]
     lines += [f"  {line}" for item in found.placed for line in _placed(item)]
-    # That the one node does which the claims go to has been said.
+    # That the claims fit on the chosen node has been stated already.
     groups = sorted((group for group in found.nodes if group.nodes != (found.node,)), key=_order)
     for group in groups[:MAX_GROUPS]:
         lines += ["", *_nodes(group)]
@@ -34,7 +34,7 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
 
 
 def texts(found: Sequence[Explanation]) -> str:
-    """Several explanations; what is like an earlier one is only counted, and each trap is told once."""
+    """Several explanations; identical ones are only counted, and each trap is described once."""
     paragraphs: list[str] = []
     alike: list[Explanation] = []
     told: set[str] = set()
@@ -57,7 +57,7 @@ def _alike(found: Sequence[Explanation]) -> str:
 
 
 def _order(group: NodesAlike) -> tuple[bool, bool, int]:
-    """Nodes that do, then errors, then those that are short by least."""
+    """Order: nodes that fit, then errors, then those that lack the fewest devices."""
     short = group.diagnosis.short
     return (group.diagnosis.step != "fits", group.diagnosis.step != "error", short if short is not None else 1 << 30)
 
@@ -67,7 +67,7 @@ def _listed(title: str, items: Sequence[str]) -> list[str]:
 
 
 def _sentence(content: str) -> str:
-    """With a capital and a full stop."""
+    """Capitalised, with a full stop."""
     return f"{content[:1].upper()}{content[1:]}."
 
 

@@ -1,4 +1,4 @@
-"""Constraints that cannot be satisfied: which group of devices is short by how many."""
+"""Constraints that cannot be satisfied: how many devices each group lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dra_driver.simulator.explain.findings import Finding, are, counted, listed,
 from dra_driver.simulator.explain.values import ConstraintView, Kind, Share
 
 ROW = f"{DRIVER_NAME}/topology_x"
-"""The attribute that says in which row of its torus a chip is."""
+"""The attribute for the row of the torus in which a chip is."""
 
 Pair = tuple[PoolDevice, Finding]
 
@@ -24,14 +24,14 @@ def constraint_view(
     pairs: Sequence[Sequence[Pair]],
     counts: Sequence[int],
 ) -> ConstraintView:
-    """What a constraint has to choose from on one node.
+    """The devices from which a constraint has to choose on one node.
 
     Args:
         constraint: of the claim.
-        labels: the requests that it concerns, as they are called.
-        wanted: how many devices they want together.
+        labels: names of the requests that it concerns.
+        wanted: the total number of devices that they request.
         pairs: for each of these requests, every device and what was found about it.
-        counts: for each of these requests, how many devices it needs at least.
+        counts: for each of these requests, the minimum number of devices that it needs.
     """
     matching = constraint.match_attribute is not None
     attribute = constraint.match_attribute or constraint.distinct_attribute or ""
@@ -57,17 +57,17 @@ def constraint_view(
 
 
 def _short(members: Sequence[PoolDevice], needs: Sequence[tuple[set[DeviceId], int]]) -> int:
-    """How many devices are missing in the group for what needs most beyond what it has."""
+    """The number of missing devices in the group, for the request that lacks most."""
     return max(max(count - sum(offer.id in free for offer in members), 0) for free, count in needs)
 
 
 def _label(attribute: str, members: Sequence[PoolDevice], devices: Iterable[PoolDevice]) -> str:
-    """The group in words: its rows in the torus when it has them for itself, else its devices."""
+    """A description of the group: its rows in the torus if no other group shares them, otherwise its devices."""
     rows = {found: None for offer in members if (found := value(offer, ROW)) is not None}
     others = [offer for offer in devices if offer not in members]
     if rows and all(value(offer, ROW) is not None for offer in members):
         numbers = sorted(str(content) for _, content in rows)
-        if len(rows) <= 2 and not any(value(offer, ROW) in rows for offer in others):  # a row or a pair of rows
+        if len(rows) <= 2 and not any(value(offer, ROW) in rows for offer in others):  # one row or two
             return f"row {numbers[0]}" if len(numbers) == 1 else f"rows {numbers[0]} and {numbers[1]}"
     if len(members) == 1:
         return members[0].device.name
@@ -77,7 +77,7 @@ def _label(attribute: str, members: Sequence[PoolDevice], devices: Iterable[Pool
 
 
 def share_sentence(view: ConstraintView) -> str:
-    """Which groups have how many free: those that are short by least come first."""
+    """The number of free devices by group; groups that lack the fewest devices come first."""
     if view.kind == "distinctAttribute":
         values = sum(bool(share.free) for share in view.shares)
         return f"the free ones have {counted(values, 'different value')}"

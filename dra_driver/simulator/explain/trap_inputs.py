@@ -1,4 +1,4 @@
-"""What the traps look at: each request on each node, looked at once."""
+"""Input of the traps: each request on each node, evaluated once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dra_driver.simulator.explain.shortfall import Pair
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A request, or one of its sub-requests, with the constraints that concern it."""
+    """A request or subrequest, with the constraints that concern it."""
 
     name: str
     option: RequestAlternative
@@ -32,26 +32,26 @@ class TrapInput:
     pools: Sequence[Pool]
     pairs: Sequence[Pair]
     searched: bool = True
-    """False where an error ends the attempt."""
+    """False if an error ends the attempt before the node is searched."""
 
     @property
     def matching(self) -> list[Pair]:
-        """The devices that the selectors take, whoever has them."""
+        """The devices that the selectors match, whether in use or not."""
         return [pair for pair in self.pairs if pair[1].failed is None]
 
     @property
     def free(self) -> list[Pair]:
-        """Those of them that could be had."""
+        """The matching devices that are available."""
         return [pair for pair in self.pairs if pair[1].state == "free"]
 
     @property
     def counted(self) -> list[Pair]:
-        """Those that match and consume shared counters."""
+        """The matching devices that consume shared counters."""
         return [pair for pair in self.matching if pair[0].consumes]
 
 
 def wishes(case: Case) -> list[Wish]:
-    """Every request and sub-request of the claims."""
+    """Every request and subrequest of the claims."""
     several = len(case.claims) > 1
     return [
         Wish(
@@ -66,6 +66,6 @@ def wishes(case: Case) -> list[Wish]:
 
 
 def trap_inputs(case: Case, wanted: Sequence[Wish], node: NodeView, *, searched: bool) -> list[TrapInput]:
-    """Every request on a node. DriverError when the node's slices cannot be read."""
+    """Every request on a node. Raises DriverError if the node's slices cannot be read."""
     around = case.around(node)
     return [TrapInput(wish, node, around.pools, findings(wish.option, (), around), searched) for wish in wanted]

@@ -1,6 +1,6 @@
-"""Known traps of Kubernetes and of the hardware, named when the claims walk into them.
+"""Known traps of Kubernetes and of the hardware, reported when the claims are affected by them.
 
-Sources: the Kubernetes issues that the sentences name; times are those of kube-scheduler 1.36.3 and 1.37.1.
+Sources: the Kubernetes issues that the messages name; times were measured with kube-scheduler 1.36.3 and 1.37.1.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dra_driver.topology.instance_types import InstanceType, lookup
 from dra_driver.util.errors import DriverError
 
 _UNTOLD = frozenset({"switched", "single", "unknown"})
-"""Fabrics of which neighbourhood says nothing."""
+"""Fabrics on which chips have no meaningful neighbours."""
 
 
-def unconnected(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:  # of the table of traps
-    """A request for several chips that need not be connected; "" when all are or when nothing is known."""
+def unconnected(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:  # shared signature
+    """A request for several chips that may not be connected; "" if all are or if the links are unknown."""
     for sight in seen:
         option = sight.wish.option
         chips = [pair for pair in sight.matching if chip(pair[0]) is not None]
         kind = _kind(chips)
-        if option.all_devices or option.count < 2 or kind is None or option.count >= len(chips):  # a node's all or one
+        if option.all_devices or option.count < 2 or kind is None or option.count >= len(chips):  # all or one
             continue
         if not _promised(sight, chips, kind):
             return _sentence(sight, kind, chosen)
@@ -39,20 +39,20 @@ def unconnected(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None
 
 
 def chip(offer: PoolDevice) -> int | None:
-    """The host's number of a chip of this driver; None for any other device."""
+    """The host index of a chip of this driver; None for any other device."""
     found = value(offer, f"{DRIVER_NAME}/deviceId") if offer.driver == DRIVER_NAME else None
     return found[1] if found is not None and isinstance(found[1], int) else None
 
 
 def _kind(chips: Sequence[Pair]) -> InstanceType | None:
-    """The type of the node whose chips these are, if its links are known."""
+    """The instance type of the node with these chips, if its links are known."""
     found = value(chips[0][0], f"{DRIVER_NAME}/instanceType") if chips else None
     kind = lookup(str(found[1])) if found is not None else None
     return kind if kind is not None and kind.fabric.kind not in _UNTOLD else None
 
 
 def _promised(sight: TrapInput, chips: Sequence[Pair], kind: InstanceType) -> bool:
-    """Whether a matchAttribute lets only whole connected sets pass."""
+    """Whether a matchAttribute constraint only allows connected sets."""
     count = sight.wish.option.count
     offered = kind.fabric.connected_sets(count)
     for spec in sight.wish.constraints:
@@ -82,7 +82,7 @@ def _sentence(sight: TrapInput, kind: InstanceType, chosen: Allocation | None) -
 
 
 def _got(sight: TrapInput, kind: InstanceType, chosen: Allocation | None) -> str:
-    """What this means for the devices that the claim gets now."""
+    """The consequence for the devices that the claim gets now."""
     if chosen is None or chosen.node != sight.node.name:
         return ""
     numbers = {offer.id: chip(offer) for offer, _ in sight.pairs}
@@ -104,18 +104,18 @@ def _got(sight: TrapInput, kind: InstanceType, chosen: Allocation | None) -> str
 
 
 MANY_STEPS: Final = 1024
-"""Subsets that are worth a word: about a millisecond for each node."""
+"""Number of subsets worth mentioning: about a millisecond per node."""
 MANY_POOLS: Final = 50
-"""Pools with shared counters from which on 1.36 is slow."""
+"""Number of pools with shared counters from which on 1.36 is slow."""
 
 KEEPS_ALL: Final = (1, 36)
-"""First release of which API servers keep taints, counters and consumable capacity by default."""
+"""First release whose API servers keep taints, counters and consumable capacity by default."""
 
 Look = Callable[[Case, Sequence[TrapInput], Allocation | None], str]
 
 
 def traps(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> tuple[Trap, ...]:
-    """The traps that the claims walk into, each named once."""
+    """The traps that affect the claims, each reported once."""
     found = ((name, look(case, seen, chosen)) for name, look in TRAPS.items())
     return tuple(Trap(name, sentence) for name, sentence in found if sentence)
 
@@ -135,7 +135,7 @@ def _subset_search(case: Case, seen: Sequence[TrapInput], chosen: Allocation | N
 
 
 def _subset_search_to_come(seen: Sequence[TrapInput]) -> str:
-    """Nodes that are empty now will not be."""
+    """Nodes that are empty now will not stay empty."""
     for sight in (item for item in seen if item.searched):
         option = sight.wish.option
         limited = any(spec.match_attribute is not None for spec in sight.wish.constraints)
@@ -155,7 +155,7 @@ def _subset_search_to_come(seen: Sequence[TrapInput]) -> str:
 
 
 def _subsets(sight: TrapInput) -> int:
-    """How many subsets are tried in vain before the node is passed over; 0 when the request may succeed."""
+    """How many subsets are tried in vain before the node is skipped; 0 if the request may succeed."""
     option = sight.wish.option
     if option.all_devices or not sight.searched:
         return 0
@@ -301,4 +301,4 @@ TRAPS: Final[dict[str, Look]] = {
     "old-server": _old_server,
     "unconnected": unconnected,
 }
-"""Name of a trap -> what tells whether it is there; "" when it is not."""
+"""Name of a trap -> function that returns its description, or "" if it does not apply."""

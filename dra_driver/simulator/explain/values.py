@@ -1,4 +1,4 @@
-"""What an explanation says, as values. The texts in them are sentences without a full stop at the end."""
+"""The content of an explanation. Texts are sentences without a full stop at the end."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Kind = Literal["matchAttribute", "distinctAttribute"]
 """Kinds of constraints."""
 
 Step = Literal["fits", "pod", "error", "unpublished", "pools", "devices", "constraint", "together"]
-"""What decides about a node, in the order in which it is looked at:
+"""The step that decides about a node, in the order of evaluation:
 
-* ``pod``: the pod does not go there whatever its claims say;
+* ``pod``: the pod cannot run there, whatever its claims are;
 * ``error``: an error, which ends the scheduling of the pod on all nodes;
-* ``unpublished``: no driver publishes devices for it; ``pools``: those that do are not ready;
-* ``devices``: one request has too few devices; ``constraint``: enough of them, but not in the constraint's sense;
+* ``unpublished``: no driver publishes devices for it; ``pools``: the published pools are not ready;
+* ``devices``: one request has too few devices; ``constraint``: there are enough, but not under the constraint;
 * ``together``: each request can be satisfied, but not all of them.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices of a node about which a request has the same to say."""
+    """Devices of a node that have the same finding for a request."""
 
     devices: tuple[str, ...]
     state: State
@@ -35,14 +35,14 @@ class DeviceGroup:
     selector: str = ""
     """The whole expression that is false or fails."""
     clause: str = ""
-    """Its first clause that is."""
+    """Its first clause that is false or fails."""
     saw: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """What the clause reads, and the different values it had."""
+    """What the clause reads, and the distinct values that were found."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """A request, or a sub-request, on one node."""
+    """A request or subrequest on one node."""
 
     claim: str
     request: str
@@ -55,13 +55,13 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Devices with one value of a constraint's attribute: how many there are, how many could be had now."""
+    """Devices with one value of a constraint's attribute: how many there are, and how many are available now."""
 
     label: str
     devices: tuple[str, ...]
     free: tuple[str, ...]
     short: int
-    """How many are missing for devices with the same value; 0 where they have to differ."""
+    """How many devices with the same value are missing; 0 for a constraint that requires distinct values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class ConstraintView:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One node. Equal diagnoses are the same thing to say of several nodes."""
+    """The result for one node. Nodes with equal diagnoses are described together."""
 
     step: Step
     sentence: str
     requests: tuple[RequestView, ...] = ()
     constraints: tuple[ConstraintView, ...] = ()
     short: int | None = None
-    """How many devices more would do; None when that is not a matter of number."""
+    """How many more devices would suffice; None if the number is not the problem."""
     notes: tuple[str, ...] = ()
 
 
@@ -98,7 +98,7 @@ class NodesAlike:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What a claim gets, or has."""
+    """A claim's devices, allocated now or before."""
 
     namespace: str
     claim: str
@@ -107,7 +107,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """A known trap that the claims walk into; ``name`` is stable."""
+    """A known trap that affects the claims; ``name`` is stable."""
 
     name: str
     sentence: str
@@ -115,27 +115,27 @@ class Trap:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Whether the claims of one pod fit, where, and if not, why not."""
+    """Whether and where the claims of one pod fit, and if not, why not."""
 
     subject: str
     """What is explained, such as ``pod default/pod0``."""
     claims: tuple[str, ...]
     fits: bool
     node: str | None
-    """Of the nodes that would do, the one with the highest score, or the first by name."""
+    """Of the fitting nodes, the one with the highest score, or the first by name."""
     could: tuple[str, ...]
-    """All nodes that would."""
+    """All fitting nodes."""
     placed: tuple[Placed, ...]
     verdict: str
     error: str
-    """What ends the scheduling of the pod, "" when nothing does."""
+    """The error that ends the scheduling of the pod, or ""."""
     nodes: tuple[NodesAlike, ...]
     nearest: str
-    """The nearest miss, "" when it fits or no node is near."""
+    """The nearest miss; "" if the claims fit or no node is close."""
     remedies: tuple[str, ...]
     traps: tuple[Trap, ...]
     like: str = ""
-    """An earlier subject with equal claims, of which everything said here was found; "" for none."""
+    """An earlier subject with equal claims and the same explanation; "" for none."""
 
 
 _WANTS: dict[State, Callable[[str, str, Finding], str]] = {
@@ -150,7 +150,7 @@ _WANTS: dict[State, Callable[[str, str, Finding], str]] = {
 
 
 def request_view(claim: str, option: RequestAlternative, found: Sequence[Finding]) -> RequestView:
-    """What is to be said of the devices of one node for a request; devices that can be had come first."""
+    """Summary of the findings about a node's devices for a request; available devices come first."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for item in found:
         groups.setdefault((item.state, item.why, item.failed), []).append(item)
@@ -188,7 +188,7 @@ def _group(members: Sequence[Finding], total: int) -> DeviceGroup:
 
 
 def saw(members: Sequence[Finding]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Everything that was read, with its different values in the order of the devices."""
+    """Everything that was read, with the distinct values in the order of the devices."""
     merged: dict[str, dict[str, None]] = {}
     for item in members:
         for text, value in item.saw:
@@ -197,7 +197,7 @@ def saw(members: Sequence[Finding]) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def clause_text(clause: str) -> str:
-    """A clause within a sentence."""
+    """A clause for use within a sentence."""
     text = " ".join(clause.split())
     return f"`{shorten(text, _MAX_CLAUSE_LENGTH, keep=_MAX_CLAUSE_LENGTH)}`"
 
@@ -206,6 +206,6 @@ _MAX_CLAUSE_LENGTH = 160
 
 
 def owner(place: str) -> str:
-    """Whose selector it is, in words: of ``class a: selector #1``, or of the request that is spoken of."""
+    """The origin of a selector in words: that of ``class a: selector #1``, or the current request's own."""
     holder, _, number = place.rpartition(": selector #")
     return f"selector {int(number) + 1} of {holder if holder.startswith('class ') else 'the request'}"

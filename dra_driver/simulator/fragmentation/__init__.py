@@ -1,6 +1,7 @@
-"""Pods that come and go over a cluster, to compare orders in which devices and nodes are tried.
+"""Simulates pods that arrive and leave, to compare orders in which devices and nodes are tried.
 
-``read_workload`` reads the file, ``simulate`` runs one stream under one policy, ``drawing.svg`` draws several runs.
+``read_workload`` reads the file, ``simulate`` runs one stream under one policy, ``report`` summarises and draws several
+runs.
 """
 
 from __future__ import annotations

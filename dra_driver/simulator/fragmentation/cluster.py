@@ -1,4 +1,4 @@
-"""What a workload needs to know of a node: its chips, and which of them claims can ask for as a connected set."""
+"""Nodes as a workload sees them: their chips, and the connected sets that claims can request."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from dra_driver.simulator.allocator import NodeView
 from dra_driver.util.errors import DriverError
 
 SET_SIZES = (4, 8, 16)
-"""Sizes whose loss counts as fragmentation."""
+"""Sizes of sets that are measured for fragmentation."""
 MAX_SET_SIZE = 32
-"""Devices of one claim (Kubernetes limit)."""
+"""Maximum number of devices per claim (Kubernetes limit)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Site:
 
 
 def sites(nodes: Sequence[NodeView], slices: Iterable[ResourceSlice]) -> tuple[Site, ...]:
-    """The nodes by name, with the driver's slices that are theirs.
+    """The nodes by name, with this driver's slices for them.
 
     Raises:
         DriverError: a node offers no chips, or itself as one device.
@@ -72,7 +72,7 @@ def _site(node: NodeView, slices: Sequence[ResourceSlice]) -> Site:
 
 
 def set_attributes(size: int) -> tuple[str, str]:
-    """The attributes whose equality can make a set of this size, as a constraint names them."""
+    """The attributes whose equality can define a set of this size, as a constraint names them."""
     return f"{GROUP_ATTRIBUTE_DOMAIN}/devicegroup{size}_id", f"{DRIVER_NAME}/segment{size}_id"
 
 
@@ -87,10 +87,10 @@ def _sets(devices: Sequence[Device], size: int) -> Iterator[int]:
 
 
 def claim_for(count: int, where: Sequence[Site], title: str = "pods") -> DeviceClaim:
-    """A claim for ``count`` chips that are connected, as the examples write it; ``title`` is what errors begin with.
+    """A claim for ``count`` connected chips, in the form of the examples; ``title`` is the beginning of error messages.
 
     Raises:
-        DriverError: no attribute makes sets of this size on any of the nodes, or different ones do.
+        DriverError: no attribute defines sets of this size on any of the nodes, or different ones do.
     """
     request = DeviceRequest("chips", ExactDeviceRequest(device_class_name=DRIVER_NAME, count=count))
     if count == 1:
@@ -113,7 +113,7 @@ def _makes_sets(site: Site, attribute: str, size: int) -> bool:
 
 
 def chips_of(claims: Iterable[DeviceClaim]) -> int | None:
-    """How many devices the claims ask for; None where that depends on the node."""
+    """The number of devices that the claims request; None if it depends on the node."""
     total = 0
     for claim in claims:
         for request in claim.requests:
@@ -124,21 +124,23 @@ def chips_of(claims: Iterable[DeviceClaim]) -> int | None:
 
 
 DeviceOrder = Callable[[Site, int], tuple[int, ...]]
-"""Site and mask of its free chips -> places of all its devices, the one to try first at the front."""
+"""Site and mask of its free chips -> indexes of all its devices, in the order in which to try them."""
 NodeOrder = Callable[[Site, int, int | None], tuple[float, ...]]
-"""Site, mask of its free chips, and how many chips the pod asks for (None: unknown) -> the lower, the earlier; ties by
-name."""
+"""Site, mask of its free chips and number of requested chips (None: unknown) -> sort key, lowest first.
+
+Ties are resolved by name.
+"""
 
 
-def published(site: Site, free: int) -> tuple[int, ...]:  # noqa: ARG001 - an order that does not look at it
+def published(site: Site, free: int) -> tuple[int, ...]:  # noqa: ARG001 - a constant order
     """By ascending host index, as the driver publishes them."""
     return tuple(range(len(site.devices)))
 
 
 def broken_sets_first(site: Site, free: int) -> tuple[int, ...]:
-    """First the chips whose loss breaks no free set, then those of free sets that lie in a broken larger one.
+    """First the chips whose use breaks no free set, then those of free sets that are part of a broken larger one.
 
-    Among equal ones: those with the fewest free chips around them, so that what is nearly empty can become empty.
+    Among equal ones: those with the fewest free chips around them, so that nearly unused areas can become free.
     """
     largest_first = tuple(site.sets[size] for size in sorted(site.sets, reverse=True))
     return _by_harm(len(site.devices), largest_first, free)
@@ -155,23 +157,23 @@ def _by_harm(count: int, largest_first: tuple[tuple[int, ...], ...], free: int) 
     return tuple(sorted(range(count), key=key))
 
 
-def by_name(site: Site, free: int, count: int | None) -> tuple[float, ...]:  # noqa: ARG001 - looks at nothing
-    """All alike, so that the name decides."""
+def by_name(site: Site, free: int, count: int | None) -> tuple[float, ...]:  # noqa: ARG001 - a constant
+    """All equal, so that the name decides."""
     return ()
 
 
 def fullest(site: Site, free: int, count: int | None) -> tuple[float, ...]:  # noqa: ARG001 - free chips are enough
-    """Nodes with the fewest free chips first: what packs."""
+    """Nodes with the fewest free chips first: packs pods."""
     return (free.bit_count(),)
 
 
 def emptiest(site: Site, free: int, count: int | None) -> tuple[float, ...]:  # noqa: ARG001 - free chips are enough
-    """Nodes with the most free chips first: what spreads."""
+    """Nodes with the most free chips first: spreads pods."""
     return (-free.bit_count(),)
 
 
 def least_broken(site: Site, free: int, count: int | None) -> tuple[float, ...]:
-    """Nodes first on which the pod, placed at its best, breaks the fewest free sets; large sets count more."""
+    """First the nodes on which the pod, optimally placed, breaks the fewest free sets; larger sets weigh more."""
     if count is None:
         return ()
     masks = site.sets.get(count)
@@ -184,7 +186,7 @@ def least_broken(site: Site, free: int, count: int | None) -> tuple[float, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _least_loss(masks: tuple[int, ...], larger: tuple[tuple[int, ...], ...], free: int) -> tuple[float, ...]:
-    """For each size of ``larger`` sets, how many free ones the best of the ``masks`` meets."""
+    """For each size of ``larger`` sets, how many free ones the best of the ``masks`` intersects."""
     return min(
         (
             tuple(float(sum(found & free == found and found & mask != 0 for found in sets)) for sets in larger)
@@ -197,7 +199,7 @@ def _least_loss(masks: tuple[int, ...], larger: tuple[tuple[int, ...], ...], fre
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """An order of devices and one of nodes."""
+    """An order of devices and an order of nodes."""
 
     name: str
     devices: DeviceOrder
@@ -226,4 +228,4 @@ _ROWS = (
     ),
 )
 POLICIES = {name: Policy(name, devices, nodes, meaning) for name, devices, nodes, meaning in _ROWS}
-"""By name; the first one is what the driver and the simulator do today."""
+"""Policies by name; the first one is the current behaviour of the driver and the simulator."""

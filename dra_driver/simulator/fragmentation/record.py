@@ -1,4 +1,4 @@
-"""What is measured during a run: how full the cluster was, how broken its free chips, and who was placed."""
+"""Measurements of a run: utilisation, fragmentation of the free chips, and which pods were placed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from dra_driver.simulator.fragmentation.cluster import SET_SIZES, Site
 
 BINS = 120
-"""Points of a curve over time."""
+"""Number of points of a curve over time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Free chips of a node, or chip-hours of a cluster over some time."""
+    """Free chips of a node, or free chip-hours of a cluster over some time."""
 
     chips: float = 0.0
     measured: float = 0.0
-    """Of these, on nodes that have sets at all."""
+    """Those on nodes that have sets at all."""
     unusable: float = 0.0
-    """Of the measured ones, in no free set of any size."""
+    """Those of ``measured`` that are in no free set of any size."""
     outside: tuple[float, ...] = (0.0,) * len(SET_SIZES)
-    """For each of SET_SIZES: of the measured ones, in no free set of that size, on nodes that have such sets."""
+    """For each of SET_SIZES: those of ``measured`` in no free set of that size, on nodes that have such sets."""
     eligible: tuple[float, ...] = (0.0,) * len(SET_SIZES)
     """For each of SET_SIZES: free chips on nodes that have such sets."""
 
@@ -46,7 +46,7 @@ def free_on(site: Site, free: int) -> Free:
 
 
 def plus(one: Free, other: Free, times: float = 1.0) -> Free:
-    """The sum of one and so many times the other."""
+    """The sum of ``one`` and ``times`` times ``other``."""
     return Free(
         one.chips + times * other.chips,
         one.measured + times * other.measured,
@@ -57,13 +57,13 @@ def plus(one: Free, other: Free, times: float = 1.0) -> Free:
 
 
 def share(part: float, whole: float) -> float:
-    """0 where there is nothing."""
+    """The quotient; 0 if ``whole`` is 0."""
     return part / whole if whole > 1e-9 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Means over one stretch of time that ends at ``hour``."""
+    """Means over one interval that ends at ``hour``."""
 
     hour: float
     utilisation: float
@@ -72,44 +72,44 @@ class Moment:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the pods of one kind, those that arrived during the warm-up left out."""
+    """Results of the pods of one kind, excluding those that arrived during the warm-up."""
 
     placed: int = 0
     refused: int = 0
     refused_with_chips_free: int = 0
-    """Although as many chips as it asks for were free in the cluster."""
+    """Refused although the cluster had as many free chips as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One stream under one policy. Shares are 0 to 1; the warm-up is in ``moments`` only."""
+    """One stream under one policy. Shares are 0 to 1; the warm-up is included in ``moments`` only."""
 
     policy: str
     seed: int
     outcomes: dict[str, Outcome]
     utilisation: float
-    """Share of the chips that was in use."""
+    """Share of the chips that were in use."""
     fragmentation: float
-    """Share of the free chips that was in no free set of 4, 8 or 16."""
+    """Share of the free chips that were in no free set of 4, 8 or 16."""
     outside: dict[int, float]
-    """The same for each size alone, over the nodes that have sets of it."""
+    """The same for each size, over the nodes that have sets of it."""
     moments: tuple[Moment, ...]
     reasons: dict[str, str] = field(default_factory=dict)
     """Kind -> the last error that ended the scheduling of one of its pods."""
 
     @property
     def placed(self) -> int:
-        """Pods of all kinds."""
+        """Number of placed pods of all kinds."""
         return sum(item.placed for item in self.outcomes.values())
 
     @property
     def refused(self) -> int:
-        """Pods of all kinds."""
+        """Number of refused pods of all kinds."""
         return sum(item.refused for item in self.outcomes.values())
 
 
 class Meter:
-    """Sums up over time: once for the figures, and once for each point of the curves."""
+    """Integrates over time: once for the totals, and once for each point of the curves."""
 
     def __init__(self, chips: int, now: Free, length: float, warm_up: float) -> None:
         self._chips = chips
@@ -123,15 +123,15 @@ class Meter:
 
     @property
     def free(self) -> float:
-        """Chips that are free now."""
+        """Number of chips that are free now."""
         return self._now.chips
 
     def change(self, before: Free, after: Free) -> None:
-        """A node's figures became others."""
+        """Record that the figures of a node changed."""
         self._now = plus(plus(self._now, before, -1.0), after)
 
     def advance(self, hour: float) -> None:
-        """Nothing changed until then."""
+        """Advance the time; nothing changed in between."""
         while self._hour < hour:
             place = min(int(self._hour / self._width + 1e-9), BINS - 1)
             end = hour if place == BINS - 1 else min(hour, (place + 1) * self._width)
@@ -141,7 +141,7 @@ class Meter:
             self._hour = end
 
     def moments(self) -> tuple[Moment, ...]:
-        """The curves."""
+        """The points of the curves."""
         whole = self._chips * self._width
         return tuple(
             Moment((place + 1) * self._width, 1 - share(item.chips, whole), share(item.unusable, item.measured))
@@ -149,7 +149,7 @@ class Meter:
         )
 
     def figures(self) -> tuple[float, float, dict[int, float]]:
-        """Utilisation, fragmentation, and the latter by size for the sizes that there are."""
+        """Utilisation, fragmentation, and fragmentation by size for the sizes that exist."""
         total = self._total
         by_size: Sequence[tuple[int, float, float]] = tuple(zip(SET_SIZES, total.outside, total.eligible, strict=True))
         return (

@@ -1,4 +1,4 @@
-"""What several runs say together: means over the seeds, side by side for the policies."""
+"""Summary of several runs: means over the seeds, with the policies side by side."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dra_driver.simulator.fragmentation.record import Moment, Run
 from dra_driver.simulator.fragmentation.scenario import Workload
 
 STRETCHES = 12
-"""Lines of the table over time."""
+"""Number of lines of the table over time."""
 BAR = 30
-"""Characters of a full bar."""
+"""Length of a full bar in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Runs of one workload on one cluster: for each policy the same ascending seeds, without gaps."""
+    """Runs of one workload on one cluster: the same ascending, contiguous seeds for each policy."""
 
     file: str
     workload: Workload
@@ -30,12 +30,12 @@ class Report:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """In the order of the runs."""
+        """Policies in the order of the runs."""
         return tuple(dict.fromkeys(run.policy for run in self.runs))
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """In the order of the runs."""
+        """Seeds in the order of the runs."""
         return tuple(dict.fromkeys(run.seed for run in self.runs))
 
     def of(self, policy: str) -> tuple[Run, ...]:
@@ -60,7 +60,7 @@ def refused_with_chips_free(run: Run) -> int:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Everything, for programs. Shares are 0 to 1, times are hours."""
+    """Everything, as plain objects. Shares are 0 to 1, times are hours."""
     workload = report.workload
     return {
         "workload": report.file,
@@ -106,7 +106,7 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def text(report: Report) -> str:
-    """Everything that fits a terminal, without a final newline."""
+    """The summary for a terminal, without a final newline."""
     workload, seeds = report.workload, report.seeds
     several = f"means over the seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     head = [
@@ -122,13 +122,13 @@ def text(report: Report) -> str:
 
 
 def nodes(report: Report) -> str:
-    """How large the cluster is."""
+    """The size of the cluster."""
     plural = "s" if report.nodes != 1 else ""
     return f"{report.nodes} node{plural} with {report.chips} chips"
 
 
 def hours(value: float) -> str:
-    """A time as a person says it."""
+    """A duration for people."""
     return f"{value / 24:g} d" if value >= 48 else f"{value:g} h"
 
 
@@ -152,7 +152,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Run], float], Callable[[float], str]], ...]
 
 
 def _figures(report: Report) -> str:
-    """One line for each policy."""
+    """One line per policy."""
     sizes = tuple(report.runs[0].outside)
     heads = ["policy", *(name for name, _, _ in _COLUMNS), *(f"no {size}-set" for size in sizes)]
     several = len(report.policies) > 1 and len(report.seeds) > 1
@@ -170,7 +170,7 @@ def _figures(report: Report) -> str:
 
 
 def _kinds(report: Report) -> str:
-    """Which share of each kind's pods was refused: one line for each policy, one column for each kind."""
+    """The share of refused pods: one line per policy, one column per kind."""
     lines = [["refused of kind", *(kind.name for kind in report.workload.kinds)]]
     for name in report.policies:
         runs = report.of(name)
@@ -202,7 +202,7 @@ def _errors(report: Report) -> str:
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width; the first one and bars to the left, figures to the right."""
+    """Columns of equal width; the first one and bars are left-aligned, numbers right-aligned."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
 
     def cells(line: Sequence[str]) -> Iterator[str]:
@@ -230,11 +230,11 @@ _STROKES = (
     ("#0c8599", "1 5"),
     ("#5c940d", "16 4 2 4"),
 )
-"""Colour and dashes of each policy."""
+"""Colour and dash pattern of each policy."""
 _WIDTH, _EDGE, _HEAD, _LEGEND = 960.0, 24.0, 76.0, 26.0
 _PANEL, _GAP = 210.0, 46.0
 _LEFT, _RIGHT = 64.0, 20.0
-"""From the card's edges to the area of the curves."""
+"""Distances from the card's edges to the plot area."""
 
 
 def svg(report: Report) -> str:

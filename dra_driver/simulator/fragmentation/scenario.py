@@ -1,4 +1,4 @@
-"""What a workload is: kinds of pods, how often they arrive, and how long they stay. Times are in hours."""
+"""Definition of a workload: kinds of pods, how often they arrive, and how long they stay. Times are in hours."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ from dra_driver.util.errors import DriverError
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same time."""
+    """A constant duration."""
 
     hours: float
 
-    def at(self, share: float) -> float:  # noqa: ARG002 - the same for every share
-        """The time that this share (0 to 1) of pods stays at most."""
+    def at(self, share: float) -> float:  # noqa: ARG002 - constant
+        """The quantile of the duration for this share (0 to 1)."""
         return self.hours
 
     @property
     def mean(self) -> float:
-        """Mean time."""
+        """Mean duration."""
         return self.hours
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Any time between two, each as likely."""
+    """Uniformly distributed between two durations."""
 
     least: float
     most: float
 
     def at(self, share: float) -> float:
-        """The time that this share (0 to 1) of pods stays at most."""
+        """The quantile of the duration for this share (0 to 1)."""
         return self.least + share * (self.most - self.least)
 
     @property
     def mean(self) -> float:
-        """Mean time."""
+        """Mean duration."""
         return (self.least + self.most) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Many short stays, some long ones; how long a pod has been there says nothing about how long it will stay."""
+    """Many short stays, some long ones; the age of a pod has no influence on its remaining time."""
 
     mean: float
 
     def at(self, share: float) -> float:
-        """The time that this share (0 to 1) of pods stays at most."""
+        """The quantile of the duration for this share (0 to 1)."""
         return -self.mean * math.log1p(-share)
 
 
@@ -76,12 +76,12 @@ class Lognormal:
     sigma: float
 
     def at(self, share: float) -> float:
-        """The time that this share (0 to 1) of pods stays at most."""
+        """The quantile of the duration for this share (0 to 1)."""
         return self.median * math.exp(self.sigma * NormalDist().inv_cdf(min(max(share, 1e-12), 1 - 1e-12)))
 
     @property
     def mean(self) -> float:
-        """Mean time."""
+        """Mean duration."""
         return self.median * math.exp(self.sigma**2 / 2)
 
 
@@ -90,40 +90,40 @@ Duration = Fixed | Uniform | Exponential | Lognormal
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Pods that are alike: either ``count`` chips of one connected set, or ``claims``."""
+    """A kind of identical pods: either ``count`` chips of one connected set, or ``claims``."""
 
     name: str
     weight: float
-    """Its share of all arrivals, relative to the other kinds'."""
+    """Its share of all arrivals, relative to other kinds."""
     duration: Duration
     count: int | None = None
     claims: tuple[DeviceClaim, ...] = ()
     where: str = ""
-    """Where it is written, for errors: file, line and path."""
+    """Where it is defined, for errors: file, line and path."""
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """Its name in error messages."""
         return f"{self.where or 'pods'}: kind {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A stream of pods. Whoever finds no room is refused and does not come back."""
+    """A stream of pods. A pod that does not fit is refused and does not come back."""
 
     kinds: tuple[Kind, ...]
     per_hour: float
-    """Arrivals an hour, on average; they come independently of each other."""
+    """Mean number of arrivals per hour; arrivals are independent of each other."""
     length: float
     warm_up: float = 0.0
-    """The first part of ``length``, which fills the cluster and is left out of the figures."""
+    """The initial part of ``length``, which fills the cluster and is excluded from the figures."""
     nodes: Mapping[str, int] = field(default_factory=dict)
-    """Instance type -> how many; empty when whoever runs it has to say."""
+    """Instance type -> number of nodes; empty if the caller has to specify them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A pod comes at ``hour`` and, if it finds room, stays for ``stay`` hours."""
+    """A pod arrives at ``hour`` and, if it fits, stays for ``stay`` hours."""
 
     hour: float
     kind: Kind
@@ -133,9 +133,9 @@ class Arrival:
 def arrivals(workload: Workload, seed: int) -> Iterator[Arrival]:
     """The pods in the order of their arrival.
 
-    Only ``random()`` is asked, and three times for each pod: Python promises its sequence for all its versions.
+    Only ``random()`` is called, three times per pod: Python guarantees its sequence across versions.
     """
-    source = random.Random(seed)  # noqa: S311 - a simulation, no secret
+    source = random.Random(seed)  # noqa: S311 - a simulation, not a secret
     bounds = list(accumulate(kind.weight for kind in workload.kinds))
     hour = 0.0
     while True:
@@ -152,19 +152,19 @@ HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0}
 """Unit of time -> hours."""
 MAX_HOURS = 24.0 * 366 * 10
 MAX_ARRIVALS = 1_000_000
-"""Expected arrivals of a stream."""
+"""Maximum expected number of arrivals of a stream."""
 MAX_NODES = 10_000
-"""Of one type."""
+"""Maximum number of nodes of one type."""
 MAX_KINDS = 100
 RATES = (1e-6, 1e6)
-"""Least and most of weights and arrivals an hour."""
+"""Minimum and maximum of weights and arrivals per hour."""
 
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", re.ASCII)
 
 
 class _Entry(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of the file as it is written."""
+    """A part of the file as written."""
 
 
 class _Exponential(_Entry, frozen=True):
@@ -210,15 +210,15 @@ class _File(_Entry, frozen=True):
 
 
 def read_workload(file: str, text: str, kubernetes: str = "1.37") -> Workload:
-    """The workload of a file.
+    """Read the workload from a file.
 
     Args:
-        file: what errors call it.
+        file: its name in error messages.
         text: YAML or JSON, one document.
-        kubernetes: the release whose CEL the claims are written in.
+        kubernetes: the release whose CEL the claims use.
 
     Raises:
-        ManifestError: the text is no workload; with file, line and path.
+        ManifestError: the text is not a valid workload; with file, line and path.
         DriverError: CEL's parser is not installed.
     """
     found = list(documents(file, text))
@@ -288,13 +288,13 @@ class _Reader:
         )
 
     def _number(self, value: float, path: Path, least: float, most: float) -> float:
-        # Written so that "not a number" is refused, too.
+        # Written so that NaN is refused, too.
         if not least <= value <= most:
             raise self._origin.error(path, f"{str(value)[:24]} is not in the range from {least:g} to {most:g}")
         return value
 
     def _time(self, text: str, path: Path, least: float = 1e-6) -> float:
-        """Hours of a text such as ``90m``."""
+        """Parse a duration such as ``90m`` as hours."""
         match = _TIME.fullmatch(text)
         if match is None:
             raise self._origin.error(

@@ -1,4 +1,4 @@
-"""One stream of pods through one cluster under one policy."""
+"""Simulates one stream of pods on one cluster under one policy."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def simulate(
     seed: int,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Run:
-    """Let the pods of the stream come and go.
+    """Simulate the arrivals and departures of the stream's pods.
 
     Args:
         workload: the stream.
-        where: the nodes, all of whose chips are free.
-        world: classes, selectors and release; its slices and usage are not looked at.
-        policy: what is tried first.
-        seed: picks the stream: the same one for every policy.
-        progress: told now and then which share of the time is over.
+        where: the nodes, with all chips free.
+        world: classes, selectors and release; its slices and usage are ignored.
+        policy: the order in which nodes and devices are tried.
+        seed: selects the stream, which is the same for every policy.
+        progress: called from time to time with the share of the time that has been simulated.
 
     Raises:
-        DriverError: the nodes have no connected sets for the count of a kind, or a kind finds no room in the empty
+        DriverError: the nodes have no connected sets for the count of a kind, or a kind does not fit in the empty
             cluster.
     """
     claims = {kind.name: claims_of(kind, where) for kind in workload.kinds}
@@ -49,7 +49,7 @@ def simulate(
 
 
 def claims_of(kind: Kind, where: Sequence[Site]) -> Claims:
-    """The claims of a pod of this kind; DriverError when its count is no size of a set on any of the nodes."""
+    """The claims of a pod of this kind; raises DriverError if no node has sets of its count."""
     specs = kind.claims if kind.count is None else (claim_for(kind.count, where, kind.title),)
     return tuple(
         ResourceClaim(ObjectMeta(name=f"{kind.name}-{place}"), ResourceClaimSpec(spec))
@@ -58,7 +58,7 @@ def claims_of(kind: Kind, where: Sequence[Site]) -> Claims:
 
 
 def _check(kinds: Sequence[Kind], claims: Mapping[str, Claims], where: Sequence[Site], world: World) -> None:
-    """A kind whose pods are always refused is a mistake in the workload."""
+    """Reject a kind whose pods would always be refused: it is a mistake in the workload."""
     nodes = [site.node for site in where]
     slices = [item for site in where for item in site.slices]
     for kind in kinds:
@@ -89,14 +89,14 @@ class _Place:
 
     site: Site
     bits: Mapping[str, int]
-    """Device name -> its place in the masks."""
+    """Device name -> bit in the masks."""
     free: int
     figures: Free
     changes: int = 0
     refused: dict[str, int] = field(default_factory=dict)
-    """Kind -> ``changes`` when the node refused it: an unchanged node gives the same answer."""
+    """Kind -> ``changes`` when the node refused it: an unchanged node would refuse it again."""
     worlds: dict[tuple[int, ...], World] = field(default_factory=dict)
-    """Order of the devices -> the node alone, with its slices in that order; all of them share the usage."""
+    """Order of the devices -> a world with only this node and its slices in that order; all share the usage."""
 
 
 class _Simulation:
@@ -175,7 +175,7 @@ class _Simulation:
             self._change(place, results)
 
     def _change(self, place: _Place, results: Sequence[AllocatedDevice]) -> None:
-        """These devices were free and are in use now, or the other way round."""
+        """Mark these devices as in use if they were free, and vice versa."""
         for result in results:
             if not result.admin_access:
                 place.free ^= 1 << place.bits[result.device]
@@ -184,7 +184,7 @@ class _Simulation:
         self._meter.change(before, place.figures)
 
     def _place(self, kind: str) -> tuple[_Place, tuple[AllocatedDevice, ...]] | None:
-        """The first node in the policy's order that has room; what it gives is in use from then on."""
+        """The first fitting node in the policy's order; the devices that it allocates are in use from then on."""
         order, count = self._policy.nodes, self._asked[kind]
         for place in sorted(self._places, key=lambda item: order(item.site, item.free, count)):
             if place.refused.get(kind) == place.changes:

@@ -1,4 +1,4 @@
-"""Where chips and links go on a drawing area: plain geometry, in pixels, origin at the top left."""
+"""Positions of chips and links on a drawing: plain geometry, in pixels, origin at the top left."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dra_driver.topology.fabric import Chain, Fabric, Ring, Switched, Torus2D
 CHIP = 60.0
 """Edge of a chip's square."""
 PITCH = 120.0
-"""Distance of the centres of linked chips."""
+"""Distance between the centres of linked chips."""
 FOLD = 8
-"""A chain longer than this takes two lines, the second one backwards."""
+"""A chain longer than this is drawn in two lines, the second one reversed."""
 
 _HALF = CHIP / 2
 _BAND = 12.0
-"""How far the band of a row stands out beyond its chips."""
+"""How far the band of a row extends beyond its chips."""
 _LOOP_ASIDE, _LOOP_OUT, _LOOP_BEND = 50.0, 36.0, 16.0
-"""A link around the torus: its distance from the chips' centres, how far it leads out at the ends, its corners."""
+"""A wrap-around link: distance from the chips' centres, extension at the ends, and radius of the corners."""
 _LEFT, _TOP, _RIGHT, _BOTTOM = 124.0, 116.0, 92.0, 92.0
-"""From the edges of a torus drawing to the centres of the outermost chips: room for captions and loops."""
+"""From the edges of a torus drawing to the centres of the outermost chips, with room for captions and loops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place on the drawing."""
+    """A point of the drawing."""
 
     x: float
     y: float
@@ -34,7 +34,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The line between two chips: an SVG path, and whether it leads around the end of a row, column or ring."""
+    """The line between two chips: an SVG path, and whether it wraps around the end of a row, column or ring."""
 
     ends: tuple[int, int]
     path: str
@@ -60,7 +60,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Everything that has a place. ``chips[N]`` is the centre of chip N."""
+    """All positions of a drawing. ``chips[N]`` is the centre of chip N."""
 
     width: float
     height: float
@@ -74,7 +74,7 @@ class Layout:
 
 
 def lay_out(fabric: Fabric) -> Layout:
-    """Find a place for every chip and link of a fabric."""
+    """Compute a position for every chip and link of a fabric."""
     match fabric:
         case Torus2D():
             return _torus(fabric)
@@ -168,7 +168,7 @@ def _chain(count: int) -> Layout:
 
 
 def _switched(count: int) -> Layout:
-    """Two lines of chips with the switch between them; up to four chips need one line only."""
+    """Two lines of chips with the switch between them; up to four chips need only one line."""
     half = count if count <= 4 else (count + 1) // 2
     step = PITCH * 0.75
     bar = Box(Point(34, 128), CHIP + step * (half - 1), 46)

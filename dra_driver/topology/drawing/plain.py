@@ -1,6 +1,6 @@
-"""The picture for a terminal: ASCII only, so that it survives any locale, log and pager.
+"""The picture for a terminal: ASCII only, so that it works with any locale, log and pager.
 
-Marked chips differ by their brackets, marked links by their strokes; no colour is needed to read it.
+Marked chips differ by their brackets and marked links by their strokes, so the picture is readable without colour.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, To
 from dra_driver.topology.instance_types import InstanceType
 
 BLOCK = 4
-"""Chips a line where no links give the arrangement."""
+"""Chips per line where no links determine the arrangement."""
 
 _INDENT = "  "
 _LINK, _MARKED_LINK, _GAP = "---", "===", "   "
 
 
 def text(instance_type: InstanceType, marked: Collection[int] = ()) -> str:
-    """Draw the chips of a host of this type, the ``marked`` ones highlighted, with a legend.
+    """Draw the chips of a host of this type, with the ``marked`` ones highlighted and a legend.
 
-    Several lines without a final newline; every chip appears once. DriverError when a marked chip does not exist.
+    Returns several lines without a final newline; every chip appears once. Raises DriverError if a marked chip does not
+    exist.
     """
     fabric = instance_type.fabric
     for index in marked:
@@ -59,7 +60,7 @@ def _rows(count: int) -> list[range]:
 
 
 def _across(indexes: list[int], chosen: frozenset[int]) -> str:
-    """Linked chips from left to right."""
+    """A row of linked chips."""
     line = _cell(indexes[0], chosen)
     for left, right in pairwise(indexes):
         line += (_MARKED_LINK if {left, right} <= chosen else _LINK) + _cell(right, chosen)
@@ -69,7 +70,7 @@ def _across(indexes: list[int], chosen: frozenset[int]) -> str:
 def _torus(torus: Torus2D, chosen: frozenset[int]) -> list[str]:
     margin = f"{_INDENT}{'':5}  "
     top, bottom = range(torus.columns), range(torus.size - torus.columns, torus.size)
-    # Between the centres of two cells lie the width of a cell and of a link.
+    # The centres of two cells are one cell width and one link apart.
     heads = margin + _GAP.join(f"{f'y={column}':^6}" for column in range(torus.columns))
     around = margin + _GAP.join(
         f"{_wrap({first, last} <= chosen, torus.rows, ':', '||'):^6}" for first, last in zip(top, bottom, strict=True)
@@ -87,21 +88,21 @@ def _torus(torus: Torus2D, chosen: frozenset[int]) -> list[str]:
 
 
 def _wrap(both: bool, length: int, plain: str, strong: str) -> str:
-    """The stub of a link around the end of a row or column; none where it would only repeat the direct link."""
+    """The stub of a link around the end of a row or column; none if it would only repeat the direct link."""
     if length <= 2:
         return ""
     return strong if both else plain
 
 
 def _line(fabric: Ring | Chain, chosen: frozenset[int]) -> list[str]:
-    """A ring in two lines closed at both ends; a chain in one, or, if long, in two joined at the right."""
+    """A ring in two lines closed at both ends; a chain in one line or, if it is long, two lines joined at the right."""
     count = fabric.size
     closed = isinstance(fabric, Ring) and count > 2
     if not closed and count <= FOLD:
         return [_INDENT + _across(list(range(count)), chosen)]
     half = (count + 1) // 2
     upper, lower = list(range(half)), list(range(count - 1, half - 1, -1))
-    # An odd ring has one chip less below: a longer link takes its place.
+    # An odd ring has one chip fewer in the lower line: a longer link takes its place.
     tops, bottoms = _across(upper, chosen), _across(lower, chosen)
     turn_left = {0, count - 1} <= chosen
     turn_right = {half - 1, half} <= chosen

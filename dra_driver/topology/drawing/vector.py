@@ -1,7 +1,7 @@
-"""The picture as SVG: one self-contained file that needs no font, script or style from elsewhere.
+"""The picture as SVG: one self-contained file without external fonts, scripts or styles.
 
-Marked chips are dark with a light number and an outer ring, others light with a dark number, so that the picture reads
-in print and for any eye; ``<title>`` and ``<desc>`` say in words what is drawn.
+Marked chips are dark with a light number and an outer ring, others light with a dark number, so that the picture is
+readable in print and with colour blindness; ``<title>`` and ``<desc>`` describe it in words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MIN_WIDTH = 520.0
 def svg(instance_type: InstanceType, marked: Collection[int] = ()) -> str:
     """Draw the chips of a host of this type, the ``marked`` ones highlighted: an SVG document with a final newline.
 
-    Equal arguments give equal bytes. DriverError when a marked chip does not exist.
+    Equal arguments give equal bytes. Raises DriverError if a marked chip does not exist.
     """
     fabric = instance_type.fabric
     for index in marked:
@@ -117,7 +117,7 @@ def _listed(indexes: Collection[int]) -> str:
 
 
 def _scene(layout: Layout, chosen: frozenset[int]) -> list[str]:
-    """Back to front: bands, links, switch, captions, chips. Marked links lie over the others."""
+    """From back to front: bands, links, switch, captions, chips. Marked links are above the others."""
     by_mark = sorted(layout.links, key=lambda link: set(link.ends) <= chosen)
     return [
         *(_rectangle("band", band, 16) for band in layout.bands),
@@ -150,7 +150,7 @@ def _chip(index: int, at: Point, marked: bool) -> str:
 
 
 def _legend_entries(layout: Layout, chosen: frozenset[int]) -> list[tuple[str, str]]:
-    """Swatch and words, one entry a line, only for what is drawn."""
+    """Swatch and label of each legend entry, only for what is drawn."""
     entries = []
     if chosen:
         entries.append(("marked", f"marked: {_listed(chosen)}"))
@@ -166,7 +166,7 @@ def _legend_entries(layout: Layout, chosen: frozenset[int]) -> list[tuple[str, s
 
 
 def _legend_line(swatch: str, words: str, y: float) -> str:
-    """One line of the legend with its small sample."""
+    """One line of the legend with its swatch."""
     middle = Point(_EDGE + 12, y + 9)
     if not swatch:
         return _words("sub", _EDGE, middle.y + 4.5, words)

@@ -1,4 +1,4 @@
-"""Pods, leases, events and ConfigMaps in the test API server: the writes and rules that the placer relies on."""
+"""Pods, leases, events and ConfigMaps in the test API server: the writes and rules on which the placer relies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLAIN_KINDS = {"pods": "Pod", "leases": "Lease", "events": "Event", "configmaps"
 def write_plain(
     store: Store, method: str, kind: str, namespace: str, name: str, body: Object | None
 ) -> tuple[int, Object]:
-    """Carry out POST, PUT, PATCH (JSON merge patch) or DELETE; status and answer."""
+    """Carry out POST, PUT, PATCH (JSON merge patch) or DELETE; returns status and response."""
     key, document = f"{namespace}/{name}", body or {}
     if method == "POST":
         document = {**document, "metadata": {**document["metadata"], "namespace": namespace}}
@@ -34,7 +34,7 @@ def write_plain(
 
 
 def bind_pod(store: Store, key: str, binding: Object | None) -> Object:
-    """POST of ``pods/NAME/binding``: sets the node and merges annotations at once, or refuses with 409."""
+    """POST of ``pods/NAME/binding``: sets the node and merges annotations atomically, or refuses with 409."""
     document = binding or {}
     meta = document.get("metadata") or {}
     name = key.rpartition("/")[2]
@@ -81,7 +81,7 @@ def merged(old: Any, change: Any) -> Any:
 
 
 def check_pod(old: Object, new: Object) -> None:
-    """Kubernetes' rules for pods with gates: gates only go, and only then the node selector only grows."""
+    """Kubernetes' rules for gated pods: gates can only be removed, the node selector only extended until then."""
     gates = [{gate["name"] for gate in pod["spec"].get("schedulingGates") or ()} for pod in (old, new)]
     selectors = [pod["spec"].get("nodeSelector") or {} for pod in (old, new)]
     name = old["metadata"]["name"]
@@ -92,7 +92,7 @@ def check_pod(old: Object, new: Object) -> None:
 
 
 def _end_pod(store: Store, key: str, options: Object) -> Object:
-    """The pod is ending; a test says when it is gone."""
+    """Mark the pod as terminating; a test decides when it is removed."""
     with store.changed:
         pod = store.get("pods", key)
         check_precondition(pod, options.get("preconditions", {}))

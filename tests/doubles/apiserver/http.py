@@ -1,4 +1,4 @@
-"""HTTP of the test API server: paths, versions, watches, and what goes wrong on purpose."""
+"""HTTP layer of the test API server: paths, versions, watches, and deliberate faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "
 
 @dataclass(slots=True)
 class Request:
-    """One request as seen by the server. ``status`` is 0 while it is answered and when it was dropped."""
+    """One request as the server received it. ``status`` is 0 until it is answered, and if it was dropped."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to the next ``times`` requests that match; ``path`` is searched as a regular expression."""
+    """What happens to the next ``times`` requests that match; ``path`` is a regular expression to search for."""
 
     times: int
     method: str = ""
@@ -62,13 +62,13 @@ class Fault:
     delay: float = 0.0
     drop: bool = False
     after: bool = False
-    """Drop the connection only when the request has been carried out."""
+    """Carry out the request before dropping the connection."""
     status: int = 0
     reason: str = ""
     message: str = ""
     retry_after: int | None = None
     torn: bool = False
-    """The connection breaks off in the middle of the body that goes with ``status``."""
+    """Break the connection in the middle of the body that is sent with ``status``."""
 
     def matches(self, request: Request) -> bool:
         return (
@@ -104,14 +104,14 @@ class HttpServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are part of the tests."""
+        """Ignore clients that disconnect: tests do so on purpose."""
 
     def cut(self) -> None:
         for connection in list(self._connections):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                continue  # the client was faster
+                continue  # the client closed it first
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: HttpServer
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 # the base class's name
-        """Quiet."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self._handle()
@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(refused.status, status, fault.retry_after if fault else None, lacking)
 
     def _send(self, status: int, document: Any, retry_after: int | None = None, lacking: int = 0) -> None:
-        """Answer; ``lacking`` bytes are announced and never come."""
+        """Send a response; ``lacking`` bytes are announced but never sent."""
         plain = isinstance(document, str)
         payload = document.encode() if plain else json.dumps(document).encode()
         self.send_response(status)
@@ -194,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(request.status, document)
 
     def _watch(self, api: ApiServer, request: Request, match: re.Match[str]) -> None:
-        """Stream events as chunks until the time is over, the server ends it, or the client is gone."""
+        """Stream events as chunks until the time is over, the server ends the watch, or the client disconnects."""
         store, era = api.store, api.watch_era
         version = int(request.query.get("resourceVersion") or 0)
         if version < store.oldest:

@@ -1,4 +1,4 @@
-"""Labels of Nodes in the test API server: server-side apply, and changes by others, with account of who wrote what."""
+"""Labels of Nodes in the test API server: server-side apply, and changes by other clients, with managed fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ APPLY = "application/apply-patch+yaml"
 
 
 def apply_labels(store: Store, name: str, body: Object, query: Mapping[str, str], content_type: str) -> Object:
-    """Carry out an apply: what the manager applied before and does not any more is removed; conflicts need force."""
+    """Server-side apply: labels that the manager applied before and omits now are removed; conflicts require force."""
     if content_type != APPLY:
         raise Refused(415, "UnsupportedMediaType", f"nodes are only applied here, not {content_type}", name)
     manager, force = query.get("fieldManager", ""), query.get("force") == "true"
@@ -39,7 +39,7 @@ def apply_labels(store: Store, name: str, body: Object, query: Mapping[str, str]
 
 
 def set_label(store: Store, name: str, key: str, value: str | None, manager: str = "kubectl-label") -> None:
-    """What ``kubectl label`` does: who had written the key before does not own it any more."""
+    """Set a label as ``kubectl label`` does: previous managers lose ownership of the key."""
     with store.changed:
         node = store.get("nodes", name)
         labels, owners = node["metadata"].get("labels") or {}, _owners(node)

@@ -9,7 +9,7 @@ from tests.doubles.apiserver.store import Event, Object
 
 
 def selected(item: Object, query: Mapping[str, str]) -> bool:
-    """Field selectors; each term is ``path=value`` or ``path!=value``."""
+    """Evaluate field and label selectors; each field term is ``path=value`` or ``path!=value``."""
     for term in filter(None, query.get("fieldSelector", "").split(",")):
         path, _, value = term.partition("=")
         found: Any = item
@@ -21,13 +21,13 @@ def selected(item: Object, query: Mapping[str, str]) -> bool:
 
 
 def event_type(event: Event, query: Mapping[str, str]) -> str:
-    """Of an event as a watch with selectors tells it; "" for none. What is not selected any more is DELETED."""
+    """The event's type in a watch with selectors; "" if it is not sent. Objects that stop matching are DELETED."""
     if selected(event.object, query):
         return event.type
     return "DELETED" if "!=" in query.get("fieldSelector", "") else ""
 
 
 def labels_match(item: Object, selector: str) -> bool:
-    """Terms ``label`` and ``!label``."""
+    """Evaluate terms ``label`` and ``!label``."""
     labels = item["metadata"].get("labels") or {}
     return all((term.lstrip("!") in labels) != term.startswith("!") for term in filter(None, selector.split(",")))

@@ -30,16 +30,16 @@ class ApiServer:
     versions: tuple[str, ...] = ("v1",)
     """Served versions of resource.k8s.io."""
     git_version: str = "v1.37.1"
-    """What ``/version`` says."""
+    """Version in the response of ``/version``."""
     bookmark_seconds: float = 60.0
     watch_seconds: float | None = None
-    """End every watch after this time, whatever the client asked for."""
+    """End every watch after this time, whatever timeout the client requested."""
     token: str | None = None
-    """Requests need this bearer token."""
+    """Bearer token that requests must have."""
     dropped_fields: tuple[str, ...] = ()
-    """Fields that are not stored, as a server with a feature off does: ``spec.devices[].taints``."""
+    """Fields that are not stored, as by a server with a feature gate off: ``spec.devices[].taints``."""
     added_spec: Object = field(default_factory=dict)
-    """What the server adds to the ``spec`` of each stored slice, as one with newer defaults does."""
+    """Fields that the server adds to the ``spec`` of each stored slice, like one with newer defaults."""
     tls: tuple[str, str] | None = None
     """Certificate and key files."""
     store: Store = field(default_factory=Store)
@@ -63,7 +63,7 @@ class ApiServer:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def kubeconfig(self, path: Path) -> Path:
-        """Write a kubeconfig for it."""
+        """Write a kubeconfig for this server."""
         user = {"token": self.token} if self.token else {}
         content = {
             "apiVersion": "v1",
@@ -77,13 +77,13 @@ class ApiServer:
         return path
 
     def start(self) -> None:
-        """Listen, after ``stop`` on the same port again."""
+        """Listen; after ``stop``, on the same port again."""
         self._http = HttpServer(("127.0.0.1", self.port), self)
         self.port = self._http.server_address[1]
         threading.Thread(target=self._http.serve_forever, args=(0.01,), name="test API server", daemon=True).start()
 
     def stop(self) -> None:
-        """Refuse connections and cut the open ones."""
+        """Refuse connections and break the open ones."""
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()
@@ -98,7 +98,7 @@ class ApiServer:
 
     @property
     def connections(self) -> int:
-        """How many connections were accepted so far."""
+        """Number of connections accepted so far."""
         return self._http.accepted if self._http else 0
 
     def transport(self, **configuration: Any) -> Transport:
@@ -125,7 +125,7 @@ class ApiServer:
     ) -> Object:
         """Store a claim: ``devices`` are (request, device) of ``driver`` in pool ``node``; ``results`` replaces them.
 
-        With neither it is not allocated.
+        With neither, it is not allocated.
         """
         meta: Object = {"namespace": namespace, "name": name, **({"uid": uid} if uid else {})}
         if devices is not None and results is None:
@@ -143,7 +143,7 @@ class ApiServer:
         return sorted(self.store.list("resourceslices")[0], key=lambda item: str(item["metadata"]["name"]))
 
     def wipe_slices(self, node: str) -> None:
-        """What kubelet does at its start."""
+        """Delete the node's slices, as kubelet does at its start."""
         for item in self.store.list("resourceslices", lambda item: item["spec"].get("nodeName") == node)[0]:
             self.store.delete("resourceslices", item["metadata"]["name"])
 
@@ -154,7 +154,7 @@ class ApiServer:
         return self._fault(Fault(times, status=status, **fault))
 
     def drop(self, times: int = 1, **fault: Any) -> Fault:
-        """Close the connection of the next ``times`` matching requests without an answer."""
+        """Close the connection of the next ``times`` matching requests without a response."""
         return self._fault(Fault(times, drop=True, **fault))
 
     def delay(self, seconds: float, times: int = 1, **fault: Any) -> Fault:
@@ -168,12 +168,12 @@ class ApiServer:
             self.store.changed.notify_all()
 
     def count(self, method: str = "", path: str = "", *, watch: bool | None = None) -> int:
-        """How many requests matched so far."""
+        """Number of matching requests so far."""
         wanted = Fault(1, method=method, path=path, watch=watch)
         return sum(wanted.matches(request) for request in list(self.requests))
 
     def writes(self) -> int:
-        """How many POST, PUT, PATCH and DELETE requests came so far."""
+        """Number of POST, PUT, PATCH and DELETE requests so far."""
         return sum(request.method != "GET" for request in list(self.requests))
 
     def _fault(self, fault: Fault) -> Fault:

@@ -1,4 +1,4 @@
-"""What a real API server refuses of a ResourceSlice (``resource.k8s.io/v1``, Kubernetes 1.37), for the test server."""
+"""A real API server's validation of ResourceSlices (``resource.k8s.io/v1``, Kubernetes 1.37), for the test server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCOPES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 
 
 def validate_slice(item: Object, stored: Object | None) -> None:
-    """Refuse an invalid slice in the shape of v1, or an illegal change of ``stored``."""
+    """Refuse an invalid slice in the shape of v1, or an invalid change of ``stored``."""
     spec = item["spec"]
     devices = spec.get("devices") or []
     problems = [*_spec_problems(spec), *_device_list_problems(devices), *_counter_problems(spec, devices)]

@@ -14,7 +14,7 @@ from typing import Any
 Object = dict[str, Any]
 
 
-class Refused(Exception):  # noqa: N818 # a refusal is the answer of the server, not its error
+class Refused(Exception):  # noqa: N818 # a refusal is a regular response of the server
     """A refusal with HTTP status and Kubernetes reason."""
 
     def __init__(self, status: int, reason: str, message: str, name: str = "") -> None:
@@ -42,7 +42,7 @@ class Store:
         self.changed = threading.Condition()
         self.version = 1000
         self.oldest = 0
-        """Watches from before this version get 410."""
+        """Watches from older versions get 410."""
         self.events: list[Event] = []
         self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self._random = random.Random(7)
@@ -75,7 +75,7 @@ class Store:
             return self._put(kind, "ADDED", item)
 
     def update(self, kind: str, key: str, item: Object) -> Object:
-        """Replace; an update that changes nothing keeps the resource version, as the real server does."""
+        """Replace an object; an update without changes keeps the resource version, as in the real server."""
         with self.changed:
             stored = self.get(kind, key)
             item = copy.deepcopy(item)
@@ -95,7 +95,7 @@ class Store:
             return self._log(kind, "DELETED", item)
 
     def expire(self) -> None:
-        """Forget the change log, as compaction does."""
+        """Discard the change log, as compaction does."""
         with self.changed:
             self.version += 1
             self.oldest = self.version

@@ -1,4 +1,4 @@
-"""What the lab builds, and under which key it is kept."""
+"""Which programs the lab builds, and their cache keys."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Images: hand-written archives, and what decides whether the driver's image is built anew."""
+"""Images: hand-written archives, and when the driver's image is rebuilt."""
 
 import fnmatch
 import json

@@ -1,4 +1,4 @@
-"""Daemons are remembered by pid and start time, and only those are ended."""
+"""Daemons are recorded by pid and start time, and only those are stopped."""
 
 import dataclasses
 import os
@@ -105,7 +105,7 @@ def test_waiting_gives_up_after_its_time() -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Shells start background jobs, and so a whole test run, with SIGINT ignored."""
+    """Shells start background jobs, possibly including the whole test run, with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

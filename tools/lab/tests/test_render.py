@@ -1,4 +1,4 @@
-"""What a cluster's daemons are told: addresses, paths, configurations, command lines."""
+"""Input of a cluster's daemons: addresses, paths, configurations, command lines."""
 
 import ipaddress
 import json
@@ -128,7 +128,7 @@ def test_groups_of_version_2_hand_their_controllers_down_to_the_nodes(tmp_path: 
         (directory / "cgroup.subtree_control").write_text("cpu\n")
     cgroups.make(cgroups.Hierarchies(v1={}, v2=tmp_path), "/ndl/a/n1")
     assert (tmp_path / "ndl/a/n1").is_dir()
-    # A plain file keeps the last write only: the kernel would add them up.
+    # A regular file keeps only the last write; the kernel would combine them.
     assert {(path / "cgroup.subtree_control").read_text() for path in (tmp_path, tmp_path / "ndl/a")} == {"+pids"}
 
 

@@ -1,4 +1,4 @@
-"""What cluster is asked for: values, labels and their JSON form."""
+"""The specification of a cluster: values, labels and their JSON form."""
 
 import json
 from typing import Any
