@@ -208,6 +208,6 @@ def test_a_checkpoint_that_another_instance_keeps_is_told_within_the_call(world:
             else:
                 world.kubelet.unprepare("pod")
 
-        with state_lock_held(world), pytest.raises(KubeletError, match=r"another .* has held .*checkpoint\.lock"):
+        with state_lock_held(world), pytest.raises(KubeletError, match=r"another .* has held .*journal\.lock"):
             act()
         act()

@@ -239,9 +239,9 @@ def test_sockets_of_killed_instances_are_cleared_away_and_others_stay(kubelet: K
         for path in dead + foreign:
             with socket.socket(socket.AF_UNIX) as gone:
                 gone.bind(str(path))
-        (service_dir / "checkpoint").write_text("kept")
+        (service_dir / "journal").write_text("kept")
         with served(kubelet, driver):
-            assert names(service_dir) == ["dra.sock", "checkpoint"]
+            assert names(service_dir) == ["dra.sock", "journal"]
             ours = [f"{DRIVER}-reg.sock"]
             assert names(registry) == sorted([p.name for p in foreign] + [listening.name] + ours)
 
