@@ -292,7 +292,7 @@ def labels_of(driver: Installation, node: str) -> dict[str, str]:
 
 def labelled(client: Transport, node: str, labels: dict[str, str]) -> Object:
     """Apply labels as the driver does; gives the Node as stored."""
-    body = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels}}).encode()
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels}}
     query = [("fieldManager", "test"), ("force", "true")]
     answer = client.request("PATCH", f"/api/v1/nodes/{node}", query=query, body=body, content_type=APPLY)
     stored: Object = json.loads(answer.body)
