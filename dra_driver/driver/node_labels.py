@@ -17,14 +17,16 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.host.inventory import Membership
-from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Node
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
+
+if TYPE_CHECKING:  # the simulator needs the labels alone
+    from dra_driver.kube.api import ResourceApi
 
 PREFIX: Final = "neuron.amazonaws.com/ultraserver-"
 MODE: Final = f"{PREFIX}mode"

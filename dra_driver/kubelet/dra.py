@@ -22,10 +22,10 @@ import grpc
 from dra_driver.kubelet.api import dra_v1_pb2, dra_v1beta1_pb2
 from dra_driver.kubelet.grpcserver import Method
 from dra_driver.util.errors import DriverError
+from dra_driver.util.files import is_uid
 from dra_driver.util.logs import operation_id
 from dra_driver.util.text import one_line, quoted_ascii
 
-_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 _LABEL = r"[0-9a-z](?:[0-9a-z-]{0,61}[0-9a-z])?"
 _NAMESPACE = re.compile(_LABEL)
 _SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
@@ -114,11 +114,6 @@ class DRAPlugin(Protocol):
 def is_driver_name(name: str) -> bool:
     """Whether ``name`` can be a driver's: a DNS subdomain of at most 63 characters."""
     return len(name) <= 63 and _SUBDOMAIN.fullmatch(name) is not None
-
-
-def is_uid(text: str) -> bool:
-    """Whether ``text`` can be a UID: 1 to 64 characters that are safe in a file name, the first no dot."""
-    return _UID.fullmatch(text) is not None
 
 
 class KeyedLock:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dra_driver.kubelet.dra import VERSIONS, DRAPlugin, DRAService, is_driver_name, is_uid
+from dra_driver.kubelet.dra import VERSIONS, DRAPlugin, DRAService, is_driver_name
 from dra_driver.kubelet.grpcserver import (
     Activity,
     Method,
@@ -31,6 +31,7 @@ from dra_driver.kubelet.grpcserver import (
 )
 from dra_driver.kubelet.registration import OnRegistered, Registrar, Registration
 from dra_driver.util.errors import DriverError
+from dra_driver.util.files import is_uid
 from dra_driver.util.text import quoted_ascii
 from dra_driver.util.worker import Worker
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import threading
 from pathlib import Path
 
 MAX_FILE_BYTES = 1 << 20
 """Far more than any file of this driver has."""
+_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
+
+
+def is_uid(text: str) -> bool:
+    """Whether ``text`` can be a UID: 1 to 64 characters that are safe in a file name, the first no dot."""
+    return _UID.fullmatch(text) is not None
 
 
 def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, synced: bool) -> None:

@@ -51,9 +51,16 @@ import msgspec
 from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.cdi_spec import cdi_device_name, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
-from dra_driver.kubelet.dra import is_uid
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import DirectorySync, open_regular, read_file, remove_file, replace_file, sync_directory
+from dra_driver.util.files import (
+    DirectorySync,
+    is_uid,
+    open_regular,
+    read_file,
+    remove_file,
+    replace_file,
+    sync_directory,
+)
 
 Mark = tuple[int, int]
 """Which lock file since the start (it may be removed, and a new one counts from 0), and its counter."""

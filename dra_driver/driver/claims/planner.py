@@ -43,8 +43,8 @@ from dra_driver.driver.claims.model import (
 )
 from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.kubelet.dra import is_uid
 from dra_driver.names import DRIVER_NAME
+from dra_driver.util.files import is_uid
 from dra_driver.util.text import shorten
 
 

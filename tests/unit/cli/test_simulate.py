@@ -485,3 +485,14 @@ def test_standard_input_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -
     stdin = io.TextIOWrapper(io.BytesIO(json.dumps(claim("c")).encode()))
     monkeypatch.setattr("sys.stdin", stdin)
     assert shell("-", "--node", "trn2.48xlarge") == 0
+
+
+def test_neither_grpc_nor_an_http_client_is_loaded_to_simulate_on_emulated_nodes() -> None:
+    code = (
+        "import sys; from dra_driver.cli.main import main; main(sys.argv[1:]); "
+        "sys.exit(str({'grpc', 'urllib3', 'kubernetes', 'asyncio', 'pydantic'} & sys.modules.keys() or ''))"
+    )
+    spec = SPECS / "1x4-connected-devices.yaml"
+    command = [sys.executable, "-c", code, "simulate", str(spec), "--node", "trn2.48xlarge"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr.strip() == ""
