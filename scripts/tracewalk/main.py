@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
         prog="scripts/trace-walk",
         description="Trace real calls through the node's driver, and print the files that each enters: in the order of "
-        "the first entry, with the number of entries.",
+        "the first entry, with the number of entries; the page has the files alone.",
         epilog="example: scripts/trace-walk --write docs/architecture.md",
     )
     parser.add_argument("walk", nargs="*", help="publish, prepare or repair (default: all)")
@@ -46,7 +46,8 @@ def with_walks(page: str, walks: Mapping[str, Mapping[str, int]]) -> str:
         _, closed, after = rest.partition(end)
         if not (found and closed):
             raise ValueError(f"the page has no {begin.strip()} with {end} after it")
-        page = f"{before}{begin}\n```text\n{listing(name, entries)}\n```\n\n{end}{after}"
+        files = "\n".join(entries)
+        page = f"{before}{begin}\n```text\n{name}: {len(entries)} files\n{files}\n```\n\n{end}{after}"
     return page
 
 
