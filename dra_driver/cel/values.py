@@ -37,7 +37,6 @@ class Key:
 
 
 _TRUE, _FALSE = Key(True), Key(False)  # the values themselves
-KEY_TYPES = (bool, int, Uint, str)
 
 
 def to_key(value: Any) -> Any:

@@ -104,7 +104,7 @@ class NodeAgent:
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
         preparer = Preparer(api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations)
-        self._repairer = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name)
+        self._reconciler = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name)
         self._plugin = KubeletPlugin(
             preparer,
             DRIVER_NAME,
@@ -141,7 +141,7 @@ class NodeAgent:
             log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", host.instance_type)
         self._node_watch.start()
         try:
-            self._repairer.repair()
+            self._reconciler.repair()
         except DriverError as error:
             # Serving regardless lets prepare and unprepare report the problem, and recovers without a restart.
             log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
@@ -150,7 +150,7 @@ class NodeAgent:
             collector = Collector(self._operations, self.samples)
             self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
         self._plugin.start()
-        self._repairer.start()
+        self._reconciler.start()
         self._health.start()
 
     def stop(self) -> None:
@@ -160,7 +160,7 @@ class NodeAgent:
             (self._slices.stop, THREAD_GRACE),
             (self._label_writer.stop, THREAD_GRACE),
             (self._plugin.stop, CALL_GRACE),
-            (self._repairer.stop, REPAIR_GRACE),
+            (self._reconciler.stop, REPAIR_GRACE),
             (self._node_watch.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
             (self._health.stop, THREAD_GRACE),
@@ -274,7 +274,7 @@ class NodeAgent:
 
     @property
     def _workers(self) -> tuple[Worker, ...]:
-        others = (self._host, self._node_watch, self._label_writer, self._repairer, self._plugin)
+        others = (self._host, self._node_watch, self._label_writer, self._reconciler, self._plugin)
         return (*self._slices.workers, *(part.worker for part in others))
 
     def samples(self) -> Iterator[Sample]:
@@ -283,7 +283,7 @@ class NodeAgent:
         yield from samples(host, self._slices.status, self._plugin.registration)
         yield node_sample(self._offer.problem)
         yield from label_samples(self._label_writer.status)
-        yield from checkpoint_samples(self._checkpoint.counts, self._repairer.counts)
+        yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
 
 
 def _get_node(api: ResourceApi, name: str) -> Node | None:

@@ -5,6 +5,8 @@ Every loop of the long-running programs is one of these, so that none can die or
 * an exception in a round is logged, and the round is retried with back-off (``Worker.problem``, for readiness);
 * each round, and every slow step in it, is a heartbeat that says when the next one is due; an overdue heartbeat means
   that the thread hangs or has died (``Worker.stuck``, for liveness after some patience).
+
+``Backoff`` is the pause between the retries of a loop.
 """
 
 from __future__ import annotations

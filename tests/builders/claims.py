@@ -182,7 +182,7 @@ class Node:
         self.preparer = Preparer(
             self.api, self.checkpoint, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
         )
-        self.repairer = Reconciler(
+        self.reconciler = Reconciler(
             self.checkpoint, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now
         )
 

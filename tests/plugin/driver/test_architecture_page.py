@@ -18,10 +18,10 @@ from tracewalk.walks import NODE, Running
 from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.doubles.apiserver.server import ApiServer
+from tests.paths import DOCS, ROOT
 
-ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "architecture.md"
-MOST_FILES = 20
+PAGE = DOCS / "architecture.md"
+MAX_FILES = 20
 
 
 def test_the_page_has_the_walks_that_a_trace_shows(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_page_has_the_walks_that_a_trace_shows(tmp_path: Path) -> None:
 def test_a_reader_can_follow_a_walk_through_few_files(walk: str) -> None:
     found = re.search(rf"^{walk}: ([0-9]+) files", PAGE.read_text(), re.MULTILINE)
     assert found is not None
-    assert int(found[1]) <= MOST_FILES
+    assert int(found[1]) <= MAX_FILES
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ SCENARIOS = {
     "prepare-after-reboot": Scenario((A, B), _rebooted, lambda node: node.prepare(B)),
     "prepare-reallocated": Scenario((A, OTHER_B), _reallocated, lambda node: node.prepare(OTHER_B)),
     "unprepare": Scenario((A, B), _both, lambda node: node.unprepare(B)),
-    "repair": Scenario((B,), _untidy, lambda node: node.repairer.reconcile(), tidy=False),
+    "repair": Scenario((B,), _untidy, lambda node: node.reconciler.reconcile(), tidy=False),
     "quarantine": Scenario((A, B), _spoiled, lambda node: node.prepare(B), tidy=False),
     "prepare-quarantined": Scenario((A, B), _spoiled, lambda node: node.prepare(A), tidy=False),
     "unprepare-quarantined": Scenario((A, B), _spoiled, lambda node: node.unprepare(A), tidy=False),
@@ -194,12 +194,12 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
     assert views[0] == views[1], f"{where}: a running instance and a new one see different things"
     bystander.checkpoint.close()
 
-    node.repairer.reconcile()
+    node.reconciler.reconcile()
     consistent(node, where)
     # The retry succeeds and ends in one place.
     scenario.act(node)
     scenario.act(node)
-    node.repairer.reconcile()
+    node.reconciler.reconcile()
     consistent(node, where)
     for item in scenario.live:
         first = node.prepare(item)
@@ -211,7 +211,7 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
     for item in (*scenario.live, A):
         node.unprepare(item)
     for _ in range(GONE_CHECKS):  # the stray spec's claim is gone
-        node.repairer.reconcile()
+        node.reconciler.reconcile()
         node.now += GONE_SECONDS
     everything = node.api.put(claim(7, range(16), pods=["pod-7"]))
     assert len(node.prepare(everything)) == 16, where

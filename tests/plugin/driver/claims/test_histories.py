@@ -58,7 +58,7 @@ class Histories(RuleBasedStateMachine):
         for item in CLAIMS.values():
             self.instances[0].unprepare(item)
         node = self.instances[0]
-        node.repairer.reconcile()
+        node.reconciler.reconcile()
         everything = self.api.put(claim(99, range(16), pods=["pod-99"]))
         assert len(node.prepare(everything)) == 16, "a chip was lost"
         node.unprepare(everything)
@@ -83,7 +83,7 @@ class Histories(RuleBasedStateMachine):
                 return act()
         except Killed:
             self.instances[which].restart()
-            self.instances[which].repairer.repair()
+            self.instances[which].reconciler.repair()
             raise
 
     @rule(
@@ -124,7 +124,7 @@ class Histories(RuleBasedStateMachine):
     def repair(self, which: int, kill_at: int | None) -> None:
         node = self.instances[which]
         try:
-            self.survives(node.repairer.reconcile, kill_at, which)
+            self.survives(node.reconciler.reconcile, kill_at, which)
         except Killed:
             return
         self.visible = {number for number in self.promised if number in self.visible or self.readable(number)}
@@ -156,7 +156,7 @@ class Histories(RuleBasedStateMachine):
             if uid(number) not in held.entries:
                 return
         node.checkpoint_file(CLAIMS[number]).write_bytes(b"")
-        node.repairer.repair()
+        node.reconciler.repair()
 
     @rule(number=st.sampled_from(sorted(CLAIMS)))
     def remove_a_file_under_a_running_driver(self, number: int) -> None:

@@ -331,7 +331,7 @@ def test_a_claim_that_a_former_version_prepared_goes_on_under_its_names(node: No
     item = api.put(claim(1, [4, 5], configs=[config(neuron_config(2))]))
     node.checkpoint_file(item).parent.mkdir(parents=True)
     node.checkpoint_file(item).write_text(FORMER)
-    node.repairer.repair()
+    node.reconciler.repair()
     nodes, env = container([node.spec(item)], FORMER_NAMES)
     assert nodes == {"/dev/neuron0": (240, 4), "/dev/neuron1": (240, 5)}
     assert node.prepare(item) == FORMER_NAMES

@@ -29,7 +29,7 @@ def node(tmp_path: Path, api: ApiServer) -> Node:
 
 
 def kinds(node: Node) -> list[tuple[str, str]]:
-    return [(repair.kind, repair.uid) for repair in node.repairer.reconcile()]
+    return [(repair.kind, repair.uid) for repair in node.reconciler.reconcile()]
 
 
 def later(node: Node, seconds: float) -> list[tuple[str, str]]:
@@ -49,7 +49,7 @@ def test_where_all_is_well_nothing_is_done_or_written(node: Node, api: ApiServer
     for _ in range(3):
         assert kinds(node) == []
     assert (node.checkpoint_file(item).stat(), node.cdi.file(uid(1)).stat()) == before
-    assert node.repairer.findings == ()
+    assert node.reconciler.findings == ()
 
 
 def test_a_node_without_claims_asks_the_api_server_nothing(node: Node, api: ApiServer) -> None:
@@ -90,7 +90,7 @@ def test_leftovers_in_the_cdi_directory_are_removed_and_counted(node: Node, api:
     assert kinds(node) == []
     assert not leftover.exists()
     assert foreign.exists()
-    assert node.repairer.counts["remove-temporary"] == 1
+    assert node.reconciler.counts["remove-temporary"] == 1
 
 
 def test_a_spec_that_no_claim_explains_goes_once_its_claim_is_gone_for_ten_minutes(node: Node, api: ApiServer) -> None:
@@ -102,7 +102,7 @@ def test_a_spec_that_no_claim_explains_goes_once_its_claim_is_gone_for_ten_minut
     assert stray.exists()
     assert later(node, CHECK_DOUBTFUL) == [("release", uid(9))]
     assert not stray.exists()
-    assert node.repairer.counts["release"] == 1
+    assert node.reconciler.counts["release"] == 1
 
 
 def test_the_spec_of_a_vanished_chip_is_withdrawn_until_it_is_back(node: Node, api: ApiServer) -> None:
@@ -126,7 +126,7 @@ def test_a_file_that_a_loss_of_power_brought_back_is_released_at_the_first_word(
     node.reboot()
     node.checkpoint_file(item).write_bytes(content)  # its removal had not reached the disk
     node.restart()
-    assert [repair.kind for repair in node.repairer.reconcile()] == ["release"]
+    assert [repair.kind for repair in node.reconciler.reconcile()] == ["release"]
     assert node.checkpointed() == {}
 
 
@@ -165,10 +165,10 @@ def test_a_claim_that_is_gone_in_this_boot_stays_held_and_is_reported(
     kinds(node)
     api.delete(item)
     later(node, CHECK_AGAIN)
-    assert not node.repairer.findings
+    assert not node.reconciler.findings
     for _ in range(4):
         assert later(node, CHECK_DOUBTFUL) == []
-    [finding] = node.repairer.findings
+    [finding] = node.reconciler.findings
     assert "gone from the API server for more than 10 minutes, but kubelet has not unprepared it; chips 4" in finding
     assert str(node.checkpoint_file(item)) in finding
     assert caplog.text.count("has been gone") == 1, "said once, not each minute"
@@ -176,7 +176,7 @@ def test_a_claim_that_is_gone_in_this_boot_stays_held_and_is_reported(
         node.prepare(api.put(claim(2, [4])))
     node.unprepare(item)
     later(node, 60)
-    assert node.repairer.findings == ()
+    assert node.reconciler.findings == ()
 
 
 def test_an_administrator_can_free_a_claim_that_is_gone_by_removing_its_file(node: Node, api: ApiServer) -> None:
@@ -240,13 +240,13 @@ def test_a_claims_directory_that_vanished_before_a_start_frees_nothing_until_the
     api.delete(gone)
     shutil.rmtree(node.root / "state" / "claims")
     node.restart()
-    node.repairer.repair()
+    node.reconciler.repair()
     assert kinds(node) == []
     for item in (here, gone):
         assert node.spec(item) is not None, "running pods keep their devices"
         with pytest.raises(DriverError, match=r"whose checkpoint file cannot be read \(it is missing: .*\)"):
             node.prepare(api.put(claim(3, [int(item.metadata.name[-1])])))
-    assert any("checkpoint file" in text and "is missing" in text for text in node.repairer.findings)
+    assert any("checkpoint file" in text and "is missing" in text for text in node.reconciler.findings)
     assert [later(node, CHECK_DOUBTFUL) for _ in range(2)] == [[], [("release", uid(2))]]
     assert node.prepare(api.put(claim(3, [2])))
     assert node.spec(here) is not None
@@ -276,7 +276,7 @@ def test_one_repair_that_fails_does_not_stop_the_others(node: Node, api: ApiServ
     node.cdi.file(uid(1)).mkdir(parents=True)
     (node.cdi.file(uid(1)) / "in-the-way").touch()
     assert kinds(node) == [("write-spec", uid(2))]
-    assert node.repairer.counts["failed"] == 1
+    assert node.reconciler.counts["failed"] == 1
 
 
 def test_a_pod_that_uses_two_claims_with_the_same_numbers_is_reported(node: Node, api: ApiServer) -> None:
@@ -286,7 +286,7 @@ def test_a_pod_that_uses_two_claims_with_the_same_numbers_is_reported(node: Node
     api.put(claim(2, [6], pods=["b", "c"]))
     kinds(node)
     later(node, CHECK_AGAIN)
-    [finding] = node.repairer.findings
+    [finding] = node.reconciler.findings
     assert "claims default/claim-1 and default/claim-2 are used by one pod" in finding
     assert "--device-numbering host" in finding
 
@@ -317,7 +317,7 @@ def test_without_a_spec_all_is_held_back_until_the_api_server_tells(node: Node, 
     assert node.prepare(api.put(claim(3, [6])))
     with pytest.raises(DriverError, match="neuron-device-5 is held by claim"):
         node.prepare(api.put(claim(2, [5])))
-    assert "chips 4, 5 are held back" in node.repairer.findings[0]
+    assert "chips 4, 5 are held back" in node.reconciler.findings[0]
     for _ in range(10):
         assert later(node, CHECK_DOUBTFUL) == []
     assert len(node.quarantined()) == 1
@@ -334,7 +334,7 @@ def test_while_the_api_server_is_away_all_stays_held_back(node: Node, api: ApiSe
     api.down = None
     with pytest.raises(DriverError, match="held back"):
         node.prepare(api.put(claim(2, [9])))
-    assert "all devices that no other claim holds are held back" in node.repairer.findings[0]
+    assert "all devices that no other claim holds are held back" in node.reconciler.findings[0]
 
 
 def test_an_unreadable_file_of_a_claim_that_is_gone_is_let_go_after_ten_minutes(node: Node, api: ApiServer) -> None:
@@ -396,22 +396,22 @@ def test_the_timer_repairs_at_once_and_stops_when_told(
     node.prepare(api.put(claim(1, [4])))
     node.reboot()
     caplog.set_level(logging.INFO)
-    node.repairer.start()
+    node.reconciler.start()
     deadline = time.monotonic() + 10
-    while not node.repairer.counts["write-spec"] and time.monotonic() < deadline:
+    while not node.reconciler.counts["write-spec"] and time.monotonic() < deadline:
         time.sleep(0.01)
-    node.repairer.stop()
-    assert node.repairer.counts["write-spec"] == 1
+    node.reconciler.stop()
+    assert node.reconciler.counts["write-spec"] == 1
 
 
 def test_a_timer_that_cannot_work_goes_on_trying(node: Node) -> None:
     (node.root / "cdi").write_text("in the way")
-    node.repairer.start()
+    node.reconciler.start()
     deadline = time.monotonic() + 10
-    while not node.repairer.counts["failed"] and time.monotonic() < deadline:
+    while not node.reconciler.counts["failed"] and time.monotonic() < deadline:
         time.sleep(0.01)
-    node.repairer.stop()
-    assert node.repairer.counts["failed"] == 1
+    node.reconciler.stop()
+    assert node.reconciler.counts["failed"] == 1
 
 
 def test_a_failure_that_nobody_foresaw_does_not_end_repair(
@@ -429,12 +429,12 @@ def test_a_failure_that_nobody_foresaw_does_not_end_repair(
         return real()
 
     monkeypatch.setattr(node.checkpoint, "verify", verify)
-    node.repairer.start()
+    node.reconciler.start()
     try:
         eventually(lambda: node.spec(item) is not None, what="the spec")
     finally:
-        node.repairer.stop()
-    assert node.repairer.counts["failed"] == 2
+        node.reconciler.stop()
+    assert node.reconciler.counts["failed"] == 2
     assert "repairing what claims left failed (next try in" in caplog.text
 
 
@@ -451,13 +451,13 @@ def test_stopping_does_not_wait_for_a_silent_api_server(
         raise Unreachable(f"no answer about {namespace}/{name}")
 
     monkeypatch.setattr(api, "get_claim", silent)
-    node.repairer.start()
+    node.reconciler.start()
     assert asked.wait(5)
     started = time.monotonic()
-    node.repairer.stop(0.2)
+    node.reconciler.stop(0.2)
     assert time.monotonic() - started < 5
     answer.set()
-    node.repairer.stop()
+    node.reconciler.stop()
 
 
 def test_a_claim_that_cannot_be_read_does_not_keep_others_from_being_looked_after(node: Node, api: ApiServer) -> None:

@@ -249,8 +249,8 @@ def node(tmp_path: Path) -> Node:
 
 def reported(node: Node) -> tuple[str, ...]:
     """What an administrator is told after a pass of repair."""
-    node.repairer.reconcile()
-    return node.repairer.findings
+    node.reconciler.reconcile()
+    return node.reconciler.findings
 
 
 def test_a_claim_that_waited_for_the_election_is_prepared_when_it_has_ended(node: Node) -> None:
@@ -277,7 +277,7 @@ def test_a_prepared_claim_keeps_what_it_was_told(later: Membership, node: Node) 
     node.restart()
     assert node.prepare(item) == first
     assert node.env(item) == env
-    node.repairer.repair()
+    node.reconciler.repair()
     assert node.env(item) == env
 
 

@@ -111,7 +111,7 @@ def test_a_node_claim_without_file_and_spec_is_known_from_the_api_server(node: N
     item = node.api.put(whole())
     node.prepare(item)
     spoil(node, item, spec=True)
-    assert [repair.kind for repair in node.repairer.reconcile()] == ["learn"]
+    assert [repair.kind for repair in node.reconciler.reconcile()] == ["learn"]
     with node.checkpoint.locked() as held:
         assert held.quarantined[uid(1)].chips == frozenset(ALL)
 
@@ -121,7 +121,7 @@ def test_nothing_is_freed_while_the_chips_of_the_node_are_not_known(node: Node) 
     node.prepare(item)
     node.inventory = host(0, instance_type=None)
     spoil(node, item, spec=True)
-    assert node.repairer.reconcile() == []
+    assert node.reconciler.reconcile() == []
     with node.checkpoint.locked() as held:
         assert held.quarantined[uid(1)].chips is None
 
@@ -133,7 +133,7 @@ def test_a_node_claim_that_is_gone_for_long_frees_its_spoiled_file(node: Node) -
     node.api.delete(item)
     kinds: list[str] = []
     for _ in range(GONE_CHECKS + 1):
-        kinds += [repair.kind for repair in node.repairer.reconcile()]
+        kinds += [repair.kind for repair in node.reconciler.reconcile()]
         node.now += GONE_SECONDS / (GONE_CHECKS - 1)
     assert kinds == ["release"]
     assert node.spec(item) is None
