@@ -1,0 +1,336 @@
+"""What can be wrong with a chip: one row a fault, and the values that everything about health is said in.
+
+A new fault is a new row: its taint, the text in the pod's status, the Event, the metric, ``dra-driver health`` and
+``docs/health.md`` follow from the row. Sources: aws-neuron-sdk ``neuron-runtime/nrt-troubleshoot.rst``,
+``neuron-runtime/api/nrt_status.rst`` and ``src/k8/neuron-problem-detector``; the files of the Neuron kernel driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+Severity = Literal["unhealthy", "unknown", "degraded"]
+"""Value of the taint. ``unknown``: the host does not say whether the chip works; ``degraded``: it works."""
+
+State = Literal["healthy", "degraded", "unknown", "unhealthy"]
+"""State of a chip: that of its gravest fault. Unhealthy is graver than unknown, and unknown than degraded."""
+
+Effect = Literal["None", "NoSchedule", "NoExecute"]
+"""Effect of a taint of a device, as in resource.k8s.io."""
+
+Remedy = Literal["nothing", "driver-reload", "reboot", "replacement"]
+"""The least that mends a fault: each of these also does what those before it do."""
+
+TAINT_DOMAIN: Final = "health.neuron.aws.com"
+"""Domain of the taints' keys; an administrator may set another. AWS's own keys are not public."""
+
+BOOT: Final = None
+"""``quiet_seconds`` of a fault that only the driver remembers: a boot ends it, or ``dra-driver health clear``."""
+
+
+class Fault(NamedTuple):
+    """A row: one thing that can be wrong with a chip."""
+
+    code: str
+    """A DNS label: name of the fault everywhere, and of the taint's key in its domain."""
+    signal: str
+    """File below the device's sysfs directory (or another source) and condition, for people."""
+    severity: Severity
+    remedy: Remedy
+    quiet_seconds: int | None
+    """How long the signal must be gone until the fault is over (0: on two reads); ``BOOT``: see there."""
+    text: str
+    """What is wrong; ``detail`` of the active fault follows in parentheses."""
+    reason: str
+    """Reason of the Event and of the Node's condition ``NeuronHealth``; the first four are the detector's of AWS."""
+    strongest: Effect = "NoExecute"
+    """The strongest effect that an administrator may give it: a source that pods can forge must not evict pods."""
+
+
+def _component(name: str, text: str, remedy: Remedy = "replacement") -> Fault:
+    """A row for one name in ``unhealthy_components``."""
+    return Fault(
+        code=name.replace("_", "-") + "-unhealthy",
+        signal=f"stats/hardware/health_status/unhealthy_components lists {name}",
+        severity="unhealthy",
+        remedy=remedy,
+        quiet_seconds=300,
+        text=text,
+        reason=f"NeuronHasError_UNHEALTHY_{name.upper()}",
+    )
+
+
+def _core(code: str, counter: str, text: str, remedy: Remedy, reason: str, severity: Severity = "unhealthy") -> Fault:
+    """A row for an error counter of the cores, which the Neuron runtime raises when an execution fails."""
+    return Fault(code, f"neuron_core*/stats/status/{counter}/total grew", severity, remedy, BOOT, text, reason)
+
+
+def _kernel_log(code: str, kind: str, text: str) -> Fault:
+    """A row for a line of the kernel log. Any process that may open the device can have it written."""
+    return Fault(
+        code,
+        f"the kernel log has NEURON_HW_ERR={kind}",
+        "unhealthy",
+        "replacement",
+        BOOT,
+        text,
+        f"NeuronHasError_{kind}",
+        "NoSchedule",
+    )
+
+
+_ROWS: Final = (
+    Fault(
+        "sram-uncorrectable",
+        "stats/hardware/sram_ecc_uncorrected > 0",
+        "unhealthy",
+        "replacement",
+        0,
+        "uncorrectable errors in the chip's SRAM",
+        "NeuronHasError_SRAM_UNCORRECTABLE_ERROR",
+    ),
+    Fault(
+        "hbm-uncorrectable",
+        "stats/hardware/mem_ecc_uncorrected > 0",
+        "unhealthy",
+        "replacement",
+        0,
+        "uncorrectable errors in the chip's memory",
+        "NeuronHasError_HBM_UNCORRECTABLE_ERROR",
+    ),
+    Fault(
+        "hbm-repairable",
+        "stats/hardware/mem_ecc_repairable_uncorrected > 0",
+        "unhealthy",
+        "driver-reload",
+        0,
+        "uncorrectable errors in the chip's memory that a reload of the kernel driver repairs",
+        "NeuronHasError_HBM_REPAIRABLE_ERROR",
+    ),
+    Fault(
+        "sram-corrected-rising",
+        "stats/hardware/sram_ecc_corrected grows",
+        "degraded",
+        "nothing",
+        3600,
+        "corrected errors in the chip's SRAM grow in number",
+        "NeuronSRAMCorrectedErrors",
+    ),
+    Fault(
+        "hbm-corrected-rising",
+        "stats/hardware/mem_ecc_corrected grows",
+        "degraded",
+        "nothing",
+        3600,
+        "corrected errors in the chip's memory grow in number",
+        "NeuronHBMCorrectedErrors",
+    ),
+    _component("hbm", "the firmware finds the chip's memory unhealthy"),
+    _component("sram", "the firmware finds the chip's SRAM unhealthy"),
+    _component("firmware_service_api", "the firmware's service interface is unhealthy", "reboot"),
+    _component("firmware_service_processor", "the firmware's service processor is unhealthy", "reboot"),
+    _component("link_intraserver", "links to other chips of the node are unhealthy"),
+    _component("link_host", "the link to the host is unhealthy"),
+    _component("link_efa", "the link to the network devices is unhealthy"),
+    _component("link_interserver", "links to other nodes of the UltraServer are unhealthy"),
+    _component("link_switch", "links to the switch are unhealthy"),
+    _component("axi_fabric", "the chip's internal fabric is unhealthy"),
+    Fault(
+        "component-unhealthy",
+        "stats/hardware/health_status/unhealthy_components lists a name that this driver does not know",
+        "unhealthy",
+        "replacement",
+        300,
+        "the firmware finds a part of the chip unhealthy",
+        "NeuronHasError_UNHEALTHY_COMPONENT",
+    ),
+    Fault(
+        "device-unreachable",
+        "stats/hardware/health_status/unhealthy_components says device_unreachable",
+        "unhealthy",
+        "reboot",
+        300,
+        "the kernel driver cannot reach the chip",
+        "NeuronHasError_DEVICE_UNREACHABLE",
+    ),
+    Fault(
+        "heartbeat-stalled",
+        "stats/hardware/health_status/healthcheck_heartbeat, once seen to grow, stands still for a minute",
+        "unhealthy",
+        "reboot",
+        60,
+        "the firmware's health check stands still",
+        "NeuronHasError_HEARTBEAT_STALLED",
+    ),
+    Fault(
+        "device-invalid",
+        "reset says 2 (INVALID)",
+        "unhealthy",
+        "driver-reload",
+        0,
+        "the kernel driver failed to bring up the chip, so no program can open it",
+        "NeuronHasError_DEVICE_INVALID",
+    ),
+    Fault(
+        "device-lost",
+        "sysfs has no directory of the device, which the instance type or an earlier reading says must be there",
+        "unhealthy",
+        "reboot",
+        0,
+        "the chip has vanished from the host",
+        "NeuronHasError_DEVICE_LOST",
+    ),
+    Fault(
+        "link-lost",
+        "connected_devices lacks a neighbour that the instance type has, while all chips are there",
+        "unhealthy",
+        "replacement",
+        300,
+        "links to other chips of the node are missing",
+        "NeuronHasError_LINK_LOST",
+    ),
+    Fault(
+        "server-link-lost",
+        "the kernel driver offers fewer UltraServer modes than the elected nodes allow",
+        "degraded",
+        "replacement",
+        300,
+        "links to other nodes of the UltraServer do not work",
+        "NeuronServerLinkLost",
+    ),
+    _core(
+        "core-hbm-uncorrectable",
+        "hw_hbm_ue_error",
+        "an execution failed on an uncorrectable memory error",
+        "replacement",
+        "NeuronHasError_CORE_HBM_UNCORRECTABLE_ERROR",
+    ),
+    _core(
+        "core-hbm-repairable",
+        "hw_repairable_hbm_ue_error",
+        "an execution failed on a memory error that a reload of the kernel driver repairs",
+        "driver-reload",
+        "NeuronHasError_CORE_HBM_REPAIRABLE_ERROR",
+    ),
+    _core(
+        "core-uncorrectable",
+        "hw_nc_ue_error",
+        "an execution failed on an uncorrectable error of a core",
+        "replacement",
+        "NeuronHasError_CORE_UNCORRECTABLE_ERROR",
+    ),
+    _core(
+        "core-dma-abort",
+        "hw_dma_abort_error",
+        "an execution failed on an aborted DMA transfer",
+        "replacement",
+        "NeuronHasError_CORE_DMA_ABORT",
+    ),
+    _core(
+        "core-collectives-error",
+        "hw_collectives_error",
+        "a collective operation hung; the culprit may be another worker",
+        "nothing",
+        "NeuronCollectivesError",
+        "degraded",
+    ),
+    _kernel_log("log-sram", "SRAM_UNCORRECTABLE_ERROR", "the runtime reported uncorrectable errors in the chip's SRAM"),
+    _kernel_log("log-core", "NC_UNCORRECTABLE_ERROR", "the runtime reported an uncorrectable error of a core"),
+    _kernel_log("log-hbm", "HBM_UNCORRECTABLE_ERROR", "the runtime reported uncorrectable errors in the chip's memory"),
+    _kernel_log("log-dma", "DMA_ERROR", "the runtime reported a failed DMA transfer"),
+    Fault(
+        "unreadable",
+        "files of stats/hardware that every kernel driver has are missing, hang, or cannot be read",
+        "unknown",
+        "nothing",
+        0,
+        "the host does not tell the chip's health",
+        "NeuronHealthUnknown",
+    ),
+)
+
+FAULTS: Final[Mapping[str, Fault]] = MappingProxyType({row.code: row for row in _ROWS})
+"""Code to its row, in the order of the table."""
+
+SEVERITIES: Final[tuple[Severity, ...]] = ("unhealthy", "unknown", "degraded")
+"""The gravest first."""
+
+DEFAULT_EFFECTS: Final[Mapping[Severity, Effect]] = MappingProxyType(
+    {"unhealthy": "NoSchedule", "unknown": "None", "degraded": "None"}
+)
+
+REMEDIES: Final[Mapping[Remedy, str]] = MappingProxyType(
+    {
+        "nothing": "nothing to do but to watch it",
+        "driver-reload": "drain the node and reload the Neuron kernel driver, or reboot the node",
+        "reboot": "drain and reboot the node; replace the instance if that does not help",
+        "replacement": "drain the node and replace the instance",
+    }
+)
+"""What to do, as a clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveFault:
+    """A fault that a chip has now."""
+
+    code: str
+    """A key of ``FAULTS``."""
+    since: int
+    """When it began, in whole seconds of Unix time; kept across restarts of the driver."""
+    detail: str = ""
+    """What was seen, such as ``3 errors``; one line of at most 200 characters, printable."""
+
+    @property
+    def fault(self) -> Fault:
+        """Its row."""
+        return FAULTS[self.code]
+
+    @property
+    def text(self) -> str:
+        """What is wrong and what to do, for pods and people."""
+        seen = f" ({self.detail})" if self.detail else ""
+        return f"{self.fault.text}{seen}; {REMEDIES[self.fault.remedy]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChipHealth:
+    """One chip."""
+
+    index: int
+    """N of ``/dev/neuronN`` on the host."""
+    faults: tuple[ActiveFault, ...] = ()
+    """The gravest first, then in the order of the table."""
+
+    @property
+    def state(self) -> State:
+        """That of the gravest fault."""
+        return self.faults[0].fault.severity if self.faults else "healthy"
+
+    @property
+    def text(self) -> str:
+        """All faults in one line, "" when there are none."""
+        return "; ".join(f"neuron{self.index}: {fault.text}" for fault in self.faults)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """All chips of a node at one time."""
+
+    chips: tuple[ChipHealth, ...] = ()
+    """Ascending. Chips that were lost are among them."""
+    read_at: float = 0.0
+    """Unix time of the last good reading; 0: none yet."""
+
+    def chip(self, index: int) -> ChipHealth | None:
+        """Health of one chip; None when nothing is known of it."""
+        return next((chip for chip in self.chips if chip.index == index), None)
+
+
+def in_order(faults: Iterable[ActiveFault]) -> tuple[ActiveFault, ...]:
+    """The order of ``ChipHealth.faults``."""
+    place = {code: position for position, code in enumerate(FAULTS)}
+    return tuple(sorted(faults, key=lambda item: (SEVERITIES.index(item.fault.severity), place[item.code])))
