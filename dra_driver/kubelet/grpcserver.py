@@ -56,13 +56,15 @@ class Method:
         path: ``/package.Service/Method``.
         request: type of the request message.
         handle: gives the reply (an iterator of replies for a streaming method).
-        streaming: whether the reply is a stream.
+        streaming: whether the reply is a stream. Such a call does not count as running: nobody waits for its end.
+        end: ends the open streams of the server; called when it stops.
     """
 
     path: str
     request: type[Message]
     handle: Callable[[Any, grpc.ServicerContext], Any]
     streaming: bool = False
+    end: Callable[[], None] | None = None
 
 
 class Activity:
@@ -76,8 +78,11 @@ class Activity:
         self._last = clock()
 
     @contextmanager
-    def call(self) -> Iterator[bool]:
-        """Count the body as a running call; gives whether it may run."""
+    def call(self, counted: bool = True) -> Iterator[bool]:
+        """Count the body as a running call; gives whether it may run. Not ``counted``, it only asks that."""
+        if not counted:
+            yield not self._closed
+            return
         with self._lock:
             self._running += 1
             allowed = not self._closed
@@ -125,7 +130,7 @@ def _handler(method: Method, activity: Activity) -> grpc.RpcMethodHandler[Any, A
             return error  # raised, it would be logged with a traceback; None would mean the same to gRPC
 
     def unary(request: Message | DecodeError, context: grpc.ServicerContext) -> Any:
-        with operation(), activity.call() as allowed:
+        with operation(), activity.call(counted=not method.streaming) as allowed:
             if not allowed:
                 code, text = grpc.StatusCode.UNAVAILABLE, "the driver is stopping"
             elif isinstance(request, DecodeError):
@@ -354,6 +359,7 @@ class SocketServer:
     ) -> None:
         self.path = path
         self._table = ServiceTable(methods, activity)
+        self._ends = [method.end for method in methods if method.end is not None]
         self._activity = activity
         self._worker_count = workers
         self._workers: Workers | None = None
@@ -440,7 +446,10 @@ class SocketServer:
             self._hidden.rename(self.path)
 
     def close(self, grace: float) -> None:
-        """Withdraw, refuse new calls (UNAVAILABLE), and wait for running ones; after ``grace`` seconds cut them off."""
+        """Withdraw, refuse new calls (UNAVAILABLE), and wait for running ones; after ``grace`` seconds cut them off.
+
+        Streams are not waited for, and end last.
+        """
         self.withdraw()
         # Not gRPC's own grace: while that lasts, calls on open connections are cancelled as if by the caller.
         ended = self._activity.close(grace)
@@ -454,6 +463,8 @@ class SocketServer:
         """
         self.withdraw()
         self._hidden.unlink(missing_ok=True)
+        for end in self._ends:
+            end()
         ended = self._server.stop(grace) if self._server else _already()
         # The workers go last: until then gRPC hands them calls that it had accepted.
         threading.Thread(target=self._dismiss, args=(ended,), name="socket-server-stop", daemon=True).start()

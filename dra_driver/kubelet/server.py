@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dra_driver.kubelet.devicehealth import VERSIONS as HEALTH_VERSIONS
+from dra_driver.kubelet.devicehealth import HealthStream
 from dra_driver.kubelet.dra import VERSIONS, DRAPlugin, DRAService, is_driver_name
 from dra_driver.kubelet.grpcserver import (
     Activity,
@@ -81,6 +83,7 @@ class KubeletPlugin:
             connects anew; None: never. Keeps kubelet 1.34.0 and 1.34.1 from hanging for good, which they do once
             they have not called a driver for 30 minutes; 1500 is a good value there.
             An attribute too: it may be set at any time, such as when the kubelet's version becomes known.
+        health: tells kubelet the health of the devices; None: kubelet is not told that the driver could.
 
     Raises:
         DriverError: the arguments cannot be used, e.g. a socket's path is too long.
@@ -100,16 +103,21 @@ class KubeletPlugin:
         workers: int = 16,
         check_interval: float = 10.0,
         reregister_after: float | None = None,
+        health: HealthStream | None = None,
     ) -> None:
         _check(driver_name, pod_uid, versions)
         self._driver_name = driver_name
         self._pod_uid = pod_uid
         self.endpoint = fitting(plugin_dir.absolute(), service_names(pod_uid))
         self.registration_socket = fitting(registrar_dir.absolute(), registrar_names(driver_name, pod_uid))
-        self._registrar = Registrar(driver_name, self.endpoint, versions, on_registered)
+        # Last: kubelet 1.34 and later take the first DRA service that they know.
+        services = (*versions, *(HEALTH_VERSIONS if health is not None else ()))
+        self._registrar = Registrar(driver_name, self.endpoint, services, on_registered)
         self._service = DRAService(plugin, self._fail)
         self._versions = tuple(versions)
-        self._workers = workers
+        self._health = health
+        # An open stream keeps a worker.
+        self._workers = workers + (health.streams if health is not None else 0)
         self._activity = Activity()
         self._on_error = on_error
         self._check_interval = check_interval
@@ -216,6 +224,8 @@ class KubeletPlugin:
     def _server(self, name: str) -> SocketServer:
         if name == "service":
             methods: list[Method] = self._service.methods(self._versions)
+            if self._health is not None:
+                methods += self._health.methods()
             return SocketServer(self.endpoint, methods, self._workers, self._activity)
         return SocketServer(
             self.registration_socket, self._registrar.methods(), REGISTRAR_WORKERS, Activity(), self._driver_name

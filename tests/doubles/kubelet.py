@@ -19,6 +19,7 @@ import grpc
 
 from dra_driver.kubelet.api import pluginregistration_v1_pb2
 from tests.doubles.kubelet_connection import MESSAGES, OPTIONS, Claim, DirectoryWatch, Instance, KubeletError, unary
+from tests.doubles.kubelet_health import REDIAL_SECONDS, HealthInfo
 
 __all__ = ["Claim", "Device", "Kubelet", "KubeletError"]
 
@@ -43,7 +44,11 @@ class ClaimInfo:
 
 
 class Kubelet:
-    """The kubelet side. ``refuse`` returns a reason to refuse a plugin's registration, or None."""
+    """The kubelet side.
+
+    ``refuse`` returns a reason to refuse a plugin's registration, or None. ``watches_health`` is the release whose
+    ways with device health it has, "1.36" or "1.37".
+    """
 
     def __init__(
         self,
@@ -55,6 +60,8 @@ class Kubelet:
         backoff_seconds: float = 0.1,
         idle_deadlock: float | None = None,
         refuse: Callable[[str], str | None] = lambda driver: None,
+        watches_health: str | None = None,
+        redial_seconds: float = REDIAL_SECONDS,
     ) -> None:
         self.registry_dir, self.plugins_dir = root / "plugins_registry", root / "plugins"
         self.registry_dir.mkdir(parents=True, exist_ok=True)
@@ -70,6 +77,9 @@ class Kubelet:
         self.deregistrations = 0
         self.get_info_seconds: list[float] = []
         self.failures: list[str] = []
+        self.offered: list[tuple[str, ...]] = []
+        """``supported_versions`` of each registration."""
+        self.health = HealthInfo(watches_health, redial_seconds)
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
 
@@ -180,7 +190,9 @@ class Kubelet:
             notify(api.RegistrationStatus(plugin_registered=True), timeout=5)
         with self._lock:
             self.instances.setdefault(info.name, []).append(instance)
+            self.offered.append(tuple(info.supported_versions))
             self.registrations += 1
+        self.health.follow(instance, info.supported_versions)
         return instance
 
     def _accept(self, info: Any, name: str) -> Instance:

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Instance:
         self._idle_deadlock = idle_deadlock
         self._last_call = time.monotonic()
         self._dead = False
+        self.closed = threading.Event()
 
     def connected(self) -> bool:
         """Whether a server listens at the endpoint.
@@ -86,6 +88,7 @@ class Instance:
             raise KubeletError(f"{call.code()}: {call.details()}") from error
 
     def close(self) -> None:
+        self.closed.set()
         self.channel.close()
 
 
