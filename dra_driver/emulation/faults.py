@@ -227,7 +227,7 @@ def parse_file(text: str, kind: InstanceType, options: EmulationOptions) -> tupl
 def template(kind: InstanceType, options: EmulationOptions, faults: Iterable[EmulatedFault] = ()) -> str:
     """The file of faults with all that this host can show in its comments, and these faults."""
     lines = [
-        "# Faults of this emulated host, one a line: CODE@CHIPS, chips as in 3, 3,7 or 0-3; where it says so, with =VALUE.",
+        "# Faults of this emulated host, one a line: CODE@CHIPS, chips as in 3, 3,7 or 0-3; where it says so, =VALUE.",
         "# A driver started with --emulate applies each change in two seconds, and takes back what is gone from here.",
         "#",
     ]

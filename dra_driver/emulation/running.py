@@ -22,6 +22,7 @@ from dra_driver.emulation.faults import (
     template,
 )
 from dra_driver.emulation.options import EmulationOptions, check
+from dra_driver.emulation.tree import Entry
 from dra_driver.emulation.writer import host_writer
 from dra_driver.host.discover import boot_id
 from dra_driver.topology.instance_types import InstanceType
@@ -39,7 +40,7 @@ class EmulatedHost:
 
     Without ``start`` it is a tree of files that stands still. Started, a thread applies each change of the file
     ``FAULTS_FILE`` within two seconds, lets growing counters grow, and moves the heartbeats of all chips every five
-    seconds, except of those that are to stand still.
+    seconds, except of those that are to stand still. It touches no other files, so that a test may edit them.
 
     Raises:
         DriverError: the options are not possible for the type.
@@ -51,6 +52,7 @@ class EmulatedHost:
         self._options = options or EmulationOptions()
         check(kind, self._options)
         self._writer = host_writer(root)
+        self._tree: dict[str, Entry] = {}
         self._faults: tuple[EmulatedFault, ...] = ()
         self._since: dict[EmulatedFault, int] = {}
         self._started: int | None = None
@@ -148,7 +150,7 @@ class EmulatedHost:
         now = self._clock()
         since = {fault: self._since.get(fault, now) for fault in faults}
         tree = host_with(self._kind, self._options, faults, self._moment(now, since), counters=counters)
-        self._writer.write(tree)
+        self._writer.write(tree, self._tree)
         self._tree, self._faults, self._since, self._complete = tree, faults, since, counters
 
     def _moment(self, now: int, since: dict[EmulatedFault, int] | None = None) -> Moment:

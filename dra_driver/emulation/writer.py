@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 from dra_driver.emulation.options import EmulationOptions, check
 from dra_driver.emulation.tree import DEVICES, MODULE_VERSION, DeviceNode, Entry, Link, TextFile, host_files
@@ -39,14 +40,18 @@ class TreeWriter:
     whole_below: str
     commit: str
 
-    def write(self, tree: Mapping[str, Entry]) -> None:
-        """Make the directory contain exactly ``tree``. Raises DriverError, if possible before any change."""
+    def write(self, tree: Mapping[str, Entry], before: Mapping[str, Entry] = MappingProxyType({})) -> None:
+        """Make the directory contain exactly ``tree``. Raises DriverError, if possible before any change.
+
+        Files that are the same in ``before`` are left as they are: somebody may have edited them since.
+        """
         if os.path.realpath(self.root) == "/":
             raise DriverError("an emulated host cannot be written to /", remedy="name another directory")
         try:
             self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
             with _locked(self.root):
-                self._replace(tree, self._written_before())
+                same = frozenset(path for path, entry in tree.items() if before.get(path) == entry)
+                self._replace(tree, self._written_before(), same)
         except OSError as error:
             raise DriverError(
                 f"cannot write the emulated host to {self.root}: {error}",
@@ -74,7 +79,7 @@ class TreeWriter:
                 remedy="give the driver a directory on a local file system that it may write to",
             ) from error
 
-    def _replace(self, tree: Mapping[str, Entry], before: frozenset[str]) -> None:
+    def _replace(self, tree: Mapping[str, Entry], before: frozenset[str], same: frozenset[str]) -> None:
         staging = self.root / _STAGING
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
@@ -83,14 +88,14 @@ class TreeWriter:
         for directory in sorted({self._whole(path) for path in before} - kept):
             self._take_away(directory)
         new = {directory for directory in kept if directory and not self._path(directory).is_dir()}
-        for path in sorted(tree.keys() - {self.commit}):
+        for path in sorted(tree.keys() - same - {self.commit}):
             if self._whole(path) not in new:
                 self._put(path, tree[path])
         for directory in sorted(new):
             self._put_whole(directory, tree)
         for path in sorted(before - tree.keys()):
             self._remove(path)
-        if self.commit in tree:
+        if self.commit in tree and self.commit not in same:
             self._put(self.commit, tree[self.commit])
         self._put_marker(frozenset(tree))
         shutil.rmtree(staging)
