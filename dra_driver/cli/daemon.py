@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
+    from dra_driver.emulation.running import EmulatedHost
     from dra_driver.kube.client import Transport
 
 Option = tuple[str, str, str | None, str]
@@ -65,6 +66,11 @@ def check_node_options(values: dict[str, Any]) -> None:
         raise UsageError(
             "no node name is given", remedy="set NODE_NAME from the pod's spec.nodeName, or use --node-name"
         )
+    if values["emulated_faults"] and not values["emulate"]:
+        raise UsageError(
+            "--emulated-faults ($EMULATED_FAULTS) is given without --emulate",
+            remedy="name the type of the emulated node too, such as --emulate trn2.48xlarge",
+        )
     for name in ("healthcheck_port", "metrics_port"):
         values[name] = int(number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
     rescan = values["rescan_seconds"]
@@ -95,15 +101,44 @@ def transport(kubeconfig: str) -> Transport:
 
 
 @contextmanager
-def emulation_root(values: dict[str, Any]) -> Iterator[None]:
-    """Provide a directory for the emulated host, if emulation is requested."""
+def emulation(values: dict[str, Any]) -> Iterator[None]:
+    """Provide the emulated host at ``emulation_root``, if one is requested, and keep it in motion.
+
+    UsageError if there can be no such host.
+    """
     # Only then: a driver of real hardware must start even where nothing is writable and when the disk is full.
-    if not values["emulate"] or values["emulation_root"]:
+    if not values["emulate"]:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="neuron-emulation-") as scratch:
-        values["emulation_root"] = str(Path(scratch) / "host")
+    with ExitStack() as ended:
+        if not values["emulation_root"]:
+            scratch = ended.enter_context(tempfile.TemporaryDirectory(prefix="neuron-emulation-"))
+            values["emulation_root"] = str(Path(scratch) / "host")
+        host = emulated_host(values)
+        host.start()
+        ended.callback(host.stop)
         yield
+
+
+def emulated_host(values: Mapping[str, Any]) -> EmulatedHost:
+    """The emulated host that the options describe, written; UsageError if there can be no such host."""
+    from dra_driver.emulation.options import EmulationOptions
+    from dra_driver.emulation.running import EmulatedHost
+    from dra_driver.emulation.ultraservers import Servers, node_number
+    from dra_driver.topology.instance_types import resolve_emulation
+
+    servers = values.get("emulated_ultraservers")
+    try:
+        kind = resolve_emulation(values["emulate"])
+        options = EmulationOptions(driver_version=values["emulated_driver_version"] or None)
+        if servers:
+            options = Servers.parse(servers).options(kind, node_number(values["node_name"]), options)
+        host = EmulatedHost(Path(values["emulation_root"]), kind, options)
+        # A file of faults from before holds what was edited since; an option holds what was meant before that.
+        host.write(host.parse(values["emulated_faults"].split()), keep_file=True, counters=False)
+    except DriverError as error:
+        raise UsageError(str(error)) from error
+    return host
 
 
 class Runnable(Protocol):

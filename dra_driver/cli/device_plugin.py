@@ -60,6 +60,12 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "",
         "directory for the files of the emulated host (default: a temporary directory)",
     ),
+    (
+        "--emulated-faults",
+        "EMULATED_FAULTS",
+        "",
+        "faults of emulated chips, such as 'device-lost@3 hbm-repairable@0-1'; to change them, edit `faults` there",
+    ),
     ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
     ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
@@ -91,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
     values = effective(vars(args), os.environ)
     configure(values["log_format"], args.v)
-    with daemon.emulation_root(values):
+    with daemon.emulation(values):
         return _run(values)
 
 
@@ -108,15 +114,13 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 
 
 def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
-    """The plugin's settings; writes the emulated host if one is requested."""
-    from dra_driver.cli.kubelet_plugin import emulate
+    """The plugin's settings."""
     from dra_driver.legacy.device_plugin.agent import DevicePluginSettings
     from dra_driver.legacy.device_plugin.devices import AnswerSettings
 
     host_root, nodes = Path(values["host_root"]), "/dev"
     if values["emulate"]:
-        root = Path(values["emulation_root"])
-        host_root = emulate(values["emulate"], values["emulated_driver_version"] or None, root)
+        host_root = Path(values["emulation_root"])
         nodes = str(host_root.absolute() / "dev")
     return DevicePluginSettings(
         node_name=values["node_name"],

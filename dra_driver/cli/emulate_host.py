@@ -26,6 +26,7 @@ examples:
   dra-driver emulate-host --instance-type trn2.48xlarge /tmp/trn2
   dra-driver emulate-host --instance-type trn1.32xlarge --driver-version 2.26.10.0 --missing 3,7 /tmp/broken
   dra-driver emulate-host --instance-type trn2.48xlarge --ecc 5:sram=1,mem=2 --lnc 1 /tmp/worn
+  dra-driver emulate-host --instance-type trn2.48xlarge --fault hbm-uncorrectable@3 --fault link-lost@0-1 /tmp/sick
   dra-driver emulate-host --instance-type trn2u --ultraservers 2x4 --node-number 3 /tmp/node-3
   dra-driver emulate-host --instance-type trn2u --ultraserver-modes X2V,X1 --node-id 2=1 /tmp/pair
 """
@@ -59,6 +60,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         help="ECC counters of device N: sram, mem, repairable, sram-corrected, mem-corrected (repeatable)",
     )
+    parser.add_argument(
+        "--fault",
+        metavar="CODE@CHIPS[=VALUE]",
+        action="append",
+        default=[],
+        help="what is wrong with chips, such as hbm-uncorrectable@3 or link-host-unhealthy@0-3 (repeatable; "
+        "the file `faults` in DIR then lists all codes)",
+    )
     parser.add_argument("--lnc", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
     group = parser.add_argument_group("UltraServer (types such as trn2u.48xlarge; default: a healthy one of 4 nodes)")
     group.add_argument("--ultraservers", metavar="SxN", help="make the host part of S servers of N nodes, such as 2x4")
@@ -80,13 +89,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Write the host, and print what was written and what to try next."""
-    from dra_driver.emulation.writer import write_host
+    from dra_driver.emulation.running import EmulatedHost
     from dra_driver.host.discover import discover
     from dra_driver.topology.instance_types import resolve_emulation
 
     try:
         kind = resolve_emulation(args.instance_type)
-        write_host(args.directory, kind, _placed(kind, args, options(args)))
+        emulated = EmulatedHost(args.directory, kind, _placed(kind, args, options(args)))
+        emulated.write(emulated.parse(args.fault))
     except DriverError as error:
         raise error if isinstance(error, UsageError) else UsageError(str(error)) from error
     host = discover(args.directory)
@@ -96,6 +106,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"UltraServer: {_place(host.ultraserver)}")
     for finding in host.findings:
         print(f"the driver will report: {finding.code} ({finding.subject})")
+    for fault in emulated.faults:
+        print(f"fault: {fault}")
+    print(f"faults to rehearse: see {emulated.faults_file}")
     print(f"next: dra-driver slices --host-root {shlex.quote(str(args.directory))}")
     return 0
 

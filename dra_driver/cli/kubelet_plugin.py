@@ -54,6 +54,12 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "",
         "directory for the files of the emulated host (default: a temporary directory)",
     ),
+    (
+        "--emulated-faults",
+        "EMULATED_FAULTS",
+        "",
+        "faults of emulated chips, such as 'device-lost@3 hbm-repairable@0-1'; to change them, edit `faults` there",
+    ),
     ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
     ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
     (
@@ -122,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
     values = effective(vars(args), os.environ)
     configure(values["log_format"], args.v)
-    with daemon.emulation_root(values):
+    with daemon.emulation(values):
         return _run(values)
 
 
@@ -139,23 +145,13 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 
 
 def settings(values: Mapping[str, Any]) -> Settings:
-    """The agent's settings; writes the emulated host if one is requested."""
+    """The agent's settings."""
     from dra_driver.driver.settings import Settings
 
-    host_root = Path(values["host_root"])
-    if values["emulate"]:
-        root = Path(values["emulation_root"])
-        host_root = emulate(
-            values["emulate"],
-            values["emulated_driver_version"] or None,
-            root,
-            servers=values["emulated_ultraservers"],
-            node_name=values["node_name"],
-        )
     return Settings(
         node_name=values["node_name"],
         pod_uid=values["pod_uid"] or None,
-        host_root=host_root,
+        host_root=Path(values["emulation_root"] if values["emulate"] else values["host_root"]),
         cdi_root=Path(values["cdi_root"]),
         registrar_dir=Path(values["registrar_dir"]),
         plugins_dir=Path(values["plugins_dir"]),
@@ -171,26 +167,6 @@ def settings(values: Mapping[str, Any]) -> Settings:
         rescan_seconds=values["rescan_seconds"],
         health_hints_dir=Path(values["health_hints_dir"]),
     )
-
-
-def emulate(name: str, driver_version: str | None, root: Path, *, servers: str = "", node_name: str = "") -> Path:
-    """Write the host tree of instance type ``name`` to ``root`` and return the path.
-
-    ``servers`` (such as ``2x4``, or "") describes the UltraServers that the emulated nodes form together.
-    """
-    from dra_driver.emulation.ultraservers import Servers, node_number
-    from dra_driver.emulation.writer import EmulationOptions, write_host
-    from dra_driver.topology.instance_types import resolve_emulation
-    from dra_driver.util.errors import DriverError
-
-    try:
-        kind, options = resolve_emulation(name), EmulationOptions(driver_version=driver_version)
-        if servers:
-            options = Servers.parse(servers).options(kind, node_number(node_name), options)
-        write_host(root, kind, options)
-    except DriverError as error:
-        raise UsageError(str(error)) from error
-    return root
 
 
 def _run(values: Mapping[str, Any]) -> int:

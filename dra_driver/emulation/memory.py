@@ -20,7 +20,7 @@ def emulated_inventory(kind: InstanceType, options: EmulationOptions | None = No
     """What ``discover`` finds on an emulated host of this type. Raises DriverError for impossible options."""
     chosen = options or EmulationOptions()
     check(kind, chosen)
-    return discover_files(TreeFiles({**host_files(kind, chosen), EMULATION_MARKER: TextFile("")}))
+    return discover_files(TreeFiles({**host_files(kind, chosen, counters=False), EMULATION_MARKER: TextFile("")}))
 
 
 class TreeFiles(HostFiles):

@@ -2,7 +2,8 @@
 
 Formats follow the Neuron kernel driver (its sysfs documentation and behaviour) and the kernel's device model. Counters
 that only profiling tools read (memory usage, power, execution status) and files whose content is not publicly
-documented (firmware versions) are omitted.
+documented (firmware versions) are omitted, as is ``present`` beside each ``total``: it starts anew with every read of a
+monitoring tool.
 """
 
 from __future__ import annotations
@@ -66,8 +67,17 @@ _TORUS_ORDER_TRN2 = (
 )  # fmt: skip
 """Order in which the kernel driver prints the neighbours on Trainium2, and from the same table on Trainium3."""
 
-_HEALTH_FAMILIES = {"trn2", "trn3"}
-_SERIAL_BASE = 0x0E30000000000000
+HEALTH_STATUS = "stats/hardware/health_status"
+HEALTH_FAMILIES = {"trn2", "trn3"}
+CORE_ERRORS = (
+    "hw_collectives_error",
+    "hw_dma_abort_error",
+    "hw_hbm_ue_error",
+    "hw_nc_ue_error",
+    "hw_repairable_hbm_ue_error",
+)
+"""Counters of executions that failed on hardware, by core; each is a directory with the file ``total``."""
+SERIAL_BASE = 0x0E30000000000000
 DEFAULT_SERVER_ID = "1a2b3c4d5e6f7081"
 _NO_SERVER_ID = "0" * 16
 _DEFAULT_MODES = (Mode.X4, Mode.X2V, Mode.X1)
@@ -75,8 +85,11 @@ _DEFAULT_MODES = (Mode.X4, Mode.X2V, Mode.X1)
 _DEFAULT_NODE_COUNT = 4
 
 
-def host_files(kind: InstanceType, options: EmulationOptions) -> dict[str, Entry]:
-    """Files by path relative to the host's root. The options must have passed ``options.check``."""
+def host_files(kind: InstanceType, options: EmulationOptions, *, counters: bool = True) -> dict[str, Entry]:
+    """Files by path relative to the host's root. The options must have passed ``options.check``.
+
+    Without ``counters`` of the cores, which are more than half of all files and which no scan of devices reads.
+    """
     version = driver_version(kind, options)
     present = [index for index in range(kind.devices or 0) if index not in options.missing]
     major, minor = NULL_DEVICE
@@ -93,6 +106,10 @@ def host_files(kind: InstanceType, options: EmulationOptions) -> dict[str, Entry
         tree[f"dev/neuron{index}"] = DeviceNode(major, minor)
         for path, entry in _device_files(kind, index, present, version, options).items():
             tree[f"{DEVICES}/neuron{index}/{path}"] = entry
+        if counters:
+            for core in range(kind.cores_per_device):
+                for name in CORE_ERRORS:
+                    tree[f"{DEVICES}/neuron{index}/{core_counter(core, name)}"] = _ZERO
     for name, text in _ultraserver_files(kind, options).items():
         tree[f"{CLASS}/{name}"] = TextFile(f"{text}\n", 0o444)
     if options.logical_nc_config is not None:
@@ -120,18 +137,26 @@ def _device_files(
         "info/architecture/device_name": TextFile(f"{kind.sysfs.device_name}\n"),
     }
     if kind.family != "inf1":
-        files["info/serial_number"] = TextFile(f"{_SERIAL_BASE + index:016x}\n")
+        files["info/serial_number"] = TextFile(f"{SERIAL_BASE + index:016x}\n")
     for core in range(kind.cores_per_device):
         files[f"neuron_core{core}/info/architecture/arch_type"] = TextFile(f"{kind.sysfs.core_arch_type}\n")
     new = release(version) >= NEW_FILES_SINCE
     for counter in ECC_FILES if new else ECC_FILES_OF_OLD_DRIVERS:
         value = options.ecc.get(index, {}).get(counter, 0)
         files[f"stats/hardware/{ECC_FILES[counter]}"] = TextFile(f"{value}\n")
-    if new and kind.family in _HEALTH_FAMILIES:
-        files["stats/hardware/health_status/unhealthy_components"] = TextFile("\n")
-        files["stats/hardware/health_status/healthcheck_heartbeat"] = TextFile("1\n")
-        files["stats/hardware/health_status/hw_error_event"] = TextFile("0\n")
+    if new and kind.family in HEALTH_FAMILIES:
+        files[f"{HEALTH_STATUS}/unhealthy_components"] = TextFile("\n")
+        files[f"{HEALTH_STATUS}/healthcheck_heartbeat"] = TextFile("1\n")
+        files[f"{HEALTH_STATUS}/hw_error_event"] = TextFile("0\n")
     return files
+
+
+_ZERO = TextFile("0\n")
+
+
+def core_counter(core: int, name: str) -> str:
+    """The file of a core's counter, below the device's directory."""
+    return f"neuron_core{core}/stats/status/{name}/total"
 
 
 def _connected(kind: InstanceType, index: int, present: list[int]) -> tuple[int, ...]:

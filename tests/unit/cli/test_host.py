@@ -19,7 +19,8 @@ def test_the_host_is_written_and_the_next_command_is_named(tmp_path: Path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{directory}: an emulated trn2.48xlarge with 16 of 16 devices,"
     assert lines[1].startswith("kernel driver 2.30.2.0; its /dev/neuron* are ")
-    assert lines[2] == f"next: dra-driver slices --host-root '{directory}'"
+    assert lines[2] == f"faults to rehearse: see {directory}/faults"
+    assert lines[3] == f"next: dra-driver slices --host-root '{directory}'"
     assert len(discover(directory).devices) == 16
 
 

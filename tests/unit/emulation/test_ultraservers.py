@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.cli.kubelet_plugin import effective, emulate
+from dra_driver.cli.daemon import emulated_host
+from dra_driver.cli.kubelet_plugin import effective
 from dra_driver.cli.main import main
 from dra_driver.emulation.options import EmulationOptions
 from dra_driver.emulation.tree import TextFile, host_files
@@ -144,13 +146,18 @@ def test_bad_places_are_exit_status_2_and_write_nothing(
     assert not (tmp_path / "host").exists()
 
 
+def agent_options(node_name: str, root: Path) -> dict[str, Any]:
+    given = {"emulate": "trn2u.48xlarge", "emulated_ultraservers": "2x4", "emulation_root": str(root)}
+    return effective({"node_name": node_name, **given}, {})
+
+
 def test_the_node_agent_takes_its_place_from_its_nodes_name(tmp_path: Path) -> None:
-    host = discover(emulate("trn2u.48xlarge", None, tmp_path / "host", servers="2x4", node_name="node-8"))
-    assert host.ultraserver == member("2x4", 8)
+    host = emulated_host(agent_options("node-8", tmp_path / "host"))
+    assert discover(host.root).ultraserver == member("2x4", 8)
 
 
 def test_the_node_agent_refuses_a_place_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not end with a number"):
-        emulate("trn2u.48xlarge", None, tmp_path / "host", servers="2x4", node_name="worker")
+        emulated_host(agent_options("worker", tmp_path / "host"))
     with pytest.raises(UsageError, match="without --emulate"):
         effective({"node_name": "node-1"}, {"EMULATED_ULTRASERVERS": "2x4"})
