@@ -110,6 +110,7 @@ class Detector:
         self._lookback = lookback
         self._tail = b""
         self._read_at: float | None = None
+        self._ready = False
         self._hints: dict[str, Hint] | None = None
         self._stored: dict[str, Hint] = {}
         self._lines = self._written = self._overruns = 0
@@ -131,7 +132,7 @@ class Detector:
     def not_ready(self) -> list[str]:
         """Why the log is not being read, for readiness."""
         problem = self.worker.problem()
-        return [problem] if problem else [] if self._read_at is not None else ["the kernel log was not read yet"]
+        return [problem] if problem else [] if self._ready else ["the kernel log was not read yet"]
 
     def not_alive(self) -> list[str]:
         """Why a restart may help, for liveness."""
@@ -178,6 +179,7 @@ class Detector:
             log.warning("the kernel log was cleared or overran between two readings; lines may be lost")
         self._tail, self._read_at = text[-TAIL_BYTES:], now
         self._store(self._hints)
+        self._ready = True
         return self._interval
 
     def _take(self, hints: dict[str, Hint], line: Line, at: int) -> None:
