@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "placer": "assign UltraServers to groups of pods (started by the Deployment of --placer)",
     "extender": "choose devices for kube-scheduler, in clusters without DRA",
     "device_plugin": "offer aws.amazon.com/neuron and neuroncore to kubelet, in clusters without DRA",
+    "node_problem_detector": "hand what the kernel log says of chips to the node's driver (npd.enabled of the chart)",
     "topology": "show the devices of an instance type and their links",
     "emulate_host": "write the files of a Neuron host into a directory",
     "slices": "print the ResourceSlices that would be published",

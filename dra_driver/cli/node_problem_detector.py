@@ -1,0 +1,156 @@
+"""``dra-driver node-problem-detector``: the only part that reads the kernel log, and that has no other right."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dra_driver.cli import daemon
+from dra_driver.util.errors import DriverError
+
+if TYPE_CHECKING:
+    from dra_driver.health.detector import Detector
+
+OPTIONS: tuple[daemon.Option, ...] = (
+    # Options that `kubelet-plugin` has too have the same names.
+    ("--host-root", "HOST_ROOT", "/", "directory with the host's /proc"),
+    ("--hints-dir", "HINTS_DIR", "/run/neuron-health", "directory of the hints, which the node's driver reads"),
+    (
+        "--kernel-log",
+        "KERNEL_LOG",
+        "",
+        "for trials: a file with lines as `dmesg --raw` prints them, read in place of the kernel's log",
+    ),
+    (
+        "--lookback-seconds",
+        "LOOKBACK_SECONDS",
+        "",
+        "ignore lines that are older than this at the start (default: take all of this boot)",
+    ),
+    ("--rescan-seconds", "RESCAN_SECONDS", "5", "interval between readings of the log; a hint is written once in each"),
+    (
+        "--healthcheck-port",
+        "HEALTHCHECK_PORT",
+        "51515",
+        "gRPC health services `liveness` and `readiness`; a negative port disables them",
+    ),
+    ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the health service"),  # noqa: S104 - kubelet probes the pod's address
+    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
+    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
+    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
+)
+
+CHOICES = {"log_format": ("text", "json")}
+
+MIN_SECONDS, MAX_SECONDS = 1.0, 60.0
+"""Between readings: a hint is written at most once a second, and a line is seen within a minute."""
+
+MAX_LOOKBACK_SECONDS = 365 * 86400.0
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "node-problem-detector",
+        description="Read the kernel log, and keep its NEURON_HW_ERR lines as one small file for each chip and kind "
+        "of error. The node's driver or device plugin takes them as hints. Needs root with the capability SYSLOG; "
+        "changes nothing but its own directory.",
+        epilog="example: dra-driver node-problem-detector --hints-dir /tmp/hints --healthcheck-port -1",
+    )
+    daemon.add_options(parser, OPTIONS)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT (status 0)."""
+    from dra_driver.util.logs import configure
+
+    values = effective(vars(args), os.environ)
+    configure(values["log_format"], args.v)
+    with daemon.stopped_by_signals() as stop:
+        daemon.run_until(stop, _Program(detector(values), values))
+    return 0
+
+
+def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options by name: command line over environment over default; raises UsageError for an invalid value."""
+    values = daemon.read_options(OPTIONS, CHOICES, given, environment)
+    for name in ("healthcheck_port", "metrics_port"):
+        values[name] = int(daemon.number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
+    values["rescan_seconds"] = daemon.number("--rescan-seconds", values["rescan_seconds"], MIN_SECONDS, MAX_SECONDS)
+    lookback = values["lookback_seconds"]
+    if lookback:
+        values["lookback_seconds"] = daemon.number("--lookback-seconds", lookback, 0, MAX_LOOKBACK_SECONDS)
+    return values
+
+
+def detector(values: Mapping[str, Any]) -> Detector:
+    """The detector that the options describe; raises DriverError when the boot has no id."""
+    from functools import partial
+
+    from dra_driver.health.detector import Detector, read_log_file, read_system_log
+
+    lookback = values["lookback_seconds"]
+    return Detector(
+        partial(read_log_file, Path(values["kernel_log"])) if values["kernel_log"] else read_system_log,
+        Path(values["hints_dir"]),
+        boot_id(Path(values["host_root"])),
+        interval=values["rescan_seconds"],
+        lookback=None if lookback in ("", None) else lookback,
+    )
+
+
+def boot_id(root: Path) -> str:
+    """Identity of the boot of the host with that root directory; raises DriverError."""
+    from dra_driver.host.discover import BOOT_ID
+    from dra_driver.util.files import read_file
+
+    path = root / BOOT_ID
+    try:
+        found = (read_file(path) or b"").decode().strip()
+    except (OSError, ValueError) as error:
+        raise DriverError(f"{path} cannot be read: {error}", remedy="give the host's root as --host-root") from error
+    if not found:
+        raise DriverError(
+            f"{path} is missing or empty",
+            consequence="hints of this boot could not be told from those of another",
+            remedy="give the host's root as --host-root",
+        )
+    return found
+
+
+class _Program:
+    """The detector with its health service and metrics."""
+
+    def __init__(self, running: Detector, values: Mapping[str, Any]) -> None:
+        from dra_driver.kubelet.health import HealthServer
+
+        self._detector = running
+        self._metrics: tuple[str, int] = (values["metrics_address"], values["metrics_port"])
+        self._health = HealthServer(
+            values["healthcheck_port"],
+            values["healthcheck_address"],
+            {"liveness": running.not_alive, "readiness": running.not_ready},
+        )
+        self._stop_metrics: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Start; raises DriverError when a port cannot be had."""
+        self._health.start()
+        address, port = self._metrics
+        if port >= 0:
+            from dra_driver.util.metrics import Collector, serve
+
+            text = "Time to read the kernel log once."
+            collector = Collector(self._detector.operations, self._detector.samples, "kernel_log_seconds", text)
+            self._stop_metrics = serve(collector, address, port)
+        self._detector.start()
+
+    def stop(self) -> None:
+        """Stop, in bounded time; also after an incomplete start."""
+        self._detector.stop()
+        self._health.stop()
+        self._stop_metrics()
