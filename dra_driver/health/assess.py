@@ -22,7 +22,6 @@ import msgspec
 from msgspec.structs import replace
 
 from dra_driver.health.faults import BOOT, FAULTS, ActiveFault, ChipHealth, Fault, NodeHealth, in_order
-from dra_driver.health.hints import KINDS, Hint
 from dra_driver.host.signals import COMPONENTS, CONNECTED, HARDWARE, HEARTBEAT, RESET, ChipReading, HostReading
 from dra_driver.util.text import first_of, one_line
 
@@ -110,6 +109,19 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     def chip(self, index: int) -> ChipMemory | None:
         """What is known of one chip."""
         return next((chip for chip in self.chips if chip.index == index), None)
+
+
+class Hint(msgspec.Struct, frozen=True, rename="camel"):
+    """A line of the kernel log about a chip, found by another program. Any program with a device open can forge one."""
+
+    boot_id: str
+    kind: str
+    seen: int
+    """Unix time."""
+    device: int | None = None
+    """As the runtime numbers it, which in a container need not be the host's number."""
+    serial: str = ""
+    core: int | None = None
 
 
 class Said(NamedTuple):
@@ -303,6 +315,8 @@ RULES: Final[Mapping[str, Rule]] = {code: _rule(row) for code, row in FAULTS.ite
 COMPONENT_NAMES: Final = frozenset(name for name, _ in _named(_component))
 HARDWARE_COUNTERS: Final = tuple(name for kind in (_positive, _growing) for name, _ in _named(kind))
 CORE_COUNTERS: Final = tuple(name for name, _ in _named(_core_counter))
+KINDS: Final = frozenset(name for name, _ in _named(_logged))
+"""Kinds of lines of the kernel log."""
 REQUIRED: Final = frozenset({f"{HARDWARE}/sram_ecc_uncorrected", f"{HARDWARE}/mem_ecc_uncorrected"})
 """Files that every kernel driver has."""
 _RISING: Final = dict(_named(_growing))

@@ -1,4 +1,4 @@
-"""The detector: reads the kernel log every few seconds and keeps what it says of chips as hints (``hints.Hint``).
+"""The detector: reads the kernel log every few seconds and keeps what it says of chips as hints (``hints``).
 
 The log is read by syslog(2), as ``dmesg --syslog`` does, which needs CAP_SYSLOG and nothing else. ``/dev/kmsg`` would
 say when there is something new; but the device cgroup of containers forbids to open it, mounted or not, unless they are
@@ -16,7 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from dra_driver.health.hints import KINDS, MAX_HINTS, Hint, decode, encode
+from dra_driver.health.assess import KINDS, Hint
+from dra_driver.health.hints import MAX_FILES, decode, encode, file_name
 from dra_driver.health.kernel_log import (
     IGNORED,
     TAIL_BYTES,
@@ -150,7 +151,7 @@ class Detector:
             yield Sample(f"{prefix}_lines_ignored", text, count, (("reason", reason),), "counter")
         text = "Times that lines may have been lost between two readings of the log."
         yield Sample(f"{prefix}_overruns", text, self._overruns, kind="counter")
-        for kind in KINDS:
+        for kind in sorted(KINDS):
             count = sum(hint.kind == kind for hint in tuple(self._stored.values()))
             yield Sample(f"{prefix}_hints", "Hints that there are now.", count, (("kind", kind),))
         if self._read_at is not None:
@@ -187,13 +188,14 @@ class Detector:
         if isinstance(said, str):
             self._ignore(said, line)
             return
-        hint = Hint(self._boot_id, said.kind, said.device, said.serial, said.core, at)
-        before = hints.get(hint.name)
-        if before is None and len(hints) >= MAX_HINTS:
+        hint = Hint(self._boot_id, said.kind, at, said.device, said.serial, said.core)
+        name = file_name(hint)
+        before = hints.get(name)
+        if before is None and len(hints) >= MAX_FILES:
             # Nothing makes room: otherwise lines that anybody can forge would push out what others said.
             self._ignore("too-many", line)
         elif before is None or before.seen <= at:
-            hints[hint.name] = hint
+            hints[name] = hint
 
     def _ignore(self, reason: Ignored | str, line: Line) -> None:
         self._ignored[reason] += 1
@@ -211,7 +213,7 @@ class Detector:
                 if path.name.partition("-")[0] not in KINDS:
                     continue
                 hint = self._hint_of(path)
-                if hint is None or len(found) >= MAX_HINTS:
+                if hint is None or len(found) >= MAX_FILES:
                     remove_file(path)
                 else:
                     found[path.name] = hint
@@ -222,9 +224,10 @@ class Detector:
     def _hint_of(self, path: Path) -> Hint | None:
         try:
             hint = decode(read_file(path) or b"")
-        except (OSError, ValueError):
+        except OSError:
             return None
-        return hint if hint.boot_id == self._boot_id and hint.name == path.name else None
+        mine = hint is not None and hint.boot_id == self._boot_id and file_name(hint) == path.name
+        return hint if mine else None
 
     def _store(self, hints: dict[str, Hint]) -> None:
         for name, hint in hints.items():

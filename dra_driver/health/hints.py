@@ -1,108 +1,87 @@
-"""Hints: what the kernel log said of a chip, one small file each.
+"""Hints: what another program saw in the kernel log, one small file for each kind of line and chip.
 
-The detector (``dra-driver node-problem-detector``) is the only part that may read the kernel log. It has no right at
-the API server; the node's driver or device plugin, which has, finds what it wrote in a directory of the node that only
-the detector can write to. This is the form of the files.
+The detector (``dra-driver node-problem-detector``) writes them and is the only part that may read the kernel log; the
+node's driver or device plugin, which does without the capability for that, takes them in. What a hint is worth,
+``assess`` decides; here it only has to be well-formed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
 
+from dra_driver.health.assess import KINDS, Hint
 from dra_driver.host.sysfs import HostFiles
 
-KINDS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "SRAM_UNCORRECTABLE_ERROR": "log-sram",
-        "NC_UNCORRECTABLE_ERROR": "log-core",
-        "HBM_UNCORRECTABLE_ERROR": "log-hbm",
-        "DMA_ERROR": "log-dma",
-    }
-)
-"""What ``NEURON_HW_ERR=`` may say, as in the rules of AWS's detector (aws-neuron-sdk
-``src/k8/neuron-problem-detector``), to the code of the fault in ``faults.FAULTS``."""
-
 DIRECTORY: Final = "/run/neuron-health"
-"""Where hints are unless told otherwise: a directory of the node, emptied by a reboot."""
-
-MAX_HINTS: Final = 256
-"""Files in the directory. A line names one of at most 64 chips, and there are four kinds."""
-
-MAX_HINT_BYTES: Final = 4096
-"""Of one file; an actual one has about 200."""
-
-MAX_NUMBER: Final = 255
-"""Of a device or a core: more than any host has."""
-
-_Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+"""Where they are unless told otherwise: a directory of the node, emptied by a reboot."""
+MAX_FILES: Final = 256
+MAX_NUMBER: Final = 999
+"""Of a device or a core."""
+_MAX_BYTES: Final = 4096
+_VERSION: Final = 1
+_SUFFIX: Final = ".json"
+_SERIAL = re.compile(r"[0-9a-f]{0,16}")
+_BOOT_ID = re.compile(r"[0-9A-Za-z-]{0,64}")
 
 
-class Hint(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What a line said, and when. It says so of a chip by its serial number, or by its device number, or by both."""
-
-    boot_id: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f-]{1,64}\Z")]
-    """Boot of the node in which the line was logged; a hint of another boot means nothing."""
+class _File(msgspec.Struct, frozen=True, rename="camel"):
+    version: int
+    boot_id: str
     kind: str
-    """A key of ``KINDS``."""
-    device: _Number | None
-    """``nd-id`` of the line. A container may number its devices itself, so a serial number counts for more."""
-    serial: Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{16})?\Z")]
-    """``serial-num`` of the line, 16 hex digits as in sysfs (``info/serial_number``), or ""."""
-    core: _Number | None
-    """``nc-id`` of the line."""
-    seen: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-    """When the newest such line was logged, in whole seconds of Unix time."""
-    version: Literal[1] = 1
+    seen: int
+    device: int | None = None
+    serial: str = ""
+    core: int | None = None
 
-    @property
-    def name(self) -> str:
-        """Name of its file. What another line says of the same chip by the same name goes into the same file."""
-        return f"{self.kind}-{self.serial or self.device}.json"
+
+_FILE = msgspec.json.Decoder(_File)
+
+
+def file_name(hint: Hint) -> str:
+    """Name of a hint's file. A line that says the same of the same chip again goes into the same file.
+
+    The serial number names the chip, if there is one: containers may number their devices themselves, so that two of
+    them may say 0 and mean two chips.
+    """
+    return f"{hint.kind}-{hint.serial or hint.device}{_SUFFIX}"
 
 
 def encode(hint: Hint) -> bytes:
     """Content of a hint's file."""
-    return msgspec.json.encode(hint) + b"\n"
+    file = _File(_VERSION, hint.boot_id, hint.kind, hint.seen, hint.device, hint.serial, hint.core)
+    return msgspec.json.encode(file) + b"\n"
 
 
-def decode(data: bytes) -> Hint:
-    """A hint from the content of its file.
-
-    Raises:
-        ValueError: it is none of version 1.
-    """
-    if len(data) > MAX_HINT_BYTES:
-        raise ValueError(f"a hint of {len(data)} bytes; the limit is {MAX_HINT_BYTES}")
+def decode(data: bytes | str) -> Hint | None:
+    """A hint from the content of its file; None if it is none."""
+    if len(data) > _MAX_BYTES:
+        return None
     try:
-        hint = _DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"no hint of version 1: {error}") from error
-    if hint.kind not in KINDS:
-        raise ValueError(f"a hint of the kind {hint.kind[:64]!r}; known: {', '.join(KINDS)}")
-    if hint.device is None and not hint.serial:
-        raise ValueError("a hint that names no chip")
-    return hint
+        file = _FILE.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    wrong = (
+        file.version != _VERSION
+        or file.kind not in KINDS
+        or not _BOOT_ID.fullmatch(file.boot_id)
+        or not _SERIAL.fullmatch(file.serial)
+        or not 0 <= file.seen < 1 << 40
+        or not all(number is None or 0 <= number <= MAX_NUMBER for number in (file.device, file.core))
+    )
+    return None if wrong else Hint(file.boot_id, file.kind, file.seen, file.device, file.serial, file.core)
 
 
 def read_hints(directory: Path) -> tuple[tuple[Hint, ...], int]:
     """The hints in a directory, ordered by name of file, and how many files are none. Never raises.
 
-    At most ``MAX_HINTS`` files are looked at, and only regular ones.
+    At most ``MAX_FILES`` files are looked at; only regular ones of a few kilobytes are read.
     """
     files = HostFiles(directory)
-    names = [name for name in files.names("") if name.endswith(".json") and not name.startswith(".")]
-    found = []
-    for name in names[:MAX_HINTS]:
-        try:
-            found.append(decode((files.read(name).text or "").encode()))
-        except ValueError:
-            continue
-    return tuple(found), len(names) - len(found)
-
-
-_DECODER: Final = msgspec.json.Decoder(Hint)
+    names = [name for name in files.names("") if name.endswith(_SUFFIX) and not name.startswith(".")]
+    texts = [files.read(name).text for name in names[:MAX_FILES]]
+    hints = tuple(hint for text in texts if text is not None and (hint := decode(text)) is not None)
+    return hints, len(names) - len(hints)

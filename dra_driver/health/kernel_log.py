@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple, get_args
 
-from dra_driver.health.hints import KINDS, MAX_NUMBER
+from dra_driver.health.assess import KINDS
+from dra_driver.health.hints import MAX_NUMBER
 
 Ignored = Literal["unknown-kind", "malformed", "names-no-chip", "too-long"]
 """Why a line with the mark says nothing."""
@@ -45,7 +46,7 @@ class Line(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a line says of a chip, checked for its form only; see ``hints.Hint``, which has the same fields."""
+    """What a line says of a chip, checked for its form only; see ``assess.Hint``, which has the same fields."""
 
     kind: str
     device: int | None

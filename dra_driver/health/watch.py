@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, Protocol
 from dra_driver.health.assess import (
     CORE_COUNTERS,
     HARDWARE_COUNTERS,
+    Hint,
     assess,
     clear,
     health,
@@ -31,7 +32,7 @@ from dra_driver.health.assess import (
 )
 from dra_driver.health.clearing import Answer, answer, take
 from dra_driver.health.faults import SEVERITIES, ActiveFault, ChipHealth, NodeHealth, in_order
-from dra_driver.health.hints import Hint, read_hints
+from dra_driver.health.hints import read_hints
 from dra_driver.health.memory import MemoryFile, lasting
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.signals import HostReading, SignalReader

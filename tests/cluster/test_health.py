@@ -100,7 +100,7 @@ def test_a_chip_fails_under_a_pod_and_is_well_again(
     assert sick["message"].startswith("neuron3: hbm-uncorrectable")
     assert any("neuron3" in event["message"] and event["type"] == "Warning" for event in node_events(kube, NODE))
     metrics = installation.exec(NODE, "python3", "-c", METRICS)
-    assert 'neuron_dra_driver_device_fault{device="neuron3",fault="hbm-uncorrectable"' in metrics
+    assert 'neuron_dra_driver_chip_fault{device="neuron3",fault="hbm-uncorrectable"' in metrics
 
     # The holder goes on; nobody else is given the chip but who tolerates the taint.
     (holder,) = namespace.wait_ready("holder")

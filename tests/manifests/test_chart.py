@@ -16,7 +16,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from dra_driver.cli import device_plugin, extender
+from dra_driver.cli import device_plugin, extender, node_problem_detector
+from dra_driver.health.hints import DIRECTORY
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
@@ -51,6 +52,7 @@ OWN = {
     "device-plugin.yaml": "device-plugin.yaml",
     "extender.yaml": "scheduler.yaml",
     "my-scheduler.yaml": "scheduler.yaml",
+    "node-problem-detector.yaml": "node-problem-detector.yaml",
 }
 """File to the template that renders it."""
 YEAR = 365 * 24 * 3600
@@ -186,9 +188,11 @@ def test_containers_have_no_rights_that_they_do_not_need(file: str) -> None:
     (item,) = [item for item in objects_of(file) if item["kind"] in ("DaemonSet", "Deployment")]
     spec = pod_spec(item)
     (container,) = spec["containers"]
+    # Reading the kernel log takes one capability, and no other component has any.
+    added = {"add": ["SYSLOG"]} if file == "node-problem-detector.yaml" else {}
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
+        "capabilities": {"drop": ["ALL"], **added},
         "privileged": False,
         "readOnlyRootFilesystem": True,
     }
@@ -259,7 +263,12 @@ def test_policies_are_left_out_where_there_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "options"), [("device-plugin.yaml", device_plugin.OPTIONS), ("extender.yaml", extender.OPTIONS)]
+    ("file", "options"),
+    [
+        ("device-plugin.yaml", device_plugin.OPTIONS),
+        ("extender.yaml", extender.OPTIONS),
+        ("node-problem-detector.yaml", node_problem_detector.OPTIONS),
+    ],
 )
 def test_every_environment_variable_is_one_that_the_command_reads(file: str, options: Any) -> None:
     (item,) = [item for item in objects_of(file) if item["kind"] in ("DaemonSet", "Deployment")]
@@ -315,6 +324,72 @@ def test_the_device_plugin_runs_where_the_dra_driver_would() -> None:
     driver = of_kind(rendered("registry.example/n:1"), "DaemonSet")
     assert pod_spec(plugin)["affinity"] == pod_spec(driver)["affinity"]
     assert pod_spec(plugin)["tolerations"] == pod_spec(driver)["tolerations"]
+
+
+DETECTOR = "node-problem-detector.yaml"
+
+
+def test_the_detector_has_no_right_at_the_api_server_and_reaches_one_directory_of_the_host() -> None:
+    objects = objects_of(DETECTOR)
+    assert [item["kind"] for item in objects] == ["Namespace", "ServiceAccount", "DaemonSet"]
+    spec = pod_spec(of_kind(objects, "DaemonSet"))
+    account = of_kind(objects, "ServiceAccount")
+    assert account["automountServiceAccountToken"] is spec["automountServiceAccountToken"] is False
+    assert spec["serviceAccountName"] == account["metadata"]["name"]
+    (volume,) = spec["volumes"]
+    assert volume["hostPath"] == {"path": DIRECTORY, "type": "DirectoryOrCreate"}
+    assert of_kind(objects, "Namespace")["metadata"]["name"] == "neuron-healthcheck-system"
+
+
+@pytest.mark.parametrize("file", ["device-plugin.yaml", "dra-driver/daemonset.yaml"])
+def test_what_the_detector_writes_is_read_where_it_writes_it(file: str) -> None:
+    reader, writer = (pod_spec(of_kind(objects_of(name), "DaemonSet")) for name in (file, DETECTOR))
+    (volume,) = [item for item in reader["volumes"] if item["name"] == "hints"]
+    (mount,) = [item for item in reader["containers"][0]["volumeMounts"] if item["name"] == "hints"]
+    assert volume in writer["volumes"]
+    expected = {"name": "hints", "mountPath": DIRECTORY, "readOnly": True, "mountPropagation": "HostToContainer"}
+    assert mount == expected
+    (written,) = writer["containers"][0]["volumeMounts"]
+    variables = {item["name"]: item.get("value") for item in writer["containers"][0]["env"]}
+    assert written["mountPath"] == variables["HINTS_DIR"] == DIRECTORY
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("settings", "nodes"),
+    [
+        ((), [{"types"}]),
+        (("draDriver.enabled=true",), [{"types"}]),
+        (("draDriver.enabled=true", "draDriver.nodeSelector.neuron=dra"), [{"types"}, {"neuron"}]),
+        (
+            ("draDriver.enabled=true", "draDriver.nodeSelector.neuron=dra", "devicePlugin.enabled=false"),
+            [{"neuron"}],
+        ),
+        (("devicePlugin.enabled=false",), [{"types"}]),
+        (("emulate=trn2.48xlarge",), [set()]),
+    ],
+)
+def test_the_detector_runs_wherever_one_of_its_readers_does(settings: tuple[str, ...], nodes: list[set[str]]) -> None:
+    objects = template("npd.enabled=true", *settings)
+    for item in objects:
+        kubernetes_validate.validate(item, "1.36", strict=True)
+    made = by_name(objects)
+    spec = pod_spec(made["DaemonSet", "neuron-node-problem-detector"])
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    short = {"node.kubernetes.io/instance-type": "types"}
+    keys = [{item["key"] for item in term["matchExpressions"]} - {"eks.amazonaws.com/compute-type"} for term in terms]
+    assert [{short.get(key, key) for key in term} for term in keys] == nodes
+    for name in ("neuron-device-plugin-daemonset", "neuron-dra-driver-kubelet-plugin"):
+        if reader := made.get(("DaemonSet", name)):
+            assert pod_spec(reader)["tolerations"] == spec["tolerations"]
+            assert pod_spec(reader)["containers"][0]["image"] == spec["containers"][0]["image"]
+
+
+@needs_helm
+def test_without_the_detector_nothing_of_it_is_made() -> None:
+    text = yaml.safe_dump(template("draDriver.enabled=true"))
+    assert "neuron-healthcheck-system" not in text
+    assert "SYSLOG" not in text
 
 
 def test_actions_of_the_templates_are_closed() -> None:
@@ -428,7 +503,6 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ("npd.enabled=true", "has no node problem detector yet: set npd.enabled=false"),
         ("image.repository=", "image.repository is empty"),
         ("draDriver.emulatedUltraservers=2x4", "goes with emulate"),
         ("scheduler.customScheduler.image.tag=v1.99.0", "use a tag of the same minor version"),

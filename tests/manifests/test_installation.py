@@ -144,6 +144,7 @@ def test_the_pod_reaches_only_its_own_directories_of_the_host() -> None:
         "/var/lib/kubelet/plugins_registry": "Directory",
         "/var/run/cdi": "DirectoryOrCreate",
         "/opt/aws/neuron": "DirectoryOrCreate",
+        "/run/neuron-health": "DirectoryOrCreate",
     }
 
 
@@ -156,7 +157,7 @@ def test_host_paths_are_mounted_where_kubelet_knows_them(options: tuple[str, ...
     for name, volume in volumes.items():
         if "hostPath" in volume:
             assert mounts[name]["mountPath"] == volume["hostPath"]["path"]
-        assert mounts[name].get("readOnly", False) == (name == "neuron-settings")
+        assert mounts[name].get("readOnly", False) == (name in ("neuron-settings", "hints"))
 
 
 def test_environment_probe_and_update_keep_the_vendors_contract() -> None:

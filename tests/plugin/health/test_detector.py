@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.health.assess import Hint
 from dra_driver.health.detector import Detector, read_log_file, read_system_log
-from dra_driver.health.hints import MAX_HINTS, Hint, decode, encode
+from dra_driver.health.hints import MAX_FILES, encode, file_name, read_hints
 from dra_driver.health.kernel_log import TAIL_BYTES
 from dra_driver.util.errors import DriverError
 from tests.builders.agent import free_port, health, scraped
@@ -53,7 +54,10 @@ class Node:
             file.write("".join(lines))
 
     def hints(self) -> dict[str, Hint]:
-        return {path.name: decode(path.read_bytes()) for path in sorted(self.directory.glob("*.json"))}
+        """As the driver reads them."""
+        found, broken = read_hints(self.directory)
+        assert broken == 0
+        return {file_name(hint): hint for hint in found}
 
     @contextmanager
     def detector(self, lookback: float | None = None) -> Iterator[Detector]:
@@ -88,7 +92,7 @@ def test_a_line_becomes_a_hint_that_everyone_can_read(node: Node) -> None:
         name = f"DMA_ERROR-{SERIAL}.json"
         eventually(lambda: name in node.hints())
         hint = node.hints()[name]
-        assert hint == Hint(BOOT, "DMA_ERROR", 3, SERIAL, 1, hint.seen)
+        assert hint == Hint(BOOT, "DMA_ERROR", hint.seen, 3, SERIAL, 1)
         assert before - 1 <= hint.seen <= time.time()
         assert (node.directory / name).stat().st_mode & 0o777 == 0o644
         assert [path.name for path in node.directory.iterdir()] == [name]
@@ -101,10 +105,10 @@ def test_a_line_that_comes_again_moves_the_time_of_its_hint_forward_only(node: N
     uptime = time.clock_gettime(time.CLOCK_MONOTONIC)
     node.add(line(blamed(), uptime - 500), line(blamed(), uptime - 900))
     with node.detector():
-        (first,) = node.hints().values()
+        ((name, first),) = node.hints().items()
         assert abs(time.time() - 500 - first.seen) <= 2
         node.add(line(blamed()))
-        eventually(lambda: time.time() - node.hints()[first.name].seen < 10)
+        eventually(lambda: time.time() - node.hints()[name].seen < 10)
 
 
 def test_lines_from_before_the_start_count_however_old_they_are(node: Node) -> None:
@@ -135,11 +139,11 @@ def test_a_restart_writes_nothing_anew_and_keeps_what_the_log_has_dropped(node: 
 
 def test_hints_of_another_boot_and_broken_ones_are_removed_and_nothing_else_is(node: Node) -> None:
     node.directory.mkdir()
-    old = Hint(OTHER_BOOT, "DMA_ERROR", 1, "", None, 5)
-    mine = Hint(BOOT, "DMA_ERROR", 2, "", None, 5)
+    old = Hint(OTHER_BOOT, "DMA_ERROR", 5, 1)
+    mine = Hint(BOOT, "DMA_ERROR", 5, 2)
     for name, content in {
-        old.name: encode(old),
-        mine.name: encode(mine),
+        file_name(old): encode(old),
+        file_name(mine): encode(mine),
         "DMA_ERROR-9.json": encode(mine),
         "NC_UNCORRECTABLE_ERROR-0.json": b"{",
         "package.json": b"{}",
@@ -148,7 +152,7 @@ def test_hints_of_another_boot_and_broken_ones_are_removed_and_nothing_else_is(n
         (node.directory / name).write_bytes(content)
     (node.directory / "DMA_ERROR-4.json").symlink_to(node.log)
     with node.detector():
-        assert sorted(path.name for path in node.directory.iterdir()) == [mine.name, "notes", "package.json"]
+        assert sorted(path.name for path in node.directory.iterdir()) == [file_name(mine), "notes", "package.json"]
         assert node.log.exists()
 
 
@@ -173,13 +177,13 @@ def test_a_log_that_overran_is_read_from_its_oldest_line(node: Node) -> None:
 def test_forged_lines_are_counted_bounded_and_push_out_nothing(node: Node) -> None:
     node.add(line(blamed(serial="f" * 16)))
     with node.detector() as running:
-        node.add(*(line(blamed(serial=f"{number:016x}")) for number in range(1, 2 * MAX_HINTS)))
+        node.add(*(line(blamed(serial=f"{number:016x}")) for number in range(1, 2 * MAX_FILES)))
         node.add(line("NEURON_HW_ERR=COFFEE nd-id=0"), line("NEURON_HW_ERR=DMA_ERROR nd-id=x"))
         node.add(line("NEURON_HW_ERR=DMA_ERROR action=x"), line(f"NEURON_HW_ERR=DMA_ERROR {'x' * 9000}"))
         eventually(lambda: figures(running)["lines_ignored/too-long"] == 1)
-        eventually(lambda: len(node.hints()) == MAX_HINTS)
+        eventually(lambda: len(node.hints()) == MAX_FILES)
         found = figures(running)
-        assert found["lines_ignored/too-many"] == MAX_HINTS
+        assert found["lines_ignored/too-many"] == MAX_FILES
         assert [found[f"lines_ignored/{reason}"] for reason in ("unknown-kind", "malformed", "names-no-chip")] == [
             1
         ] * 3

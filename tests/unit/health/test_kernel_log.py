@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.health.hints import KINDS
+from dra_driver.health.assess import KINDS
+from dra_driver.health.faults import FAULTS, Fault
+from dra_driver.health.hints import MAX_NUMBER
 from dra_driver.health.kernel_log import (
     IGNORED,
     MAX_LINE_BYTES,
@@ -37,8 +39,12 @@ def test_it_is_found_behind_the_texts_that_others_put_before_it() -> None:
     assert parse(f"neuron:ncdev_printk: nd0 nd-id=7 {DOCUMENTED}") == parse(DOCUMENTED)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_the_table_is_known(kind: str) -> None:
+@pytest.mark.parametrize(
+    "row", [row for code, row in FAULTS.items() if code.startswith("log-")], ids=lambda row: row.code
+)
+def test_every_row_of_the_table_about_the_log_has_a_kind_of_line(row: Fault) -> None:
+    kind = row.reason.removeprefix("NeuronHasError_")
+    assert row.signal == f"the kernel log has NEURON_HW_ERR={kind}"
     assert parse(f"NEURON_HW_ERR={kind} nd-id=15") == Said(kind, 15, "", None)
 
 
@@ -48,7 +54,7 @@ def test_every_kind_of_the_table_is_known(kind: str) -> None:
         ("NEURON_HW_ERR=COFFEE_ERROR nd-id=0", "unknown-kind"),
         ("NEURON_HW_ERR= nd-id=0", "unknown-kind"),
         ("NEURON_HW_ERR=DMA_ERROR,nd-id=0", "unknown-kind"),
-        ("NEURON_HW_ERR=DMA_ERROR nd-id=256", "malformed"),
+        ("NEURON_HW_ERR=DMA_ERROR nd-id=1000", "malformed"),
         ("NEURON_HW_ERR=DMA_ERROR nd-id=-1", "malformed"),
         ("NEURON_HW_ERR=DMA_ERROR nd-id=0x1", "malformed"),
         ("NEURON_HW_ERR=DMA_ERROR nd-id=", "malformed"),
@@ -90,7 +96,7 @@ def test_no_text_raises_anything_and_what_is_said_is_within_bounds(text: str) ->
         return
     assert said.kind in KINDS
     assert said.device is not None or said.serial
-    assert all(number is None or 0 <= number <= 255 for number in (said.device, said.core))
+    assert all(number is None or 0 <= number <= MAX_NUMBER for number in (said.device, said.core))
     assert said.serial == "" or (len(said.serial) == 16 and int(said.serial, 16) > 0)
 
 
