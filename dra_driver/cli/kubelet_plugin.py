@@ -88,6 +88,12 @@ OPTIONS: tuple[daemon.Option, ...] = (
     ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
     (
+        "--health-policy",
+        "HEALTH_POLICY",
+        "",
+        "file with the table of what faults of chips mean for the scheduler, YAML or JSON (default: an empty table)",
+    ),
+    (
         "--health-hints-dir",
         "HEALTH_HINTS_DIR",
         "/run/neuron-health",
@@ -141,6 +147,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 def settings(values: Mapping[str, Any]) -> Settings:
     """The agent's settings; writes the emulated host if one is requested."""
     from dra_driver.driver.settings import Settings
+    from dra_driver.health.policy import HealthPolicy
 
     host_root = Path(values["host_root"])
     if values["emulate"]:
@@ -169,6 +176,9 @@ def settings(values: Mapping[str, Any]) -> Settings:
         shared_counters=values["shared_counters"],
         ultraserver_labels=values["ultraserver_labels"],
         rescan_seconds=values["rescan_seconds"],
+        health_policy=HealthPolicy.load(Path(values["health_policy"]))
+        if values["health_policy"]
+        else HealthPolicy.default(),
         health_hints_dir=Path(values["health_hints_dir"]),
     )
 
