@@ -18,10 +18,10 @@ table that is not understood ends the start of the driver, since the alternative
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_args
 
 import msgspec
 
@@ -68,6 +68,14 @@ class Taint:
 
     With NoExecute, the end of the grace time: Kubernetes counts a pod's ``tolerationSeconds`` from there.
     """
+
+
+class Blocking(NamedTuple):
+    """A fault of a chip, with a taint that keeps claims away which do not tolerate it."""
+
+    taint: Taint
+    text: str
+    """What is wrong and what to do."""
 
 
 class Rule(msgspec.Struct, frozen=True, rename="camel"):
@@ -185,6 +193,20 @@ class HealthPolicy:
                 if taint.since < known.since:
                     merged[place] = taint
         return tuple(merged[place] for place in sorted(merged))[:MAX_TAINTS]
+
+    def blocking(
+        self, chips: Iterable[ChipHealth], instance_type: str | None, now: float
+    ) -> Mapping[int, tuple[Blocking, ...]]:
+        """By host index of the chip, the faults that keep claims away; chips without any are left out."""
+        found = {
+            chip.index: tuple(
+                Blocking(taint, fault.text)
+                for fault in chip.faults
+                if (taint := self.taint(fault, instance_type, now)).effect in BLOCKING
+            )
+            for chip in chips
+        }
+        return {index: faults for index, faults in found.items() if faults}
 
     def next_change(self, chips: Iterable[ChipHealth], instance_type: str | None, now: float) -> float | None:
         """Unix time at which the taints change although the faults do not: the next end of a grace time after ``now``.

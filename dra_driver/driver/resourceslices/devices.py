@@ -4,9 +4,9 @@ A host that is a node of an UltraServer offers the whole node (what AWS document
 claim for the node and a claim for one of its chips exclude each other by shared counters (``pool``). Other hosts offer
 their chips in any layout.
 
-A chip with faults is offered with taints. So is one that was lost while the driver runs: a scheduler counts what is
-allocated by the devices that are offered, so a device that may be in use must not vanish. A driver that starts later
-knows no more what the lost chip was like, and does not offer it.
+A chip with faults is offered with taints. So is one that was lost while the driver runs, or whose device numbers have
+become unreadable: a scheduler counts what is allocated by the devices that are offered, so a device that may be in use
+must not vanish. A driver that starts later does not know what that chip was like, and does not offer it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, Attribute, A
 from dra_driver.driver.resourceslices.pool import MAX_COUNTERS, consuming
 from dra_driver.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.health.policy import HealthPolicy
-from dra_driver.host.inventory import NodeInventory
+from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.types import Device, DeviceAttribute, DeviceCapacity, DeviceTaint, timestamp
 from dra_driver.names import NODE_DEVICE, device_name
 from dra_driver.topology.instance_types import lookup
@@ -40,7 +40,7 @@ def node_problem(inventory: NodeInventory) -> str:
     if not is_ultraserver(inventory):
         return ""
     kind = lookup(inventory.instance_type or "")
-    usable = {chip.index for chip in inventory.devices if chip.major is not None and chip.minor is not None}
+    usable = {chip.index for chip in inventory.devices if _usable(chip)}
     known = {chip.index for chip in inventory.devices}
     # Where no source says how many chips the type has, the numbers must at least have no gap.
     expected = set(range((kind.devices if kind else None) or max(known, default=0) + 1))
@@ -79,58 +79,63 @@ class Offer:
     """Unix time from which on the same node gives another offer, or None."""
 
 
-def completed(inventory: NodeInventory, before: NodeInventory | None) -> tuple[NodeInventory, frozenset[int]]:
-    """The inventory with the chips that the host has lost, as they were, and the host indexes of those.
+def completed(inventory: NodeInventory, before: NodeInventory | None) -> tuple[NodeInventory, Mapping[int, str]]:
+    """The inventory with the chips that cannot be given any more as they were, and what is wrong with those.
 
     Args:
         inventory: what the host shows now.
         before: what this gave for the inventory before it, in this run of the driver; None: nothing yet. Chips of
             another instance type are not missed.
 
+    Returns:
+        The inventory, and by host index ``device-lost`` for a chip that sysfs does not have any more, and
+        ``device-invalid`` for one whose device numbers it does not tell any more.
+
     What a complete host told of the chips that are left (their places on the PCI bus) stays as well, so that the loss
     of one chip changes no attribute of another.
     """
     if before is None or inventory.instance_type not in (None, before.instance_type):
-        return inventory, frozenset()
+        return inventory, {}
     present = {chip.index: chip for chip in inventory.devices}
-    former = {chip.index: chip for chip in before.devices if chip.major is not None and chip.minor is not None}
-    lost = frozenset(former.keys() - present.keys())
-    if not lost:
-        return inventory, lost
-    merged = {index: former[index] for index in lost}
-    for index, chip in present.items():
-        known = former.get(index, chip)
+    former = {chip.index: chip for chip in before.devices if _usable(chip)}
+    missed = {index for index in former if index not in present or not _usable(present[index])}
+    if not missed:
+        return inventory, {}
+    merged = {index: former[index] for index in missed}
+    for index in present.keys() - missed:
+        chip, known = present[index], former.get(index, present[index])
         merged[index] = replace(
             chip,
             pci_bus_id=known.pci_bus_id if chip.pci_bus_id is None else chip.pci_bus_id,
             numa_node=known.numa_node if chip.numa_node is None else chip.numa_node,
         )
-    return (
-        replace(
-            inventory,
-            instance_type=before.instance_type,
-            devices=tuple(merged[index] for index in sorted(merged)),
-            driver_version=inventory.driver_version or before.driver_version,
-            ultraserver=inventory.ultraserver if present else before.ultraserver,
-        ),
-        lost,
+    whole = replace(
+        inventory,
+        instance_type=before.instance_type,
+        devices=tuple(merged[index] for index in sorted(merged)),
+        driver_version=inventory.driver_version or before.driver_version,
+        ultraserver=inventory.ultraserver if present else before.ultraserver,
     )
+    return whole, {index: "device-invalid" if index in present else "device-lost" for index in sorted(missed)}
 
 
-def with_lost(health: NodeHealth, lost: Mapping[int, int]) -> NodeHealth:
-    """The health with the fault ``device-lost`` for these chips.
+def _usable(chip: NeuronDevice) -> bool:
+    """Whether it can be given to a container."""
+    return chip.major is not None and chip.minor is not None
 
-    Args:
-        health: what is known of all chips; it may not have noticed the loss yet.
-        lost: host index to Unix time since when.
+
+def with_faults(health: NodeHealth, found: Mapping[int, ActiveFault]) -> NodeHealth:
+    """The health with one more fault for some chips, by host index.
+
+    A fault that the health has as well keeps its text, and the earlier time of the two.
     """
-    if not lost:
+    if not found:
         return health
     chips = {chip.index: chip for chip in health.chips}
-    for index, since in lost.items():
-        faults = {fault.code: fault for fault in chips[index].faults} if index in chips else {}
-        told = faults.get("device-lost", ActiveFault("device-lost", since))
-        faults["device-lost"] = replace(told, since=min(told.since, since))
+    for index, fault in found.items():
+        faults = {known.code: known for known in chips[index].faults} if index in chips else {}
+        told = faults.get(fault.code, fault)
+        faults[fault.code] = replace(told, since=min(told.since, fault.since))
         chips[index] = ChipHealth(index, in_order(faults.values()))
     return NodeHealth(tuple(chips[index] for index in sorted(chips)), health.read_at)
 
@@ -156,7 +161,7 @@ def offer(
     Args:
         inventory: what the host has (``completed``).
         layout: what nodes of UltraServers offer.
-        health: how well it is (``with_lost``).
+        health: how well it is (``with_faults``).
         policy: which taints follow from that. A whole node has those of all its chips.
         now: Unix time, for grace times.
 
@@ -168,7 +173,7 @@ def offer(
     """
     kind = lookup(inventory.instance_type) if inventory.instance_type else None
     offered = sorted(
-        (chip for chip in inventory.devices if chip.major is not None and chip.minor is not None),
+        (chip for chip in inventory.devices if _usable(chip)),
         key=lambda chip: chip.index,
     )
     sick = {chip.index: chip for chip in health.chips if chip.faults}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.devices import completed, node_problem, offer, with_lost
+from dra_driver.driver.resourceslices.devices import completed, node_problem, offer, with_faults
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.driver.resourceslices.reconcile import decide
 from dra_driver.driver.resourceslices.taints import (
@@ -130,20 +130,24 @@ def test_slices_with_any_faults_are_valid(faults: dict[int, set[str]], layout: A
 # Lost chips
 
 
+def noticed(lost: Mapping[int, str]) -> NodeHealth:
+    return with_faults(NodeHealth(), {index: ActiveFault(code, SINCE) for index, code in lost.items()})
+
+
 def test_a_lost_chip_stays_on_offer_as_it_was_with_a_taint() -> None:
     before = completed(host(), None)[0]
     now, lost = completed(host(lost=[3]), before)
-    assert lost == {3}
-    found = offer(now, health=with_lost(NodeHealth(), {3: SINCE})).devices
+    assert lost == {3: "device-lost"}
+    found = offer(now, health=noticed(lost)).devices
     assert taints(found) == {"neuron-device-3": ["device-lost:NoSchedule"]}
     assert bare(found) == offer(host()).devices, "no attribute of any chip changed"
-    assert completed(host(), now) == (host(), frozenset()), "it is back"
+    assert completed(host(), now) == (host(), {}), "it is back"
 
 
 def test_all_chips_lost_with_the_kernel_driver_are_on_offer_as_they_were() -> None:
     now, lost = completed(host(lost=range(16)), host())
-    assert lost == set(range(16))
-    found = offer(now, health=with_lost(NodeHealth(), dict.fromkeys(lost, SINCE))).devices
+    assert lost == dict.fromkeys(range(16), "device-lost")
+    found = offer(now, health=noticed(lost)).devices
     assert bare(found) == offer(host()).devices
     assert len(taints(found)) == 16
 
@@ -152,7 +156,7 @@ def test_a_whole_node_with_a_lost_chip_stays_on_offer_with_its_taint() -> None:
     whole = host(instance_type="trn2u.48xlarge")
     now, lost = completed(host(instance_type="trn2u.48xlarge", lost=[7]), whole)
     assert node_problem(now) == ""
-    found = offer(now, "both", with_lost(NodeHealth(), dict.fromkeys(lost, SINCE)))
+    found = offer(now, "both", noticed(lost))
     assert taints(found.devices) == {
         "neuron-device-7": ["device-lost:NoSchedule"],
         NODE_DEVICE: ["device-lost:NoSchedule"],
@@ -162,26 +166,30 @@ def test_a_whole_node_with_a_lost_chip_stays_on_offer_with_its_taint() -> None:
 
 def test_a_driver_that_starts_after_the_loss_does_not_offer_the_chip() -> None:
     now, lost = completed(host(lost=[3]), None)
-    assert (len(offer(now).devices), lost) == (15, frozenset())
+    assert (len(offer(now).devices), lost) == (15, {})
     ultraserver, _ = completed(host(instance_type="trn2u.48xlarge", lost=[3]), None)
     assert offer(ultraserver).devices == ()
 
 
 def test_chips_of_another_instance_type_are_not_missed() -> None:
-    assert completed(host(12, "inf2.48xlarge"), host()) == (host(12, "inf2.48xlarge"), frozenset())
+    assert completed(host(12, "inf2.48xlarge"), host()) == (host(12, "inf2.48xlarge"), {})
 
 
-def test_a_chip_that_cannot_be_given_is_not_offered_as_before() -> None:
+def test_a_chip_whose_device_numbers_become_unreadable_stays_on_offer_with_a_taint() -> None:
     chips = host().devices
     unusable = replace(host(), devices=(*chips[:3], replace(chips[3], major=None, minor=None), *chips[4:]))
+    assert len(offer(completed(unusable, None)[0]).devices) == 15, "not if it was so at the start"
     now, lost = completed(unusable, host())
-    assert (len(offer(now).devices), lost) == (15, frozenset())
+    found = offer(now, health=noticed(lost)).devices
+    assert bare(found) == offer(host()).devices
+    assert taints(found) == {"neuron-device-3": ["device-invalid:NoSchedule"]}
+    assert completed(host(lost=[3]), now)[1] == {3: "device-lost"}
 
 
 def test_the_loss_of_a_chip_has_one_time_whoever_saw_it_first() -> None:
     told = NodeHealth((ChipHealth(3, (ActiveFault("device-lost", SINCE, "gone"),)),), 5.0)
     for since, expected in ((SINCE + 9, SINCE), (SINCE - 9, SINCE - 9)):
-        health = with_lost(told, {3: since})
+        health = with_faults(told, {3: ActiveFault("device-lost", since)})
         assert health.chips == (ChipHealth(3, (ActiveFault("device-lost", expected, "gone"),)),)
         assert health.read_at == 5.0
 
@@ -271,7 +279,8 @@ def test_a_change_of_taints_in_one_slice_needs_no_new_generation() -> None:
 def test_unhealthy_devices_are_withdrawn_unless_a_claim_holds_them() -> None:
     devices = offer(host(), health=sick(hbm_uncorrectable=[3, 5], hbm_corrected_rising=[7])).devices
     found = without_unhealthy(devices, {device_name(5), device_name(9)})
-    assert (found.withdrawn, found.held) == ({device_name(3)}, {device_name(5)})
+    assert found.withdrawn == {device_name(3)}
+    assert found.held == {device_name(5)}
     assert [one.name for one in found.devices] == [device_name(i) for i in range(16) if i != 3]
     assert taints(found.devices) == {}
 
