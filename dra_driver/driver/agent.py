@@ -18,10 +18,11 @@ from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
+from dra_driver.driver.device_health import device_health
 from dra_driver.driver.metrics import checkpoint_samples, label_samples, node_sample, samples, taint_samples
 from dra_driver.driver.node_labels import LabelWriter, labels
 from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.driver.resourceslices.devices import Offer, completed, offer, with_faults
+from dra_driver.driver.resourceslices.devices import Offer, completed, is_ultraserver, offer, with_faults
 from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.driver.resourceslices.taints import allocated
 from dra_driver.driver.settings import Settings
@@ -36,6 +37,7 @@ from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
+from dra_driver.kubelet.devicehealth import DeviceHealth, HealthStream
 from dra_driver.kubelet.health import HealthServer
 from dra_driver.kubelet.server import KubeletPlugin
 from dra_driver.names import CDI_KIND, DRIVER_NAME
@@ -139,6 +141,7 @@ class NodeAgent:
             api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations
         )
         self._reconciler = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name)
+        self._device_health = HealthStream(self._devices_now)
         self._plugin = KubeletPlugin(
             self._preparer,
             DRIVER_NAME,
@@ -147,6 +150,7 @@ class NodeAgent:
             pod_uid=settings.pod_uid,
             on_registered=self._on_registered,
             on_error=self._on_plugin_error,
+            health=self._device_health,
         )
         self._health = HealthServer(
             settings.health_port,
@@ -184,6 +188,7 @@ class NodeAgent:
         if settings.metrics_port >= 0:
             collector = Collector(self._operations, self.samples)
             self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
+        self._device_health.set(self._devices_now())
         self._plugin.start()
         self._reconciler.start()
         self._health.start()
@@ -240,12 +245,22 @@ class NodeAgent:
 
     def _on_health(self, chips: NodeHealth) -> None:
         self._chips = chips
+        self._device_health.set(self._devices_now())
         self._offer_anew()
 
     def _offer_anew(self) -> None:
         inventory = self._inventory
         if inventory is not None:
             self._make_offer(inventory, publish=True)
+
+    def _devices_now(self) -> tuple[DeviceHealth, ...]:
+        inventory = self._host.current
+        return device_health(
+            self._health_watch.current,
+            inventory.chip_indexes,
+            whole_node=is_ultraserver(inventory),
+            pool=self._settings.node_name,
+        )
 
     def _make_offer(self, inventory: NodeInventory, *, publish: bool) -> Offer:
         """Make the offer of this inventory and of the chips' health now; ``publish``: have it written."""

@@ -137,9 +137,9 @@ class Agent:
 
 
 @contextmanager
-def node(root: Path, **server: Any) -> Iterator[World]:
-    """A node with its Node object, and without a driver."""
-    with ApiServer(token=TOKEN, **server) as api, Kubelet(root / "kubelet") as kubelet:
+def node(root: Path, *, watches_health: str | None = None, **server: Any) -> Iterator[World]:
+    """A node with its Node object, and without a driver; ``watches_health`` as for ``Kubelet``."""
+    with ApiServer(token=TOKEN, **server) as api, Kubelet(root / "kubelet", watches_health=watches_health) as kubelet:
         api.add_node(NODE)
         yield World(root, kubelet, api)
 

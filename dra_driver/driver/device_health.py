@@ -1,0 +1,52 @@
+"""From the health of a node's chips to what kubelet is told of the devices that pods hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from dra_driver.health.faults import SEVERITIES, ChipHealth, NodeHealth, State
+from dra_driver.kubelet.devicehealth import DeviceHealth, Health
+from dra_driver.names import NODE_DEVICE, device_name
+
+TOLD_AS: Final[Mapping[State, Health]] = MappingProxyType(
+    {"healthy": "healthy", "degraded": "healthy", "unknown": "unknown", "unhealthy": "unhealthy"}
+)
+"""kubelet knows three states. A degraded chip works, and the message says what is wrong with it."""
+NOT_READ: Final = "its health has not been read yet"
+_GRAVITY: Final[tuple[State, ...]] = (*SEVERITIES, "healthy")
+
+
+def device_health(
+    health: NodeHealth, chips: Collection[int], *, whole_node: bool, pool: str
+) -> tuple[DeviceHealth, ...]:
+    """The health of all devices that pods of this node can hold: its chips by ascending index, then the whole node.
+
+    What a pod holds may no longer be offered: a chip that was lost is told of too, and the whole node has the gravest
+    state of its chips, whether it is offered now or not.
+
+    Args:
+        health: of the node's chips.
+        chips: host indexes of all chips that the node has or should have.
+        whole_node: whether nodes of this type are offered as one device.
+        pool: name of the node's pool.
+    """
+    known = {chip.index: chip for chip in health.chips}
+    indexes = sorted({*chips, *known})
+    told = [DeviceHealth(pool, device_name(index), *_told(known.get(index), index)) for index in indexes]
+    if whole_node and indexes:
+        # A stable sort: equally grave chips stay in their order.
+        gravest = sorted(indexes, key=lambda index: _GRAVITY.index(_state(known.get(index))))
+        texts = [_told(known.get(index), index)[1] for index in gravest]
+        state = TOLD_AS[_state(known.get(gravest[0]))]
+        told.append(DeviceHealth(pool, NODE_DEVICE, state, "; ".join(text for text in texts if text)))
+    return tuple(told)
+
+
+def _state(chip: ChipHealth | None) -> State:
+    return "unknown" if chip is None else chip.state
+
+
+def _told(chip: ChipHealth | None, index: int) -> tuple[Health, str]:
+    return TOLD_AS[_state(chip)], f"neuron{index}: {NOT_READ}" if chip is None else chip.text
