@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.topology.drawing import svg, text
+from dra_driver.topology.drawing import Sickness, svg, text
 from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.topology.hardware import TRAINIUM2
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
@@ -195,8 +195,8 @@ def test_equal_input_gives_equal_bytes_in_any_order_of_the_marks(example: tuple[
 
 # Sick chips
 
-STATES = ("unhealthy", "tainted", "unknown", "degraded")
-SIGN = {"unhealthy": "x", "tainted": "!", "unknown": "?", "degraded": "~"}
+STATES: tuple[Sickness, ...] = ("unhealthy", "tainted", "unknown", "degraded")
+SIGN: dict[Sickness, str] = {"unhealthy": "x", "tainted": "!", "unknown": "?", "degraded": "~"}
 SICK_CELL = re.compile(r"([(\[])([ *x!?~])([ 0-9]{2})\2[)\]]")
 
 
