@@ -93,6 +93,12 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "on or off: whether to label nodes of UltraServers with mode and ids",
     ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
+    (
+        "--health-hints-dir",
+        "HEALTH_HINTS_DIR",
+        "/run/neuron-health",
+        "directory in which the node problem detector leaves what the kernel log says of the chips",
+    ),
 )
 
 CHOICES = {
@@ -159,6 +165,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         shared_counters=values["shared_counters"],
         ultraserver_labels=values["ultraserver_labels"],
         rescan_seconds=values["rescan_seconds"],
+        health_hints_dir=Path(values["health_hints_dir"]),
     )
 
 

@@ -108,6 +108,7 @@ class Running:
             shared_counters="auto",
             ultraserver_labels="on",
             rescan_seconds=3600.0,
+            health_hints_dir=None,
         )
         self._socket = settings.state_dir / "dra.sock"
         self._agent = NodeAgent(settings, server.transport(), lambda: None)
