@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from dra_driver.names import DRIVER_NAME
 from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
     from dra_driver.manifests import Manifests
+    from dra_driver.manifests.objects import Device
     from dra_driver.simulator.placement import Outcome, Simulation
     from dra_driver.simulator.preparation import NodeDrivers, Prepared
+    from dra_driver.topology.drawing import Sickness
+    from dra_driver.topology.instance_types import InstanceType
 
 MAX_PICTURES = 64
 """Maximum number of pictures in one SVG document."""
@@ -76,7 +80,7 @@ def text(manifests: Manifests, simulation: Simulation) -> Iterator[str]:
 
     drivers = NodeDrivers(manifests)
     for outcome in simulation.outcomes:
-        yield from _outcome(outcome, drivers)
+        yield from _outcome(outcome, drivers, simulation)
         yield ""
     yield from _left(simulation)
     if manifests.not_considered:
@@ -97,7 +101,7 @@ def title(outcome: Outcome) -> str:
     return f"Pod {outcome.pod.namespace}/{outcome.pod.name}{by}"
 
 
-def _outcome(outcome: Outcome, drivers: NodeDrivers) -> Iterator[str]:
+def _outcome(outcome: Outcome, drivers: NodeDrivers, simulation: Simulation) -> Iterator[str]:
     if outcome.node is None:
         yield f"{title(outcome)}: not placed"
         yield f"  {outcome.reason}"
@@ -109,7 +113,7 @@ def _outcome(outcome: Outcome, drivers: NodeDrivers) -> Iterator[str]:
         yield f"  claim {claim.metadata.name}"
         yield from _results(claim.status.allocation)
     prepared = drivers.prepare(outcome)
-    yield from _picture(outcome, drivers, prepared)
+    yield from _picture(outcome, drivers, prepared, simulation)
     for item in prepared:
         yield from _containers(item)
 
@@ -124,7 +128,7 @@ def _results(allocation: Any) -> Iterator[str]:
         yield f"    request {request}: {listed(devices)} (driver {driver}, pool {pool}{access})"
 
 
-def _picture(outcome: Outcome, drivers: NodeDrivers, prepared: list[Prepared]) -> Iterator[str]:
+def _picture(outcome: Outcome, drivers: NodeDrivers, prepared: list[Prepared], simulation: Simulation) -> Iterator[str]:
     from dra_driver.simulator.preparation import chips
     from dra_driver.topology.drawing import text as draw
     from dra_driver.topology.instance_types import lookup
@@ -134,7 +138,7 @@ def _picture(outcome: Outcome, drivers: NodeDrivers, prepared: list[Prepared]) -
     marked = chips(prepared)
     if kind is not None and marked:
         yield ""
-        yield from draw(kind, marked).split("\n")
+        yield from draw(kind, marked, _sick(simulation, outcome.node or "", kind)).split("\n")
         yield ""
 
 
@@ -152,9 +156,29 @@ def _containers(item: Prepared) -> Iterator[str]:
     yield from (f"  warning: {warning}" for warning in item.plan.warnings)
 
 
+def _sick(simulation: Simulation, node: str, kind: InstanceType) -> Mapping[int, Sickness]:
+    """The chips of a node that taints make known as not well, or as not to be used."""
+    from dra_driver.simulator.taints import sick
+
+    return sick(_devices(simulation, node), range(kind.devices or 0))
+
+
+def _devices(simulation: Simulation, node: str) -> list[Device]:
+    """The devices of this driver on a node, with their taints."""
+    views = (view for view in simulation.nodes if view.name == node)
+    return [
+        offer.device
+        for view in views
+        for pool in simulation.world.pools.pools(view)
+        for offer in pool.offers
+        if offer.driver == DRIVER_NAME
+    ]
+
+
 def _left(simulation: Simulation) -> Iterator[str]:
     """The free devices of the nodes that were used, and how many are free on the others."""
     from dra_driver.simulator.placement import free_devices
+    from dra_driver.simulator.taints import listed as taints
 
     used = {outcome.node for outcome in simulation.outcomes}
     others, free_on_others, all_on_others = 0, 0, 0
@@ -170,6 +194,10 @@ def _left(simulation: Simulation) -> Iterator[str]:
         for (driver, pool), names in free.items():
             what = f": {listed(names)}" if names else ""
             yield f"  node {node.name}: {len(names)} of {pools[driver, pool]} devices of {driver}/{pool}{what}"
+        tainted = list(taints(_devices(simulation, node.name)))
+        yield from (f"    {line}" for line in tainted[:_SHOWN])
+        if len(tainted) > _SHOWN:
+            yield f"    and {len(tainted) - _SHOWN} more taints"
     if others:
         yield f"  {others} other node{'s' if others > 1 else ''}: {free_on_others} of {all_on_others} devices"
 
@@ -213,4 +241,4 @@ def _drawn(simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[Outco
         if kind is None:
             print(f"not drawn: {title(outcome)}{'' if outcome.placed else ', which is not placed'}", file=sys.stderr)
         else:
-            yield outcome, svg(kind, marked)
+            yield outcome, svg(kind, marked, _sick(simulation, outcome.node or "", kind))

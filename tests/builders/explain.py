@@ -13,7 +13,7 @@ from dra_driver.driver.resourceslices.devices import Layout, devices
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.host.discover import discover
-from dra_driver.manifests.objects import DeviceClass, ResourceClaim, ResourceSlice
+from dra_driver.manifests.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.simulator.allocator import NodeView, Usage, World
 from dra_driver.simulator.cluster import selectors
 from dra_driver.simulator.explain import Explanation, Question, explain
@@ -97,6 +97,7 @@ def question(
     classes: Sequence[Json] = (NEURON, ANY),
     kubernetes: str = "1.37",
     excluded: dict[str, str] | None = None,
+    taint_rules: Sequence[Json] = (),
 ) -> Question:
     """The question to explain."""
     holders = msgspec.convert(held, tuple[ResourceClaim, ...])
@@ -106,6 +107,7 @@ def question(
         selectors(kubernetes),
         Usage(holders),
         kubernetes,
+        taint_rules=msgspec.convert(taint_rules, tuple[DeviceTaintRule, ...]),
     )
     return Question(
         subject="pod default/p",

@@ -19,6 +19,12 @@ BLOCKING = ("NoSchedule", "NoExecute")
 """Taint effects that prevent allocation; all others are ignored."""
 
 
+class TaintOfRule(DeviceTaint, frozen=True):
+    """A taint that a DeviceTaintRule adds, with the rule's name."""
+
+    rule: str = ""
+
+
 def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -> Iterable[ResourceSlice]:
     """The slices as kube-scheduler sees them: with the taints of DeviceTaintRules added to the published ones.
 
@@ -31,7 +37,7 @@ def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -
     made: dict[tuple[int, tuple[DeviceTaint, ...]], tuple[Device, Device]] = {}
 
     def with_taints(item: ResourceSlice, device: Device) -> Device:
-        added = tuple(rule.spec.taint for rule in rules if _selects(rule, item, device))
+        added = tuple(_added(rule) for rule in rules if _selects(rule, item, device))
         if not added:
             return device
         # Keeping a reference to the device ensures that its id() is not reused.
@@ -42,6 +48,11 @@ def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -
         replace(item, spec=replace(item.spec, devices=tuple(with_taints(item, device) for device in item.spec.devices)))
         for item in slices
     ]
+
+
+def _added(rule: DeviceTaintRule) -> TaintOfRule:
+    taint = rule.spec.taint
+    return TaintOfRule(taint.key, taint.value, taint.effect, rule.metadata.name)
 
 
 def _selects(rule: DeviceTaintRule, item: ResourceSlice, device: Device) -> bool:

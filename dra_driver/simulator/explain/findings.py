@@ -18,6 +18,7 @@ from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
 from dra_driver.simulator.allocator.pool_devices import Failure, Pool, PoolDevice, verdict
 from dra_driver.simulator.allocator.requests import RequestAlternative
+from dra_driver.simulator.taints import said
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import shorten
 
@@ -210,8 +211,7 @@ def _obstacle(
         return "counters", "the shared counters that it consumes are used up by devices in use"
     taint = _blocking_taint(offer, option)
     if taint is not None:
-        written = f"{taint.key}={taint.value}" if taint.value else taint.key
-        return "taint", f"it has the taint {written}:{taint.effect}, which is not tolerated"
+        return "taint", f"it has {said(taint)}, which is not tolerated"
     return "free", ""
 
 

@@ -12,6 +12,7 @@ from dra_driver.cel import Reference, clauses, references
 from dra_driver.manifests.objects import (
     CelSelector,
     DeviceSelector,
+    DeviceTaint,
     DeviceToleration,
     ExactDeviceRequest,
     ResourceClaim,
@@ -32,6 +33,7 @@ from dra_driver.simulator.explain.minimal_conflict import (
     with_request,
 )
 from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_text
+from dra_driver.simulator.taints import way_out
 from dra_driver.util.errors import DriverError
 
 MAX_HOLDERS = 64
@@ -148,26 +150,36 @@ def _changed(case: Case, part: Part, exactly: ExactDeviceRequest) -> list[Resour
 
 
 def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
-    """Tries to tolerate one taint key at a time, as a user would."""
-    taints = sorted(
-        {
-            (taint.key, taint.effect)
-            for pool in case.world.pools.pools(miss.node)
-            for offer in pool.offers
-            for taint in offer.device.taints
-            if taint.effect in BLOCKING
-        }
-    )
+    """Tries to tolerate one taint key at a time, as a user would, and then all taints of one device."""
+    devices = [offer.device for pool in case.world.pools.pools(miss.node) for offer in pool.offers]
+    blocking = [tuple(taint for taint in device.taints if taint.effect in BLOCKING) for device in devices]
+    single = {(taint.key, taint.effect): (taint,) for taints in blocking for taint in taints}
+    several = {tuple((taint.key, taint.effect) for taint in taints): taints for taints in blocking if len(taints) > 1}
     for part in found.requests:
         exactly = _exactly(case, part)
         if exactly is None:
             continue
-        for key, effect in taints:
-            added = DeviceToleration(key=key, operator="Exists", effect=effect)
-            tolerant = msgspec.structs.replace(exactly, tolerations=(*exactly.tolerations, added))
-            if fits(_changed(case, part, tolerant), miss.node, case.world):
+        for wanted in (sorted(single.items()), sorted(several.items())):
+            helpful = [
+                taints for _, taints in wanted if fits(_tolerant(case, part, exactly, taints), miss.node, case.world)
+            ]
+            for taints in helpful:
+                names = listed([f"{taint.key}:{taint.effect}" for taint in taints])
+                ways = listed([way for taint in taints if (way := way_out(taint))])
                 where = _request_name(case, part)
-                yield f"tolerate the taint {key}:{effect} in {where}: node {miss.node.name} then does"
+                yield (
+                    f"tolerate the taint{'s' if len(taints) > 1 else ''} {names} in {where}: node "
+                    f"{miss.node.name} then does" + (f"; or {ways}" if ways else "")
+                )
+            if helpful:
+                break
+
+
+def _tolerant(
+    case: Case, part: Part, exactly: ExactDeviceRequest, taints: Sequence[DeviceTaint]
+) -> list[ResourceClaim]:
+    added = [DeviceToleration(key=taint.key, operator="Exists", effect=taint.effect) for taint in taints]
+    return _changed(case, part, msgspec.structs.replace(exactly, tolerations=(*exactly.tolerations, *added)))
 
 
 def _without_clause(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:

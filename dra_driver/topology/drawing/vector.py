@@ -1,15 +1,17 @@
 """The picture as SVG: one self-contained file without external fonts, scripts or styles.
 
-Marked chips are dark with a light number and an outer ring, others light with a dark number, so that the picture is
-readable in print and with colour blindness; ``<title>`` and ``<desc>`` describe it in words.
+Marked chips are dark with a light number and an outer ring, others light with a dark number, and sick ones have a badge
+with a sign in a corner, so that the picture is readable in print and with colour blindness; ``<title>`` and ``<desc>``
+describe it in words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from html import escape
 
 from dra_driver.topology.drawing.layout import CHIP, Box, Layout, Point, lay_out
+from dra_driver.topology.drawing.sickness import SIGNS, WELL, Sickness, by_kind, checked, listed
 from dra_driver.topology.hardware import GIB
 from dra_driver.topology.instance_types import InstanceType
 
@@ -28,21 +30,31 @@ text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;f
 .around.marked{stroke-width:4;stroke-dasharray:6 7}
 """.strip().replace("\n", "")
 
+_SICK_STYLE = """
+.badge{stroke:#fff;stroke-width:1.6}.sign{font-size:15px;font-weight:700;text-anchor:middle;fill:#fff}
+.unhealthy .badge{fill:#b3261e}.unhealthy .chip{stroke:#b3261e;stroke-width:3.2}
+.tainted .badge{fill:#7a3e9d}.tainted .chip{stroke:#7a3e9d;stroke-width:3.2}
+.unknown .badge{fill:#5b6778}.unknown .chip{stroke:#5b6778;stroke-width:3.2}
+.degraded .badge{fill:#8a6100}.degraded .chip{stroke:#8a6100;stroke-width:3.2}
+.device.unhealthy:not(.marked) .chip{fill:#fbe3e1}.device.unknown:not(.marked) .chip{fill:#e6eaf0}
+.device.degraded:not(.marked) .chip{fill:#fbf0d9}.device.tainted:not(.marked) .chip{fill:#f1e7f7}
+""".strip().replace("\n", "")
+"""Only in pictures with a sick chip."""
+
 _EDGE, _HEAD, _LEGEND = 24.0, 76.0, 30.0
 _MIN_WIDTH = 520.0
 
 
-def svg(instance_type: InstanceType, marked: Collection[int] = ()) -> str:
-    """Draw the chips of a host of this type, the ``marked`` ones highlighted: an SVG document with a final newline.
+def svg(instance_type: InstanceType, marked: Collection[int] = (), sick: Mapping[int, Sickness] = WELL) -> str:
+    """Draw the chips of a host of this type, ``marked`` and ``sick`` ones told apart: an SVG document.
 
-    Equal arguments give equal bytes. Raises DriverError if a marked chip does not exist.
+    It ends with a newline, and equal arguments give equal bytes. Raises DriverError if one of the chips does not exist.
     """
     fabric = instance_type.fabric
-    for index in marked:
-        fabric.require(index)
+    checked(fabric, (*marked, *sick))
     chosen = frozenset(marked)
     layout = lay_out(fabric)
-    legend = _legend_entries(layout, chosen)
+    legend = _legend_entries(layout, chosen, sick)
     card_width = max(layout.width, _MIN_WIDTH - 2 * _EDGE)
     width = card_width + 2 * _EDGE
     height = _HEAD + layout.height + _LEGEND * len(legend) + _EDGE
@@ -52,15 +64,15 @@ def svg(instance_type: InstanceType, marked: Collection[int] = ()) -> str:
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" {size}'
     parts = [
         f'{opening} role="img" aria-labelledby="title description">',
-        f'<title id="title">{escape(_title(instance_type, chosen))}</title>',
-        f'<desc id="description">{escape(_description(instance_type, chosen))}</desc>',
-        f"<style>{_STYLE}</style>",
+        f'<title id="title">{escape(_title(instance_type, chosen, sick))}</title>',
+        f'<desc id="description">{escape(_description(instance_type, chosen, sick))}</desc>',
+        f"<style>{_STYLE}{_SICK_STYLE if sick else ''}</style>",
         f'<rect class="page" {size}/>',
         _words("head", _EDGE, 36, instance_type.name),
         _words("sub", _EDGE, 58, _subtitle(instance_type)),
         _rectangle("card", Box(Point(_EDGE, _HEAD), card_width, layout.height), 14),
         f'<g transform="{shift}">',
-        *_scene(layout, chosen),
+        *_scene(layout, chosen, sick),
         "</g>",
         *(_legend_line(swatch, words, below + _LEGEND * line) for line, (swatch, words) in enumerate(legend)),
         "</svg>",
@@ -85,10 +97,10 @@ def _centred(style: str, at: Point, words: str) -> str:
     return f'<text class="{style}" x="{at.x:.1f}" y="{at.y:.1f}" dy=".35em">{escape(words)}</text>'
 
 
-def _title(instance_type: InstanceType, chosen: frozenset[int]) -> str:
-    if not chosen:
-        return f"Neuron devices of {instance_type.name}"
-    return f"Neuron devices of {instance_type.name} with {_listed(chosen)} marked"
+def _title(instance_type: InstanceType, chosen: frozenset[int], sick: Mapping[int, Sickness]) -> str:
+    said = [f"{listed(chosen)} marked"] if chosen else []
+    said += [f"{listed(indexes)} {sickness}" for sickness, indexes in by_kind(sick)]
+    return f"Neuron devices of {instance_type.name}" + (f" with {' and '.join(said)}" if said else "")
 
 
 def _subtitle(instance_type: InstanceType) -> str:
@@ -100,23 +112,20 @@ def _subtitle(instance_type: InstanceType) -> str:
     )
 
 
-def _description(instance_type: InstanceType, chosen: frozenset[int]) -> str:
+def _description(instance_type: InstanceType, chosen: frozenset[int], sick: Mapping[int, Sickness]) -> str:
     fabric = instance_type.fabric
     sentences = [f"The devices are arranged as: {fabric.describe()}."]
     if fabric.adjacency_promised and fabric.size > 1:
         sentences += [
-            f"Device {index} is linked to {_listed(fabric.neighbours(index))}." for index in range(fabric.size)
+            f"Device {index} is linked to {listed(fabric.neighbours(index))}." for index in range(fabric.size)
         ]
     if chosen:
-        sentences.append(f"Marked: {_listed(chosen)}.")
+        sentences.append(f"Marked: {listed(chosen)}.")
+    sentences += [f"{sickness.capitalize()}: {listed(indexes)}." for sickness, indexes in by_kind(sick)]
     return " ".join(sentences)
 
 
-def _listed(indexes: Collection[int]) -> str:
-    return ", ".join(str(index) for index in sorted(indexes))
-
-
-def _scene(layout: Layout, chosen: frozenset[int]) -> list[str]:
+def _scene(layout: Layout, chosen: frozenset[int], sick: Mapping[int, Sickness]) -> list[str]:
     """From back to front: bands, links, switch, captions, chips. Marked links are above the others."""
     by_mark = sorted(layout.links, key=lambda link: set(link.ends) <= chosen)
     return [
@@ -125,7 +134,7 @@ def _scene(layout: Layout, chosen: frozenset[int]) -> list[str]:
         *(_path(path, False, index in chosen) for index, path in enumerate(layout.switch_lines)),
         *_switch(layout.switch),
         *(_centred("caption", caption.at, caption.text) for caption in layout.captions),
-        *(_chip(index, at, index in chosen) for index, at in enumerate(layout.chips)),
+        *(_chip(index, at, index in chosen, sick.get(index)) for index, at in enumerate(layout.chips)),
     ]
 
 
@@ -140,20 +149,29 @@ def _switch(bar: Box | None) -> list[str]:
     return [_rectangle("switch", bar, 12), _centred("number", middle, "NeuronSwitch")]
 
 
-def _chip(index: int, at: Point, marked: bool) -> str:
+def _chip(index: int, at: Point, marked: bool, sickness: Sickness | None) -> str:
     ring = _square("ring", at, CHIP + 10, 15) if marked else ""
+    said = [word for word in ("marked" if marked else "", sickness or "") if word]
+    words = f" ({', '.join(said)})" if said else ""
+    badge = _badge(Point(at.x + CHIP / 2 - 4, at.y - CHIP / 2 + 4), sickness) if sickness else ""
     return (
-        f'<g class="device{" marked" if marked else ""}" data-device="{index}">'
-        f"<title>device {index}{' (marked)' if marked else ''}</title>"
-        f"{ring}{_square('chip', at, CHIP, 11)}{_centred('number', at, str(index))}</g>"
+        f'<g class="{" ".join(["device", *said])}" data-device="{index}">'
+        f"<title>device {index}{words}</title>"
+        f"{ring}{_square('chip', at, CHIP, 11)}{_centred('number', at, str(index))}{badge}</g>"
     )
 
 
-def _legend_entries(layout: Layout, chosen: frozenset[int]) -> list[tuple[str, str]]:
+def _badge(at: Point, sickness: Sickness) -> str:
+    sign = _centred("sign", at, SIGNS[sickness])
+    return f'<circle class="badge" cx="{at.x:.1f}" cy="{at.y:.1f}" r="10"/>{sign}'
+
+
+def _legend_entries(layout: Layout, chosen: frozenset[int], sick: Mapping[int, Sickness]) -> list[tuple[str, str]]:
     """Swatch and label of each legend entry, only for what is drawn."""
     entries = []
     if chosen:
-        entries.append(("marked", f"marked: {_listed(chosen)}"))
+        entries.append(("marked", f"marked: {listed(chosen)}"))
+    entries += [(sickness, f"{sickness}: {listed(indexes)}") for sickness, indexes in by_kind(sick)]
     if any(link.around for link in layout.links):
         entries.append(("around", "link around to the other end"))
     if layout.switch is not None:
@@ -174,4 +192,5 @@ def _legend_line(swatch: str, words: str, y: float) -> str:
         "around": f'<path class="link around" d="M{_EDGE:.1f} {middle.y:.1f}h28"/>',
         "marked": f'<g class="marked">{_square("ring", middle, 18, 5)}{_square("chip", middle, 10, 2)}</g>',
     }
+    samples |= {kind: f'<g class="{kind}">{_badge(middle, kind)}</g>' for kind in SIGNS}
     return samples[swatch] + _words("sub", _EDGE + 40, middle.y + 4.5, words)

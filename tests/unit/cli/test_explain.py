@@ -302,7 +302,7 @@ def test_files_that_cannot_be_used_are_one_error(content: str, text: str, shell:
     assert text in err
 
 
-def test_a_device_taint_rule_is_told_like_any_other_taint(shell: Shell, tmp_path: Path) -> None:
+def test_a_device_taint_rule_is_told_by_name(shell: Shell, tmp_path: Path) -> None:
     rule = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceTaintRule",
@@ -315,5 +315,11 @@ def test_a_device_taint_rule_is_told_like_any_other_taint(shell: Shell, tmp_path
     cluster = write(tmp_path, node("n0"), CLASS, slices("n0"), rule, name="cluster.yaml")
     status, out, _ = shell(write(tmp_path, claim("c", 2)), "--objects", cluster)
     assert status == 1
-    assert "All 4 devices would match, but: it has the taint broken:NoExecute, which is not tolerated." in out
-    assert "Tolerate the taint broken:NoExecute in request r: node n0 then does." in out
+    assert (
+        "All 4 devices would match, but: it has the taint broken:NoExecute by DeviceTaintRule repair, which is not "
+        "tolerated." in out
+    )
+    assert (
+        "Tolerate the taint broken:NoExecute in request r: node n0 then does; or delete DeviceTaintRule repair once its "
+        "reason is gone." in out
+    )

@@ -17,6 +17,7 @@ import yaml
 
 from dra_driver.cli.main import main
 from dra_driver.cli.progress import Progress
+from tests.builders.explain import NEURON, published
 from tests.paths import SPECS
 
 FILES = sorted(SPECS.glob("*.yaml")) + sorted(SPECS.glob("v1beta1/*.yaml"))
@@ -175,6 +176,44 @@ def test_emulated_nodes_have_their_devices_tainted_too(shell: Shell, tmp_path: P
     assert [item["device"] for item in found["allocation"]["devices"]["results"]] == [
         f"neuron-device-{number}" for number in range(16) if number != 3
     ]
+
+
+def sick_node() -> list[dict[str, Any]]:
+    """The slices of a node with a broken chip and a worn one, as the API server shows them."""
+    slices = published("n0")
+    taint = {"key": "health.neuron.aws.com/hbm-uncorrectable", "value": "unhealthy", "effect": "NoSchedule"}
+    worn = {"key": "health.neuron.aws.com/hbm-corrected-rising", "value": "degraded", "effect": "None"}
+    for name, added in (("neuron-device-3", taint), ("neuron-device-2", worn)):
+        found = next(device for item in slices for device in item["spec"]["devices"] if device["name"] == name)
+        found["taints"] = [{**added, "timeAdded": "2026-11-22T10:00:00Z"}]
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+    return [node("n0"), *({**item, **kind} for item in slices), NEURON | kind | {"kind": "DeviceClass"}]
+
+
+def test_sick_chips_are_left_out_and_shown(shell: Shell, tmp_path: Path) -> None:
+    rule = taint_rule(driver="neuron.aws.com", device="neuron-device-1")
+    objects = [*sick_node(), rule, claim("c", 4)]
+    assert shell("--objects", write(tmp_path, *objects)) == 0, shell.err
+    assert "request r: neuron-device-0, neuron-device-2, neuron-device-4, neuron-device-5" in shell.out
+    assert "x=0  ..[* 0*]---(! 1!)---[~ 2~]---(x 3x).." in shell.out
+    for line in (
+        "(xnx)  unhealthy device: 3",
+        "(!n!)  tainted device: 1",
+        "(~n~)  degraded device: 2",
+        "neuron-device-1 has the taint broken:NoSchedule by DeviceTaintRule rule",
+        (
+            "neuron-device-3 has the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule (uncorrectable "
+            "errors in the chip's memory)"
+        ),
+    ):
+        assert line in shell.out, shell.out
+
+
+def test_the_picture_of_a_pod_shows_sick_chips_as_well(shell: Shell, tmp_path: Path) -> None:
+    objects = [*sick_node(), claim("c", 1)]
+    assert shell("--objects", write(tmp_path, *objects), "-o", "svg") == 0, shell.err
+    assert '<g class="device unhealthy" data-device="3">' in shell.out
+    assert '<g class="device degraded" data-device="2">' in shell.out
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.topology.drawing import svg, text
+from dra_driver.topology.drawing import Sickness, svg, text
 from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.topology.hardware import TRAINIUM2
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
@@ -191,3 +191,52 @@ def test_equal_input_gives_equal_bytes_in_any_order_of_the_marks(example: tuple[
     ascending, descending = sorted(marked), sorted(marked, reverse=True)
     assert svg(row, ascending) == svg(row, descending)
     assert text(row, ascending) == text(row, descending)
+
+
+# Sick chips
+
+STATES: tuple[Sickness, ...] = ("unhealthy", "tainted", "unknown", "degraded")
+SIGN: dict[Sickness, str] = {"unhealthy": "x", "tainted": "!", "unknown": "?", "degraded": "~"}
+SICK_CELL = re.compile(r"([(\[])([ *x!?~])([ 0-9]{2})\2[)\]]")
+
+
+@given(marked_types(), st.data())
+def test_a_sick_chip_has_a_sign_and_stands_in_the_legend(
+    example: tuple[InstanceType, frozenset[int]], data: st.DataObject
+) -> None:
+    row, marked = example
+    sick = data.draw(st.dictionaries(st.integers(0, row.fabric.size - 1), st.sampled_from(STATES)))
+    drawn = text(row, marked, sick)
+    assert drawn.isascii() and max(map(len, drawn.split("\n"))) <= 100
+    picture, _, legend = drawn.partition("\n\n")
+    shown = {int(number): (bracket == "[", sign) for bracket, sign, number in SICK_CELL.findall(picture)}
+    expected = {
+        index: (index in marked, SIGN[sick[index]] if index in sick else "*" if index in marked else " ")
+        for index in range(row.fabric.size)
+    }
+    assert shown == expected
+    for state in STATES:
+        indexes = [str(index) for index in sorted(sick) if sick[index] == state]
+        assert (f"{state} device: {', '.join(indexes)}" in legend) == bool(indexes)
+
+    root = ET.fromstring(svg(row, marked, sick))
+    words = (root.findtext(f"{SVG}title") or "") + (root.findtext(f"{SVG}desc") or "")
+    for group in root.iter(f"{SVG}g"):
+        if "data-device" in group.attrib:
+            index = int(group.attrib["data-device"])
+            said = group.attrib["class"].split()[1:]
+            assert said == [*(["marked"] if index in marked else []), *([sick[index]] if index in sick else [])]
+            assert (group.find(f"{SVG}circle") is not None) == (index in sick)
+    assert all(state in words for state in sick.values())
+
+
+def test_pictures_without_sick_chips_are_as_they_were() -> None:
+    row = INSTANCE_TYPES["trn2.48xlarge"]
+    assert svg(row, (4, 5), {}) == svg(row, (4, 5))
+    assert "badge" not in svg(row, (4, 5))
+
+
+def test_a_sick_chip_that_does_not_exist_is_refused() -> None:
+    for draw in (text, svg):
+        with pytest.raises(DriverError, match="16"):
+            draw(INSTANCE_TYPES["trn2.48xlarge"], (), {16: "unhealthy"})

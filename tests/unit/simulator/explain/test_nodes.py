@@ -36,6 +36,66 @@ def test_taints_and_what_tolerates_them() -> None:
     assert found.remedies == ("tolerate the taint broken:NoSchedule in request r: node node-0 then does",)
 
 
+HBM, SRAM = (
+    {"key": f"health.neuron.aws.com/{part}-uncorrectable", "value": "unhealthy", "effect": "NoSchedule"}
+    for part in ("hbm", "sram")
+)
+
+
+def test_a_taint_of_the_driver_says_what_is_wrong_with_the_chip_and_what_mends_it() -> None:
+    found = explained([claim(plain_request())], other(device("d0", taints=[HBM])))
+    assert of_devices(found) == [
+        (
+            "the only device would match, but: it has the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:"
+            "NoSchedule (uncorrectable errors in the chip's memory), which is not tolerated"
+        )
+    ]
+    assert found.remedies == (
+        (
+            "tolerate the taint health.neuron.aws.com/hbm-uncorrectable:NoSchedule in request r: node node-0 then does; "
+            "or wait until the chip is well again, or mend it: drain the node and replace the instance"
+        ),
+    )
+
+
+def test_a_taint_of_an_administrators_rule_names_the_rule() -> None:
+    rule = {
+        "metadata": {"name": "bench-is-open"},
+        "spec": {"deviceSelector": {"device": "d0"}, "taint": {"key": "example.com/repair", "effect": "NoExecute"}},
+    }
+    found = explained([claim(plain_request())], other(device("d0")), taint_rules=[rule])
+    assert of_devices(found) == [
+        (
+            "the only device would match, but: it has the taint example.com/repair:NoExecute by DeviceTaintRule "
+            "bench-is-open, which is not tolerated"
+        )
+    ]
+    assert found.remedies == (
+        (
+            "tolerate the taint example.com/repair:NoExecute in request r: node node-0 then does; or delete "
+            "DeviceTaintRule bench-is-open once its reason is gone"
+        ),
+    )
+
+
+def test_all_taints_of_a_device_have_to_be_tolerated_together() -> None:
+    found = explained([claim(plain_request())], other(device("d0", taints=[HBM, SRAM])))
+    (remedy,) = found.remedies
+    assert remedy.startswith(
+        "tolerate the taints health.neuron.aws.com/hbm-uncorrectable:NoSchedule and "
+        "health.neuron.aws.com/sram-uncorrectable:NoSchedule in request r: node node-0 then does; or "
+    )
+
+
+def test_a_key_like_a_faults_on_anothers_device_is_only_a_key() -> None:
+    taint = {"key": "example.com/hbm-uncorrectable", "value": "yes", "effect": "NoSchedule"}
+    found = explained([claim(plain_request())], other(device("d0", taints=[taint])))
+    assert "(" not in of_devices(found)[0]
+    assert found.remedies == (
+        "tolerate the taint example.com/hbm-uncorrectable:NoSchedule in request r: node node-0 then does",
+    )
+
+
 def test_counters_that_are_used_up() -> None:
     both = published("node-0", "trn2u.48xlarge", "both")
     whole = f"{ATTRIBUTES}.resourceType == 'neuron_node'"

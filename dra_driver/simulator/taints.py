@@ -1,0 +1,81 @@
+"""What taints of devices say, in words and in pictures: those that a driver publishes and those of DeviceTaintRules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from dra_driver.health.faults import FAULTS, REMEDIES, SEVERITIES, Fault
+from dra_driver.host.inventory import chips_of
+from dra_driver.manifests.objects import Device, DeviceTaint
+from dra_driver.simulator.allocator.candidates import BLOCKING, TaintOfRule
+from dra_driver.topology.drawing import SIGNS, Sickness
+
+
+def written(taint: DeviceTaint) -> str:
+    """``key=value:effect``, as kubectl writes taints."""
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def fault_of(taint: DeviceTaint) -> Fault | None:
+    """The fault that a driver of Neuron chips published as this taint, whatever the domain of its keys; None: none.
+
+    An administrator's rule says nothing about the chip, even if it has such a key.
+    """
+    domain, _, code = taint.key.rpartition("/")
+    fault = FAULTS.get(code) if domain and not isinstance(taint, TaintOfRule) else None
+    return fault if fault is not None and taint.value in SEVERITIES else None
+
+
+def said(taint: DeviceTaint) -> str:
+    """Such as ``the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule (uncorrectable errors ...)``."""
+    if isinstance(taint, TaintOfRule):
+        return f"the taint {written(taint)} by DeviceTaintRule {taint.rule}"
+    fault = fault_of(taint)
+    return f"the taint {written(taint)}" + (f" ({fault.text})" if fault is not None else "")
+
+
+def way_out(taint: DeviceTaint) -> str:
+    """What takes the taint away, as a clause; "" if that is not known."""
+    if isinstance(taint, TaintOfRule):
+        return f"delete DeviceTaintRule {taint.rule} once its reason is gone"
+    fault = fault_of(taint)
+    if fault is None:
+        return ""
+    return f"wait until the chip is well again, or mend it: {REMEDIES[fault.remedy]}"
+
+
+def sick(devices: Iterable[Device], chips: Sequence[int]) -> Mapping[int, Sickness]:
+    """State of the chips that have a taint which says something; the gravest counts.
+
+    Args:
+        devices: of one node, with all their taints. One that stands for a whole node does not tell which chip is sick,
+            so its taints say nothing where chips are offered too.
+        chips: host indexes of the node's chips.
+    """
+    found: dict[int, Sickness] = {}
+    alone: dict[int, Sickness] = {}
+    for device in devices:
+        state = _state(device.taints)
+        own = chips_of(device.name, chips) or ()
+        if state is not None:
+            for index in {*own} & {*chips}:
+                (found if len(own) == 1 else alone)[index] = state
+    return found or alone
+
+
+def _state(taints: Sequence[DeviceTaint]) -> Sickness | None:
+    states = {state for taint in taints if (state := _said(taint)) is not None}
+    return next((state for state in SIGNS if state in states), None)
+
+
+def _said(taint: DeviceTaint) -> Sickness | None:
+    if fault_of(taint) is not None:
+        return next(severity for severity in SEVERITIES if severity == taint.value)
+    return "tainted" if taint.effect in BLOCKING else None
+
+
+def listed(devices: Iterable[Device]) -> Iterator[str]:
+    """A line for each taint of each device."""
+    for device in devices:
+        for taint in device.taints:
+            yield f"{device.name} has {said(taint)}"
