@@ -182,8 +182,11 @@ class Leading:
     def problems(self) -> list[str]:
         """For a readiness probe: why it cannot work; waiting for the lease is not a problem."""
         term = self._term
-        texts = [self._election.last_error, term.last_error if term is not None else ""]
-        return [text for text in (*texts, *(worker.problem() for worker in self._workers())) if text]
+        texts = [self._election.last_error]
+        if term is not None:
+            texts += [term.last_error, *(informer.last_error for informer in term.informers())]
+        texts += [worker.problem() for worker in self._workers()]
+        return list(dict.fromkeys(text for text in texts if text))
 
     def _workers(self) -> list[Worker]:
         term = self._term
