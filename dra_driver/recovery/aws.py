@@ -96,6 +96,7 @@ class Aws:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._session: Any = None
         self._clients: dict[tuple[str, str], Any] = {}
 
     def replace(self, instance: Instance, *, respect_grace_period: bool) -> str:
@@ -145,8 +146,9 @@ class Aws:
             config = Config(
                 connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, retries={"total_max_attempts": 1}
             )
+            self._session = self._session or boto3.session.Session()
             try:
-                self._clients[key] = boto3.client(service, region_name=region, config=config)
+                self._clients[key] = self._session.client(service, region_name=region, config=config)
             except (BotoCoreError, ValueError) as error:
                 raise AwsError(f"AWS's {service} in {region} cannot be asked: {one_line(str(error), 300)}") from error
         return self._clients[key]
