@@ -15,6 +15,12 @@ CDI_KIND = "k8s.neuron.aws.com/claim"
 NODE_DEVICE = "neuron-node"
 """Name of the device that represents a whole node of an UltraServer."""
 
+SERVER_4 = "neuron.amazonaws.com/ultraserver-server-id-4"
+SERVER_2 = "neuron.amazonaws.com/ultraserver-server-id-2"
+NODES_OF = {SERVER_4: 4, SERVER_2: 2}
+"""Label of nodes of UltraServers to the number of nodes that share one value of it (aws-neuron-sdk
+``deploy/eks/ultraserver.rst``)."""
+
 LOGICAL_CORE_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 """The Neuron runtime's variable of the logical core size, and its older name (aws-neuron-sdk,
 logical-neuroncore-config)."""

@@ -20,6 +20,7 @@ from dra_driver.version import VERSION
 COMMANDS: Final = {
     "kubelet_plugin": "run the node agent (started by the DaemonSet)",
     "placer": "assign UltraServers to groups of pods (started by the Deployment of --placer)",
+    "recover": "drain sick nodes and have them mended (started by the chart's npd.nodeRecovery)",
     "extender": "choose devices for kube-scheduler, in clusters without DRA",
     "device_plugin": "offer aws.amazon.com/neuron and neuroncore to kubelet, in clusters without DRA",
     "node_problem_detector": "hand what the kernel log says of chips to the node's driver (npd.enabled of the chart)",

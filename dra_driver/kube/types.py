@@ -145,22 +145,25 @@ class NodeTaint(ApiObject, frozen=True):
     key: str
     value: str = ""
     effect: str = ""
+    time_added: str | None = None
 
 
 class NodeSpec(ApiObject, frozen=True):
-    """``spec``, the fields in use."""
+    """``spec``, the fields in use; ``provider_id`` is the cloud's name of the machine."""
 
+    provider_id: str = msgspec.field(name="providerID", default="")
     unschedulable: bool = False
     taints: tuple[NodeTaint, ...] = ()
 
 
 class Condition(ApiObject, frozen=True):
-    """``status.conditions[]``."""
+    """``status.conditions[]``; ``last_transition_time`` is that of the status."""
 
     type: str
     status: str = "Unknown"
     reason: str = ""
     message: str = ""
+    last_transition_time: str | None = None
 
 
 class PartialNodeStatus(ApiObject, frozen=True):

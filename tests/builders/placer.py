@@ -11,10 +11,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from dra_driver.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.values import (
-    SERVER_2,
-    SERVER_4,
     Action,
     Annotate,
     Assign,

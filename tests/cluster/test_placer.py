@@ -16,7 +16,8 @@ from functools import partial
 
 import pytest
 
-from dra_driver.ultraserver.placer.values import GATE, SERVER_2, SINCE_ANNOTATION
+from dra_driver.names import SERVER_2
+from dra_driver.ultraserver.placer.values import GATE, SINCE_ANNOTATION
 from tests.cluster.lib.groupstream import Stream, complete, lws, one_node, servers
 from tests.cluster.lib.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually

@@ -7,28 +7,22 @@ later; it is repeated until the server answers, before anything else is decided.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from dra_driver.kube.api import Collection
 from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
+from dra_driver.kube.events import EventRecorder
+from dra_driver.kube.leading import KeptText, Term
 from dra_driver.kube.types import (
-    CONFIG_MAPS,
-    EVENTS,
     PARTIAL_NODES,
     PARTIAL_RESOURCE_SLICES,
     PODS,
     RESOURCE_CLAIMS,
-    ConfigMap,
-    Event,
-    EventSource,
-    ObjectMeta,
     ObjectReference,
     timestamp,
 )
@@ -53,11 +47,11 @@ from dra_driver.ultraserver.placer.values import (
     Released,
     Rules,
 )
-from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import MAX_ROUND_SECONDS, Backoff, Worker
 
 NAME: Final = "neuron-dra-driver-placer"
 KEY: Final = "released"
+
+log = logging.getLogger(__name__)
 
 
 class ReleasedGroups:
@@ -67,107 +61,21 @@ class ReleasedGroups:
     """
 
     def __init__(self, transport: Transport, namespace: str) -> None:
-        self._maps = Collection(transport, CONFIG_MAPS, timeout=REQUEST_SECONDS)
-        self._namespace = namespace
-        self._known: tuple[Released, ...] | None = None
-        self._version = ""
+        self._kept = KeptText(transport, namespace, NAME, KEY)
 
     def read(self) -> tuple[Released, ...]:
         """The released groups."""
-        if self._known is None:
-            try:
-                self._learn(self._maps.get(self._namespace, NAME))
-            except ApiError as error:
-                if not error.object_missing:
-                    raise
-                self._known, self._version = (), ""
-        return self._known or ()
+        return read_released(self._kept.read())
 
     def add(self, released: Released, now: float) -> None:
         """Record a released group and the server that it stays away from."""
         same = (released.namespace, released.group, released.server)
         others = [item for item in self.read() if (item.namespace, item.group, item.server) != same]
-        meta = ObjectMeta(name=NAME, namespace=self._namespace, resource_version=self._version)
-        document = ConfigMap(meta, {KEY: write_released([*others, released], now)})
-        try:
-            if self._version:
-                self._learn(self._maps.replace(self._namespace, NAME, document))
-            else:
-                self._learn(self._maps.create(self._namespace, document))
-        except ApiError:
-            self._known = None
-            raise
-
-    def _learn(self, stored: ConfigMap) -> None:
-        self._known = read_released((stored.data or {}).get(KEY, ""))
-        self._version = stored.metadata.resource_version
-
-
-COMPONENT: Final = "neuron-dra-driver-placer"
-PAUSE_SECONDS: Final = 30.0
-"""Between two different messages with the same reason about one pod."""
-AGAIN_SECONDS: Final = 3600.0
-"""An event lives for an hour in the API server; what still holds then is recorded again."""
-MAX_MESSAGE_LENGTH: Final = 1000
-"""Characters of a message; the API server takes 1024 bytes."""
-
-log = logging.getLogger(__name__)
-
-
-class EventRecorder:
-    """Writes events on pods: what a pod waits for, where it goes, and why it was released. Few writes, no duplicates.
-
-    An event's name is derived from pod and message, so a successor does not write the same event again.
-    """
-
-    def __init__(self, transport: Transport, clock: Callable[[], float] = time.monotonic) -> None:
-        self._events = Collection(transport, EVENTS, timeout=REQUEST_SECONDS)
-        self._clock = clock
-        self._recorded: dict[tuple[str, str], tuple[str, float]] = {}
-
-    def record(self, pod: Pod, reason: str, message: str, *, wrong: bool = False) -> None:
-        """Write an event unless it was written already, or another one with this reason a moment ago.
-
-        An event that cannot be written is logged, and no reason to stop.
-        """
-        message = message.encode("ascii", "replace").decode()[:MAX_MESSAGE_LENGTH]
-        last, when = self._recorded.get((pod.uid, reason), ("", float("-inf")))
-        passed = self._clock() - when
-        if passed < (AGAIN_SECONDS if last == message else PAUSE_SECONDS):
-            return
-        self._recorded[pod.uid, reason] = message, self._clock()
-        try:
-            self._events.create(pod.namespace, _event(pod, reason, message, wrong=wrong))
-        except ApiError as error:
-            if error.status != 409:
-                log.warning("no event could be written about pod %s/%s: %s", pod.namespace, pod.name, error)
-
-    def forget_all_but(self, uids: set[str]) -> None:
-        """Forget all pods but those with these UIDs."""
-        self._recorded = {key: value for key, value in self._recorded.items() if key[0] in uids}
-
-
-def _event(pod: Pod, reason: str, message: str, *, wrong: bool) -> Event:
-    digest = hashlib.sha256(f"{pod.uid} {reason} {message}".encode()).hexdigest()[:16]
-    moment = timestamp(time.time())
-    return Event(
-        metadata=ObjectMeta(name=f"{pod.name[:200]}.{digest}", namespace=pod.namespace),
-        involved_object=ObjectReference("Pod", pod.namespace, pod.name, pod.uid),
-        reason=reason,
-        message=message,
-        type_="Warning" if wrong else "Normal",
-        source=EventSource(COMPONENT),
-        reporting_component=COMPONENT,
-        first_timestamp=moment,
-        last_timestamp=moment,
-        count=1,
-    )
+        self._kept.write(write_released([*others, released], now))
 
 
 LOOK_SECONDS: Final = 5.0
-"""Longest time between two decisions, since deadlines pass without a change in the cluster; less for short timeouts."""
-SETTLE_SECONDS: Final = 0.05
-"""Pods of a group, and their claims, are created one after the other: they are handled together."""
+"""Longest time between two decisions; less for short timeouts."""
 REFUSED_SECONDS: Final = 60.0
 """A pod that the API server did not let us assign is left alone for so long, so that it blocks no UltraServer."""
 
@@ -186,7 +94,7 @@ _NO_ANSWER: Final = frozenset({0, 401, 429})
 """HTTP statuses, besides 500 and above, that do not say whether the change was made."""
 
 
-class Placer:
+class Placer(Term):
     """One term of a leader: from its election until it no longer leads.
 
     Args:
@@ -207,11 +115,9 @@ class Placer:
         well: Callable[[float], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(may_act, well, min(LOOK_SECONDS, rules.timeout / 5))
         self._rules = rules
-        self._may_act = may_act
-        self._well = well
         self._clock = clock
-        self._wake = threading.Event()
         self._nodes = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
         drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
         self._offers = Informer("slices", Collection(transport, PARTIAL_RESOURCE_SLICES, drivers), self._wake.set)
@@ -228,69 +134,21 @@ class Placer:
         )
         self._pods = Collection(transport, PODS, timeout=REQUEST_SECONDS)
         self._released_groups = ReleasedGroups(transport, namespace)
-        self._recorder = EventRecorder(transport)
+        self._recorder = EventRecorder(transport, NAME)
         self._unanswered: Assign | Annotate | None = None
         self._refused: dict[str, float] = {}
-        self._surprised = False
-        """A pod was not as expected, so the next round is due soon."""
-        self._backoff = Backoff(cap=10.0)
-        self.last_error = ""
 
-    def run(self, stopping: Callable[[], bool]) -> None:
-        """Watch, decide and act until ``stopping`` or ``may_act`` say otherwise."""
-        for informer in self._informers:
-            informer.start()
-        try:
-            while not stopping() and self._may_act():
-                began = time.monotonic()
-                wait = self._round()
-                self._well(wait + MAX_ROUND_SECONDS)
-                # In a large cluster a decision takes half a second; half of the time is left for incoming changes.
-                spent = time.monotonic() - began
-                if self._wake.wait(wait):
-                    time.sleep(max(SETTLE_SECONDS, min(spent, LOOK_SECONDS)))
-                    self._wake.clear()
-        finally:
-            for informer in self._informers:
-                informer.stop(0)  # nobody is interested in what they see from now on
-
-    @property
-    def followers(self) -> list[Worker]:
-        """The loops of its informers, for health reports."""
-        return [informer.worker for informer in self._informers]
+    def informers(self) -> Sequence[Informer[Any]]:
+        """What is watched."""
+        return self._informers
 
     @property
     def uncertain(self) -> bool:
         """Whether a write got no answer, so that it may still be carried out."""
         return self._unanswered is not None
 
-    def wake(self) -> None:
-        """Check ``stopping`` and ``may_act`` now."""
-        self._wake.set()
-
-    def _round(self) -> float:
-        """One decision and its actions; returns the seconds until the next one if nothing changes."""
-        try:
-            self._look()
-        except DriverError as error:
-            self.last_error = str(error)
-            asked = error.retry_after if isinstance(error, ApiError) else None
-            wait = self._backoff.next(asked)
-            log.warning("not everything could be done: %s (next try in %.1f s)", error, wait)
-            return min(wait, LOOK_SECONDS) if asked is None else wait
-        self.last_error = ""
-        if self._surprised:
-            self._surprised = False
-            return self._backoff.next()
-        self._backoff.reset()
-        return min(LOOK_SECONDS, self._rules.timeout / 5)
-
-    def _look(self) -> None:
-        if not all(informer.current for informer in self._informers):
-            trouble = next((informer.last_error for informer in self._informers if informer.last_error), "")
-            if trouble:
-                raise DriverError(trouble, consequence="nothing is decided until the cluster can be followed again")
-            return
+    def look(self) -> None:
+        """One decision and its actions."""
         if self._unanswered is not None:
             self._carry_out([self._unanswered])
         now = self._clock()
@@ -326,7 +184,7 @@ class Placer:
                     self._release(action)
                 case EmitEvent(pod, message, wrong):
                     self._recorder.record(
-                        pod, "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong
+                        _reference(pod), "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong
                     )
 
     def _change(self, action: Assign | Annotate) -> None:
@@ -344,7 +202,7 @@ class Placer:
         if isinstance(action, Assign):
             log.info("pod %s/%s goes to %s", pod.namespace, pod.name, action.server)
             self._recorder.record(
-                pod, "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
+                _reference(pod), "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
             )
 
     def _refuse(self, pod: Pod, error: ApiError) -> None:
@@ -352,7 +210,9 @@ class Placer:
         if error.status not in (404, 409):
             log.warning("pod %s/%s cannot be changed: %s", pod.namespace, pod.name, error)
             self._refused[pod.uid] = self._clock() + REFUSED_SECONDS  # matters only while it has the gate
-            self._recorder.record(pod, "NotPlaced", f"the API server refuses to place it: {error.message}", wrong=True)
+            self._recorder.record(
+                _reference(pod), "NotPlaced", f"the API server refuses to place it: {error.message}", wrong=True
+            )
         self._renew(pod)
 
     def _release(self, action: Evict) -> None:
@@ -362,7 +222,9 @@ class Placer:
                 return
             log.info("pod %s/%s is deleted, so that its group is recreated: %s", pod.namespace, pod.name, action.why)
             avoid = f"it stays away from {action.released.server} until {timestamp(action.released.until)}"
-            self._recorder.record(pod, "Released", f"{action.why}; the group is recreated, and {avoid}", wrong=True)
+            self._recorder.record(
+                _reference(pod), "Released", f"{action.why}; the group is recreated, and {avoid}", wrong=True
+            )
             try:
                 self._pods.delete(pod.namespace, pod.name, pod.uid, foreground=True)
             except ApiError as error:
@@ -388,6 +250,10 @@ class Placer:
     def _take(self, pod: ApiPod) -> None:
         for informer in self._members.values():
             informer.wrote(pod)
+
+
+def _reference(pod: Pod) -> ObjectReference:
+    return ObjectReference("Pod", pod.namespace, pod.name, pod.uid)
 
 
 def _patch(action: Assign | Annotate) -> dict[str, object]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.names import NODES_OF, SERVER_4
 from dra_driver.ultraserver.placer.groups import Group, Shape, admits
-from dra_driver.ultraserver.placer.values import NODES_OF, SERVER_4, Node, Snapshot
+from dra_driver.ultraserver.placer.values import Node, Snapshot
 
 MAX_LISTED = 4
 """Servers listed in a message."""

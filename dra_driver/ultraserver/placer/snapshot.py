@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
 from dra_driver.kube.types import Pod as ApiPod
-from dra_driver.names import DRIVER_NAME, NODE_DEVICE
+from dra_driver.names import DRIVER_NAME, NODE_DEVICE, NODES_OF
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,
@@ -16,7 +16,6 @@ from dra_driver.ultraserver.placer.values import (
     LWS_TOPOLOGY,
     LWS_WORKER_INDEX,
     NODES_ANNOTATION,
-    NODES_OF,
     PLACED_ANNOTATION,
     SINCE_ANNOTATION,
     STUCK_ANNOTATION,

@@ -13,11 +13,6 @@ from typing import Final
 GATE: Final = "neuron.aws.com/ultraserver"
 """Scheduling gate of the pods that the placer manages."""
 
-SERVER_4: Final = "neuron.amazonaws.com/ultraserver-server-id-4"
-SERVER_2: Final = "neuron.amazonaws.com/ultraserver-server-id-2"
-NODES_OF: Final = {SERVER_4: 4, SERVER_2: 2}
-"""Node label to the number of nodes that share one value of it."""
-
 GROUP_LABEL: Final = "neuron.aws.com/ultraserver-group"
 """Label of plain pods: those with the same value in a namespace form a group."""
 NODES_ANNOTATION: Final = "neuron.aws.com/ultraserver-nodes"

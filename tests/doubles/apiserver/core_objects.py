@@ -1,4 +1,4 @@
-"""Pods, leases, events and ConfigMaps in the test API server: the writes and rules on which the placer relies."""
+"""Pods, leases, events and ConfigMaps in the test API server: the writes and rules on which controllers rely."""
 
 from __future__ import annotations
 
@@ -56,11 +56,46 @@ def bind_pod(store: Store, key: str, binding: Object | None) -> Object:
     return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
 
 
+def evict_pod(store: Store, key: str, eviction: Object | None) -> Object:
+    """POST of ``pods/NAME/eviction``: ends the pod, unless a disruption budget says no (429).
+
+    Budgets are objects ``poddisruptionbudgets`` with ``spec.selector.matchLabels`` and ``status.disruptionsAllowed``. A
+    pod with the grace period 0 is removed at once; of others, a test decides when.
+    """
+    document = eviction or {}
+    name = key.rpartition("/")[2]
+    if document.get("kind") != "Eviction" or (document.get("metadata") or {}).get("name") != name:
+        raise Refused(400, "BadRequest", "name in URL does not match name in Eviction object", name)
+    options = document.get("deleteOptions") or {}
+    with store.changed:
+        pod = store.get("pods", key)
+        check_precondition(pod, options.get("preconditions", {}))
+        for budget in store.list("poddisruptionbudgets")[0]:
+            wanted = budget["spec"]["selector"]["matchLabels"].items()
+            same = budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
+            if not same or wanted - pod["metadata"].get("labels", {}).items() or "deletionTimestamp" in pod["metadata"]:
+                continue
+            if budget["status"]["disruptionsAllowed"] <= 0:
+                text = "Cannot evict pod as it would violate the pod's disruption budget."
+                raise Refused(429, "TooManyRequests", text, name)
+            budget["status"]["disruptionsAllowed"] -= 1
+            store.update(
+                "poddisruptionbudgets", f"{budget['metadata']['namespace']}/{budget['metadata']['name']}", budget
+            )
+        if pod["spec"].get("terminationGracePeriodSeconds") == 0:
+            store.delete("pods", key)
+        else:
+            _end_pod(store, key, options)
+    return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
+
+
 def patch_node(store: Store, name: str, body: Object | None) -> Object:
-    """A JSON merge patch of annotations."""
+    """A JSON merge patch of annotations, cordon and taints."""
     document = body or {}
-    if set(document) - {"metadata"} or set(document.get("metadata", {})) - {"uid", "annotations"}:
-        raise Refused(403, "Forbidden", "nothing but annotations was expected", name)
+    allowed = {"": {"metadata", "spec"}, "metadata": {"uid", "resourceVersion", "annotations"}}
+    allowed["spec"] = {"unschedulable", "taints"}
+    if any(set(document.get(part) or {} if part else document) - legal for part, legal in allowed.items()):
+        raise Refused(403, "Forbidden", "nothing but annotations, cordon and taints was expected", name)
     with store.changed:
         old = store.get("nodes", name)
         check_precondition(old, document["metadata"])

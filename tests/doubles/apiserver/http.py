@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, patch_node, write_plain
+from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, evict_pod, patch_node, write_plain
 from tests.doubles.apiserver.node_labels import apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected
 from tests.doubles.apiserver.slice_validation import validate_slice
@@ -28,7 +28,7 @@ GROUP_PATH = re.compile(
 )
 CORE_PATH = re.compile(
     r"/(api|apis/coordination\.k8s\.io)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
-    r"(?P<kind>nodes|pods|leases|events|configmaps)(/(?P<name>[^/]+))?(?P<binding>(?<=[^/])/binding)?"
+    r"(?P<kind>nodes|pods|leases|events|configmaps)(/(?P<name>[^/]+))?(?P<part>(?<=[^/])/(binding|eviction))?"
 )
 KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodes": "Node"} | PLAIN_KINDS
 
@@ -247,8 +247,8 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
         return 200, _export(store.get(kind, key), match)
     if request.method == "GET":
         return 200, _page(api, request, match)
-    if match.groupdict().get("binding"):
-        return 201, bind_pod(store, key, request.body)
+    if part := match.groupdict().get("part"):
+        return 201, {"/binding": bind_pod, "/eviction": evict_pod}[part](store, key, request.body)
     if kind in PLAIN_KINDS and request.method != "GET":
         return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
     if kind == "nodes" and request.method == "PATCH":

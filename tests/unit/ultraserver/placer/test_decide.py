@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from dra_driver.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
     LWS_TOPOLOGY,
-    SERVER_2,
-    SERVER_4,
     Action,
     Annotate,
     Assign,

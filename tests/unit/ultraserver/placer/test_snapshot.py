@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
 from dra_driver.kube.types import Pod as ApiPod
+from dra_driver.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.snapshot import (
     MAX_RELEASED,
     pod_of,
@@ -19,7 +20,7 @@ from dra_driver.ultraserver.placer.snapshot import (
     snapshot,
     write_released,
 )
-from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SERVER_2, SERVER_4, SINCE_ANNOTATION, Released
+from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Released
 
 
 def node(**changes: Any) -> PartialNode:

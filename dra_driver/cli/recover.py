@@ -1,0 +1,130 @@
+"""``dra-driver recover``: drains nodes with sick chips and has them mended; a controller, once a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dra_driver.cli import daemon
+from dra_driver.util.errors import UsageError
+
+if TYPE_CHECKING:
+    from dra_driver.recovery.controller import Settings
+    from dra_driver.recovery.policy import Policy
+
+OPTIONS: tuple[daemon.Option, ...] = (
+    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
+    ("--namespace", "POD_NAMESPACE", "neuron-healthcheck-system", "namespace of the lease and of the ConfigMap"),
+    (
+        "--identity",
+        "RECOVERY_IDENTITY",
+        "",
+        "unique name of this process in the lease (default: host name and a random suffix)",
+    ),
+    ("--policy", "RECOVERY_POLICY", "", "file with what is done about which fault, see docs/recovery.md"),
+    ("--hook", "RECOVERY_HOOK", "", "program that reloads drivers and reboots nodes: NODE PROVIDER_ID ACTION FAULT"),
+    ("--hook-timeout", "RECOVERY_HOOK_TIMEOUT", "60", "seconds that the hook may take"),
+    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
+    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
+    (
+        "--healthcheck-port",
+        "HEALTHCHECK_PORT",
+        "-1",
+        "gRPC health services `liveness` and `readiness`; a negative port disables them",
+    ),
+    ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "127.0.0.1", "address of the health service"),
+    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
+)
+
+CHOICES = {"log_format": ("text", "json")}
+MAX_HOOK_SECONDS = 90.0
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "recover",
+        description="Watch the condition NeuronHealth of the Nodes. For nodes with lasting faults: cordon, drain, and "
+        "request a reload of the kernel driver, a reboot or a replacement, few at a time, by a policy. What was done "
+        "is undone when the fault is over. Without --act, it only says what it would do, in Events on the Nodes. With "
+        "several replicas, one is active, and the others wait for its lease to expire.",
+        epilog="example: dra-driver recover --kubeconfig admin.conf --policy policy.yaml",
+    )
+    daemon.add_options(parser, OPTIONS)
+    parser.add_argument("--act", action="store_true", help="do what is decided; without it: a dry run")
+    parser.add_argument(
+        "--cloudwatch",
+        action="store_true",
+        help="count each node that is acted on in CloudWatch (namespace NeuronHealthCheck; not in a dry run)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT."""
+    from dra_driver.kubelet.health import HealthServer
+    from dra_driver.recovery.controller import Service
+    from dra_driver.util.logs import configure
+    from dra_driver.util.metrics import Collector, serve
+
+    values = daemon.read_options(OPTIONS, CHOICES, vars(args), os.environ)
+    configure(values["log_format"], args.v)
+    ports = {
+        name: int(daemon.number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
+        for name in ("healthcheck_port", "metrics_port")
+    }
+    settings = read_settings(values, act=args.act, cloudwatch=args.cloudwatch)
+    identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    service = Service(daemon.transport(values["kubeconfig"]), values["namespace"], identity, settings)
+    checks = {"liveness": service.stuck, "readiness": service.problems}
+    health = HealthServer(ports["healthcheck_port"], values["healthcheck_address"], checks)
+    text = "Time of one action: a drain is one round of evictions."
+    collector = Collector(service.numbers.operations, service.samples, "recovery_action_seconds", text)
+    with daemon.stopped_by_signals() as stop:
+        stop_metrics = (
+            serve(collector, values["metrics_address"], ports["metrics_port"])
+            if ports["metrics_port"] >= 0
+            else lambda: None
+        )
+        try:
+            health.start()
+            daemon.run_until(stop, service)
+        finally:
+            health.stop()
+            stop_metrics()
+    return 0
+
+
+def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> Settings:
+    """The settings; raises UsageError for an invalid policy, a program that is not there, or a missing package."""
+    from dra_driver.recovery.aws import check_installed
+    from dra_driver.recovery.controller import Settings
+    from dra_driver.recovery.hook import Hook
+
+    policy = _policy(values["policy"])
+    timeout = daemon.number("--hook-timeout", values["hook_timeout"], 0.1, MAX_HOOK_SECONDS)
+    program = values["hook"]
+    if program and shutil.which(program) is None:
+        raise UsageError(f"--hook is {program!r}, which is no program that can be run", remedy="check path and mode")
+    tables = (policy.remedies, policy.faults)
+    if cloudwatch or any("replace" in steps for table in tables for steps in table.values()):
+        check_installed()
+    return Settings(policy, act, Hook(program, timeout) if program else None, cloudwatch)
+
+
+def _policy(file: str) -> Policy:
+    from dra_driver.recovery.policy import MAX_POLICY_BYTES, Policy, decode_policy
+
+    if not file:
+        return Policy()
+    try:
+        with Path(file).open("rb") as opened:
+            text = opened.read(MAX_POLICY_BYTES + 1).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the policy {file} cannot be read: {error}", remedy="check path and content") from error
+    return decode_policy(text, file)

@@ -1,0 +1,180 @@
+"""The edge to AWS: Auto Scaling replaces an instance, CloudWatch counts it. Made with boto3, which is optional.
+
+Credentials, endpoints and proxies are found as boto3 finds them: a role of the service account (IRSA, Pod Identity), of
+the instance, or the environment.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.text import one_line, quoted
+
+NAMESPACE: Final = "NeuronHealthCheck"
+"""Of the metrics; that of AWS's own recovery."""
+ACTIONS: Final = {
+    "DescribeAutoScalingInstances": "autoscaling:DescribeAutoScalingInstances",
+    "SetInstanceHealth": "autoscaling:SetInstanceHealth",
+    "PutMetricData": "cloudwatch:PutMetricData",
+}
+"""Calls and the IAM actions that they need."""
+CONNECT_SECONDS, READ_SECONDS = 2, 4
+"""Short and without boto3's own retries: a leader must not hang in a call for longer than its lease."""
+THROTTLED_SECONDS: Final = 30.0
+
+_PROVIDER_ID: Final = re.compile(
+    r"aws:///(?P<region>[a-z]{2}(?:-[a-z]{2,16}){1,3}-[0-9]{1,2})(?:[a-z]|(?:-[a-z0-9]{1,8}){1,4})"
+    r"/(?P<instance>i-(?:[0-9a-f]{8}|[0-9a-f]{17}))",
+    re.ASCII,
+)
+_THROTTLING: Final = ("Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException")
+
+log = logging.getLogger(__name__)
+
+
+class AwsError(DriverError):
+    """A call that AWS refused or did not answer.
+
+    Attributes:
+        retry_after: seconds to wait before the next one, or None.
+    """
+
+    def __init__(self, what: str, *, remedy: str = "", retry_after: float | None = None) -> None:
+        super().__init__(what, consequence="it is tried again later", remedy=remedy)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An EC2 instance."""
+
+    region: str
+    id: str
+
+
+def instance_of(provider_id: str) -> Instance:
+    """The instance that a Node's ``spec.providerID`` names: ``aws:///us-east-1a/i-0123456789abcdef0``.
+
+    Raises:
+        DriverError: another text.
+    """
+    found = _PROVIDER_ID.fullmatch(provider_id)
+    if found is None:
+        raise DriverError(
+            f"the Node's spec.providerID is {quoted(provider_id)}, which names no EC2 instance",
+            consequence="its instance cannot be replaced by Auto Scaling",
+            remedy="take the step replace out of the policy for such nodes",
+        )
+    return Instance(found["region"], found["instance"])
+
+
+def check_installed() -> None:
+    """UsageError that says how to get boto3, if it is not there."""
+    try:
+        import boto3  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"the package boto3 is not installed ({error})",
+            consequence="no instance can be replaced and no CloudWatch metric be written",
+            remedy="pip install 'neuron-dra-driver[recover]', use the image of this project, or leave the step replace "
+            "and --cloudwatch out",
+        ) from error
+
+
+class Aws:
+    """Calls to AWS. Not thread-safe.
+
+    Args:
+        clock: Unix time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._session: Any = None
+        self._clients: dict[tuple[str, str], Any] = {}
+
+    def replace(self, instance: Instance, *, respect_grace_period: bool) -> str:
+        """Have the instance's Auto Scaling group replace it; does nothing if that is so already.
+
+        Returns:
+            What was done, for people.
+
+        Raises:
+            AwsError: no answer, no right, or no Auto Scaling group.
+        """
+        client = self._client("autoscaling", instance.region)
+        answer = self._call(client, "DescribeAutoScalingInstances", InstanceIds=[instance.id])
+        found = answer.get("AutoScalingInstances") or ()
+        if not found:
+            raise AwsError(
+                f"instance {instance.id} is in no Auto Scaling group of {instance.region}",
+                remedy="take the step replace out of the policy, and have a hook replace such instances",
+            )
+        group, state = str(found[0].get("AutoScalingGroupName", "")), str(found[0].get("LifecycleState", ""))
+        if found[0].get("HealthStatus", "").upper() == "UNHEALTHY" or state.startswith("Terminat"):
+            return f"Auto Scaling group {group} replaces {instance.id} already"
+        self._call(
+            client,
+            "SetInstanceHealth",
+            InstanceId=instance.id,
+            HealthStatus="Unhealthy",
+            ShouldRespectGracePeriod=respect_grace_period,
+        )
+        return f"Auto Scaling group {group} was told to replace {instance.id}"
+
+    def count(self, instance: Instance, reason: str) -> None:
+        """Add 1 to the CloudWatch metric of that name for the instance. Raises AwsError."""
+        row = {"MetricName": reason, "Value": 1.0, "Unit": "Count", "Timestamp": self._clock()}
+        row["Dimensions"] = [{"Name": "InstanceId", "Value": instance.id}]
+        client = self._client("cloudwatch", instance.region)
+        self._call(client, "PutMetricData", Namespace=NAMESPACE, MetricData=[row])
+
+    def _client(self, service: str, region: str) -> Any:
+        key = service, region
+        if key not in self._clients:
+            check_installed()
+            import boto3
+            from botocore.config import Config
+            from botocore.exceptions import BotoCoreError
+
+            config = Config(
+                connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, retries={"total_max_attempts": 1}
+            )
+            self._session = self._session or boto3.session.Session()
+            try:
+                self._clients[key] = self._session.client(service, region_name=region, config=config)
+            except (BotoCoreError, ValueError) as error:
+                raise AwsError(f"AWS's {service} in {region} cannot be asked: {one_line(str(error), 300)}") from error
+        return self._clients[key]
+
+    def _call(self, client: Any, operation: str, **arguments: Any) -> dict[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        method = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
+        try:
+            answer: dict[str, Any] = getattr(client, method)(**arguments)
+        except ClientError as error:
+            raise _refusal(operation, error.response) from error
+        except (BotoCoreError, OSError) as error:
+            text = one_line(str(error), 300)
+            raise AwsError(f"AWS gave no answer to {operation}: {text}", remedy=_ACCESS) from error
+        return answer
+
+
+_ACCESS: Final = "check the credentials of the service account and the way to AWS"
+
+
+def _refusal(operation: str, response: dict[str, Any]) -> AwsError:
+    told = response.get("Error") or {}
+    code, message = str(told.get("Code", "")), one_line(str(told.get("Message", "")), 300)
+    what = f"AWS refused {operation}: {code}: {message}"
+    if code in _THROTTLING:
+        return AwsError(what, retry_after=THROTTLED_SECONDS)
+    denied = code in ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
+    return AwsError(what, remedy=f"grant {ACTIONS[operation]} to the service account's role" if denied else "")
