@@ -132,7 +132,12 @@ EMULATION_MARKER = ".dra-driver-emulated-host.json"
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
-def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInventory | None = None) -> NodeInventory:
+def discover(
+    root: Path,
+    labels: Mapping[str, str] = NO_LABELS,
+    known: NodeInventory | None = None,
+    files: HostFiles | None = None,
+) -> NodeInventory:
     """Read the host whose file system begins at ``root``; writes nothing and opens nothing outside of it.
 
     Args:
@@ -140,12 +145,13 @@ def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInven
         labels: of the Node object; its instance type, EC2 network layers and capacity block are used.
         known: the inventory of the scan before, if any. Serial numbers of devices in it are not read again, and its
             UltraServer's sets stand in while an election runs.
+        files: of ``root``, for who renews the inventory with them later.
 
     Returns:
         An inventory for every state of the host, with what is odd among its ``findings``. Never raises for what is, or
         is not, on the host.
     """
-    files = HostFiles(root)
+    files = files or HostFiles(root)
     if not files.is_directory(""):
         findings = Findings()
         findings.add("host-root-missing", str(root))
@@ -153,7 +159,9 @@ def discover(root: Path, labels: Mapping[str, str] = NO_LABELS, known: NodeInven
     return discover_files(files, labels, known)
 
 
-def renew(root: Path, known: NodeInventory, chips: Collection[int] | None = None) -> NodeInventory:
+def renew(
+    root: Path, known: NodeInventory, chips: Collection[int] | None = None, files: HostFiles | None = None
+) -> NodeInventory:
     """``known`` with what containers are given read again, and nothing else.
 
     That is which chips there are, their device numbers, the node-wide logical core size and the place in the
@@ -164,8 +172,9 @@ def renew(root: Path, known: NodeInventory, chips: Collection[int] | None = None
         root: as for ``discover``.
         known: the inventory of the last scan.
         chips: host indexes of those to read again (50 us each); the others stay as known. None: all that there are.
+        files: those of the last scan: directories that it found are not looked up again, which is half of the cost.
     """
-    files, findings = HostFiles(root), Findings()
+    files, findings = files or HostFiles(root), Findings()
     entries = device_entries(files, findings, chips)
     _, loaded = driver_version(files, bool(entries), findings)
     scan = Scan(files, known.instance_type, known, findings)

@@ -48,7 +48,7 @@ MISSING = Reading(None, "no such file")
 
 
 class HostFiles:
-    """The files of one host for the length of one scan: directories found once are not looked up again.
+    """The files of one host: directories found once are not looked up again, so make a new one for each scan.
 
     Paths are strings relative to ``root`` without a leading slash. No method raises, whatever is on the disk.
     """

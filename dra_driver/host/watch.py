@@ -12,6 +12,7 @@ from typing import Final
 
 from dra_driver.host.discover import discover, renew
 from dra_driver.host.inventory import Finding, NodeInventory
+from dra_driver.host.sysfs import HostFiles
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Worker
 
@@ -67,6 +68,8 @@ class HostWatch:
         self._reading_since: float | None = None
         """When the scan under way began; None between two. Who reads the host while a scan hangs would hang too."""
         self._current = NOTHING_READ
+        self._files = HostFiles(root)
+        """Of the last scan."""
         self._last_labels: Mapping[str, str] = {}
         self._labels_unknown = ""
         self._taken: NodeInventory | None = None
@@ -96,7 +99,7 @@ class HostWatch:
                 consequence="no claim is prepared",
                 remedy="look at the node's kernel log; usually the node must be rebooted",
             )
-        return renew(self._root, self._current, chips)
+        return renew(self._root, self._current, chips, self._files)
 
     def start(self) -> None:
         """Scan in a thread from now on. ``current`` is true on return, unless the host takes its time to answer."""
@@ -119,10 +122,11 @@ class HostWatch:
     def scan(self) -> NodeInventory:
         """Scan once, in this thread: for those that do without ``start``. Raises what ``on_change`` does."""
         self._read_labels()
-        before = self._current
+        before, files = self._current, HostFiles(self._root)
         self._reading_since = time.monotonic()
         try:
-            self._current = discover(self._root, self._last_labels, before)
+            self._current = discover(self._root, self._last_labels, before, files)
+            self._files = files
         finally:
             self._reading_since = None
         self._scanned.set()

@@ -35,21 +35,23 @@ def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, synced: 
     Raises:
         OSError: nothing changed under ``path``.
     """
-    staged = path.with_name(temporary)
+    # Text, since every preparation writes two files: pathlib takes longer for their names than the kernel for the files.
+    target = os.fspath(path)
+    staged = os.path.join(os.path.dirname(target), temporary)  # noqa: PTH118, PTH120
     try:
         try:
             _write_new(staged, data, mode, synced=synced)
         except FileExistsError:
-            staged.unlink()
+            os.unlink(staged)  # noqa: PTH108
             _write_new(staged, data, mode, synced=synced)
-        staged.replace(path)
+        os.replace(staged, target)  # noqa: PTH105
     except OSError:
         with contextlib.suppress(OSError):
-            staged.unlink()
+            os.unlink(staged)  # noqa: PTH108
         raise
 
 
-def _write_new(path: Path, data: bytes, mode: int, *, synced: bool) -> None:
+def _write_new(path: str, data: bytes, mode: int, *, synced: bool) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         os.fchmod(descriptor, mode)

@@ -77,6 +77,8 @@ class StateLock:
         self._threads = threading.Lock()
         self._descriptor: int | None = None
         self._opened = 0
+        self._counter = 0
+        """The file's size while the lock is held: nobody else changes it then."""
 
     @contextlib.contextmanager
     def held(self, deadline: float = math.inf) -> Iterator[None]:
@@ -99,13 +101,14 @@ class StateLock:
 
     def mark(self) -> Mark:
         """Equal to a former one if and only if no change has been announced since. Only with the lock held."""
-        return self._opened, os.fstat(self._file()).st_size
+        self._file()
+        return self._opened, self._counter
 
     def announce(self) -> Mark:
         """Announce a change; the new mark. Only with the lock held. Raises OSError."""
-        opened, counter = self.mark()
-        os.ftruncate(self._file(), counter + 1)
-        return opened, counter + 1
+        os.ftruncate(self._file(), self._counter + 1)
+        self._counter += 1
+        return self._opened, self._counter
 
     def close(self) -> None:
         """Let go of the file; the next use opens it again. Who holds the lock or waits for it keeps the file."""
@@ -151,8 +154,10 @@ class StateLock:
         return self._descriptor
 
     def _is_current(self, descriptor: int) -> bool:
+        status = os.fstat(descriptor)
+        self._counter = status.st_size
         try:
-            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+            return os.path.samestat(status, os.stat(self._path))  # noqa: PTH116 - at each call of kubelet
         except FileNotFoundError:
             return False
 
@@ -373,9 +378,12 @@ class Checkpoint:
         )
 
     def _store(self, entry: CheckpointEntry) -> None:
-        uid = entry.plan.uid
-        self._make_claims_directory()
-        replace_file(self.path(uid), encoded(entry), temporary=f"{uid}.tmp", mode=0o600, synced=True)
+        uid, data = entry.plan.uid, encoded(entry)
+        try:
+            replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, synced=True)
+        except FileNotFoundError:
+            self._make_claims_directory()
+            replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, synced=True)
         self._names_on_disk.changed()
 
     def _make_claims_directory(self) -> None:
@@ -391,7 +399,7 @@ class Checkpoint:
         try:
             mark = self._lock.mark()
             # The driver itself never removes the directory.
-            vanished = bool(self._held.entries) and not self._claims.exists()
+            vanished = bool(self._held.entries) and not os.path.exists(self._claims)  # noqa: PTH110 - at each call
             if not (anyway or vanished or self._in_doubt or mark != self._known_at):
                 return
             self._in_doubt = True
