@@ -31,6 +31,7 @@ class Settings:
     ultraserver_layout: Layout
     shared_counters: SharedCounters
     ultraserver_labels: Literal["on", "off"]
+    present_label: Literal["on", "off"]
     rescan_seconds: float
     health_policy: HealthPolicy
     """What faults of chips mean for the scheduler."""

@@ -1,4 +1,4 @@
-"""Events of a controller on objects: few writes, no duplicates."""
+"""Events as all programs of this project write them: core/v1, named by their writer so that a repeat is refused."""
 
 from __future__ import annotations
 
@@ -14,15 +14,49 @@ from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import EVENTS, Event, EventSource, ObjectMeta, ObjectReference, timestamp
+from dra_driver.util.text import one_line
+
+CLUSTER_NAMESPACE: Final = "default"
+"""Where the API server wants Events about objects that have no namespace, such as Nodes."""
+LIFETIME_SECONDS: Final = 3600.0
+"""The API server deletes an Event so long after its last write (``--event-ttl``)."""
+
 
 PAUSE_SECONDS: Final = 30.0
 """Between two different messages with the same reason about one object."""
-AGAIN_SECONDS: Final = 3600.0
-"""An event lives for an hour in the API server; what still holds then is recorded again."""
 MAX_MESSAGE_LENGTH: Final = 1000
-"""Characters of a message; the API server takes 1024 bytes."""
+"""Characters of a message of a recorder; the API server takes 1024 bytes."""
 
 log = logging.getLogger(__name__)
+
+
+def new_event(
+    about: ObjectReference, reason: str, message: str, component: str, *, key: str, moment: float, wrong: bool
+) -> Event:
+    """An Event that has happened once.
+
+    Args:
+        about: the object.
+        reason: one word in camel case.
+        message: for people; cut to one line of 1,024 bytes, which is what the API server takes.
+        component: who writes it.
+        key: what makes the Event one of its own among those about the object; its name is derived from it.
+        moment: when it happened, in seconds since the epoch.
+        wrong: whether it is a ``Warning``; else it is ``Normal``.
+    """
+    digest = hashlib.sha256(f"{about.uid} {key}".encode()).hexdigest()[:16]
+    return Event(
+        metadata=ObjectMeta(name=f"{about.name[:200]}.{digest}", namespace=about.namespace or CLUSTER_NAMESPACE),
+        involved_object=about,
+        reason=reason,
+        message=one_line(message),
+        type_="Warning" if wrong else "Normal",
+        source=EventSource(component, host=about.name if about.kind == "Node" else ""),
+        reporting_component=component,
+        first_timestamp=timestamp(moment),
+        last_timestamp=timestamp(moment),
+        count=1,
+    )
 
 
 class EventRecorder:
@@ -53,12 +87,13 @@ class EventRecorder:
         message = message.encode("ascii", "replace").decode()[:MAX_MESSAGE_LENGTH]
         last, when = self._recorded.get((about.uid, reason), ("", float("-inf")))
         passed = self._clock() - when
-        if passed < (AGAIN_SECONDS if last == message else PAUSE_SECONDS):
+        if passed < (LIFETIME_SECONDS if last == message else PAUSE_SECONDS):
             return False
         self._recorded[about.uid, reason] = message, self._clock()
+        key = f"{reason} {message}"
+        event = new_event(about, reason, message, self._component, key=key, moment=time.time(), wrong=wrong)
         try:
-            # Events on objects without a namespace are in "default", as those of Kubernetes' own controllers.
-            self._events.create(about.namespace or "default", self._event(about, reason, message, wrong=wrong))
+            self._events.create(about.namespace or CLUSTER_NAMESPACE, event)
         except ApiError as error:
             if error.status != 409:
                 name = f"{about.namespace}/{about.name}" if about.namespace else about.name
@@ -68,19 +103,3 @@ class EventRecorder:
     def forget_all_but(self, uids: Names[str]) -> None:
         """Forget all objects but those with these UIDs."""
         self._recorded = {key: value for key, value in self._recorded.items() if key[0] in uids}
-
-    def _event(self, about: ObjectReference, reason: str, message: str, *, wrong: bool) -> Event:
-        digest = hashlib.sha256(f"{about.uid} {reason} {message}".encode()).hexdigest()[:16]
-        moment = timestamp(time.time())
-        return Event(
-            metadata=ObjectMeta(name=f"{about.name[:200]}.{digest}", namespace=about.namespace or "default"),
-            involved_object=about,
-            reason=reason,
-            message=message,
-            type_="Warning" if wrong else "Normal",
-            source=EventSource(self._component),
-            reporting_component=self._component,
-            first_timestamp=moment,
-            last_timestamp=moment,
-            count=1,
-        )

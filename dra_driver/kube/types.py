@@ -119,6 +119,16 @@ class NodeMeta(ObjectMeta, frozen=True):
     managed_fields: tuple[ManagedFields, ...] = ()
 
 
+class Condition(ApiObject, frozen=True):
+    """``status.conditions[]`` of Nodes and pods; times as in ``seconds``."""
+
+    type: str
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
 class NodeSystemInfo(ApiObject, frozen=True):
     """``status.nodeInfo``, the fields in use."""
 
@@ -130,6 +140,7 @@ class NodeStatus(ApiObject, frozen=True):
 
     node_info: NodeSystemInfo = NodeSystemInfo()
     allocatable: dict[str, str] = msgspec.field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
 
 
 class Node(ApiObject, frozen=True):
@@ -154,16 +165,6 @@ class NodeSpec(ApiObject, frozen=True):
     provider_id: str = msgspec.field(name="providerID", default="")
     unschedulable: bool = False
     taints: tuple[NodeTaint, ...] = ()
-
-
-class Condition(ApiObject, frozen=True):
-    """``status.conditions[]``; ``last_transition_time`` is that of the status."""
-
-    type: str
-    status: str = "Unknown"
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
 
 
 class PartialNodeStatus(ApiObject, frozen=True):
@@ -460,9 +461,10 @@ class ObjectReference(ApiObject, frozen=True):
 
 
 class EventSource(ApiObject, frozen=True):
-    """``source``."""
+    """``source``; ``host`` is the node that it tells of."""
 
     component: str = ""
+    host: str = ""
 
 
 class Event(ApiObject, frozen=True):

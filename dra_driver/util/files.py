@@ -35,7 +35,7 @@ def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, synced: 
     Raises:
         OSError: nothing changed under ``path``.
     """
-    # Text, since every preparation writes two files: pathlib takes longer for their names than the kernel for the files.
+    # Text, since every preparation writes two files: pathlib takes longer for names than the kernel for files.
     target = os.fspath(path)
     staged = os.path.join(os.path.dirname(target), temporary)  # noqa: PTH118, PTH120
     try:
