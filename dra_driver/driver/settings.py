@@ -32,6 +32,8 @@ class Settings:
     ultraserver_labels: Literal["on", "off"]
     present_label: Literal["on", "off"]
     rescan_seconds: float
+    health_hints_dir: Path | None
+    """Where another program leaves what the kernel log says of the chips; None: nowhere."""
 
     @property
     def state_dir(self) -> Path:
