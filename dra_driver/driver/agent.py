@@ -254,6 +254,7 @@ class NodeAgent:
 
     def _on_health(self, chips: NodeHealth) -> None:
         self._chips = chips
+        self._node_status.want(chips, self._present)
         self._device_health.set(self._devices_now())
         self._offer_anew()
 

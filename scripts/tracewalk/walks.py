@@ -58,7 +58,7 @@ ABOUT_THE_NODE: Final = frozenset(
 def traced() -> Mapping[str, Mapping[str, int]]:
     """By walk, how often each file of the package is entered, in the order of first entry.
 
-    ``publish`` is a first start: the scan of the host, and the resulting slices (labels do not count). ``prepare`` is a
+    ``publish`` is a first start: the scan of the host, and the resulting slices (without the Node). ``prepare`` is a
     claim with one device, on a node that has prepared another one. ``repair`` is a start that finds the CDI specs of
     two claims missing.
     """

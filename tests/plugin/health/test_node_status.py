@@ -114,6 +114,10 @@ def tell(server: ApiServer, writer: NodeStatusWriter, status: str, found: NodeHe
     eventually(lambda: sum(item["count"] for item in events(server)) == count, what=f"{count} Events")
 
 
+def settled(writer: NodeStatusWriter) -> None:
+    eventually(lambda: writer.status.condition.current and writer.status.labels.current, what="all to be said")
+
+
 def label(server: ApiServer) -> str | None:
     found: str | None = server.store.get("nodes", NODE)["metadata"]["labels"].get("neuron.amazonaws.com/present")
     return found
@@ -182,9 +186,9 @@ def test_a_restart_during_a_fault_writes_nothing(server: ApiServer) -> None:
         eventually(lambda: label(server) == "true")
     writes = server.writes()
     for _ in range(2):
-        with telling(server) as writer:
-            writer.want(SICK, True)
-            eventually(lambda writer=writer: writer.status.condition.current)
+        with telling(server) as again:
+            again.want(SICK, True)
+            settled(again)
             time.sleep(0.1)
     assert server.writes() == writes
 
