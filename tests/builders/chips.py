@@ -20,7 +20,9 @@ from dra_driver.host.signals import (
 SERIALS = ("0e30000000000000", "0e30000000000001")
 BOOT = 1_800_000_000
 """Unix time of the first boot."""
-FILES = frozenset({*(f"{HARDWARE}/{name}" for name in HARDWARE_COUNTERS), COMPONENTS, HEARTBEAT, ERROR_EVENT, RESET, CONNECTED})
+FILES = frozenset(
+    {*(f"{HARDWARE}/{name}" for name in HARDWARE_COUNTERS), COMPONENTS, HEARTBEAT, ERROR_EVENT, RESET, CONNECTED}
+)
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Chip:
             missing_links=None if CONNECTED in without else self.missing_links,
             core_errors={name: {2: n} for name, n in self.core_errors.items()} if self.cores_read else None,
             there=FILES - self.absent,
-            problems={path: "Input/output error" for path in sorted(self.unusable)},
+            problems=dict.fromkeys(sorted(self.unusable), "Input/output error"),
         )
 
 

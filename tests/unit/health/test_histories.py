@@ -204,9 +204,7 @@ class Story:
         here = [(uptime, value) for boot, uptime, value in self.beats if boot == self.host.boot]
         began = next(uptime for uptime, value in here if value == here[-1][1])
         moved = any(one != here[0][1] for _, one in here)
-        moves = any(
-            one[0] == two[0] and one[2] < two[2] for one, two in zip(self.beats, self.beats[1:], strict=False)
-        )
+        moves = any(one[0] == two[0] and one[2] < two[2] for one, two in zip(self.beats, self.beats[1:], strict=False))
         if moves and self.host.uptime - began >= 60:
             return True
         return False if moved or not moves else None
@@ -243,5 +241,3 @@ def test_the_faults_are_those_that_the_table_defines(history: bytes) -> None:
         assert set(said_twice) <= set(found)
         assert story.said.chips[0].state == (FAULTS[found[0]].severity if found else "healthy")
         assert set(codes(story.said.chips[1].faults)) == story.expected_of_the_other()
-
-
