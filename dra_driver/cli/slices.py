@@ -1,7 +1,7 @@
 """``dra-driver slices``: shows what would be published for a host or an instance type, without a cluster.
 
-Of a host (``--host-root``) with the taints of chips that are not healthy. What only the node's driver remembers, such as
-an error of yesterday that the host does not show any more, is not among them.
+Of a host (``--host-root``) with the taints of chips that are not healthy. What only the node's driver remembers, such
+as an error of yesterday that the host does not show any more, is not among them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         raise DriverError(f"{args.host_root}: there is no Neuron device to publish")
     health = NodeHealth() if args.host_root is None else read_health(args.host_root, inventory)
     for chip in health.chips:
-        if chip.faults:
+        # What is lost is among the findings.
+        if chip.faults and inventory.device(chip.index) is not None:
             print(f"warning: {chip.text}", file=sys.stderr)
     offered = offer(inventory, args.ultraserver_layout, health, policy, health.read_at)
     slices = pool(offered.devices, args.node_name, EXAMPLE_NODE_UID)
@@ -115,7 +116,7 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
 
 
 def read_health(root: Path, inventory: NodeInventory) -> NodeHealth:
-    """What is wrong with the chips of the host as it is now; nothing is remembered, and nothing from before is known."""
+    """What is wrong with the chips of the host now; nothing is remembered, and nothing from before is known."""
     from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, Memory, assess
     from dra_driver.host.signals import SignalReader
 
