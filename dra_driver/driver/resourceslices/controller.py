@@ -255,6 +255,7 @@ class SliceController:
         budget: how often changes of health alone are written.
         held: names of the pool's devices that claims hold now; None when that cannot be found out. Asked only where the
             server keeps no taints.
+        held_seconds: between two such questions, while a claim holds an unhealthy device.
         outdated: called when ``until`` of ``set_desired`` has come, for other devices.
     """
 
@@ -272,6 +273,7 @@ class SliceController:
         backoff: Backoff | None = None,
         budget: WriteBudget | None = None,
         held: Callable[[], Collection[str] | None] = lambda: None,
+        held_seconds: float = HELD_SECONDS,
         outdated: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
@@ -304,6 +306,7 @@ class SliceController:
         self._counter_policy = CounterPolicy(api, shared_counters)
         self._taint_policy = TaintPolicy(api, driver, node, held)
         self._budget = budget or WriteBudget()
+        self._held_seconds = held_seconds
         self._outdated = outdated
         self._chosen: tuple[Device, ...] | None = None
         """What the last write, or the look that found none necessary, was made from; None: none of this run yet."""
@@ -523,7 +526,7 @@ class SliceController:
             if not self.status.postponed:
                 log.info("changes of health are published in %.0f s: there were many lately", postponed)
         if look_again:
-            self._due = min(self._due, now + HELD_SECONDS)
+            self._due = min(self._due, now + self._held_seconds)
         names = self._known or {}
         self._writer.forget_all_but(names)
         self._update(
