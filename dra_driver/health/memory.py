@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.health.assess import Memory
+from dra_driver.health.assess import ChipMemory, Counter, Heartbeat, Memory, Track
 from dra_driver.health.faults import FAULTS
 from dra_driver.util.files import read_file, replace_file
 
@@ -63,6 +63,24 @@ def decoded(data: bytes) -> Memory:
         for chip in memory.chips
     )
     return msgspec.structs.replace(memory, chips=tuple(chips))
+
+
+def lasting(memory: Memory) -> Memory:
+    """What of a record must not be lost: without the counts and times that change with every reading."""
+    return msgspec.structs.replace(memory, chips=tuple(map(_lasting, memory.chips)))
+
+
+def _lasting(chip: ChipMemory) -> ChipMemory:
+    return msgspec.structs.replace(
+        chip,
+        tracks={
+            code: Track(track.first, since=track.since, earlier_boot=track.earlier_boot)
+            for code, track in chip.tracks.items()
+            if track.since
+        },
+        counters={name: Counter(0, item.base, item.carried) for name, item in chip.counters.items()},
+        heartbeat=Heartbeat(0, 0.0, moves=True) if chip.heartbeat is not None and chip.heartbeat.moves else None,
+    )
 
 
 def _checksum(raw: bytes) -> str:

@@ -8,6 +8,7 @@ Sources: the Neuron kernel driver's sysfs documentation; aws-neuron-sdk ``neuron
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -105,6 +106,8 @@ class SignalReader:
         self._core_counters = tuple(core_counters)
         self.at = ""
         """The file that is being read, below the root; "" between two readings."""
+        self.event_files: Mapping[int, int] = {}
+        """Chip to the descriptor of its ``hw_error_event``, read and so ready for a poll for POLLPRI."""
 
     def read(self, inventory: NodeInventory, cores_of: Collection[int] | None = None) -> HostReading:
         """What the host says now; never raises for what is, or is not, on it.
@@ -113,6 +116,16 @@ class SignalReader:
             inventory: which chips there should be, and their serial numbers.
             cores_of: indexes of the chips whose cores are read too (40 files each with 8 cores); None: all.
         """
+        try:
+            return self._host(inventory, cores_of)
+        finally:
+            self.at = ""
+
+    def close(self) -> None:
+        """Close the files that were kept open. Not during a reading."""
+        self._follow_events(HostFiles(self._root), {})
+
+    def _host(self, inventory: NodeInventory, cores_of: Collection[int] | None) -> HostReading:
         read_at, uptime = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
         files = HostFiles(self._root)
         version = self._read(files, MODULE_VERSION)
@@ -125,8 +138,8 @@ class SignalReader:
                 unsettled.add(index)
             else:
                 chips.append(chip)
+        self._follow_events(files, {chip.index: entries[chip.index] for chip in chips if ERROR_EVENT in chip.there})
         boot = self._read(files, BOOT_ID).text or self._read(HostFiles(Path("/")), BOOT_ID).text or ""
-        self.at = ""
         return HostReading(
             read_at=read_at,
             uptime=uptime,
@@ -138,6 +151,29 @@ class SignalReader:
             server_links_down=_server_links_down(inventory),
         )
 
+    def _follow_events(self, files: HostFiles, entries: Mapping[int, str]) -> None:
+        """Keep the event files of these devices open, and read each: until then, a poll of it ends at once.
+
+        A file that is gone leaves a descriptor on which each poll ends at once too, so another file means a new one.
+        """
+        kept: dict[int, int] = {}
+        for index, path in entries.items():
+            self.at = f"{path}/{ERROR_EVENT}"
+            before, status = self.event_files.get(index), files.status(self.at)
+            same = before is not None and status is not None and os.path.samestat(os.fstat(before), status)
+            descriptor = before if same else files.open(self.at)
+            if descriptor is None:
+                continue
+            try:
+                os.pread(descriptor, 64, 0)
+                kept[index] = descriptor
+            except OSError:
+                if descriptor != before:
+                    os.close(descriptor)
+        for descriptor in set(self.event_files.values()) - set(kept.values()):
+            os.close(descriptor)
+        self.event_files = kept
+
     def _read(self, files: HostFiles, path: str) -> Reading:
         self.at = path
         return files.read(path)
@@ -146,6 +182,7 @@ class SignalReader:
         known = inventory.device(index)
         values = _Values(lambda name: self._read(files, f"{path}/{name}"))
         counters = {name: values.get(f"{HARDWARE}/{name}", count) for name in self._counters}
+        values.get(ERROR_EVENT, count)
         return ChipReading(
             index=index,
             serial=known.serial_number if known is not None else None,
