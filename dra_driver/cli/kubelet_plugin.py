@@ -86,6 +86,12 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "on",
         "on or off: whether to label nodes of UltraServers with mode and ids",
     ),
+    (
+        "--present-label",
+        "PRESENT_LABEL",
+        "on",
+        "on or off: whether to label the node neuron.amazonaws.com/present=true, for AWS's monitoring",
+    ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
     (
         "--health-hints-dir",
@@ -102,6 +108,7 @@ CHOICES = {
     "ultraserver_layout": ("node", "chips", "both"),
     "shared_counters": ("auto", "force"),
     "ultraserver_labels": ("on", "off"),
+    "present_label": ("on", "off"),
 }
 
 
@@ -168,6 +175,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         ultraserver_layout=values["ultraserver_layout"],
         shared_counters=values["shared_counters"],
         ultraserver_labels=values["ultraserver_labels"],
+        present_label=values["present_label"],
         rescan_seconds=values["rescan_seconds"],
         health_hints_dir=Path(values["health_hints_dir"]),
     )

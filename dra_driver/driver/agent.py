@@ -19,14 +19,15 @@ from dra_driver.driver.claims.model import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.device_health import device_health
-from dra_driver.driver.metrics import checkpoint_samples, label_samples, node_sample, samples
-from dra_driver.driver.node_labels import LabelWriter, labels
+from dra_driver.driver.metrics import checkpoint_samples, node_sample, samples
+from dra_driver.driver.node_labels import LABELS, labels
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.resourceslices.devices import Offer, is_ultraserver, offer
 from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.driver.settings import Settings
 from dra_driver.exclusion import check_node
 from dra_driver.health.faults import NodeHealth
+from dra_driver.health.node_status import NodeStatusWriter, chips_present
 from dra_driver.health.watch import HealthWatch
 from dra_driver.host.discover import boot_id
 from dra_driver.host.inventory import NodeInventory
@@ -49,6 +50,8 @@ BROKEN_KUBELETS: Final = frozenset({"v1.34.0", "v1.34.1"})
 """They stop calling a driver that they have not called for 30 minutes (kubernetes/kubernetes issue 133920)."""
 REREGISTER_SECONDS: Final = 1500.0
 """On those kubelets: registered anew after so long without a call, which keeps them from it."""
+COMPONENT: Final = "neuron-dra-driver"
+"""Source of the Events on the Node."""
 CALL_GRACE: Final = 10.0
 """Seconds that running calls of kubelet get at the end."""
 REPAIR_GRACE: Final = 5.0
@@ -119,7 +122,10 @@ class NodeAgent:
             shared_counters=settings.shared_counters,
         )
 
-        self._label_writer = LabelWriter(api, settings.node_name)
+        self._present: bool | None = None
+        self._node_status = NodeStatusWriter(
+            api, settings.node_name, COMPONENT, present_label=settings.present_label == "on", labels=[LABELS]
+        )
 
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
@@ -155,7 +161,7 @@ class NodeAgent:
         if self._node is not None:
             check_node(self._node)
         self._slices.start()
-        self._label_writer.start()
+        self._node_status.start()
         if self._node is not None:
             self._saw(self._node)
         self._host.start()
@@ -183,7 +189,7 @@ class NodeAgent:
         log.info("stopping; slices and prepared claims stay")
         stop_in_turn(
             (self._slices.stop, THREAD_GRACE),
-            (self._label_writer.stop, THREAD_GRACE),
+            (self._node_status.stop, THREAD_GRACE),
             (self._plugin.stop, CALL_GRACE),
             (self._reconciler.stop, REPAIR_GRACE),
             (self._node_watch.stop, THREAD_GRACE),
@@ -206,7 +212,10 @@ class NodeAgent:
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
         # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
-        self._label_writer.want(labels(inventory.ultraserver) if self._settings.ultraserver_labels == "on" else {})
+        labelled = self._settings.ultraserver_labels == "on"
+        self._node_status.label(LABELS, labels(inventory.ultraserver) if labelled else {})
+        self._present = chips_present(inventory)
+        self._node_status.want(NodeHealth(), self._present)
         # An instance before this one may have told of faults: what is published first must not take that back.
         self._health_decided.wait(HEALTH_PATIENCE)
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
@@ -231,6 +240,7 @@ class NodeAgent:
     def _on_health(self, chips: NodeHealth) -> None:
         self._chips = chips
         self._device_health.set(self._devices_now())
+        self._node_status.want(chips, self._present)
         inventory = self._inventory
         if inventory is not None:
             self._make_offer(inventory, publish=True)
@@ -262,7 +272,7 @@ class NodeAgent:
             self._saw(event.object)
 
     def _saw(self, node: Node) -> None:
-        self._label_writer.saw(node)
+        self._node_status.saw(node)
         self._mind_kubelet(node.status.node_info.kubelet_version)
         first = self._labels is None
         if node.metadata.labels == self._labels:
@@ -326,7 +336,7 @@ class NodeAgent:
 
     @property
     def _workers(self) -> tuple[Worker, ...]:
-        others = (self._host, self._health_watch, self._node_watch, self._label_writer, self._reconciler, self._plugin)
+        others = (self._host, self._health_watch, self._node_watch, self._node_status, self._reconciler, self._plugin)
         return (*self._slices.workers, *(part.worker for part in others))
 
     def samples(self) -> Iterator[Sample]:
@@ -334,7 +344,7 @@ class NodeAgent:
         host = self._host.current
         yield from samples(host, self._slices.status, self._plugin.registration)
         yield node_sample(self._offer.problem)
-        yield from label_samples(self._label_writer.status)
+        yield from self._node_status.samples()
         yield from self._health_watch.samples()
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dra_driver.driver.node_labels import LabelStatus
 from dra_driver.driver.resourceslices.controller import SliceStatus
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kubelet.registration import Registration
@@ -31,13 +30,6 @@ def samples(inventory: NodeInventory, status: SliceStatus, registration: Registr
         yield Sample("slice_writes", "Writes of slices.", count, (("verb", verb),), "counter")
     yield Sample("slice_errors", "Failed tries to publish.", status.errors, kind="counter")
     yield Sample("slice_repairs", "Times others had changed slices.", status.repairs, kind="counter")
-
-
-def label_samples(status: LabelStatus) -> Iterator[Sample]:
-    """How the labels of the own Node stand."""
-    yield Sample("node_labels_current", "1 while the Node has the labels that it should have.", float(status.current))
-    yield Sample("node_label_writes", "Writes of labels of the Node.", status.writes, kind="counter")
-    yield Sample("node_label_errors", "Failed tries to label the Node.", status.errors, kind="counter")
 
 
 def node_sample(problem: str) -> Sample:

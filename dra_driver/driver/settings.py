@@ -30,6 +30,7 @@ class Settings:
     ultraserver_layout: Layout
     shared_counters: SharedCounters
     ultraserver_labels: Literal["on", "off"]
+    present_label: Literal["on", "off"]
     rescan_seconds: float
     health_hints_dir: Path | None
     """Where another program leaves what the kernel log says of the chips; None: nowhere."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -14,9 +14,11 @@ import msgspec
 from dra_driver.kube.client import JSON, READ_TIMEOUT, Query, Response, Stream, Transport
 from dra_driver.kube.errors import ApiError, Status, refusal
 from dra_driver.kube.types import (
+    EVENTS,
     NODES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    Event,
     JsonObject,
     ListMeta,
     Node,
@@ -38,6 +40,8 @@ WATCH_GRACE: Final = 30.0
 APPLY: Final = "application/apply-patch+yaml"
 """Content type of server-side apply; JSON is valid YAML."""
 MERGE_PATCH: Final = "application/merge-patch+json"
+EVENT_SECONDS: Final = 5.0
+"""Timeout of requests about events, which nothing waits for."""
 PAGE: Final = 500
 """Objects per page of a list."""
 MAX_OBJECTS: Final = 200_000
@@ -188,14 +192,17 @@ class Collection(Generic[T]):
         """Merge-patch an object; UID and resource version in its ``metadata`` are preconditions (else 409)."""
         return self._read(self._request("PATCH", namespace, name, lambda _: dict(change), MERGE_PATCH))
 
-    def apply(self, namespace: str, name: str, fields: Mapping[str, Any], manager: str) -> T:
-        """Server-side apply: ``manager`` takes ownership of these fields, even if another manager owned them."""
+    def apply(self, namespace: str, name: str, fields: Mapping[str, Any], manager: str, *, subresource: str = "") -> T:
+        """Server-side apply: ``manager`` takes ownership of these fields, even if another manager owned them.
+
+        Of a ``subresource`` such as ``status``, only the fields that belong to it can be applied.
+        """
         kind, query = self._resource.kind, (("fieldManager", manager), ("force", "true"))
 
         def body(version: str) -> JsonObject:
             return {"apiVersion": version, "kind": kind, **fields}
 
-        return self._read(self._request("PATCH", namespace, name, body, APPLY, query))
+        return self._read(self._request("PATCH", namespace, name, body, APPLY, query, subresource=subresource))
 
     def delete(
         self, namespace: str, name: str, uid: str, resource_version: str = "", *, foreground: bool = False
@@ -243,13 +250,14 @@ class Collection(Generic[T]):
         content_type: str = JSON,
         query: Query = (),
         timeout: float | None = None,
+        subresource: str = "",
     ) -> tuple[str, Response]:
         """Send a request in the served version; returns it and the response. ``body`` makes the body for a version."""
 
         def send(version: str) -> tuple[str, Response]:
             return version, self._transport.request(
                 method,
-                _path(version, self._resource.plural, namespace, name),
+                _path(version, self._resource.plural, namespace, name, subresource),
                 query=query,
                 body=body(version) if body else None,
                 content_type=content_type,
@@ -285,7 +293,7 @@ class Stored(Generic[T]):
 
 
 class ResourceApi:
-    """The API calls of a DRA driver: claims, its slices, its Node. Thread-safe. Every call may raise ApiError."""
+    """The API calls of a DRA driver: claims, slices, its Node, events. Thread-safe. Every call may raise ApiError."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -293,6 +301,7 @@ class ResourceApi:
         self._claims = Collection(transport, RESOURCE_CLAIMS, served=self._served)
         self._slices = Collection(transport, RESOURCE_SLICES, served=self._served)
         self._nodes = Collection(transport, NODES)
+        self._events = Collection(transport, EVENTS, timeout=EVENT_SECONDS)
 
     @property
     def version(self) -> str:
@@ -367,6 +376,22 @@ class ResourceApi:
         metadata = {"name": name, "uid": node.metadata.uid, "labels": dict(labels)}
         return self._nodes.apply("", name, {"metadata": metadata}, manager)
 
+    def apply_node_conditions(self, node: Node, conditions: Sequence[JsonObject], manager: str) -> Node:
+        """Apply conditions to the Node's status as ``apply_node_labels`` does; each has all fields of its kind."""
+        name = node.metadata.name
+        fields = {"metadata": {"name": name, "uid": node.metadata.uid}, "status": {"conditions": list(conditions)}}
+        return self._nodes.apply("", name, fields, manager, subresource="status")
+
+    # Events
+
+    def create_event(self, event: Event) -> Event:
+        """Create an event (409 if one of that name exists)."""
+        return self._events.create(event.metadata.namespace, event)
+
+    def patch_event(self, namespace: str, name: str, change: Mapping[str, Any]) -> Event:
+        """Merge-patch an event; an empty change reads it, without the right to read events."""
+        return self._events.patch(namespace, name, change)
+
     def _slices_of(self, driver: str, node: str) -> Collection[ResourceSlice]:
         selector = ("fieldSelector", f"spec.driver={driver},spec.nodeName={node}")
         return Collection(self._transport, RESOURCE_SLICES, [selector], served=self._served)
@@ -384,8 +409,8 @@ def _short(version: str) -> str:
     return version.rpartition("/")[2]
 
 
-def _path(version: str, plural: str, namespace: str = "", name: str = "") -> str:
+def _path(version: str, plural: str, namespace: str = "", name: str = "", subresource: str = "") -> str:
     parts = ["/apis" if "/" in version else "/api", version]
     parts += ["namespaces", quote(namespace, safe="")] if namespace else []
-    parts += [plural, *([quote(name, safe="")] if name else [])]
+    parts += [plural, *([quote(name, safe="")] if name else []), *([subresource] if subresource else [])]
     return "/".join(parts)

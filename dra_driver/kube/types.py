@@ -119,6 +119,16 @@ class NodeMeta(ObjectMeta, frozen=True):
     managed_fields: tuple[ManagedFields, ...] = ()
 
 
+class Condition(ApiObject, frozen=True):
+    """``status.conditions[]`` of Nodes and pods; times as in ``seconds``."""
+
+    type: str
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
 class NodeSystemInfo(ApiObject, frozen=True):
     """``status.nodeInfo``, the fields in use."""
 
@@ -130,6 +140,7 @@ class NodeStatus(ApiObject, frozen=True):
 
     node_info: NodeSystemInfo = NodeSystemInfo()
     allocatable: dict[str, str] = msgspec.field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
 
 
 class Node(ApiObject, frozen=True):
@@ -152,15 +163,6 @@ class NodeSpec(ApiObject, frozen=True):
 
     unschedulable: bool = False
     taints: tuple[NodeTaint, ...] = ()
-
-
-class Condition(ApiObject, frozen=True):
-    """``status.conditions[]``."""
-
-    type: str
-    status: str = "Unknown"
-    reason: str = ""
-    message: str = ""
 
 
 class PartialNodeStatus(ApiObject, frozen=True):
@@ -424,9 +426,10 @@ class ObjectReference(ApiObject, frozen=True):
 
 
 class EventSource(ApiObject, frozen=True):
-    """``source``."""
+    """``source``; ``host`` is the node that it tells of."""
 
     component: str = ""
+    host: str = ""
 
 
 class Event(ApiObject, frozen=True):

@@ -19,6 +19,7 @@ from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.settings import Settings
 from dra_driver.emulation.writer import EmulationOptions, write_host
+from dra_driver.health import node_status
 from dra_driver.host.watch import HostWatch
 from dra_driver.kubelet import grpcserver
 from dra_driver.kubelet.api import dra_v1_pb2
@@ -41,14 +42,22 @@ SCAN: Final = HostWatch.scan.__code__
 PUBLISH: Final = SliceController._reconcile.__code__  # noqa: SLF001 - where its walk begins
 CALL: Final = _inner(grpcserver._handler.__code__, "unary")  # noqa: SLF001 - the same
 REPAIR: Final = Reconciler.repair.__code__
-LABELS: Final = frozenset({node_labels.labels.__code__, node_labels.LabelWriter.want.__code__})
-"""The labels of the Node result from the same scan, but are not part of the published slices."""
+ABOUT_THE_NODE: Final = frozenset(
+    function.__code__
+    for function in (
+        node_labels.labels,
+        node_status.chips_present,
+        node_status.NodeStatusWriter.label,
+        node_status.NodeStatusWriter.want,
+    )
+)
+"""Labels and condition of the Node result from the same scan, but are not part of the published slices."""
 
 
 def traced() -> Mapping[str, Mapping[str, int]]:
     """By walk, how often each file of the package is entered, in the order of first entry.
 
-    ``publish`` is a first start: the scan of the host, and the resulting slices (labels do not count). ``prepare`` is a
+    ``publish`` is a first start: the scan of the host, and the resulting slices (without the Node). ``prepare`` is a
     claim with one device, on a node that has prepared another one. ``repair`` is a start that finds the CDI specs of
     two claims missing.
     """
@@ -59,7 +68,7 @@ def traced() -> Mapping[str, Mapping[str, int]]:
         write_host(root / "host", INSTANCE_TYPES["trn2.48xlarge"], EmulationOptions())
         with ApiServer() as server:
             server.add_node(NODE)
-            first = Recorder(package, {SCAN, PUBLISH}, LABELS)
+            first = Recorder(package, {SCAN, PUBLISH}, ABOUT_THE_NODE)
             with Running(root, server, first) as agent:
                 published = first.entries(SCAN, SECONDS) + first.entries(PUBLISH, SECONDS)
                 agent.prepare("warm", 0)
@@ -107,6 +116,7 @@ class Running:
             ultraserver_layout="node",
             shared_counters="auto",
             ultraserver_labels="on",
+            present_label="on",
             rescan_seconds=3600.0,
             health_hints_dir=None,
         )

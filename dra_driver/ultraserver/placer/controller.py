@@ -7,7 +7,6 @@ later; it is repeated until the server answers, before anything else is decided.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
@@ -18,6 +17,7 @@ from dra_driver.kube.api import Collection
 from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
+from dra_driver.kube.events import LIFETIME_SECONDS, new_event
 from dra_driver.kube.types import (
     CONFIG_MAPS,
     EVENTS,
@@ -26,8 +26,6 @@ from dra_driver.kube.types import (
     PODS,
     RESOURCE_CLAIMS,
     ConfigMap,
-    Event,
-    EventSource,
     ObjectMeta,
     ObjectReference,
     timestamp,
@@ -106,8 +104,6 @@ class ReleasedGroups:
 COMPONENT: Final = "neuron-dra-driver-placer"
 PAUSE_SECONDS: Final = 30.0
 """Between two different messages with the same reason about one pod."""
-AGAIN_SECONDS: Final = 3600.0
-"""An event lives for an hour in the API server; what still holds then is recorded again."""
 MAX_MESSAGE_LENGTH: Final = 1000
 """Characters of a message; the API server takes 1024 bytes."""
 
@@ -133,11 +129,14 @@ class EventRecorder:
         message = message.encode("ascii", "replace").decode()[:MAX_MESSAGE_LENGTH]
         last, when = self._recorded.get((pod.uid, reason), ("", float("-inf")))
         passed = self._clock() - when
-        if passed < (AGAIN_SECONDS if last == message else PAUSE_SECONDS):
+        if passed < (LIFETIME_SECONDS if last == message else PAUSE_SECONDS):
             return
         self._recorded[pod.uid, reason] = message, self._clock()
         try:
-            self._events.create(pod.namespace, _event(pod, reason, message, wrong=wrong))
+            about = ObjectReference("Pod", pod.namespace, pod.name, pod.uid)
+            key = f"{reason} {message}"
+            event = new_event(about, reason, message, COMPONENT, key=key, moment=time.time(), wrong=wrong)
+            self._events.create(pod.namespace, event)
         except ApiError as error:
             if error.status != 409:
                 log.warning("no event could be written about pod %s/%s: %s", pod.namespace, pod.name, error)
@@ -145,23 +144,6 @@ class EventRecorder:
     def forget_all_but(self, uids: set[str]) -> None:
         """Forget all pods but those with these UIDs."""
         self._recorded = {key: value for key, value in self._recorded.items() if key[0] in uids}
-
-
-def _event(pod: Pod, reason: str, message: str, *, wrong: bool) -> Event:
-    digest = hashlib.sha256(f"{pod.uid} {reason} {message}".encode()).hexdigest()[:16]
-    moment = timestamp(time.time())
-    return Event(
-        metadata=ObjectMeta(name=f"{pod.name[:200]}.{digest}", namespace=pod.namespace),
-        involved_object=ObjectReference("Pod", pod.namespace, pod.name, pod.uid),
-        reason=reason,
-        message=message,
-        type_="Warning" if wrong else "Normal",
-        source=EventSource(COMPONENT),
-        reporting_component=COMPONENT,
-        first_timestamp=moment,
-        last_timestamp=moment,
-        count=1,
-    )
 
 
 LOOK_SECONDS: Final = 5.0

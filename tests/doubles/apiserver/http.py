@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, patch_node, write_plain
-from tests.doubles.apiserver.node_labels import apply_labels
+from tests.doubles.apiserver.node_fields import apply_conditions, apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected
 from tests.doubles.apiserver.slice_validation import validate_slice
 from tests.doubles.apiserver.store import Object, Refused, Store
@@ -28,7 +28,7 @@ GROUP_PATH = re.compile(
 )
 CORE_PATH = re.compile(
     r"/(api|apis/coordination\.k8s\.io)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
-    r"(?P<kind>nodes|pods|leases|events|configmaps)(/(?P<name>[^/]+))?(?P<binding>(?<=[^/])/binding)?"
+    r"(?P<kind>nodes|pods|leases|events|configmaps)(/(?P<name>[^/]+))?(?P<sub>(?<=[^/])/(binding|status))?"
 )
 KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodes": "Node"} | PLAIN_KINDS
 
@@ -247,12 +247,12 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
         return 200, _export(store.get(kind, key), match)
     if request.method == "GET":
         return 200, _page(api, request, match)
-    if match.groupdict().get("binding"):
+    if match.groupdict().get("sub") == "/binding":
         return 201, bind_pod(store, key, request.body)
     if kind in PLAIN_KINDS and request.method != "GET":
         return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
     if kind == "nodes" and request.method == "PATCH":
-        return 200, _export(_patch_node(store, key, request), match)
+        return 200, _export(_patch_node(store, key, request, match["sub"] or ""), match)
     if request.method == "DELETE":
         return 200, store.delete(kind, key, (request.body or {}).get("preconditions"))
     if kind != "resourceslices":
@@ -268,7 +268,9 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
     return 200, _export(store.update(kind, key, item), match)
 
 
-def _patch_node(store: Store, key: str, request: Request) -> Object:
+def _patch_node(store: Store, key: str, request: Request, sub: str) -> Object:
+    if sub:
+        return apply_conditions(store, key, request.body, request.query, request.content_type)
     if request.content_type == MERGE_PATCH:
         return patch_node(store, key, request.body)
     return apply_labels(store, key, request.body, request.query, request.content_type)

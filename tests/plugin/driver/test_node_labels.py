@@ -9,14 +9,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from dra_driver.driver.node_labels import KEYS, MODE, SERVER_ID, LabelWriter, labels
+from dra_driver.driver.node_labels import KEYS, LABELS, MODE, SERVER_ID, labels
 from dra_driver.host.inventory import Membership, ServerSet
 from dra_driver.kube.api import ResourceApi
+from dra_driver.kube.own_node import OwnNodeWriter, PartStatus
 from dra_driver.kube.types import Node
 from dra_driver.kube.watch import Reflector
 from dra_driver.topology.ultraserver import Mode
 from dra_driver.util.worker import Backoff
-from tests.doubles.apiserver.node_labels import set_label
+from tests.doubles.apiserver.node_fields import set_label
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
 
@@ -34,12 +35,33 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
+class Labelling:
+    """A writer of the UltraServer labels."""
+
+    def __init__(self, writer: OwnNodeWriter) -> None:
+        self.worker = writer.worker
+        self._writer = writer
+
+    @property
+    def status(self) -> PartStatus:
+        return self._writer.status(LABELS)
+
+    def want(self, wanted: Mapping[str, str] | None) -> None:
+        self._writer.want(LABELS, wanted)
+
+
 @contextmanager
-def labelling(server: ApiServer, membership: Membership | None = None) -> Iterator[LabelWriter]:
+def labelling(server: ApiServer, membership: Membership | None = None) -> Iterator[Labelling]:
     """A writer that follows its Node; with ``membership`` the Node has its labels."""
     api = ResourceApi(server.transport())
-    quick = Backoff(first=0.02, cap=0.2)
-    writer = LabelWriter(api, NODE, backoff=quick, contest=Backoff(first=0.5, cap=5.0, free=1))
+    writer = OwnNodeWriter(
+        api,
+        NODE,
+        [LABELS],
+        backoff=lambda: Backoff(first=0.02, cap=0.2),
+        contest=lambda: Backoff(first=0.5, cap=5.0, free=1),
+    )
+    found = Labelling(writer)
 
     def on_list(nodes: list[Node]) -> None:
         for node in nodes:
@@ -56,9 +78,9 @@ def labelling(server: ApiServer, membership: Membership | None = None) -> Iterat
     reflector.start()
     try:
         if membership is not None:
-            writer.want(labels(membership))
-            eventually(lambda: writer.status.current, what="the labels")
-        yield writer
+            found.want(labels(membership))
+            eventually(lambda: found.status.current, what="the labels")
+        yield found
     finally:
         reflector.stop()
         writer.stop()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.node_labels import KEYS, MANAGER, labels, needs_write, owned
+from dra_driver.driver.node_labels import KEYS, LABELS, MANAGER, labels
 from dra_driver.host.inventory import Membership, ServerSet
 from dra_driver.kube.types import Node
 from dra_driver.topology.ultraserver import Mode
@@ -96,26 +96,26 @@ def test_after_a_write_there_is_nothing_to_write(before: Membership, after: Memb
     assert first is not None
     assert second is not None
     kept = {key: value for key, value in others.items() if key not in first}
-    assert not needs_write(node(kept | dict(first), first), first)
+    assert not LABELS.differs(node(kept | dict(first), first), first)
     gone = {key: value for key, value in (kept | dict(first)).items() if key in second or key not in first}
-    assert not needs_write(node(gone | dict(second), second), second)
+    assert not LABELS.differs(node(gone | dict(second), second), second)
     if second != first:
-        assert needs_write(node(kept | dict(first), first), second)
+        assert LABELS.differs(node(kept | dict(first), first), second)
 
 
 def test_right_labels_of_somebody_else_are_left_to_them() -> None:
-    assert not needs_write(node(ALL), ALL)
-    assert owned(node(ALL)) == frozenset()
-    assert not needs_write(node(ALL), {}), "not ours to remove"
+    assert not LABELS.differs(node(ALL), ALL)
+    assert LABELS.owned(node(ALL)) == frozenset()
+    assert not LABELS.differs(node(ALL), {}), "not ours to remove"
 
 
 def test_labels_of_ours_that_are_not_wanted_are_a_reason_to_write() -> None:
-    assert needs_write(node(ALL, ALL), {})
-    assert owned(node(ALL, [*ALL, "example.com/zone"])) == KEYS
+    assert LABELS.differs(node(ALL, ALL), {})
+    assert LABELS.owned(node(ALL, [*ALL, "example.com/zone"])) == KEYS
 
 
 @pytest.mark.parametrize("fields", [None, [], "x", {"f:metadata": None}, {"f:metadata": {"f:labels": []}}])
 def test_odd_accounts_of_fields_are_no_labels_of_ours(fields: Any) -> None:
     managed = [{"manager": MANAGER, "operation": "Apply", "fieldsV1": fields}]
     found = msgspec.convert({"metadata": {"name": "n", "managedFields": managed}}, Node)
-    assert owned(found) == frozenset()
+    assert LABELS.owned(found) == frozenset()
