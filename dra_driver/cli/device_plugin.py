@@ -69,6 +69,18 @@ OPTIONS: tuple[daemon.Option, ...] = (
     ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
     ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
+    (
+        "--state-dir",
+        "STATE_DIR",
+        "/var/lib/neuron-device-plugin",
+        "directory for what the plugin remembers of the chips' health",
+    ),
+    (
+        "--health-hints-dir",
+        "HEALTH_HINTS_DIR",
+        "/run/neuron-health",
+        "directory in which the node problem detector leaves what the kernel log says of the chips",
+    ),
 )
 
 CHOICES = {
@@ -132,6 +144,8 @@ def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
         metrics_port=values["metrics_port"],
         metrics_address=values["metrics_address"],
         rescan_seconds=values["rescan_seconds"],
+        state_dir=Path(values["state_dir"]),
+        health_hints_dir=Path(values["health_hints_dir"]),
         answer=AnswerSettings(
             injection=values["device_injection"],
             numbering=values["device_numbering"],

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dra_driver.emulation.tree import DEVICES
 from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.legacy.annotations import Share, write
 from dra_driver.legacy.device_plugin.agent import DevicePluginAgent, DevicePluginSettings
@@ -52,6 +53,11 @@ class PluginNode:
         """Rewrite the emulated host."""
         write_host(self.host, resolve_emulation(self.kind), EmulationOptions(**options))
 
+    def set_errors(self, chip: int, errors: int) -> None:
+        """Let the emulated chip count uncorrectable errors of its memory: more than none is a fault."""
+        path = self.host / DEVICES / f"neuron{chip}" / "stats/hardware/mem_ecc_uncorrected"
+        path.write_text(f"{errors}\n")
+
     def settings(self, *, rescan_seconds: float = 0.1, **answer: Any) -> DevicePluginSettings:
         return DevicePluginSettings(
             node_name=NODE,
@@ -63,6 +69,8 @@ class PluginNode:
             metrics_port=-1,
             metrics_address="127.0.0.1",
             rescan_seconds=rescan_seconds,
+            state_dir=self.root / "state",
+            health_hints_dir=self.root / "hints",
             answer=AnswerSettings(**answer),
             look_seconds=0.05,
             guard_seconds=0.2,

@@ -42,7 +42,7 @@ def device_plugin(
     command = [sys.executable, "-m", "dra_driver", "device-plugin", "--node-name", NODE, "--emulate", kind]
     command += ["--kubeconfig", str(lab.kubeconfig), "--kubelet-directory", str(node.layout.kubelet)]
     command += ["--cdi-root", str(node.layout.cdi), "--emulation-root", str(tmp_path / "host")]
-    command += ["--healthcheck-port", "-1", "--rescan-seconds", "1", *options]
+    command += ["--healthcheck-port", "-1", "--rescan-seconds", "1", "--state-dir", str(tmp_path / "state"), *options]
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT

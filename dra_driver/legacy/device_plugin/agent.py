@@ -18,6 +18,8 @@ from typing import Final
 
 from dra_driver.cdi import SpecDirectory
 from dra_driver.exclusion import Excluded, check_claims, check_slices
+from dra_driver.health.faults import NodeHealth
+from dra_driver.health.watch import HealthWatch
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
 from dra_driver.kube.api import Collection, ResourceApi
@@ -38,6 +40,7 @@ from dra_driver.legacy.device_plugin.devices import (
     cdi_spec,
     offer,
     plugin_devices,
+    unhealthy,
 )
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import PODS, PartialPod, Snapshot, withheld
@@ -61,6 +64,10 @@ class DevicePluginSettings:
     metrics_port: int
     metrics_address: str
     rescan_seconds: float
+    state_dir: Path
+    """What is remembered of the chips' health."""
+    health_hints_dir: Path | None
+    """Where another program leaves what the kernel log says of the chips; None: nowhere."""
     answer: AnswerSettings
     look_seconds: float = 1.0
     """Between looks at kubelet's socket and the own ones."""
@@ -199,8 +206,10 @@ class DevicePluginAgent:
         self.fatal = ""
         """Why it cannot continue, or ""."""
         self._offer: Offer | None = None
+        self._inventory: NodeInventory | None = None
+        """The last one that the offer was made of."""
         self._taking = threading.Lock()
-        """Held while an inventory is turned into the offer and the CDI file."""
+        """Held while inventory and health are turned into the offer and the CDI file."""
         self._keeper = Worker("keeping kubelet's count", self._keep, settle=SETTLE_SECONDS)
         self._cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._sources = NodeSources(settings, transport, lambda: self._offer, self._keeper.wake)
@@ -218,6 +227,16 @@ class DevicePluginAgent:
             for resource in Resource
         }
         self._host = HostWatch(settings.host_root, self._sources.labels, self._on_inventory, settings.rescan_seconds)
+        self._chips = HealthWatch(
+            settings.host_root,
+            lambda: self._host.current,
+            settings.state_dir / "health",
+            settings.health_hints_dir,
+            self._on_health,
+            settings.rescan_seconds,
+        )
+        self._sick = unhealthy(self._chips.current)
+        """See ``Offer``; from the beginning what was known before a restart."""
         self._guarded_at: float | None = None
         self._guard_error = "not tried yet"
         self._pods_known = False
@@ -233,6 +252,7 @@ class DevicePluginAgent:
         self._guard()
         self._sources.start()
         self._host.start()
+        self._chips.start()
         if self._host.current.emulated:
             kind = self._host.current.instance_type
             log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", kind)
@@ -253,6 +273,7 @@ class DevicePluginAgent:
             *((plugin.stop, CALL_GRACE) for plugin in self._plugins.values()),
             (self._keeper.stop, CALL_GRACE),
             (self._sources.stop, THREAD_GRACE),
+            (self._chips.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
             (self._health.stop, THREAD_GRACE),
         )
@@ -279,10 +300,11 @@ class DevicePluginAgent:
     @property
     def _workers(self) -> tuple[Worker, ...]:
         plugins = (plugin.worker for plugin in self._plugins.values())
-        return (self._keeper, self._host.worker, self._sources.worker, *plugins)
+        return (self._keeper, self._host.worker, self._chips.worker, self._sources.worker, *plugins)
 
     def _samples(self) -> Iterator[Sample]:
         """The metrics beside the durations."""
+        yield from self._chips.samples()
         for resource, plugin in self._plugins.items():
             labels, devices = (("resource", resource.value),), plugin.devices
             for name, text, value in (
@@ -303,16 +325,24 @@ class DevicePluginAgent:
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
         with self._taking:
+            self._inventory = inventory
             self._take(inventory)
 
+    def _on_health(self, health: NodeHealth) -> None:
+        with self._taking:
+            self._sick = unhealthy(health)
+            if self._inventory is not None:
+                self._take(self._inventory)
+
     def _take(self, inventory: NodeInventory) -> None:
-        found = offer(inventory, self._offer)
+        found = offer(inventory, self._offer, self._sick)
         if found is None:
             log.info("no Neuron device so far; the resources appear with the first one")
             return
         if self._settings.answer.injection == "cdi" and found.numbers:
             self._cdi.write(CDI_OWNER, cdi_spec(found, self._settings.answer))
-        if found != self._offer:
+        before = self._offer
+        if before is None or (found.hardware, found.usable) != (before.hardware, before.usable):
             log.info(
                 "%s: %d of %d devices can be used, %d cores each",
                 found.hardware.instance_type,

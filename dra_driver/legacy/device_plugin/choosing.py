@@ -205,11 +205,16 @@ def _check_usable(world: Snapshot, mask: int, what: str) -> None:
     machine = world.offer.hardware
     lost = [chip for chip in machine.ids(Resource.DEVICE, mask) if chip not in world.offer.usable]
     if lost:
+        why = "; ".join(world.offer.sick[chip] for chip in lost if chip in world.offer.sick)
         raise AllocateError(
-            f"{what}, but {', '.join(f'neuron{chip}' for chip in lost)} cannot be used now",
+            f"{what}, but {_chips(lost)} cannot be used now{f' ({why})' if why else ''}",
             consequence="the pod fails",
             remedy="look at the log of the device plugin on this node for the reason",
         )
+
+
+def _chips(indexes: Iterable[int]) -> str:
+    return ", ".join(f"neuron{index}" for index in indexes)
 
 
 def _check_free(world: Snapshot, match: Match, mask: int, what: str) -> None:
@@ -257,9 +262,10 @@ def _without_extender(world: Snapshot, match: Match, counted: frozenset[int]) ->
     own = _of_siblings(world, match) if request.role is not Role.INIT else 0
     free = [mask for mask in candidates(machine, request.resource, request.count) if not mask & (busy | own)]
     if not free:
+        unusable = world.offer.unusable
         raise AllocateError(
             f"{request.count} of {request.resource.value} for container {request.container!r} of pod {pod} are not "
-            "free",
+            f"free{f'; {_chips(unusable)} cannot be used now' if unusable else ''}",
             consequence="the pod fails",
             remedy=f"pods on this node that use {Resource.DEVICE.value} and {Resource.CORE.value} share its chips; "
             "an extender keeps them apart",

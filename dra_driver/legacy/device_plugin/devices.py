@@ -10,6 +10,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from dra_driver import cdi
+from dra_driver.health.faults import NodeHealth
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kubelet.deviceplugin import ContainerDevices, DeviceNode, PluginDevice
 from dra_driver.legacy.annotations import Share
@@ -29,37 +30,46 @@ class Offer:
     Attributes:
         hardware: how many there are, and how they are linked. A lost chip is still counted, as unhealthy,
             so that the numbers remain those of the instance type.
-        numbers: device numbers (major, minor) of each usable chip.
+        numbers: device numbers (major, minor) of each chip that a container can open.
         numa: NUMA node by chip, if known.
         env: variables for every container: the node's logical core size, if the type has a choice.
+        sick: what is wrong with each unhealthy chip. Containers that have one keep it, but no other one gets it.
     """
 
     hardware: Hardware
     numbers: Mapping[int, tuple[int, int]]
     numa: Mapping[int, int] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    sick: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def usable(self) -> frozenset[int]:
         """Chips that a container can be given."""
-        return frozenset(self.numbers)
+        return frozenset(self.numbers) - self.sick.keys()
 
     @property
     def unusable(self) -> tuple[int, ...]:
         """The other chips, ascending."""
-        return tuple(chip for chip in range(self.hardware.devices) if chip not in self.numbers)
+        usable = self.usable
+        return tuple(chip for chip in range(self.hardware.devices) if chip not in usable)
 
     def mask_of_unusable(self) -> int:
         """Mask of the cores of the unusable chips."""
         return self.hardware.mask(Resource.DEVICE, self.unusable)
 
 
-def offer(inventory: NodeInventory, before: Offer | None) -> Offer | None:
+def unhealthy(health: NodeHealth) -> dict[int, str]:
+    """What is wrong with each unhealthy chip, and what to do. kubelet knows two states: others count as healthy."""
+    return {chip.index: chip.text for chip in health.chips if chip.state == "unhealthy"}
+
+
+def offer(inventory: NodeInventory, before: Offer | None, sick: Mapping[int, str] | None = None) -> Offer | None:
     """The devices of an inventory; None until the first chip has appeared.
 
     Args:
         inventory: of the node.
         before: the previous offer; it remains, without usable chips, while the kernel driver is not loaded.
+        sick: see ``unhealthy``.
 
     Raises:
         DriverError: the numbers of chips and cores are inconsistent.
@@ -85,6 +95,7 @@ def offer(inventory: NodeInventory, before: Offer | None) -> Offer | None:
             if chip.numa_node is not None and chip.numa_node >= 0
         },
         env,
+        {chip: text for chip, text in (sick or {}).items() if chip < devices},
     )
 
 
@@ -101,10 +112,11 @@ def _numbers(inventory: NodeInventory, chip: NeuronDevice, devices: int) -> tupl
 def plugin_devices(found: Offer, resource: Resource, withheld: Collection[int] = ()) -> tuple[PluginDevice, ...]:
     """The devices of one resource, by id. ``withheld`` ids are unhealthy for now, in addition to the unusable chips."""
     width = 1 if resource is Resource.DEVICE else found.hardware.cores_per_device
+    usable = found.usable
     return tuple(
         PluginDevice(
             str(number),
-            healthy=number // width in found.numbers and number not in withheld,
+            healthy=number // width in usable and number not in withheld,
             numa_nodes=(found.numa[number // width],) if number // width in found.numa else (),
         )
         for number in range(found.hardware.units(resource))

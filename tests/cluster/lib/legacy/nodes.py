@@ -188,6 +188,7 @@ def neuron_nodes(
                 *(sys.executable, "-m", "dra_driver", "device-plugin", f"--node-name={name}", f"--emulate={kind}"),
                 *(f"--kubeconfig={kubeconfig}", f"--kubelet-directory={directory / name}", "--healthcheck-port=-1"),
                 *(f"--cdi-root={directory / name / 'cdi'}", f"--emulation-root={directory / name / 'host'}"),
+                f"--state-dir={directory / name / 'state'}",
             ]
             plugin = Program(f"plugin of {name}", command, directory / name / "plugin.log")
             made[name] = NeuronNode(name, kind, manager, plugin, pods)

@@ -70,11 +70,15 @@ def test_nine_cores_in_eleven_steps(node: PluginNode) -> None:
         eventually(lambda: noted(node, pod)[ALLOCATED] == "true", what="step 10")
 
 
-def test_the_extender_leaves_out_what_the_plugin_says_has_failed(node: PluginNode) -> None:
+@pytest.mark.parametrize("fault", ["lost", "sick"])
+def test_the_extender_leaves_out_what_the_plugin_says_has_failed_until_it_is_well(node: PluginNode, fault: str) -> None:
     with node.plugin(), extender(node.server) as one:
         report(node)
         one.ready()
-        node.emulate(missing=frozenset({0}))
+        if fault == "lost":
+            node.emulate(missing=frozenset({0}))
+        else:
+            node.set_errors(0, 1)
         eventually(lambda: node.node_annotations().get(UNUSABLE) == "0", what="the annotation")
         report(node)
 
@@ -88,6 +92,14 @@ def test_the_extender_leaves_out_what_the_plugin_says_has_failed(node: PluginNod
 
         eventually(lambda: one.fits(pod_document("all", limits(node.hardware.devices)), [NODE]) == [], what="the news")
         assert first() != 0
+        if fault == "lost":
+            node.emulate()
+        else:
+            node.set_errors(0, 0)
+        eventually(lambda: UNUSABLE not in node.node_annotations(), 10, "its removal")
+        report(node)
+        everything = pod_document("all", limits(node.hardware.devices))
+        eventually(lambda: one.fits(everything, [NODE]) == [NODE], what="the news")
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -100,6 +100,46 @@ def test_a_lost_chip_counts_on_as_unhealthy_and_the_node_tells_of_it(make: MakeN
         eventually(lambda: UNUSABLE not in node.node_annotations(), what="its removal")
 
 
+def test_a_sick_chip_is_unhealthy_with_its_cores_until_it_is_well(make: MakeNode) -> None:
+    node = make("trn1.32xlarge")
+    with node.plugin() as agent:
+        node.manager.wait_for(NEURON, 16)
+        holder = node.chosen("holder", NEURON, (5,))
+        assert chips(admit(node, holder)) == [5]
+        node.set_errors(5, 2)
+        node.manager.wait_for(CORE, 30)
+        node.manager.wait_for(NEURON, 15)
+        assert node.manager.capacity(NEURON) == 16
+        assert {"10", "11"}.isdisjoint(node.manager.healthy(CORE))
+        eventually(lambda: node.node_annotations().get(UNUSABLE) == "5", what="the annotation")
+        sick = node.chosen("sick", CORE, (10, 11))
+        with pytest.raises(KubeletError, match=r"neuron5 cannot be used now \(neuron5: uncorrectable errors in"):
+            admit(node, sick)
+        with pytest.raises(KubeletError, match="Requested: 16, Available: 15"):
+            admit(node, node.plain("everything", NEURON, 16))
+        assert agent.readiness() == [], "the plugin works, the chip does not"
+        node.set_errors(5, 0)
+        node.manager.wait_for(NEURON, 16)
+        node.manager.wait_for(CORE, 32)
+        eventually(lambda: UNUSABLE not in node.node_annotations(), what="its removal")
+
+
+def test_a_restart_hands_out_no_chip_that_was_sick_before_it(make: MakeNode) -> None:
+    node = make("trn1.32xlarge")
+    with node.plugin():
+        node.set_errors(3, 1)
+        node.manager.wait_for(NEURON, 15)
+        eventually(lambda: node.node_annotations().get(UNUSABLE) == "3", what="the annotation")
+    seen: list[int] = []
+    with node.plugin(ready=False):
+        eventually(lambda: node.manager.capacity(NEURON) == 16, what="registration")
+        for _ in range(40):
+            seen.append(node.manager.allocatable(NEURON))
+            time.sleep(0.01)
+        assert set(seen) <= {0, 15}
+        assert node.node_annotations().get(UNUSABLE) == "3"
+
+
 def test_chips_that_were_listed_by_hand_stay_listed(make: MakeNode) -> None:
     node = make("trn1.32xlarge")
     store = node.server.store

@@ -50,6 +50,7 @@ def command(world: PluginNode, *options: str) -> list[str]:
         "--emulation-root": str(world.host),
         "--healthcheck-port": "-1",
         "--rescan-seconds": "0.2",
+        "--state-dir": str(world.root / "state"),
     }
     given = [word for pair in values.items() for word in pair]
     return [sys.executable, "-m", "dra_driver", "device-plugin", *given, *options]

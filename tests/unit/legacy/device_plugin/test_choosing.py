@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.health.faults import ActiveFault, ChipHealth, NodeHealth
 from dra_driver.host.inventory import Finding, NeuronDevice, NodeInventory
 from dra_driver.kubelet.client import PodDevices
 from dra_driver.legacy.annotations import (
@@ -27,7 +28,15 @@ from dra_driver.legacy.annotations import (
     write,
 )
 from dra_driver.legacy.device_plugin.choosing import AllocateError, choose, find, prefer
-from dra_driver.legacy.device_plugin.devices import AnswerSettings, Offer, answer, cdi_spec, offer, plugin_devices
+from dra_driver.legacy.device_plugin.devices import (
+    AnswerSettings,
+    Offer,
+    answer,
+    cdi_spec,
+    offer,
+    plugin_devices,
+    unhealthy,
+)
 from dra_driver.legacy.device_plugin.recording import FAILED, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import BoundPod, Snapshot, share_of, taken_by, waits, withheld
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
@@ -129,6 +138,24 @@ def test_a_chip_that_the_kernel_driver_calls_invalid_is_unhealthy() -> None:
     found = offer(inventory("trn1.32xlarge", range(16), findings=findings), None)
     assert found is not None
     assert found.unusable == (3, 12)
+
+
+def test_only_unhealthy_chips_are_taken_out_and_their_containers_find_them_in_the_cdi_spec() -> None:
+    health = NodeHealth(
+        (
+            ChipHealth(1, (ActiveFault("hbm-corrected-rising", 1),)),
+            ChipHealth(2, (ActiveFault("unreadable", 1),)),
+            ChipHealth(3, (ActiveFault("hbm-uncorrectable", 1, "2 errors"),)),
+            ChipHealth(70, (ActiveFault("device-lost", 1),)),
+        ),
+        1,
+    )
+    found = offer(inventory("trn1.32xlarge", range(16)), None, unhealthy(health))
+    assert found is not None
+    assert (found.unusable, set(found.sick)) == ((3,), {3})
+    assert found.sick[3].startswith("neuron3: uncorrectable errors in the chip's memory (2 errors); ")
+    assert [device.id for device in plugin_devices(found, CORE) if not device.healthy] == ["6", "7"]
+    assert "neuron3" in [device.name for device in cdi_spec(found, AnswerSettings("cdi")).devices]
 
 
 def test_lost_chips_count_on_and_surplus_ones_do_not() -> None:
