@@ -19,7 +19,6 @@ from tests.cluster.lib.release import (
     EXTENDER,
     INF1,
     LEGACY,
-    NAME,
     NAMESPACE,
     NEURON,
     NINE,
@@ -160,14 +159,6 @@ def test_the_commands_of_the_notes_run(pair: Release) -> None:
     assert len(pair.commands()) == 5
     for command in pair.commands():
         pair.shell(command)
-
-
-def test_a_node_problem_detector_is_refused_in_plain_words_and_nothing_changes(pair: Release) -> None:
-    history = pair.helm("history", NAME).stdout
-    done = pair.upgrade({**LEGACY, "npd.enabled": "true"}, check=False)
-    assert done.returncode != 0
-    assert "this chart has no node problem detector yet: set npd.enabled=false" in done.stderr
-    assert pair.helm("history", NAME).stdout == history
 
 
 def test_a_secret_without_the_schedulers_certificate_is_refused_by_name(pair: Release) -> None:

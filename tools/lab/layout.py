@@ -80,6 +80,11 @@ class NodeLayout:
         return self.directory / "etc-cdi"
 
     @property
+    def health(self) -> Path:
+        """/run/neuron-health of the node: what was read in the kernel log, which all nodes share."""
+        return self.directory / "health"
+
+    @property
     def run(self) -> Path:
         """/run/containerd of the node."""
         return self.directory / "run"
@@ -110,6 +115,7 @@ class NodeLayout:
             (self.run, "/run/containerd"),
             (self.cdi, "/run/cdi"),
             (self.etc_cdi, "/etc/cdi"),
+            (self.health, "/run/neuron-health"),
             (self.directory / "containerd", "/var/lib/containerd"),
             (self.directory / "cni-conf", "/etc/cni/net.d"),
             (self.directory / "cni-state", "/var/lib/cni"),

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -32,6 +33,7 @@ NINE = ",".join(map(str, range(9)))
 CHART = ROOT / "charts/neuron-helm-chart"
 NAME = "neuron-helm-chart"
 NAMESPACE = "kube-system"
+DETECTOR_NAMESPACE = "neuron-healthcheck-system"
 EXTENDER = "k8s-neuron-scheduler"
 SCHEDULER = "my-scheduler"
 PLUGIN = "neuron-device-plugin-daemonset"
@@ -125,7 +127,8 @@ class Release:
         helm, *more = re.findall(r"(?m)^\$ (.*)$", (CHART / "README.md").read_text().partition("## Removal")[2])
         self.helm(*helm.split()[1:], "--ignore-not-found")
         eventually("the pods to be gone", lambda: not any(self.pods(name, ending=True) for name in LABELS), 90)
-        eventually("the driver's namespace to be gone", lambda: not self.kube.get("namespaces", DRIVER_NAMESPACE), 90)
+        for name in (DRIVER_NAMESPACE, DETECTOR_NAMESPACE):
+            eventually(f"the namespace {name} to be gone", partial(self._lacks_namespace, name), 90)
         for command in more:
             self.shell(command)
         self.wait_allocatable(0, 0)
@@ -210,6 +213,9 @@ class Release:
 
     def _has_driver(self) -> bool:
         return "draDriver.enabled" in self.settings
+
+    def _lacks_namespace(self, name: str) -> bool:
+        return self.kube.get("namespaces", name) is None
 
     def _make_reachable(self) -> None:
         """Stand in for kube-proxy, and for the DNS entry of the Service in the pods of my-scheduler."""

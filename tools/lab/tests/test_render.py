@@ -82,6 +82,7 @@ def test_the_mount_namespace_shows_the_nodes_own_directories_quoted() -> None:
     command = nodeconfig.holder_command(ClusterLayout("a", Path("/x y")).node(1), ("/opt/aws/neuron",))
     assert command[:4] == ["unshare", "--mount", "--propagation", "private"]
     assert "mount --bind '/x y/n1/cdi' /run/cdi" in command[-1]
+    assert "mount --bind '/x y/n1/health' /run/neuron-health" in command[-1]
     assert "mount --bind '/x y/n1/extra/opt-aws-neuron' /opt/aws/neuron" in command[-1]
 
 
