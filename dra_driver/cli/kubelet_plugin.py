@@ -169,7 +169,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         shared_counters=values["shared_counters"],
         ultraserver_labels=values["ultraserver_labels"],
         rescan_seconds=values["rescan_seconds"],
-        health_hints_dir=Path(values["health_hints_dir"]),
+        health_hints_dir=Path(values["health_hints_dir"]) if values["health_hints_dir"] else None,
     )
 
 
