@@ -179,7 +179,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         health_policy=HealthPolicy.load(Path(values["health_policy"]))
         if values["health_policy"]
         else HealthPolicy.default(),
-        health_hints_dir=Path(values["health_hints_dir"]),
+        health_hints_dir=Path(values["health_hints_dir"]) if values["health_hints_dir"] else None,
     )
 
 
