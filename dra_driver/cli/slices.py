@@ -1,7 +1,6 @@
 """``dra-driver slices``: shows what would be published for a host or an instance type, without a cluster.
 
-Of a host (``--host-root``) with the taints of chips that are not healthy. What only the node's driver remembers, such
-as an error of yesterday that the host does not show any more, is not among them.
+Of a host (``--host-root``) with the taints of chips that are not healthy, as ``dra-driver health`` shows it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.health.faults import NodeHealth
     from dra_driver.host.inventory import NodeInventory
 
 EXAMPLE_NODE_UID = "00000000-0000-0000-0000-000000000000"
@@ -48,6 +46,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print one List of slices; raises DriverError for a host without devices."""
+    from dra_driver.cli.health import default_state_dir, read_health
     from dra_driver.driver.resourceslices.devices import offer
     from dra_driver.driver.resourceslices.pool import pool
     from dra_driver.health.faults import NodeHealth
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     inventory = read_host(args)
     if not inventory.devices:
         raise DriverError(f"{args.host_root}: there is no Neuron device to publish")
-    health = NodeHealth() if args.host_root is None else read_health(args.host_root, inventory)
+    health = NodeHealth() if args.host_root is None else read_health(args.host_root, default_state_dir())
     for chip in health.chips:
         # What is lost is among the findings.
         if chip.faults and inventory.device(chip.index) is not None:
@@ -113,17 +112,6 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
         root = Path(directory) / "host"
         write_host(root, instance_type, EmulationOptions())
         return discover(root)
-
-
-def read_health(root: Path, inventory: NodeInventory) -> NodeHealth:
-    """What is wrong with the chips of the host now; nothing is remembered, and nothing from before is known."""
-    from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, Memory, assess
-    from dra_driver.host.signals import SignalReader
-
-    reader = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS)
-    # A fault counts when two readings have seen it.
-    memory, _ = assess(Memory(), reader.read(inventory))
-    return assess(memory, reader.read(inventory))[1]
 
 
 def print_object(document: Any, output: str) -> None:

@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 
 from dra_driver.names import DRIVER_NAME, NODE_DEVICE
-from tests.builders.agent import NODE, World, agent, agent_on_host, free_port, node, scraped, third_of_four
+from tests.builders.agent import (
+    NODE,
+    START_SECONDS,
+    World,
+    agent,
+    agent_on_host,
+    free_port,
+    node,
+    scraped,
+    third_of_four,
+)
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
 
@@ -54,7 +64,7 @@ def slice_writes(world: World) -> int:
 
 
 def has(world: World, taints: dict[str, dict[str, str]]) -> None:
-    eventually(lambda: world.taints() == taints, within=8, what=f"{taints}")
+    eventually(lambda: world.taints() == taints, within=START_SECONDS, what=f"{taints}")
 
 
 def sick(*chips: int) -> dict[str, dict[str, str]]:
@@ -85,8 +95,8 @@ def test_a_storm_is_one_write_and_a_restart_writes_nothing(world: World) -> None
     time.sleep(1.1)  # so that a new time would be another
     with agent_on_host(world) as running:
         running.ready()
-        eventually(lambda: "registered" in running.log, what="the second instance")
-        time.sleep(1.5)
+        eventually(lambda: "kubelet has registered" in running.log, within=START_SECONDS, what="the second instance")
+        time.sleep(1.0)
         assert slice_writes(world) == 2
         assert world.server.slices() == [item]
 
@@ -151,7 +161,7 @@ def test_a_server_that_drops_taints_is_offered_the_healthy_chips_and_those_that_
         world.kubelet.prepare("pod", [prepared])
         world.server.delete_claim("default", prepared.name)  # held all the same: it is prepared here
         break_memory(world, [3, 5, 7])
-        eventually(lambda: len(world.offered()) == 15, within=8, what="15 devices")
+        eventually(lambda: len(world.offered()) == 15, within=START_SECONDS, what="15 devices")
         assert "neuron-device-3" not in world.offered()
         eventually(lambda: "neuron_dra_driver_slices_taints_dropped 1.0" in scraped(port), what="the metric")
         assert "neuron_dra_driver_slices_withdrawn_devices 1.0" in scraped(port)
@@ -165,7 +175,7 @@ def test_when_the_server_cannot_tell_what_is_held_nothing_is_withdrawn(world: Wo
         running.ready()
         world.server.fail(500, times=1000, method="GET", path="resourceclaims$")
         break_memory(world, [3])
-        eventually(lambda: "all stay on offer" in running.log, within=10, what="the look at the claims")
+        eventually(lambda: "all stay on offer" in running.log, within=START_SECONDS, what="the look at the claims")
         assert len(world.offered()) == 16
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.health.faults import DEFAULT_EFFECTS, FAULTS, SEVERITIES, ActiveFault, ChipHealth, in_order
-from dra_driver.health.policy import EFFECTS, MAX_TAINTS, HealthPolicy, Taint
+from dra_driver.health.policy import EFFECTS, MAX_TAINTS, HealthPolicy, Rule, Taint
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import UsageError
 
@@ -97,30 +97,30 @@ def test_chips_in_and_after_their_grace_time_give_a_device_both_taints() -> None
     assert table.next_change(node, None, 1070.0) == 1110.0
 
 
-RULES = st.builds(
-    lambda fault, effect, grace: {
-        "fault": fault,
-        "effect": effect,
-        **({"graceSeconds": grace} if effect == "NoExecute" else {}),
-    },
-    st.sampled_from([code for code, row in FAULTS.items() if row.strongest == "NoExecute"]),
-    st.sampled_from(EFFECTS),
-    st.integers(0, 300),
-)
-CHIPS = st.lists(
-    st.dictionaries(st.sampled_from(list(FAULTS)), st.integers(0, 2000), max_size=len(FAULTS)), max_size=4
+STRONG = [code for code, row in FAULTS.items() if row.strongest == "NoExecute"]
+RULES = st.dictionaries(
+    st.sampled_from(STRONG), st.tuples(st.sampled_from(EFFECTS), st.integers(0, 300)), max_size=4
 ).map(
+    lambda found: tuple(
+        Rule(effect, code, grace_seconds=grace if effect == "NoExecute" else 0)
+        for code, (effect, grace) in found.items()
+    )
+)
+FAULTY = st.dictionaries(st.sampled_from(list(FAULTS)), st.integers(0, 2000), max_size=4) | st.integers(0, 2000).map(
+    lambda since: dict.fromkeys(FAULTS, since)
+)
+CHIPS = st.lists(FAULTY, max_size=3).map(
     lambda found: [
         ChipHealth(index, in_order(ActiveFault(*item) for item in faults.items())) for index, faults in enumerate(found)
     ]
 )
 
 
-@given(st.lists(RULES, max_size=6, unique_by=lambda rule: str(rule["fault"])), CHIPS, st.integers(0, 3000))
+@given(RULES, CHIPS, st.integers(0, 3000))
 def test_taints_are_bounded_ordered_and_change_only_when_said(
-    rules: list[dict[str, Any]], chips: list[ChipHealth], now: int
+    rules: tuple[Rule, ...], chips: list[ChipHealth], now: int
 ) -> None:
-    table = policy(*rules)
+    table = HealthPolicy(rules=rules)
     found = table.taints(chips, None, now)
     assert len(found) <= MAX_TAINTS
     assert len({(taint.key, taint.effect) for taint in found}) == len(found)

@@ -193,7 +193,7 @@ def test_a_server_that_drops_what_it_said_to_keep_is_offered_no_sick_chip(server
         server.dropped_fields = ("spec.devices[].taints",)  # as one of several API servers may
         publisher.set_desired(sick([3, 4]))
         eventually(lambda: len(published(server)) == 14)
-        assert publisher.status.withdrawn == ("neuron-device-3", "neuron-device-4")
+        eventually(lambda: publisher.status.withdrawn == ("neuron-device-3", "neuron-device-4"))
 
 
 def test_devices_come_back_when_they_are_healthy_and_without_a_question(server: ApiServer) -> None:
