@@ -147,7 +147,8 @@ complete() {
 without() { printf '/# >>> %s$/,/# <<< %s$/d;' "$1" "$1"; }
 
 render() {
-    local drop=''
+    local drop
+    drop=$(without health-policy)
     if [[ -n $emulate ]]; then
         drop+=$(without instance-types)$(without hardware)
     else

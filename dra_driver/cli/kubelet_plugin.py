@@ -94,6 +94,12 @@ OPTIONS: tuple[daemon.Option, ...] = (
     ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
     (
+        "--health-policy",
+        "HEALTH_POLICY",
+        "",
+        "file with the table of what faults of chips mean for the scheduler, YAML or JSON (default: an empty table)",
+    ),
+    (
         "--health-hints-dir",
         "HEALTH_HINTS_DIR",
         "/run/neuron-health",
@@ -147,6 +153,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 def settings(values: Mapping[str, Any]) -> Settings:
     """The agent's settings."""
     from dra_driver.driver.settings import Settings
+    from dra_driver.health.policy import HealthPolicy
 
     return Settings(
         node_name=values["node_name"],
@@ -165,6 +172,9 @@ def settings(values: Mapping[str, Any]) -> Settings:
         shared_counters=values["shared_counters"],
         ultraserver_labels=values["ultraserver_labels"],
         rescan_seconds=values["rescan_seconds"],
+        health_policy=HealthPolicy.load(Path(values["health_policy"]))
+        if values["health_policy"]
+        else HealthPolicy.default(),
         health_hints_dir=Path(values["health_hints_dir"]),
     )
 

@@ -1,4 +1,8 @@
-"""``dra-driver slices``: shows what would be published for a host or an instance type, without a cluster."""
+"""``dra-driver slices``: shows what would be published for a host or an instance type, without a cluster.
+
+Of a host (``--host-root``) with the taints of chips that are not healthy. What only the node's driver remembers, such
+as an error of yesterday that the host does not show any more, is not among them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
+    from dra_driver.health.faults import NodeHealth
     from dra_driver.host.inventory import NodeInventory
 
 EXAMPLE_NODE_UID = "00000000-0000-0000-0000-000000000000"
@@ -33,6 +38,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what nodes of UltraServers offer (default: %(default)s)",
     )
     parser.add_argument(
+        "--health-policy", metavar="FILE", type=Path, help="what faults of chips mean, as for the driver's option"
+    )
+    parser.add_argument(
         "-o", "--output", choices=("yaml", "json"), default="yaml", help="output format (default: %(default)s)"
     )
     parser.set_defaults(run=run)
@@ -40,13 +48,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print one List of slices; raises DriverError for a host without devices."""
-    from dra_driver.driver.resourceslices.devices import devices
+    from dra_driver.driver.resourceslices.devices import offer
     from dra_driver.driver.resourceslices.pool import pool
+    from dra_driver.health.faults import NodeHealth
+    from dra_driver.health.policy import HealthPolicy
 
+    policy = HealthPolicy.default() if args.health_policy is None else HealthPolicy.load(args.health_policy)
     inventory = read_host(args)
     if not inventory.devices:
         raise DriverError(f"{args.host_root}: there is no Neuron device to publish")
-    slices = pool(devices(inventory, args.ultraserver_layout), args.node_name, EXAMPLE_NODE_UID)
+    health = NodeHealth() if args.host_root is None else read_health(args.host_root, inventory)
+    for chip in health.chips:
+        # What is lost is among the findings.
+        if chip.faults and inventory.device(chip.index) is not None:
+            print(f"warning: {chip.text}", file=sys.stderr)
+    offered = offer(inventory, args.ultraserver_layout, health, policy, health.read_at)
+    slices = pool(offered.devices, args.node_name, EXAMPLE_NODE_UID)
     print_object({"apiVersion": "v1", "kind": "List", "items": [manifest(item) for item in slices]}, args.output)
     return 0
 
@@ -96,6 +113,17 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
         root = Path(directory) / "host"
         write_host(root, instance_type, EmulationOptions())
         return discover(root)
+
+
+def read_health(root: Path, inventory: NodeInventory) -> NodeHealth:
+    """What is wrong with the chips of the host now; nothing is remembered, and nothing from before is known."""
+    from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, Memory, assess
+    from dra_driver.host.signals import SignalReader
+
+    reader = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS)
+    # A fault counts when two readings have seen it.
+    memory, _ = assess(Memory(), reader.read(inventory))
+    return assess(memory, reader.read(inventory))[1]
 
 
 def print_object(document: Any, output: str) -> None:

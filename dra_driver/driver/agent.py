@@ -18,14 +18,15 @@ from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
-from dra_driver.driver.metrics import checkpoint_samples, label_samples, node_sample, samples
+from dra_driver.driver.metrics import checkpoint_samples, label_samples, node_sample, samples, taint_samples
 from dra_driver.driver.node_labels import LabelWriter, labels
 from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.driver.resourceslices.devices import Offer, offer
+from dra_driver.driver.resourceslices.devices import Offer, completed, offer, with_faults
 from dra_driver.driver.resourceslices.reconcile import Instance
+from dra_driver.driver.resourceslices.taints import allocated
 from dra_driver.driver.settings import Settings
 from dra_driver.exclusion import check_node
-from dra_driver.health.faults import NodeHealth
+from dra_driver.health.faults import ActiveFault, NodeHealth
 from dra_driver.health.watch import HealthWatch
 from dra_driver.host.discover import boot_id
 from dra_driver.host.inventory import NodeInventory
@@ -55,6 +56,10 @@ THREAD_GRACE: Final = 1.0
 """Seconds that a thread gets which may be waiting for the API server or the host: it writes nothing any more."""
 HEALTH_PATIENCE: Final = 3.0
 """Seconds that the first publication waits for what is wrong with the chips."""
+HELD_PATIENCE: Final = 5.0
+"""Seconds that the question which devices are prepared waits for calls that are under way."""
+CLOCK_SECONDS: Final = 60.0
+"""Between two looks at the clock while a fault's time of grace runs."""
 NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
@@ -79,6 +84,10 @@ class NodeAgent:
         """Of the scanning thread: they may become known while it reads the host."""
         self._inventory: NodeInventory | None = None
         """What is offered follows from it; None: nothing may be offered yet."""
+        self._completed: NodeInventory | None = None
+        """The same with the chips that were lost in this run."""
+        self._lost: dict[int, ActiveFault] = {}
+        """What is wrong with those, by host index."""
         self._chips = NodeHealth()
         self._offer = Offer(())
         self._offering = threading.Lock()
@@ -115,17 +124,23 @@ class NodeAgent:
             settings.node_name,
             instance=Instance.here(boot),
             shared_counters=settings.shared_counters,
+            held=lambda: held_devices(api, self._checkpoint, settings.node_name),
+            outdated=self._offer_anew,
         )
 
         self._label_writer = LabelWriter(api, settings.node_name)
 
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
-        plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
-        preparer = Preparer(api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations)
+        plan_settings = PlanSettings(
+            settings.node_name, settings.device_numbering, settings.contiguity, settings.health_policy.prepare
+        )
+        self._preparer = Preparer(
+            api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations
+        )
         self._reconciler = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name)
         self._plugin = KubeletPlugin(
-            preparer,
+            self._preparer,
             DRIVER_NAME,
             plugin_dir=settings.state_dir,
             registrar_dir=settings.registrar_dir,
@@ -225,17 +240,33 @@ class NodeAgent:
 
     def _on_health(self, chips: NodeHealth) -> None:
         self._chips = chips
+        self._offer_anew()
+
+    def _offer_anew(self) -> None:
         inventory = self._inventory
         if inventory is not None:
             self._make_offer(inventory, publish=True)
 
     def _make_offer(self, inventory: NodeInventory, *, publish: bool) -> Offer:
         """Make the offer of this inventory and of the chips' health now; ``publish``: have it written."""
+        settings, policy = self._settings, self._settings.health_policy
         with self._offering:
-            self._offer = offered = offer(inventory, self._settings.ultraserver_layout)
+            now = time.time()
+            whole, lost = completed(inventory, self._completed)
+            known = self._lost
+            self._lost = {
+                index: known[index] if index in known and known[index].code == code else ActiveFault(code, int(now))
+                for index, code in lost.items()
+            }
+            health = with_faults(self._chips, self._lost)
+            self._offer = offered = offer(whole, settings.ultraserver_layout, health, policy, now)
+            sick = [chip for chip in health.chips if chip.faults]
+            self._preparer.unhealthy = policy.blocking(sick, whole.instance_type, now) if sick else {}
             if publish:
-                self._inventory = inventory
-                self._slices.set_desired(offered.devices, offered.fallback)
+                self._inventory, self._completed = inventory, whole
+                # The clock may be set meanwhile, so it is looked at again soon.
+                until = None if offered.until is None else time.monotonic() + min(offered.until - now, CLOCK_SECONDS)
+                self._slices.set_desired(offered.devices, offered.fallback, until)
             return offered
 
     def _on_nodes(self, nodes: list[Node]) -> None:
@@ -319,9 +350,22 @@ class NodeAgent:
         host = self._host.current
         yield from samples(host, self._slices.status, self._plugin.registration)
         yield node_sample(self._offer.problem)
+        yield from taint_samples(self._offer.devices)
         yield from label_samples(self._label_writer.status)
         yield from self._health_watch.samples()
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
+
+
+def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> frozenset[str] | None:
+    """Names of the node's devices that are prepared, or allocated to a claim; None when that cannot be found out."""
+    try:
+        with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
+            prepared = {device.device for entry in held.entries.values() for device in entry.plan.devices}
+            doubtful = bool(held.quarantined)
+        return None if doubtful else allocated(api.list_claims(), DRIVER_NAME, node_name) | prepared
+    except DriverError as error:
+        log.warning("it is not known which unhealthy devices claims hold, so all stay on offer: %s", error)
+        return None
 
 
 def _get_node(api: ResourceApi, name: str) -> Node | None:

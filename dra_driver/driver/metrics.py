@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from dra_driver.driver.node_labels import LabelStatus
 from dra_driver.driver.resourceslices.controller import SliceStatus
 from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.types import Device
 from dra_driver.kubelet.registration import Registration
 from dra_driver.util.metrics import Sample
 from dra_driver.version import VERSION
@@ -26,6 +28,15 @@ def samples(inventory: NodeInventory, status: SliceStatus, registration: Registr
     yield Sample(
         "slices_fallback", "1 while the layout node is published instead of both.", float(status.fallback != "")
     )
+    yield Sample(
+        "slices_taints_dropped",
+        "1 while unhealthy devices are withdrawn, because the API server does not keep taints.",
+        float(status.taints_problem != ""),
+    )
+    yield Sample("slices_withdrawn_devices", "Unhealthy devices withdrawn for that reason.", len(status.withdrawn))
+    yield Sample(
+        "slices_taints_postponed", "1 while a change of taints waits, after many lately.", float(status.postponed)
+    )
     yield Sample("slices_missing", "Slices that should exist and do not.", status.missing)
     for verb, count in (("create", status.creates), ("update", status.updates), ("delete", status.deletes)):
         yield Sample("slice_writes", "Writes of slices.", count, (("verb", verb),), "counter")
@@ -38,6 +49,13 @@ def label_samples(status: LabelStatus) -> Iterator[Sample]:
     yield Sample("node_labels_current", "1 while the Node has the labels that it should have.", float(status.current))
     yield Sample("node_label_writes", "Writes of labels of the Node.", status.writes, kind="counter")
     yield Sample("node_label_errors", "Failed tries to label the Node.", status.errors, kind="counter")
+
+
+def taint_samples(devices: Iterable[Device]) -> Iterator[Sample]:
+    """How many of the devices that the node offers have which taint."""
+    counts = Counter((taint.key, taint.effect) for device in devices for taint in device.taints)
+    for (key, effect), count in sorted(counts.items()):
+        yield Sample("tainted_devices", "Devices by taint.", count, (("key", key), ("effect", effect)))
 
 
 def node_sample(problem: str) -> Sample:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dra_driver.driver.resourceslices.devices import Layout
 from dra_driver.driver.resourceslices.pool import SharedCounters
+from dra_driver.health.policy import HealthPolicy
 from dra_driver.names import DRIVER_NAME
 
 
@@ -31,6 +32,8 @@ class Settings:
     shared_counters: SharedCounters
     ultraserver_labels: Literal["on", "off"]
     rescan_seconds: float
+    health_policy: HealthPolicy
+    """What faults of chips mean for the scheduler."""
     health_hints_dir: Path | None
     """Where another program leaves what the kernel log says of the chips; None: nowhere."""
 

@@ -176,9 +176,12 @@ class Collection(Generic[T]):
         """Get one object as stored now; connecting and the response may take ``timeout`` seconds each."""
         return self._read(self._request("GET", namespace, name, timeout=timeout))
 
-    def create(self, namespace: str, document: T) -> T:
-        """Create an object (409 if one of that name exists)."""
-        return self._read(self._request("POST", namespace, "", lambda version: self._encode(document, version)))
+    def create(self, namespace: str, document: T, *, dry_run: bool = False) -> T:
+        """Create an object (409 if one of that name exists); ``dry_run``: answer as if, and store nothing."""
+        query = (("dryRun", "All"),) if dry_run else ()
+        return self._read(
+            self._request("POST", namespace, "", lambda version: self._encode(document, version), query=query)
+        )
 
     def replace(self, namespace: str, name: str, document: T) -> T:
         """Replace an object; if ``metadata.resourceVersion`` is set, only that version of it (else 409)."""
@@ -331,9 +334,9 @@ class ResourceApi:
         """Watch the driver's slices of one node since ``resource_version`` for ``seconds``."""
         return self._slices_of(driver, node).watch(resource_version, seconds)
 
-    def create_slice(self, desired: ResourceSlice) -> Stored[ResourceSlice]:
-        """Create a slice."""
-        return _stored(desired, self._slices.create("", desired))
+    def create_slice(self, desired: ResourceSlice, *, dry_run: bool = False) -> Stored[ResourceSlice]:
+        """Create a slice; ``dry_run``: only see what the server would make of it."""
+        return _stored(desired, self._slices.create("", desired, dry_run=dry_run))
 
     def update_slice(self, desired: ResourceSlice) -> Stored[ResourceSlice]:
         """Replace a slice; ``metadata`` must have its name, UID and resource version (409 if it has changed)."""

@@ -215,6 +215,36 @@ class DeviceCounterConsumption(ApiObject, frozen=True):
     counters: dict[str, Counter]
 
 
+class DeviceTaint(ApiObject, frozen=True):
+    """Why a device should not be used.
+
+    Kubernetes sets ``timeAdded`` (RFC 3339, whole seconds) where it is not given; a writer that wants its objects to
+    compare equal gives it.
+    """
+
+    key: str
+    value: str = ""
+    effect: str = ""
+    """``None``, ``NoSchedule`` or ``NoExecute``."""
+    time_added: str | None = None
+
+
+class DeviceToleration(ApiObject, frozen=True):
+    """A taint that a request puts up with; an empty key or effect matches all."""
+
+    key: str = ""
+    operator: str = ""
+    """``Exists``, or ``Equal``, which is the default."""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: DeviceTaint) -> bool:
+        """Whether it matches, by the rules of kube-scheduler."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
+
+
 class Device(ApiObject, frozen=True):
     """One device of a slice."""
 
@@ -222,6 +252,7 @@ class Device(ApiObject, frozen=True):
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
     capacity: dict[str, DeviceCapacity] = msgspec.field(default_factory=dict)
     consumes_counters: tuple[DeviceCounterConsumption, ...] = ()
+    taints: tuple[DeviceTaint, ...] = ()
     allow_multiple_allocations: bool | None = None
 
 
@@ -303,6 +334,8 @@ class DeviceRequestAllocationResult(ApiObject, frozen=True):
     pool: str
     device: str
     admin_access: bool | None = None
+    tolerations: tuple[DeviceToleration, ...] = ()
+    """A copy of the request's."""
     share_id: str | None = msgspec.field(name="shareID", default=None)
 
 

@@ -19,6 +19,7 @@ from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.settings import Settings
 from dra_driver.emulation.writer import EmulationOptions, write_host
+from dra_driver.health.policy import HealthPolicy
 from dra_driver.host.watch import HostWatch
 from dra_driver.kubelet import grpcserver
 from dra_driver.kubelet.api import dra_v1_pb2
@@ -108,6 +109,7 @@ class Running:
             shared_counters="auto",
             ultraserver_labels="on",
             rescan_seconds=3600.0,
+            health_policy=HealthPolicy.default(),
             health_hints_dir=None,
         )
         self._socket = settings.state_dir / "dra.sock"

@@ -90,6 +90,15 @@ class World:
     def offered(self) -> list[str]:
         return [device["name"] for item in self.server.slices() for device in item["spec"].get("devices") or ()]
 
+    def taints(self) -> dict[str, dict[str, str]]:
+        """By device that has any: effect by fault."""
+        return {
+            device["name"]: {taint["key"].partition("/")[2]: taint["effect"] for taint in device["taints"]}
+            for item in self.server.slices()
+            for device in item["spec"].get("devices") or ()
+            if device.get("taints")
+        }
+
 
 class Agent:
     """A running agent."""

@@ -9,7 +9,7 @@ import subprocess
 from collections import Counter
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import kubernetes_validate
@@ -17,6 +17,8 @@ import pytest
 import yaml
 
 from dra_driver.cli import device_plugin, extender
+from dra_driver.health.faults import FAULTS, SEVERITIES
+from dra_driver.health.policy import EFFECTS, MAX_GRACE_SECONDS, MAX_RULES, HealthPolicy, Prepare, Rule
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
@@ -112,6 +114,10 @@ def test_the_default_values_are_legal() -> None:
         ("draDriver.nodeSelector", {"a": 1}),
         ("draDriver.resourceAPI", "v2"),
         ("draDriver.emulatedUltraservers", "4"),
+        ("draDriver.healthPolicy", {"rule": []}),
+        ("draDriver.healthPolicy", {"rules": [{"fault": "hbm", "effect": "None"}]}),
+        ("draDriver.healthPolicy", {"rules": [{"fault": "log-hbm"}]}),
+        ("draDriver.healthPolicy", {"prepare": "never"}),
         ("npd.enabled", "no"),
     ],
 )
@@ -452,3 +458,60 @@ def test_the_dra_driver_and_the_device_plugin_never_share_a_node() -> None:
     required = pod_spec(plugin)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (term,) = required["nodeSelectorTerms"]
     assert {"key": "neuron", "operator": "NotIn", "values": ["dra"]} in term["matchExpressions"]
+
+
+# The table of effects
+
+
+def test_the_schema_knows_what_the_driver_knows() -> None:
+    table = SCHEMA["properties"]["draDriver"]["properties"]["healthPolicy"]["properties"]
+    rule = table["rules"]["items"]["properties"]
+    assert rule["fault"]["enum"] == list(FAULTS)
+    assert rule["severity"]["enum"] == list(SEVERITIES)
+    assert rule["effect"]["enum"] == list(EFFECTS)
+    assert rule["graceSeconds"]["maximum"] == MAX_GRACE_SECONDS
+    assert table["rules"]["maxItems"] == MAX_RULES
+    assert table["prepare"]["enum"] == list(get_args(Prepare))
+    assert table.keys() == {"keyDomain", "prepare", "rules"}
+    assert rule.keys() == set(Rule.__struct_encode_fields__)
+
+
+@needs_helm
+def test_the_table_of_effects_is_a_config_map_that_the_driver_reads(tmp_path: Path) -> None:
+    rule = "draDriver.healthPolicy.rules[0]"
+    settings = [
+        "draDriver.enabled=true",
+        "draDriver.healthPolicy.prepare=refuse",
+        f"{rule}.fault=hbm-uncorrectable",
+        f"{rule}.effect=NoExecute",
+        f"{rule}.graceSeconds=60",
+    ]
+    objects = template(*settings)
+    (table,) = [item for item in objects if item["kind"] == "ConfigMap"]
+    (daemonset,) = [item for item in objects if item["kind"] == "DaemonSet"]
+    spec = pod_spec(daemonset)
+    (volume,) = [item for item in spec["volumes"] if item["name"] == "health-policy"]
+    assert volume["configMap"]["name"] == table["metadata"]["name"]
+    assert table["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
+    (container,) = spec["containers"]
+    (mount,) = [item["mountPath"] for item in container["volumeMounts"] if item["name"] == "health-policy"]
+    (named,) = [item["value"] for item in container["env"] if item["name"] == "HEALTH_POLICY"]
+    file = tmp_path / "policy"
+    file.write_text(table["data"][named.removeprefix(f"{mount}/")])
+    policy = HealthPolicy.load(file)
+    assert (policy.prepare, policy.effect("hbm-uncorrectable", None)) == ("refuse", ("NoExecute", 60))
+    others = template(*settings, f"{rule}.graceSeconds=90")
+    digests = {
+        item["spec"]["template"]["metadata"]["annotations"]["neuron.aws.com/health-policy"]
+        for item in (*objects, *others)
+        if item["kind"] == "DaemonSet"
+    }
+    assert len(digests) == 2, "another table replaces the pods"
+
+
+@needs_helm
+def test_without_a_table_there_is_no_config_map() -> None:
+    objects = template("draDriver.enabled=true")
+    assert [item for item in objects if item["kind"] == "ConfigMap"] == []
+    (daemonset,) = [item for item in objects if item["kind"] == "DaemonSet"]
+    assert "HEALTH_POLICY" not in str(daemonset)

@@ -156,7 +156,7 @@ def test_host_paths_are_mounted_where_kubelet_knows_them(options: tuple[str, ...
     for name, volume in volumes.items():
         if "hostPath" in volume:
             assert mounts[name]["mountPath"] == volume["hostPath"]["path"]
-        assert mounts[name].get("readOnly", False) == (name == "neuron-settings")
+        assert mounts[name].get("readOnly", False) == (name in {"neuron-settings", "health-policy"})
 
 
 def test_environment_probe_and_update_keep_the_vendors_contract() -> None:

@@ -11,12 +11,17 @@ from typing import Literal
 
 import msgspec
 
+from dra_driver.health.policy import Blocking
 from dra_driver.util.errors import DriverError
 
 DEVICE_PATH = "/dev/neuron"
 
 Consumers = Mapping[str, frozenset[str] | None]
 """Pods (UIDs) that claims are reserved for now, by claim UID; None: could not be found out."""
+
+
+Unhealthy = Mapping[int, tuple[Blocking, ...]]
+"""What is wrong with chips, by host index (``health.policy.HealthPolicy.blocking``)."""
 
 
 class PrepareError(DriverError):
@@ -33,6 +38,8 @@ class PlanSettings:
     """``renumber``: a claim's chips are /dev/neuron0..k-1 in host order; ``host``: they keep the host's numbers."""
     contiguity: Literal["refuse", "warn", "allow"] = "warn"
     """What to do with a claim whose host ids are no contiguous run."""
+    unhealthy: Literal["warn", "refuse"] = "warn"
+    """What to do with a claim that has an unhealthy chip and does not tolerate its taint."""
 
 
 class ChipNode(msgspec.Struct, frozen=True, rename="camel"):

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -40,9 +41,11 @@ from dra_driver.driver.claims.model import (
     PlanSettings,
     PreparedClaims,
     PrepareError,
+    Unhealthy,
 )
+from dra_driver.health.policy import Blocking
 from dra_driver.host.inventory import NodeInventory, chips_of
-from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import DeviceRequestAllocationResult, DeviceTaint, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.files import is_uid
 from dra_driver.util.text import shorten
@@ -150,6 +153,7 @@ def plan(
     held: PreparedClaims,
     settings: PlanSettings,
     consumers: Consumers | None = None,
+    unhealthy: Unhealthy = MappingProxyType({}),
 ) -> Plan:
     """What the claim gets on this node.
 
@@ -159,6 +163,7 @@ def plan(
         held: claims that are prepared; the claim itself may be among them and does not stand in its own way.
         settings: the administrator's choices.
         consumers: who uses other prepared claims now, as far as ``ConsumersUnknown`` asked for it.
+        unhealthy: what is wrong with chips; the scheduler may have been quicker than the fault.
 
     Raises:
         PrepareError: why the claim cannot be prepared. ConsumersUnknown: more has to be known first.
@@ -168,7 +173,7 @@ def plan(
     results = own_results(claim)
     pairs = [(result, _chips(result, inventory, settings)) for result in results]
     present = {chip: _present(inventory, chip, result.device) for result, chips in pairs for chip in chips}
-    warnings = _contiguity(_exclusive(pairs, meta.uid, held), settings)
+    warnings = _contiguity(_exclusive(pairs, meta.uid, held), settings) + _health(pairs, unhealthy, settings)
     env = environment(claim, results, inventory)
     use = ClaimUse(meta.namespace, meta.uid, users(claim))
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
@@ -389,6 +394,33 @@ def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]
     if settings.contiguity == "refuse":
         raise PrepareError(what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy)
     return (f"{what}; {consequence}; {remedy}",)
+
+
+def _health(
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], unhealthy: Unhealthy, settings: PlanSettings
+) -> tuple[str, ...]:
+    """One warning for each chip with a fault whose taint the claim does not tolerate."""
+    warnings = []
+    for result, chips in pairs if unhealthy else ():
+        for chip in chips:
+            fault = next((item for item in unhealthy.get(chip, ()) if not _tolerated(result, item)), None)
+            if fault is None:
+                continue
+            what = f"device {result.device} is not healthy: neuron{chip}: {fault.text}"
+            taint = f"{fault.taint.key}:{fault.taint.effect}"
+            if settings.unhealthy == "refuse":
+                raise PrepareError(
+                    what,
+                    consequence=f"the claim does not tolerate the taint {taint}, so it is not prepared",
+                    remedy="delete the pod to get other devices, or tolerate the taint in the claim's request",
+                )
+            warnings.append(f"{what}; the claim does not tolerate the taint {taint}, and is prepared all the same")
+    return tuple(warnings)
+
+
+def _tolerated(result: DeviceRequestAllocationResult, fault: Blocking) -> bool:
+    taint = DeviceTaint(fault.taint.key, fault.taint.value, fault.taint.effect)
+    return any(toleration.tolerates(taint) for toleration in result.tolerations)
 
 
 def _named(name: str) -> str:

@@ -28,7 +28,7 @@ from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.cdi_spec import cdi_spec
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.environment import environment, parameters
-from dra_driver.driver.claims.model import Consumers, Plan, PlanSettings, PreparedClaims, PrepareError
+from dra_driver.driver.claims.model import Consumers, Plan, PlanSettings, PreparedClaims, PrepareError, Unhealthy
 from dra_driver.driver.claims.planner import ConsumersUnknown, chips_needed, own_results, plan, refreshed, users
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.errors import ApiError, Unreachable
@@ -93,6 +93,8 @@ class Preparer:
         self._settings = settings
         self._operations = operations or Operations()
         self._sleep = sleep
+        self.unhealthy: Unhealthy = {}
+        """What is wrong with the node's chips now. Replaced as a whole by whoever knows; may be, by any thread."""
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
@@ -152,7 +154,7 @@ class Preparer:
                     remedy="delete the pods that use the claim; kubelet then unprepares it",
                 )
             log.info("claim %s was allocated anew since the node was booted", entry.plan.reference)
-        wanted = plan(claim, inventory, held, self._settings, consumers)
+        wanted = plan(claim, inventory, held, self._settings, consumers, self.unhealthy)
         for warning in wanted.warnings:
             log.warning("claim %s: %s", wanted.reference, warning)
         return wanted

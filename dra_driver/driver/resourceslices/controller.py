@@ -7,6 +7,8 @@ lists the slices (field-selected: one small answer), so no write ever rests on a
 * when the watch shows slices that it did not write itself: within 0.3 s, slower if that happens again and again,
 * every half hour or so in any case, which also finds what a watch has missed.
 
+What health alone changes, it writes only as often as ``taints`` allows; the last state is always written in the end.
+
 An unchanged node is written once in its life. ``stop`` leaves the slices in place. What a newer instance of the driver
 has written is left alone (``reconcile``).
 """
@@ -19,7 +21,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,8 +32,17 @@ from dra_driver.driver.resourceslices.reconcile import (
     CountersDropped,
     Instance,
     InstancePriority,
+    TaintsDropped,
     Writer,
     decide,
+)
+from dra_driver.driver.resourceslices.taints import (
+    HELD_SECONDS,
+    Publication,
+    TaintPolicy,
+    WriteBudget,
+    bare,
+    is_worse,
 )
 from dra_driver.kube.api import ResourceApi, WatchEvent
 from dra_driver.kube.errors import ApiError
@@ -46,7 +57,8 @@ class SliceStatus:
     """A snapshot. Counters count since the start of the process."""
 
     published: bool = False
-    """The API server was last seen to have what is desired (or what a newer instance desires, see ``superseded``)."""
+    """The API server was last seen to have what is desired (or what a newer instance desires, see ``superseded``; or
+    all of it but taints that wait for their turn, see ``postponed``)."""
     superseded: bool = False
     """A newer instance of the driver publishes for this node, and this one leaves it alone."""
     slices: int = 0
@@ -71,6 +83,12 @@ class SliceStatus:
     """Why the fallback is published instead of what is desired; "" when it is not."""
     dropped_fields: tuple[str, ...] = ()
     """Fields that the server did not keep."""
+    taints_problem: str = ""
+    """Why devices that have taints are not published with them; "" when they are."""
+    withdrawn: tuple[str, ...] = ()
+    """Unhealthy devices that are not offered for that reason."""
+    postponed: bool = False
+    """A change of taints waits for its turn."""
 
     @property
     def writes(self) -> int:
@@ -85,6 +103,12 @@ class Desired:
     devices: tuple[Device, ...]
     fallback: tuple[Device, ...] = ()
     """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
+    until: float | None = None
+    """``time.monotonic()`` from which on other devices should be desired, or None."""
+
+    def differs_by_taints_only(self, other: Desired) -> bool:
+        """Whether health alone tells it from the other."""
+        return bare(self.devices) == bare(other.devices) and bare(self.fallback) == bare(other.fallback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +229,8 @@ CALM_SECONDS: Final = 60.0
 """Without repairs for so long, the next one is done at once again."""
 TOLERATED_CONFLICTS: Final = 3
 """Conflicts in a row that are no trouble: two instances meet during an update."""
+HEALTH_SETTLE_SECONDS: Final = 0.5
+"""Between a change of health and its publication: what breaks several chips is seen on one after the other."""
 REFUSALS: Final = frozenset({400, 403, 413, 422})
 """HTTP statuses that seldom heal by themselves: asked again ever more slowly."""
 
@@ -226,6 +252,11 @@ class SliceController:
         yield_seconds: how long a newer instance's content is left alone at first.
         shared_counters: which servers are trusted with counters.
         backoff: waits after errors.
+        budget: how often changes of health alone are written.
+        held: names of the pool's devices that claims hold now; None when that cannot be found out. Asked only where the
+            server keeps no taints.
+        held_seconds: between two such questions, while a claim holds an unhealthy device.
+        outdated: called when ``until`` of ``set_desired`` has come, for other devices.
     """
 
     def __init__(
@@ -240,6 +271,10 @@ class SliceController:
         yield_seconds: float = YIELD_SECONDS,
         shared_counters: SharedCounters = "auto",
         backoff: Backoff | None = None,
+        budget: WriteBudget | None = None,
+        held: Callable[[], Collection[str] | None] = lambda: None,
+        held_seconds: float = HELD_SECONDS,
+        outdated: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
         self._driver = driver
@@ -269,6 +304,14 @@ class SliceController:
         # Of the worker only:
         self._desired: Desired | None = None
         self._counter_policy = CounterPolicy(api, shared_counters)
+        self._taint_policy = TaintPolicy(api, driver, node, held)
+        self._budget = budget or WriteBudget()
+        self._held_seconds = held_seconds
+        self._outdated = outdated
+        self._chosen: tuple[Device, ...] | None = None
+        """What the last write, or the look that found none necessary, was made from; None: none of this run yet."""
+        self._withdrawn: frozenset[str] = frozenset()
+        """Of that, the devices left out because they are unhealthy."""
         self._known: dict[str, str] | None = None
         """Resource versions of the slices by name."""
         self._writer = Writer(api, self._annotation, self._instance.stamp, self._before_write, self._count)
@@ -294,12 +337,15 @@ class SliceController:
         """Its loops, for health reports."""
         return self._worker, self._reflector.worker
 
-    def set_desired(self, devices: Sequence[Device], fallback: Sequence[Device] = ()) -> None:
+    def set_desired(
+        self, devices: Sequence[Device], fallback: Sequence[Device] = (), until: float | None = None
+    ) -> None:
         """Publish these devices from now on. The same as before is no reason to look.
 
         ``fallback`` is published instead where ``devices`` consume counters and the server cannot be trusted with them.
+        When ``time.monotonic()`` reaches ``until``, ``outdated`` is called.
         """
-        self._queue.put(Desired(tuple(devices), tuple(fallback)))
+        self._queue.put(Desired(tuple(devices), tuple(fallback), until))
 
     def trigger(self, reason: str) -> None:
         """Look at once: something happened that may have removed slices, such as a registration with kubelet."""
@@ -323,14 +369,30 @@ class SliceController:
                 self._failed(error)
             else:
                 self._follow()
-        return max(0.0, self._due - time.monotonic())
+        return max(0.0, min(self._due, self._end_of_desired()) - time.monotonic())
+
+    def _end_of_desired(self) -> float:
+        """When other devices should be desired; says so, once, when that has come."""
+        desired = self._desired
+        if desired is None or desired.until is None:
+            return math.inf
+        if time.monotonic() < desired.until:
+            return desired.until
+        self._outdated()
+        self._desired = replace(desired, until=None)
+        return math.inf
 
     def _take(self, message: Message) -> None:
         now = time.monotonic()
         match message:
             case Desired() if message != self._desired:
-                self._desired = message
-                self._due = max(now, self._not_before)
+                before, self._desired = self._desired, message
+                if before is None or not message.differs_by_taints_only(before):
+                    self._due = max(now, self._not_before)
+                elif replace(message, until=before.until) != before and not self.status.last_error:
+                    # After errors the next try, which is due anyway, takes it along.
+                    wait = self._budget.wait(now, worse=is_worse(self._chosen or (), message.devices))
+                    self._due = min(self._due, now + max(wait, HEALTH_SETTLE_SECONDS))
             case Trigger(reason):
                 log.info("looking after the slices: %s", reason)
                 self._due = min(self._due, max(now, self._not_before))
@@ -354,11 +416,32 @@ class SliceController:
     def _reconcile(self, wanted: Desired) -> None:
         """Compare with the server, write what is needed, and say when to look again."""
         try:
-            self._compare(self._counter_policy.choose(wanted))
+            self._compare_with_taints(self._counter_policy.choose(wanted))
         except CountersDropped:
-            self._compare(self._counter_policy.counters_dropped(wanted))
+            self._compare_with_taints(self._counter_policy.counters_dropped(wanted))
 
-    def _compare(self, devices: tuple[Device, ...]) -> None:
+    def _compare_with_taints(self, chosen: tuple[Device, ...]) -> None:
+        if not any(device.taints for device in chosen):
+            self._taint_policy.problem = ""
+            self._compare(chosen, chosen)
+            return
+        publication = self._taint_policy.choose(chosen)
+        try:
+            self._compare(chosen, publication.devices, publication)
+        except TaintsDropped:
+            publication = self._taint_policy.dropped(chosen)
+            self._compare(chosen, publication.devices, publication, at_once=True)
+
+    def _compare(
+        self,
+        chosen: tuple[Device, ...],
+        devices: tuple[Device, ...],
+        publication: Publication | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Have the server's slices be those of ``devices``, which the server gets of the ``chosen`` ones."""
+        withdrawn = publication.withdrawn if publication else frozenset()
         node = self._get_node()
         existing, _ = self._api.list_slices(self._driver, self._node)
         desired = pool(devices, self._node, node.metadata.uid, self._driver)
@@ -370,11 +453,24 @@ class SliceController:
             self._known = found
             self._succeeded(changes, superseded=True)
             return
+        by_health = not changes.empty and found == self._known and not at_once and self._same_but_for_health(chosen)
+        if by_health:
+            worse = is_worse(self._chosen or (), chosen) or not withdrawn <= self._withdrawn
+            if (wait := self._budget.wait(now, worse=worse)) > 0:
+                self._succeeded(changes, superseded=False, postponed=wait)
+                return
         stored = self._writer.apply(changes)
+        if by_health:
+            self._budget.note(now)
         if self._repairing and not changes.empty:
             self._count("repairs")
         self._known = versions([*changes.keep, *stored])
-        self._succeeded(changes, superseded=False)
+        self._chosen, self._withdrawn = chosen, withdrawn
+        self._succeeded(changes, superseded=False, look_again=bool(publication and publication.held))
+
+    def _same_but_for_health(self, chosen: tuple[Device, ...]) -> bool:
+        """Whether health alone tells these devices from those that were published last, in this run."""
+        return self._chosen is not None and bare(chosen) == bare(self._chosen)
 
     def _get_node(self) -> Node:
         try:
@@ -394,11 +490,21 @@ class SliceController:
             raise _Stopped
         self._worker.beat()
 
-    def _succeeded(self, changes: Changes, *, superseded: bool) -> None:
+    def _succeeded(
+        self, changes: Changes, *, superseded: bool, postponed: float = 0.0, look_again: bool = False
+    ) -> None:
+        """A look has ended well.
+
+        Args:
+            changes: what it found.
+            superseded: they were left to a newer instance.
+            postponed: or for so many seconds, since they come from health alone.
+            look_again: claims hold devices that are to be withdrawn once they are free.
+        """
         now = time.monotonic()
         if self.status.last_error:
             log.info("publishing slices works again")
-        if not changes.empty and not superseded:
+        if not changes.empty and not superseded and not postponed:
             log.info(
                 "published generation %d: %d deleted, %d updated, %d created",
                 changes.generation,
@@ -415,6 +521,12 @@ class SliceController:
             self._due = min(self._due, self._priority.until)
             if not self.status.superseded:
                 log.info("a newer instance of the driver publishes for this node; this one leaves it to that")
+        if postponed:
+            self._due = min(self._due, now + postponed)
+            if not self.status.postponed:
+                log.info("changes of health are published in %.0f s: there were many lately", postponed)
+        if look_again:
+            self._due = min(self._due, now + self._held_seconds)
         names = self._known or {}
         self._writer.forget_all_but(names)
         self._update(
@@ -422,12 +534,15 @@ class SliceController:
             superseded=superseded,
             slices=len(names),
             missing=len(changes.create) if superseded else 0,
-            generation=changes.generation,
+            generation=self.status.generation if postponed else changes.generation,
             last_error="",
             failing_since=None,
             last_success=time.time(),
             fallback=self._counter_policy.problem,
             dropped_fields=tuple(sorted(self._writer.dropped)),
+            taints_problem=self._taint_policy.problem,
+            withdrawn=tuple(sorted(self._withdrawn)),
+            postponed=bool(postponed),
         )
         self._published.set()
 

@@ -138,9 +138,16 @@ def _terminating(item: ResourceSlice) -> bool:
 
 log = logging.getLogger(__name__)
 
+TAINTS: Final = "devices[].taints"
+"""Path in a slice's ``spec``, as a server's answer names it that has dropped them."""
+
 
 class CountersDropped(Exception):  # noqa: N818 # the server's answer, not its error
     """The server stored a slice without its counters: what is left of it must not stay."""
+
+
+class TaintsDropped(Exception):  # noqa: N818 # the server's answer, not its error
+    """The server stored a slice without its taints: sick chips are offered there as if they were well."""
 
 
 @dataclass(slots=True)
@@ -171,6 +178,7 @@ class Writer:
         Raises:
             ApiError: what has changed meanwhile is a conflict (409).
             CountersDropped: at the first slice that lost its counters; nothing is written after it.
+            TaintsDropped: the same for taints.
         """
         for item in changes.delete:
             self.before_each()
@@ -208,6 +216,8 @@ class Writer:
             self.dropped |= frozenset(answer.dropped)
             if dropped_counters(answer.dropped):
                 raise CountersDropped
+            if TAINTS in answer.dropped:
+                raise TaintsDropped
         return stored
 
 

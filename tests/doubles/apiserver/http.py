@@ -263,7 +263,7 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
         _drop(item, path.split("."))
     if request.method == "POST":
         validate_slice(item, None)
-        return 201, _export(store.create(kind, item), match)
+        return 201, _export(item if request.query.get("dryRun") else store.create(kind, item), match)
     validate_slice(item, store.get(kind, key))
     return 200, _export(store.update(kind, key, item), match)
 

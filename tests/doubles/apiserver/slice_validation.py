@@ -14,6 +14,7 @@ _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
 _SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
 )
+_LABEL_VALUE = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _SCOPES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 
 
@@ -89,9 +90,25 @@ def _device_problems(device: Object) -> Iterator[str]:
     yield from (f"spec.devices[]: {name!r} is no qualified name" for name in (*attributes, *capacity) if _odd(name))
     for name, value in attributes.items():
         yield from (f"spec.devices[].attributes[{name}]: {problem}" for problem in _value_problems(value))
+    yield from _taint_problems(device.get("taints") or [])
     for name, value in capacity.items():
         if not _QUANTITY.fullmatch(value.get("value", "")):
             yield f"spec.devices[].capacity[{name}]: no quantity"
+
+
+def _taint_problems(taints: list[Object]) -> Iterator[str]:
+    if len(taints) > 16:
+        yield "spec.devices[].taints: must have at most 16 items"
+    for taint in taints:
+        domain, _, name = taint.get("key", "").rpartition("/")
+        if (domain and not _SUBDOMAIN.fullmatch(domain)) or not re.fullmatch(_LABEL_VALUE, name):
+            yield f"spec.devices[].taints[].key: {taint.get('key')!r} is no qualified name"
+        if taint.get("effect") not in ("None", "NoSchedule", "NoExecute"):
+            yield f"spec.devices[].taints[].effect: unsupported value {taint.get('effect')!r}"
+        if not re.fullmatch(f"({_LABEL_VALUE})?", taint.get("value", "")):
+            yield "spec.devices[].taints[].value: no label value"
+        if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", taint.get("timeAdded", "2026-01-01T00:00:00Z")):
+            yield "spec.devices[].taints[].timeAdded: no time"
 
 
 def _odd(name: str) -> bool:

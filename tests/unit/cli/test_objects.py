@@ -220,6 +220,31 @@ def test_what_is_odd_about_a_host_is_said_beside_its_slices(tmp_path: Path, caps
     assert "neuron3" in line
 
 
+def test_the_taints_of_sick_chips_are_in_the_slices_of_a_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = tmp_path / "host"
+    assert main(["emulate-host", "--instance-type", "trn2.48xlarge", str(host)]) == 0
+    capsys.readouterr()
+    counter = host / "sys/devices/virtual/neuron_device/neuron3/stats/hardware/mem_ecc_uncorrected"
+    counter.write_text("3\n")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("rules: [{fault: hbm-uncorrectable, effect: NoExecute}]")
+    options: list[tuple[list[str], str]] = [([], "NoSchedule"), (["--health-policy", str(policy)], "NoExecute")]
+    for more, effect in options:
+        assert main(["slices", "--host-root", str(host), "-o", "json", *more]) == 0
+        said = capsys.readouterr()
+        (item,) = json.loads(said.out)["items"]
+        tainted = [device for device in item["spec"]["devices"] if "taints" in device]
+        assert [device["name"] for device in tainted] == ["neuron-device-3"]
+        (taint,) = tainted[0]["taints"]
+        assert (taint["key"], taint["effect"]) == ("health.neuron.aws.com/hbm-uncorrectable", effect)
+        assert "warning: neuron3: uncorrectable errors in the chip's memory (3 errors)" in said.err
+    policy.write_text("rules: 3")
+    assert main(["slices", "--host-root", str(host), "--health-policy", str(policy)]) == 2
+    assert "policy.yaml:1: rules" in capsys.readouterr().err
+
+
 def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("kubelet-plugin", "topology", "emulate-host", "slices", "plan"):
         with pytest.raises(SystemExit) as ended:

@@ -12,6 +12,8 @@ from dra_driver.kube.types import (
     Device,
     DeviceAttribute,
     DeviceCapacity,
+    DeviceTaint,
+    DeviceToleration,
     ObjectMeta,
     OwnerReference,
     ResourceClaim,
@@ -35,6 +37,7 @@ SLICE = ResourceSlice(
                 "neuron-device-0",
                 {"deviceId": DeviceAttribute(int_=0), "draDriverVersion": DeviceAttribute(version="1.2.3")},
                 {"memory": DeviceCapacity("96Gi")},
+                taints=(DeviceTaint("k/f", "unhealthy", "NoSchedule", "2026-01-01T00:00:00Z"),),
             ),
         ),
     ),
@@ -68,9 +71,9 @@ def test_v1beta1_wraps_what_a_device_has_in_basic() -> None:
 def test_fields_that_this_version_does_not_know_are_named(version: str) -> None:
     document = through_json(encode_slice(SLICE, version))
     device = document["spec"]["devices"][0]
-    device.get("basic", device)["taints"] = [{"key": "k", "effect": "NoSchedule"}]
+    device.get("basic", device)["bindsToNode"] = True
     document["spec"]["someday"] = 1
-    assert decode_slice(document, version).unrecognised == ("devices[].taints", "someday")
+    assert decode_slice(document, version).unrecognised == ("devices[].bindsToNode", "someday")
 
 
 def test_a_field_of_the_wrong_type_is_named_by_its_path() -> None:
@@ -96,14 +99,34 @@ def test_a_claim_reads_the_same_in_all_versions_and_ignores_what_it_does_not_nee
         b'{"apiVersion":"resource.k8s.io/v1beta1","kind":"ResourceClaim","spec":{"devices":{"requests":[{"name":"r"}]}},'
         b'"metadata":{"namespace":"ns","name":"c","uid":"u","managedFields":[{}]},"status":{"allocation":{"devices":'
         b'{"results":[{"request":"r/s","driver":"d","pool":"p","device":"x","adminAccess":true,"shareID":"9",'
-        b'"tolerations":[]}],"config":[{"source":"FromClass","requests":[],"opaque":{"driver":"d","parameters":{"a":1}}}]},'
+        b'"tolerations":[{"key":"k","operator":"Exists","tolerationSeconds":3}]}],"config":[{"source":"FromClass","requests":[],"opaque":{"driver":"d","parameters":{"a":1}}}]},'
         b'"nodeSelector":{}},"reservedFor":[{"resource":"pods","name":"pod","uid":"pu"}]}}'
     )
     assert claim.status.allocation is not None
     (result,) = claim.status.allocation.devices.results
     assert (result.request, result.admin_access, result.share_id) == ("r/s", True, "9")
+    assert result.tolerations == (DeviceToleration("k", "Exists"),)
     assert claim.status.allocation.devices.config[0].opaque is not None
     assert claim.status.reserved_for[0].uid == "pu"
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerates"),
+    [
+        (DeviceToleration(operator="Exists"), True),
+        (DeviceToleration("k", "Exists"), True),
+        (DeviceToleration("k", "Exists", effect="NoSchedule"), True),
+        (DeviceToleration("k", "Exists", effect="NoExecute"), False),
+        (DeviceToleration("other", "Exists"), False),
+        (DeviceToleration("k", "Equal", "v"), True),
+        (DeviceToleration("k", "", "v"), True),
+        (DeviceToleration("k", "Equal", "w"), False),
+        (DeviceToleration("k"), False),
+        (DeviceToleration("k", "Someday", "v"), False),
+    ],
+)
+def test_taints_are_tolerated_as_the_scheduler_does_it(toleration: DeviceToleration, *, tolerates: bool) -> None:
+    assert toleration.tolerates(DeviceTaint("k", "v", "NoSchedule")) is tolerates
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
@@ -13,8 +13,9 @@ from msgspec import structs
 from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import Plan, PrepareError, plan, refreshed
+from dra_driver.health.policy import Blocking, Taint
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import ObjectMeta, ResourceClaim, ResourceClaimStatus
+from dra_driver.kube.types import DeviceToleration, ObjectMeta, ResourceClaim, ResourceClaimStatus
 from dra_driver.opaque_config import ConfigError
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
@@ -410,3 +411,47 @@ def test_any_claim_is_refused_in_words_or_planned_soundly(item: ResourceClaim, n
     else:
         assert all(number == chip for chip, number in numbers(planned).items())
     jsonschema.validate(plan_document(planned, cdi_spec(planned))["cdi"], SCHEMA)
+
+
+# Unhealthy chips
+
+
+KEY = "health.neuron.aws.com/hbm-uncorrectable"
+SICK = {4: (Blocking(Taint(KEY, "unhealthy", "NoSchedule", 0), "its memory fails; replace the instance"),)}
+
+
+def sick_plan(item: ResourceClaim, unhealthy: Literal["warn", "refuse"] = "warn") -> Plan:
+    return plan(item, host(), PreparedClaims(), replace(SETTINGS, unhealthy=unhealthy), {}, SICK)
+
+
+def test_a_claim_with_an_unhealthy_chip_gets_a_warning_with_fault_and_taint() -> None:
+    (warning,) = sick_plan(claim(1, [4, 5])).warnings
+    assert "device neuron-device-4 is not healthy: neuron4: its memory fails; replace the instance" in warning
+    assert f"{KEY}:NoSchedule" in warning
+    assert sick_plan(claim(1, [5, 6])).warnings == ()
+
+
+def test_a_claim_with_an_unhealthy_chip_is_refused_by_setting() -> None:
+    with pytest.raises(PrepareError, match=r"neuron4: its memory fails.*tolerate the taint") as caught:
+        sick_plan(claim(1, [5, 4]), "refuse")
+    assert "\n" not in str(caught.value)
+    assert sick_plan(claim(1, [5]), "refuse").warnings == ()
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        DeviceToleration(operator="Exists"),
+        DeviceToleration(KEY, "Exists", effect="NoSchedule"),
+        DeviceToleration(KEY, "Equal", "unhealthy"),
+    ],
+)
+def test_a_claim_that_tolerates_the_taint_is_prepared_without_a_word(toleration: DeviceToleration) -> None:
+    assert sick_plan(claim(1, [result(4, tolerations=(toleration,))]), "refuse").warnings == ()
+
+
+def test_a_toleration_of_another_request_or_effect_does_not_count() -> None:
+    tolerant = result(5, "other", tolerations=(DeviceToleration(operator="Exists"),))
+    wrong = result(4, tolerations=(DeviceToleration(KEY, "Exists", effect="NoExecute"),))
+    with pytest.raises(PrepareError, match="neuron-device-4 is not healthy"):
+        sick_plan(claim(1, [tolerant, wrong]), "refuse")

@@ -1,0 +1,236 @@
+"""Taints on their way to the API server: how often they may be written, and what servers get that do not keep them.
+
+**How often.** A chip whose health goes to and fro must not burden the API server, and through it every scheduler. So
+what health alone changes is written at most every 30 seconds and at most six times in an hour, and the last two of the
+six are kept for what makes things worse: a chip that became sick is never left on offer because others recovered often.
+Everything else (a device, an attribute, a repair) is written at once and takes the newest taints along.
+
+**Servers that do not keep taints** (Kubernetes up to 1.35, or 1.36 and later without the feature gate DRADeviceTaints)
+drop the field without a word. They are recognised by what they would store, before a sick chip is offered there as if
+it were well. They get no taints; unhealthy devices that no claim holds are withdrawn instead, and come back when they
+are healthy. Devices that a claim holds stay, since the scheduler counts what is allocated by the devices that are
+offered. This is the weaker way: between the look at the claims and the write, the scheduler may allocate what is
+withdrawn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from dra_driver.driver.resourceslices.reconcile import TAINTS
+from dra_driver.kube.api import ResourceApi
+from dra_driver.kube.errors import ApiError
+from dra_driver.kube.types import (
+    Device,
+    DeviceTaint,
+    ObjectMeta,
+    ResourceClaim,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    ServerVersion,
+)
+
+SPACING_SECONDS: Final = 30.0
+WINDOW_SECONDS: Final = 3600.0
+MAX_WRITES: Final = 6
+RESERVED_WRITES: Final = 2
+
+BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+"""Effects that keep the scheduler from allocating a device."""
+_STRENGTH: Final = {"None": 1, "NoSchedule": 2, "NoExecute": 3}
+_OLD: Final = (1, 35)
+"""Before this release, with the feature gate on: at most four taints, and the effect None is invalid."""
+_OLD_TAINTS: Final = 4
+
+HELD_SECONDS: Final = 30.0
+"""Between two looks at the claims that hold unhealthy devices, where those are withdrawn once they are free."""
+
+log = logging.getLogger(__name__)
+
+
+# How often
+
+
+@dataclass(slots=True)
+class WriteBudget:
+    """Decides when a change that comes from health alone may be written. Times are of any clock that never goes back.
+
+    Args:
+        spacing: seconds between two writes.
+        window: seconds in which at most ``most`` writes are made.
+        most: writes in a window.
+        reserved: how many of those are for changes for the worse only.
+    """
+
+    spacing: float = SPACING_SECONDS
+    window: float = WINDOW_SECONDS
+    most: int = MAX_WRITES
+    reserved: int = RESERVED_WRITES
+    _written: deque[float] = field(default_factory=deque)
+
+    def wait(self, now: float, *, worse: bool) -> float:
+        """Seconds until a write is allowed; 0: now.
+
+        ``worse``: for a change with new or stronger taints.
+        """
+        while self._written and self._written[0] <= now - self.window:
+            self._written.popleft()
+        times = self._written
+        wait = times[-1] + self.spacing - now if times else 0.0
+        most = self.most if worse else self.most - self.reserved
+        if len(times) >= most:
+            wait = max(wait, times[len(times) - most] + self.window - now)
+        return max(0.0, wait)
+
+    def note(self, now: float) -> None:
+        """A write was made."""
+        self._written.append(now)
+
+
+def bare(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """The devices without their taints: what health alone does not change."""
+    return tuple(replace(device, taints=()) if device.taints else device for device in devices)
+
+
+def is_worse(before: Iterable[Device], after: Iterable[Device]) -> bool:
+    """Whether some device has a new taint, or one of a stronger effect."""
+    known = {(device.name, key): strength for device in before for key, strength in _strengths(device).items()}
+    return any(
+        strength > known.get((device.name, key), 0) for device in after for key, strength in _strengths(device).items()
+    )
+
+
+def _strengths(device: Device) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for taint in device.taints:
+        found[taint.key] = max(found.get(taint.key, 0), _STRENGTH.get(taint.effect, 1))
+    return found
+
+
+# Servers that do not keep taints
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What to publish of devices with taints."""
+
+    devices: tuple[Device, ...]
+    withdrawn: frozenset[str] = frozenset()
+    """Names of the unhealthy devices that are left out."""
+    held: frozenset[str] = frozenset()
+    """Names of the unhealthy devices that stay on offer without a taint, because a claim holds them."""
+
+
+def without_unhealthy(devices: Sequence[Device], held: Collection[str] | None) -> Publication:
+    """For a server that keeps no taints.
+
+    Args:
+        devices: with their taints.
+        held: names of the devices that claims hold; None: not known, so it may be any.
+    """
+    unhealthy = frozenset(device.name for device in devices if any(t.effect in BLOCKING for t in device.taints))
+    stays = unhealthy if held is None else unhealthy.intersection(held)
+    withdrawn = unhealthy - stays
+    return Publication(bare(device for device in devices if device.name not in withdrawn), withdrawn, stays)
+
+
+def allocated(claims: Iterable[ResourceClaim], driver: str, pool: str) -> frozenset[str]:
+    """Names of the pool's devices that are allocated to one of the claims."""
+    return frozenset(
+        result.device
+        for claim in claims
+        if claim.status.allocation is not None
+        for result in claim.status.allocation.devices.results
+        if (result.driver, result.pool) == (driver, pool)
+    )
+
+
+def fitting(devices: Iterable[Device], server: ServerVersion) -> tuple[Device, ...]:
+    """The devices with the taints that a server that keeps taints accepts."""
+    release = server.release
+    if release is None or release >= _OLD:
+        return tuple(devices)
+    return tuple(
+        replace(device, taints=tuple(t for t in device.taints if t.effect in BLOCKING)[:_OLD_TAINTS])
+        for device in devices
+    )
+
+
+@dataclass(slots=True)
+class TaintPolicy:
+    """What the API server gets of devices with taints. For one thread.
+
+    While a server is not known to keep taints it is asked what it would store, at each choice: so an upgrade, or a
+    feature gate that is turned on, is noticed at the next look.
+
+    Args:
+        api: the API server.
+        driver: DRA driver name.
+        node: name of the node, and of its pool.
+        held: names of the pool's devices that claims hold now; None when that cannot be found out.
+    """
+
+    api: ResourceApi
+    driver: str
+    node: str
+    held: Callable[[], Collection[str] | None]
+    problem: str = ""
+    """Why taints that there are now are not published, or ""."""
+    _server: ServerVersion = field(default=ServerVersion())
+    _kept_by: ServerVersion | None = None
+    _logged: str = ""
+
+    def choose(self, devices: tuple[Device, ...]) -> Publication:
+        """What to publish now. ApiError when the server cannot be asked."""
+        self._server = server = self._version()
+        if server != self._kept_by:
+            self._kept_by = server if self._keeps() else None
+        if self._kept_by is None:
+            return self._weaker(devices)
+        if self._logged:
+            log.info("the API server %s keeps taints: unhealthy devices are offered with them", server.git_version)
+        self.problem = self._logged = ""
+        return Publication(fitting(devices, server))
+
+    def dropped(self, devices: tuple[Device, ...]) -> Publication:
+        """What to publish now that the server has not kept what it was sent."""
+        self._kept_by = None
+        return self._weaker(devices)
+
+    def _weaker(self, devices: tuple[Device, ...]) -> Publication:
+        self.problem = (
+            f"the API server {self._server.git_version} does not keep taints of devices (Kubernetes before 1.36, or "
+            "without the feature gate DRADeviceTaints), so unhealthy devices that no claim holds are withdrawn instead"
+        )
+        if self._logged != self.problem:
+            log.warning("%s", self.problem)
+            self._logged = self.problem
+        return without_unhealthy(devices, self.held())
+
+    def _version(self) -> ServerVersion:
+        try:
+            return self.api.server_version()
+        except ApiError as error:
+            if error.status not in (401, 403, 404):
+                raise
+            return ServerVersion()
+
+    def _keeps(self) -> bool:
+        """Whether the server would store a taint. Nothing is stored by asking."""
+        trial = Device("trial", taints=(DeviceTaint("neuron.aws.com/trial", "", "NoSchedule", "2026-01-01T00:00:00Z"),))
+        spec = ResourceSliceSpec(self.driver, ResourcePool(self.node, 1, 1), self.node, (trial,))
+        try:
+            answer = self.api.create_slice(ResourceSlice(ObjectMeta(generate_name="trial-"), spec), dry_run=True)
+        except ApiError as error:
+            if error.status not in (400, 403, 405, 422):
+                raise
+            log.info("the API server does not tell whether it keeps taints; what it stores will show it: %s", error)
+            return True
+        return TAINTS not in answer.dropped
