@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
+
+DAEMONSET = ROOT / "scripts/manifests/daemonset.yaml"
 
 RECORD = '#!/usr/bin/env bash\necho "$(basename "$0") $*" >>"$CALLS"\n'
 SLICES = {
@@ -188,6 +191,11 @@ def test_the_demo_of_a_fault_shows_who_is_told_what_waits_and_how_it_ends(
     assert any("wait --for=condition=Ready --timeout=120s pod/all-devices" in call for call in calls)
 
 
+def test_the_demo_of_a_fault_asks_the_driver_that_was_installed() -> None:
+    (daemonset,) = re.findall(r"kind: DaemonSet\nmetadata:\n  name: (\S+)", DAEMONSET.read_text())
+    assert f"daemonset/{daemonset}" in (ROOT / "scripts/demo").read_text()
+
+
 def test_the_demo_of_a_fault_says_what_it_waited_for_in_vain_and_what_it_saw(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +208,7 @@ def test_the_demo_of_a_fault_says_what_it_waited_for_in_vain_and_what_it_saw(
     assert (
         "error: the taint to go did not come within 1 s; seen instead: neuron-device-4: health.neuron" in result.stderr
     )
-    assert "logs daemonset/neuron-dra-driver" in result.stderr
+    assert "logs daemonset/neuron-dra-driver-kubelet-plugin" in result.stderr
 
 
 @pytest.mark.parametrize(
