@@ -237,8 +237,7 @@ def template(kind: InstanceType, options: EmulationOptions, faults: Iterable[Emu
         "# A driver started with --emulate applies each change in two seconds, and takes back what is gone from here.",
         "#",
     ]
-    for code in legal(kind, options):
-        lines.append(f"#   {code + '@3':<42} {sign_text(code)}")
+    lines += [f"#   {code + '@3':<42} {sign_text(code)}" for code in legal(kind, options)]
     return "\n".join([*lines, *map(str, faults)]) + "\n"
 
 
