@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dra_driver.names import GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.util.errors import DriverError, UsageError
-from dra_driver.util.text import shorten
+from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
+    from dra_driver.topology.drawing import Sickness
     from dra_driver.topology.groups import Selection
     from dra_driver.topology.instance_types import InstanceType
 
@@ -20,6 +22,8 @@ MAX_DEVICE_LIST = 256
 """Maximum length of ``--devices``; far more than all devices of any host need."""
 
 STDOUT = Path("-")
+
+NOTHING: Final[Mapping[int, Sickness]] = MappingProxyType({})
 
 VALUE_WIDTH = 84
 """Width at which a value in a table is wrapped."""
@@ -32,6 +36,8 @@ examples:
   dra-driver topology trn2.48xlarge
   dra-driver topology trn2.48xlarge --devices 4,5,6,7 --svg row.svg
   dra-driver topology inf2.48xlarge --devices 10-11,0 -o json
+  dra-driver topology --host-root /
+  kubectl get resourceslices -o json | dra-driver topology --slices - --node-name node-7
 """
 
 
@@ -43,10 +49,23 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("type", metavar="TYPE", help="EC2 instance type such as trn2.48xlarge, or ml.trn2.48xlarge")
+    parser.add_argument(
+        "type", metavar="TYPE", nargs="?", help="EC2 instance type such as trn2.48xlarge, or ml.trn2.48xlarge"
+    )
     parser.add_argument(
         "--devices", metavar="LIST", help="mark and evaluate these devices: indexes and ranges, 4,5 or 4-7"
     )
+    sick = parser.add_mutually_exclusive_group()
+    sick.add_argument(
+        "--host-root", metavar="DIR", type=Path, help="in place of TYPE: draw this host, with the state of its chips"
+    )
+    sick.add_argument(
+        "--slices",
+        metavar="FILE",
+        help="in place of TYPE: draw a node by its ResourceSlices (and DeviceTaintRules), with the chips that have "
+        "taints; - is stdin",
+    )
+    parser.add_argument("--node-name", metavar="NAME", help="with --slices of several nodes: which one")
     parser.add_argument(
         "--svg", metavar="FILE", type=Path, help="also write the picture as SVG; - prints only the picture"
     )
@@ -66,30 +85,95 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--svg - and -o json both write to standard output", remedy="give --svg a file")
     devices = None if args.devices is None else parse_devices(args.devices)
     try:
-        instance_type = resolve(args.type)
+        drawn = _drawn(args)
+        instance_type = resolve(drawn.type)
+        drawable = {index: state for index, state in drawn.sick.items() if index < (instance_type.devices or 0)}
         selection = None if devices is None else select(instance_type, devices)
     except DriverError as error:
         raise UsageError(str(error)) from error
     marked = selection.devices if selection else ()
     if args.svg == STDOUT:
-        print(svg(instance_type, marked), end="")
+        print(svg(instance_type, marked, drawable), end="")
         return 0
     if args.svg is not None:
-        write_svg(args.svg, instance_type, marked)
+        write_svg(args.svg, instance_type, marked, drawable)
     if args.output == "json":
         import json
 
-        print(json.dumps(document(instance_type, selection), indent=2))
+        print(json.dumps(document(instance_type, selection) | drawn.document(), indent=2))
         return 0
     print(instance_type.name)
     print_table(facts(instance_type))
-    print(f"\n{text(instance_type, marked)}")
+    print(f"\n{text(instance_type, marked, drawable)}")
+    if drawn.lines:
+        print("\n" + "\n".join(f"  {line}" for line in drawn.lines))
     if selection:
         print(f"\n{'device' if len(marked) == 1 else 'devices'} {listed(marked)}")
         print_table(judgement(instance_type, selection))
     if args.svg is not None:
         print(f"\nwritten: {args.svg}")
     return 0
+
+
+class _Drawn(NamedTuple):
+    """What to draw: a type, or a node of it with the state of its chips."""
+
+    type: str
+    sick: Mapping[int, Sickness] = NOTHING
+    lines: tuple[str, ...] = ()
+    """What is wrong, for people."""
+    a_node: bool = True
+
+    def document(self) -> dict[str, Any]:
+        """What JSON says besides the type."""
+        states = [{"device": index, "state": state} for index, state in sorted(self.sick.items())]
+        return {"sick": states} if self.a_node else {}
+
+
+def _drawn(args: argparse.Namespace) -> _Drawn:
+    if (args.host_root is None and args.slices is None) != (args.type is not None):
+        raise UsageError("TYPE, --host-root and --slices exclude each other", remedy="give one of the three")
+    if args.host_root is not None:
+        return _of_host(args.host_root)
+    return _Drawn(args.type, a_node=False) if args.slices is None else _of_slices(args.slices, args.node_name)
+
+
+def _of_host(root: Path) -> _Drawn:
+    from dra_driver.cli.slices import read_health
+    from dra_driver.host.discover import discover
+
+    inventory = discover(root)
+    if inventory.instance_type is None:
+        raise UsageError(f"{root}: the host's instance type is not known", remedy="give TYPE instead")
+    sick = [chip for chip in read_health(root, inventory).chips if chip.faults]
+    states = {chip.index: state for chip in sick if (state := chip.state) != "healthy"}
+    return _Drawn(inventory.instance_type, states, tuple(chip.text for chip in sick))
+
+
+def _of_slices(name: str, node: str | None) -> _Drawn:
+    from dra_driver.cel import RELEASES
+    from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
+    from dra_driver.manifests import read_manifests
+    from dra_driver.simulator.allocator.candidates import tainted
+    from dra_driver.simulator.taints import listed as taints
+    from dra_driver.simulator.taints import sick
+    from dra_driver.topology.instance_types import resolve
+
+    found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES))], RELEASES[-1])
+    own = [item for item in tainted(found.slices, found.taint_rules) if item.spec.driver == DRIVER_NAME]
+    names = sorted({item.spec.node_name for item in own if item.spec.node_name})
+    chosen = node if node is not None else names[0] if len(names) == 1 else None
+    if chosen not in names:
+        raise UsageError(
+            f"{name}: {'which node is not said' if node is None else f'no slices of node {node[:80]}'}",
+            remedy=f"give --node-name, one of: {first_of(names, 8)}" if names else f"give slices of {DRIVER_NAME}",
+        )
+    devices = [device for item in own if item.spec.node_name == chosen for device in item.spec.devices]
+    types = {value.string for device in devices if (value := device.attributes.get("instanceType")) and value.string}
+    if len(types) != 1:
+        raise UsageError(f"{name}: the devices of {chosen} do not name one instance type", remedy="give TYPE instead")
+    kind = resolve(types.pop())
+    return _Drawn(kind.name, sick(devices, range(kind.devices or 0)), tuple(taints(devices)))
 
 
 def parse_devices(text: str) -> tuple[int, ...]:
@@ -108,12 +192,14 @@ def parse_devices(text: str) -> tuple[int, ...]:
     return tuple(indexes)
 
 
-def write_svg(path: Path, instance_type: InstanceType, marked: tuple[int, ...]) -> None:
+def write_svg(
+    path: Path, instance_type: InstanceType, marked: tuple[int, ...], sick: Mapping[int, Sickness] = NOTHING
+) -> None:
     """Write the picture; raises UsageError if the file cannot be written."""
     from dra_driver.topology.drawing import svg
 
     try:
-        path.write_text(svg(instance_type, marked), encoding="utf-8")
+        path.write_text(svg(instance_type, marked, sick), encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"cannot write the picture to {str(path)!r}: {reason}") from error

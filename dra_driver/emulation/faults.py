@@ -224,6 +224,12 @@ def parse_file(text: str, kind: InstanceType, options: EmulationOptions) -> tupl
     return tuple(faults)
 
 
+def sign_text(code: str) -> str:
+    """How the fault shows, for people; ``VALUE`` is what may follow ``=``, its default in parentheses."""
+    sign = SIGNS[code]
+    return _SHOWN[sign.how].format(where=sign.where)
+
+
 def template(kind: InstanceType, options: EmulationOptions, faults: Iterable[EmulatedFault] = ()) -> str:
     """The file of faults with all that this host can show in its comments, and these faults."""
     lines = [
@@ -231,9 +237,7 @@ def template(kind: InstanceType, options: EmulationOptions, faults: Iterable[Emu
         "# A driver started with --emulate applies each change in two seconds, and takes back what is gone from here.",
         "#",
     ]
-    for code in legal(kind, options):
-        sign = SIGNS[code]
-        lines.append(f"#   {code + '@3':<42} {_SHOWN[sign.how].format(where=sign.where)}")
+    lines += [f"#   {code + '@3':<42} {sign_text(code)}" for code in legal(kind, options)]
     return "\n".join([*lines, *map(str, faults)]) + "\n"
 
 

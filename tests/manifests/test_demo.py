@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
+
+DAEMONSET = ROOT / "scripts/manifests/daemonset.yaml"
 
 RECORD = '#!/usr/bin/env bash\necho "$(basename "$0") $*" >>"$CALLS"\n'
 SLICES = {
@@ -62,7 +65,12 @@ def demo(tree: Path, *arguments: str, user: int = 0) -> tuple[subprocess.Complet
     calls = tree / "calls"
     result = subprocess.run(
         [tree / "checkout/scripts/demo", *arguments],
-        env={"PATH": f"{tree / 'bin'}:{os.environ['PATH']}", "CALLS": str(calls), "USER_ID": str(user)},
+        env={
+            "PATH": f"{tree / 'bin'}:{os.environ['PATH']}",
+            "CALLS": str(calls),
+            "USER_ID": str(user),
+            "HEALS": os.environ.get("HEALS", ""),
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -112,6 +120,107 @@ def test_the_cluster_demo_brings_up_kubernetes_installs_the_driver_and_runs_the_
     assert "apply -f examples/specs/1x4-connected-devices.yaml" in kubectl
     assert any(call.startswith("exec pod0 ") for call in kubectl)
     assert "x=1  ==[* 4*]===[* 5*]===[* 6*]===[* 7*]==" in result.stdout
+
+
+SICK_CLUSTER = """
+# What a cluster says once the file of faults is written ($HEALS: whether it believes that the fault is over again).
+if [[ $* == *"exec -i"* ]]; then cat >"$STATE/faults"; exit 0; fi
+case "$*" in
+*"-o json"*)
+    word=well
+    if grep -qs hbm-uncorrectable@4 "$STATE/faults"; then word=sick; fi
+    if [[ -z $HEALS && -e $STATE/faults ]]; then word=sick; fi
+    for kind in resourceslices resourceclaims events nodes,resourceslices nodes all-devices pod0; do
+        if [[ $* == *"$kind"* ]]; then break; fi
+    done
+    cat "$STATE/$kind.$word" 2>/dev/null || cat "$STATE/$kind"
+    ;;
+esac
+"""
+TAINT = {"key": "health.neuron.aws.com/hbm-uncorrectable", "value": "unhealthy", "effect": "NoSchedule"}
+UNHEALTHY = {"resourceID": "neuron-device-4", "health": "Unhealthy", "message": "uncorrectable errors"}
+
+
+def sick_cluster(tree: Path) -> None:
+    """Have the stand-in's objects depend on what the demo writes to the file of faults."""
+    script = tree / "checkout/scripts/cluster"
+    program(script, RECORD + SICK_CLUSTER.replace("$STATE", str(tree)))
+    sick = json.loads(json.dumps(SLICES))
+    sick["items"][0]["spec"]["devices"][4]["taints"] = [TAINT]
+
+    def node(status: str, reason: str) -> dict[str, object]:
+        condition = {"type": "NeuronHealth", "status": status, "reason": reason, "message": "as it is"}
+        return {"items": [{"status": {"conditions": [condition]}}]}
+
+    pending = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    objects = {
+        "resourceslices.sick": sick,
+        "resourceslices.well": SLICES,
+        "nodes.sick": node("True", "NeuronHasError_HBM_UNCORRECTABLE_ERROR"),
+        "nodes.well": node("False", "NeuronHasNoError"),
+        "pod0": {"status": {"containerStatuses": [{"allocatedResourcesStatus": [{"resources": [UNHEALTHY]}]}]}},
+        "events": {"items": [{"type": "Warning", "reason": "NeuronHasError_X", "message": "neuron4: errors"}]},
+        "all-devices": {"status": {"conditions": [pending]}},
+        "nodes,resourceslices": {"apiVersion": "v1", "kind": "List", "items": []},
+    }
+    for name, value in objects.items():
+        (tree / name).write_text(json.dumps(value))
+
+
+def test_the_demo_of_a_fault_shows_who_is_told_what_waits_and_how_it_ends(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sick_cluster(tree)
+    monkeypatch.setenv("HEALS", "yes")
+    result, calls = demo(tree, "--cluster", "--fault")
+    assert result.returncode == 0, result.stdout + result.stderr
+    shown = [
+        "== 7. Chip 4 fails under the pod",
+        "neuron-device-4: health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule",
+        "Unhealthy neuron-device-4: uncorrectable errors",
+        "NeuronHealth True NeuronHasError_HBM_UNCORRECTABLE_ERROR",
+        "Warning NeuronHasError_X: neuron4: errors",
+        "Unschedulable: 0/1 nodes",
+        "$ dra-driver explain --objects cluster.json",
+        "no taint on the device",
+        "NeuronHealth False NeuronHasNoError",
+        "== Done",
+    ]
+    places = [result.stdout.index(text) for text in shown]
+    assert places == sorted(places)
+    assert any("wait --for=condition=Ready --timeout=120s pod/all-devices" in call for call in calls)
+
+
+def test_the_demo_of_a_fault_asks_the_driver_that_was_installed() -> None:
+    (daemonset,) = re.findall(r"kind: DaemonSet\nmetadata:\n  name: (\S+)", DAEMONSET.read_text())
+    assert f"daemonset/{daemonset}" in (ROOT / "scripts/demo").read_text()
+
+
+def test_the_demo_of_a_fault_says_what_it_waited_for_in_vain_and_what_it_saw(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sick_cluster(tree)
+    monkeypatch.setenv("HEALS", "")
+    script = tree / "checkout/scripts/demo"
+    script.write_text(script.read_text().replace("await 120 ", "await 1 "))
+    result, _ = demo(tree, "--cluster", "--fault")
+    assert result.returncode == 1
+    assert (
+        "error: the taint to go did not come within 1 s; seen instead: neuron-device-4: health.neuron" in result.stderr
+    )
+    assert "logs daemonset/neuron-dra-driver-kubelet-plugin" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--fault",), "error: --fault goes with --cluster; run: sudo scripts/demo --cluster --fault\n"),
+        (("--cluster", "--faults"), "error: unknown option --faults; scripts/demo --help\n"),
+    ],
+)
+def test_a_fault_without_a_cluster_is_refused(tree: Path, arguments: tuple[str, ...], says: str) -> None:
+    result, calls = demo(tree, *arguments)
+    assert (result.returncode, result.stderr, calls) == (2, says, [])
 
 
 def test_the_cluster_demo_needs_root_and_starts_nothing_without(tree: Path) -> None:

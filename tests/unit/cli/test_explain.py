@@ -320,6 +320,6 @@ def test_a_device_taint_rule_is_told_by_name(shell: Shell, tmp_path: Path) -> No
         "tolerated." in out
     )
     assert (
-        "Tolerate the taint broken:NoExecute in request r: node n0 then does; or delete DeviceTaintRule repair once its "
-        "reason is gone." in out
+        "Tolerate the taint broken:NoExecute in request r: node n0 then does; or delete DeviceTaintRule repair once "
+        "its reason is gone." in out
     )

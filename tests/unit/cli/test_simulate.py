@@ -18,7 +18,7 @@ import yaml
 from dra_driver.cli.main import main
 from dra_driver.cli.progress import Progress
 from tests.builders.explain import NEURON, published
-from tests.paths import SPECS
+from tests.paths import EXAMPLES, SPECS
 
 FILES = sorted(SPECS.glob("*.yaml")) + sorted(SPECS.glob("v1beta1/*.yaml"))
 ON_ULTRASERVERS = ("2-node-inference-us", "4-node-inference-us", "4-node-inference-us-efa", "us-and-lnc-config")
@@ -207,6 +207,21 @@ def test_sick_chips_are_left_out_and_shown(shell: Shell, tmp_path: Path) -> None
         ),
     ):
         assert line in shell.out, shell.out
+
+
+def test_the_example_for_a_diagnosis_gets_sick_chips_and_those_in_use(shell: Shell, tmp_path: Path) -> None:
+    labelled = node("node-7") | {"metadata": {"name": "node-7", "labels": {"kubernetes.io/hostname": "node-7"}}}
+    slices = [json.loads(json.dumps(item).replace('"n0"', '"node-7"')) for item in sick_node()[1:]]
+    rule = taint_rule(driver="neuron.aws.com", device="neuron-device-1")
+    cluster = write(tmp_path, labelled, *slices, rule, name="cluster.yaml")
+    example = EXAMPLES / "health/diagnose-sick-chips.yaml"
+    (found,) = shell.claims(example, "--objects", cluster)
+    assert len(found["allocation"]["devices"]["results"]) == 16
+
+    intolerant = tmp_path / "intolerant.yaml"
+    intolerant.write_text(example.read_text().replace("tolerations:\n          - operator: Exists", "tolerations: []"))
+    (found,) = shell.claims(intolerant, "--objects", cluster, status=1)
+    assert found["allocation"] is None
 
 
 def test_the_picture_of_a_pod_shows_sick_chips_as_well(shell: Shell, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.cli import topology
-from dra_driver.cli.main import guarded
+from dra_driver.cli.main import guarded, main
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 
 
@@ -193,3 +193,66 @@ def test_the_help_text_has_an_example(capsys: pytest.CaptureFixture[str]) -> Non
         command("--help")
     assert caught.value.code == 0
     assert "dra-driver topology trn2.48xlarge --devices 4,5,6,7" in capsys.readouterr().out
+
+
+# Sick chips
+
+
+@pytest.fixture(scope="module")
+def sick_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sick") / "host"
+    faults = ("--fault", "hbm-uncorrectable@3", "--fault", "hbm-unhealthy@5")
+    assert main(["emulate-host", "--instance-type", "trn2.48xlarge", *faults, str(root)]) == 0
+    return root
+
+
+def test_a_host_is_drawn_with_its_sick_chips_and_what_is_wrong(
+    sick_host: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["topology", "--host-root", str(sick_host), "--devices", "4-7"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("trn2.48xlarge\n")
+    assert "x=1  ==[* 4*]===[x 5x]===[* 6*]===[* 7*]==" in shown
+    assert "(xnx)  unhealthy device: 3, 5" in shown
+    assert "  neuron3: uncorrectable errors in the chip's memory (1 error); drain the node" in shown
+
+    assert main(["topology", "--host-root", str(sick_host), "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["sick"] == [{"device": 3, "state": "unhealthy"}, {"device": 5, "state": "unhealthy"}]
+    assert main(["topology", "--host-root", str(sick_host), "--svg", "-"]) == 0
+    assert '<g class="device unhealthy" data-device="3">' in capsys.readouterr().out
+
+
+def test_a_node_is_drawn_by_the_taints_of_its_slices(
+    sick_host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["slices", "--host-root", str(sick_host), "--node-name", "node-1"]) == 0
+    file = tmp_path / "slices.yaml"
+    file.write_text(capsys.readouterr().out)
+    assert main(["topology", "--slices", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "(xnx)  unhealthy device: 3, 5" in shown
+    assert "neuron-device-3 has the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give one of the three"),
+        (["trn2.48xlarge", "--slices", "FILE"], "exclude each other"),
+        (["--slices", "FILE", "--node-name", "other"], "no slices of node other; give --node-name, one of: node-1"),
+        (["--slices", "EMPTY"], "give slices of neuron.aws.com"),
+        (["--host-root", "NOWHERE"], "instance type is not known"),
+    ],
+)
+def test_a_node_that_cannot_be_drawn_is_said(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["slices", "--instance-type", "trn2.48xlarge", "--node-name", "node-1"]) == 0
+    (tmp_path / "FILE").write_text(capsys.readouterr().out)
+    (tmp_path / "EMPTY").write_text("apiVersion: v1\nkind: List\nitems: []\n")
+    given = [str(tmp_path / one) if one.isupper() else one for one in arguments]
+    assert main(["topology", *given]) == 2
+    assert says in capsys.readouterr().err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from dra_driver.cli.main import main
 from dra_driver.emulation.faults import (
     FAULTS_FILE,
+    HINTS,
     SIGNS,
     EmulatedFault,
     Moment,
@@ -25,8 +28,12 @@ from dra_driver.emulation.faults import (
 from dra_driver.emulation.options import EmulationOptions
 from dra_driver.emulation.running import EmulatedHost
 from dra_driver.emulation.tree import Entry, TextFile
+from dra_driver.emulation.writer import host_writer
+from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, Memory, assess
 from dra_driver.health.faults import FAULTS
-from dra_driver.host.discover import discover
+from dra_driver.health.hints import read_hints
+from dra_driver.host.discover import boot_id, discover
+from dra_driver.host.signals import SignalReader
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.util.errors import DriverError
 from tests.eventually import eventually
@@ -313,3 +320,44 @@ def test_a_driver_that_starts_anew_finds_the_chips_as_sick_as_they_were(tmp_path
     (tmp_path / "host" / FAULTS_FILE).write_text("hbm-uncorrectable@3\n")
     assert started("device-lost@1") == ["hbm-uncorrectable@3"]
     assert (tmp_path / "host" / DEVICE / "stats/hardware/mem_ecc_uncorrected").read_text() == "1\n"
+
+
+# The driver's own view
+
+
+def diagnosed(root: Path, *faults: str) -> dict[int, set[str]]:
+    """The faults by chip that the driver finds on a trn2u.48xlarge that gets these faults while it looks."""
+    host = EmulatedHost(root, TRN2U)
+    host.write()
+    parsed = host.parse(faults)
+    writer, tree = host_writer(root), host_with(TRN2U, HEALTHY, (), Moment())
+    reader, memory, boot = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS), Memory(), boot_id(root)
+    now = int(time.time())
+    for second in (0, 10, 20, 30, 70, 100, 110):
+        shown = parsed if second >= 20 else ()
+        moment = Moment(now + second, now, dict.fromkeys(parsed, now + 20), boot)
+        before, tree = tree, host_with(TRN2U, HEALTHY, shown, moment)
+        writer.write(tree, before)
+        reading = replace(reader.read(discover(root)), uptime=1000.0 + second, read_at=float(now + second))
+        memory, health = assess(memory, reading, read_hints(root / HINTS)[0])
+    return {chip.index: {fault.code for fault in chip.faults} for chip in health.chips if chip.faults}
+
+
+ALONE = ("device-lost", "server-link-lost")
+"""Other chips notice these too."""
+TOGETHER = [code for code in SIGNS if code not in ALONE]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_the_driver_finds_each_fault_that_is_rehearsed_and_no_other(half: int, tmp_path: Path) -> None:
+    codes = dict(enumerate(TOGETHER[half::2]))
+    found = diagnosed(tmp_path / "host", *(f"{code}@{chip}" for chip, code in codes.items()))
+    assert found == {chip: {code} for chip, code in codes.items()}
+
+
+def test_the_driver_misses_a_lost_chip_and_no_other(tmp_path: Path) -> None:
+    assert diagnosed(tmp_path / "host", "device-lost@3") == {3: {"device-lost"}}
+
+
+def test_lost_links_of_the_server_are_a_fault_of_all_chips(tmp_path: Path) -> None:
+    assert diagnosed(tmp_path / "host", "server-link-lost@3") == {index: {"server-link-lost"} for index in range(16)}

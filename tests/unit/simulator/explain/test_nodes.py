@@ -52,8 +52,8 @@ def test_a_taint_of_the_driver_says_what_is_wrong_with_the_chip_and_what_mends_i
     ]
     assert found.remedies == (
         (
-            "tolerate the taint health.neuron.aws.com/hbm-uncorrectable:NoSchedule in request r: node node-0 then does; "
-            "or wait until the chip is well again, or mend it: drain the node and replace the instance"
+            "tolerate the taint health.neuron.aws.com/hbm-uncorrectable:NoSchedule in request r: node node-0 then "
+            "does; or wait until the chip is well again, or mend it: drain the node and replace the instance"
         ),
     )
 
