@@ -51,6 +51,7 @@ OWN = {
     "device-plugin.yaml": "device-plugin.yaml",
     "extender.yaml": "scheduler.yaml",
     "my-scheduler.yaml": "scheduler.yaml",
+    "node-recovery.yaml": "node-recovery.yaml",
 }
 """File to the template that renders it."""
 YEAR = 365 * 24 * 3600
@@ -113,6 +114,12 @@ def test_the_default_values_are_legal() -> None:
         ("draDriver.resourceAPI", "v2"),
         ("draDriver.emulatedUltraservers", "4"),
         ("npd.enabled", "no"),
+        ("npd.nodeRecovery.act", "yes"),
+        ("npd.nodeRecovery.policy", {"pause": 1}),
+        ("npd.nodeRecovery.policy", {"remedies": {"reboot": ["explode"]}}),
+        ("npd.nodeRecovery.policy", {"remedies": {"restart": []}}),
+        ("npd.nodeRecovery.roleARN", "arn:aws:iam::1:role/x"),
+        ("npd.nodeRecovery.hook.key", "../x"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(path: str, value: object) -> None:
