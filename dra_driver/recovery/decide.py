@@ -22,7 +22,7 @@ from dra_driver.util.text import first_of
 Kind = Literal["begin", "drain", "request", "hook", "replace", "undo"]
 Reason = Literal[
     "persist", "unknown", "budget", "pause", "not-ready", "deleting", "cordoned", "others", "aws", "mark",
-    "handed-back", "siblings", "remedy",
+    "handed-back", "remedy",
 ]  # fmt: skip
 """Why a node waits; also a label of the metric."""
 

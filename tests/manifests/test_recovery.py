@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 import jsonschema
 import kubernetes_validate
@@ -13,13 +13,16 @@ import pytest
 import yaml
 
 from dra_driver.cli import recover
-from dra_driver.health.faults import REMEDIES
+from dra_driver.health.faults import FAULTS, REMEDIES
 from dra_driver.kube.events import CLUSTER_NAMESPACE
-from dra_driver.recovery.controller import NAME
+from dra_driver.recovery.aws import ACTIONS, SERVICES
+from dra_driver.recovery.controller import EVENTS, NAME
+from dra_driver.recovery.decide import Reason
 from dra_driver.recovery.nodes import MARK, REQUEST, TAINT
 from dra_driver.recovery.policy import STEPS, Policy, decode_policy
 from tests.manifests.chart import CHART, needs_helm, objects_of, template, text_of
 from tests.manifests.support import Object, of_kind, pod_spec
+from tests.paths import DOCS, ROOT
 
 FILE = "node-recovery.yaml"
 SYSTEM = "neuron-healthcheck-system"
@@ -153,3 +156,43 @@ def test_another_policy_restarts_the_pods(setting: str) -> None:
         return str(pod["metadata"]["annotations"]["checksum/policy"])
 
     assert checksum() != checksum(setting)
+
+
+# The page and the image
+
+
+def rows() -> str:
+    """The table of ``docs/recovery.md``."""
+    policy = Policy()
+    return "\n".join(
+        f"| `{code}` | {fault.remedy} | {', '.join(policy.steps(code)) or 'none'} |" for code, fault in FAULTS.items()
+    )
+
+
+PAGE = (DOCS / "recovery.md").read_text()
+
+
+def test_the_table_of_the_page_is_that_of_the_code() -> None:
+    assert f"|---|---|---|\n{rows()}\n" in PAGE
+
+
+def test_the_policy_on_the_page_is_legal_and_shows_every_setting_with_its_default() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    keys = [item.metadata["key"] for item in fields(Policy) if "key" in item.metadata]
+    assert [*keys, "remedies", "faults"] == sorted(yaml.safe_load(text), key=list(yaml.safe_load(text)).index)
+    found = decode_policy(text)
+    assert replace(found, remedies={}, faults={}) == Policy()
+
+
+def test_rights_events_and_names_on_the_page_are_those_of_the_code() -> None:
+    (text,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    granted = [action for statement in json.loads(text)["Statement"] for action in statement["Action"]]
+    assert sorted(granted) == sorted(ACTIONS.values())
+    assert {reason for reason, _ in EVENTS.values()} <= set(re.findall(r"`(NeuronRecovery\w+)`", PAGE))
+    assert all(f"`{reason}`" in PAGE for reason in get_args(Reason))
+    assert all(f"`{name}`" in PAGE for name in (MARK, REQUEST, *STEPS))
+
+
+def test_the_image_keeps_what_the_code_asks_aws_for() -> None:
+    kept = re.findall(r"! -name (\S+)", (ROOT / "Dockerfile").read_text())
+    assert kept == sorted(SERVICES)
