@@ -18,6 +18,8 @@ from dra_driver.util.text import one_line, quoted
 
 NAMESPACE: Final = "NeuronHealthCheck"
 """Of the metrics; that of AWS's own recovery."""
+SERVICES: Final = ("autoscaling", "cloudwatch", "sts")
+"""What is asked; sts by boto3, for the role of a service account. The image has the descriptions of these only."""
 ACTIONS: Final = {
     "DescribeAutoScalingInstances": "autoscaling:DescribeAutoScalingInstances",
     "SetInstanceHealth": "autoscaling:SetInstanceHealth",

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dra_driver.health.condition import parse
 from dra_driver.health.faults import FAULTS
 from dra_driver.kube.api import Collection
 from dra_driver.kube.client import Transport
@@ -131,6 +130,8 @@ class Recovery(Term):
         self._unanswered: tuple[str, Mapping[str, object]] | None = None
         """Node and patch without an answer: repeated before anything else is decided, as it may still be applied."""
         self._failure: DriverError | None = None
+        self._began = 0.0
+        """When a unit was last begun: its node may be gone before the next look."""
 
     def informers(self) -> Sequence[Informer[Any]]:
         """What is watched."""
@@ -147,9 +148,7 @@ class Recovery(Term):
             self._patch(*self._unanswered)
         now = self._clock()
         self._seen = {node.metadata.name: node for node in self._informer.objects()}
-        views = [
-            found for node in self._seen.values() if (found := view(node, parse, self._sightings, now)) is not None
-        ]
+        views = [found for node in self._seen.values() if (found := view(node, self._sightings, now)) is not None]
         known = {found.uid for found in views}
         self._sightings.forget_all_but(known)
         self._recorder.forget_all_but(known)
@@ -166,7 +165,7 @@ class Recovery(Term):
         new = write_kept(kept)
         if self._settings.act and (new != text) and (text or kept.under_way):
             self._kept.write(new)
-        return kept.ended
+        return max(kept.ended, self._began)
 
     def _tell(self, decision: Decision, views: Sequence[NodeView]) -> None:
         self._numbers.waits = Counter(wait.reason for wait in decision.waits)
@@ -230,14 +229,16 @@ class Recovery(Term):
                 return self._write(action, node, clearing(node, action.mark))
 
     def _begin(self, action: Action, node: PartialNode) -> bool:
-        done = self._write(action, node, marking(node, action.mark))
-        if done and self._settings.cloudwatch and action.mark.node == action.node.name:
+        if not self._write(action, node, marking(node, action.mark)):
+            return False
+        self._began = self._clock()
+        if self._settings.cloudwatch and action.mark.node == action.node.name:
             try:
                 self._aws.count(instance_of(action.node.provider_id), FAULTS[action.mark.fault].reason)
             except DriverError as error:
                 # A number that is missing is no reason not to act.
                 log.warning("node %s is not counted in CloudWatch: %s", action.node.name, error)
-        return done
+        return True
 
     def _drain(self, action: Action, node: PartialNode) -> bool:
         left = self._evictor.evict(action.node.name)

@@ -22,7 +22,7 @@ from dra_driver.util.text import first_of
 Kind = Literal["begin", "drain", "request", "hook", "replace", "undo"]
 Reason = Literal[
     "persist", "unknown", "budget", "pause", "not-ready", "deleting", "cordoned", "others", "aws", "mark",
-    "handed-back", "siblings", "remedy",
+    "handed-back", "remedy",
 ]  # fmt: skip
 """Why a node waits; also a label of the metric."""
 
@@ -165,7 +165,7 @@ def _wanted(unit: Sequence[NodeView], policy: Policy) -> Iterator[Lead]:
     """The faults about which the policy says something. What a node says that is not Ready is old."""
     for node in unit:
         for code, since in node.faults.items():
-            if node.verdict == "sick" and node.ready and (steps := policy.steps(code)):
+            if node.ready and (steps := policy.steps(code)):
                 yield Lead(code, node, steps, since)
 
 

@@ -9,18 +9,18 @@ cluster-autoscaler (taint).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
 
-from dra_driver.health.faults import FAULTS, Remedy
+from dra_driver.health.condition import TYPE, parse
+from dra_driver.health.faults import Remedy
 from dra_driver.kube.types import Condition, NodeTaint, PartialNode, seconds, timestamp
 from dra_driver.names import NODES_OF
 from dra_driver.recovery.policy import Step
 
-CONDITION: Final = "NeuronHealth"
 PRESENT_LABEL: Final = "neuron.amazonaws.com/present"
 MARK: Final = "recovery.neuron.aws.com/mark"
 """Annotation: what was done to the Node and how far it is, as JSON (``Mark``)."""
@@ -80,7 +80,7 @@ class NodeView:
     since: float = 0.0
     """Unix time since which the verdict has been the same."""
     faults: Mapping[str, float] = field(default_factory=dict)
-    """Fault code to the Unix time since which it has been seen; empty unless sick."""
+    """Fault code to the Unix time since which it has been seen; a node that is well may have some that degrade it."""
     chips: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Fault code to chips, as far as they are known."""
     unit: str = ""
@@ -106,17 +106,17 @@ class Sightings:
     """Since when each fault of each node has been seen. In memory; a successor falls back on the condition's time.
 
     A condition tells one time for all faults of a node. A fault that joins others later is counted from when it was
-    first seen.
+    first seen, and so is one that does not make the condition true.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, float]] = {}
 
-    def since(self, uid: str, codes: Iterable[str], condition_since: float, now: float) -> dict[str, float]:
-        """Take in what a node has now, and tell since when."""
+    def since(self, uid: str, codes: Iterable[str], told: float, now: float) -> dict[str, float]:
+        """Take in what a node has now, and tell since when; ``told``: the condition's time, for what is new here."""
         before = self._seen.get(uid)
-        start = condition_since if before is None else now
-        self._seen[uid] = {code: max(condition_since, (before or {}).get(code, start)) for code in codes}
+        start = told if before is None else now
+        self._seen[uid] = {code: (before or {}).get(code, start) for code in codes}
         return dict(self._seen[uid])
 
     def forget_all_but(self, uids: set[str]) -> None:
@@ -124,20 +124,16 @@ class Sightings:
         self._seen = {uid: found for uid, found in self._seen.items() if uid in uids}
 
 
-Parse = Callable[[str, str], Mapping[int | None, tuple[str, ...]]]
-"""``health.condition.parse``: reason and message of the condition to fault codes by chip (None: not known)."""
-
-
-def view(node: PartialNode, parse: Parse, sightings: Sightings, now: float) -> NodeView | None:
+def view(node: PartialNode, sightings: Sightings, now: float) -> NodeView | None:
     """The node as recovery sees it; None for nodes without Neuron devices."""
     meta, labels = node.metadata, node.metadata.labels
     conditions = {condition.type: condition for condition in node.status.conditions}
-    health = conditions.get(CONDITION)
+    health = conditions.get(TYPE)
     marked = meta.annotations.get(MARK)
     if health is None and marked is None and labels.get(PRESENT_LABEL) != "true":
         return None
     mark = decode_mark(marked) if marked is not None else None
-    verdict, by_chip = _verdict(health, parse)
+    verdict, by_chip = _verdict(health)
     # A time that cannot be read, or that is ahead of our clock, counts as now: that only ever delays.
     since = min(seconds(health.last_transition_time) or now, now) if health else now
     chips: dict[str, tuple[int, ...]] = {}
@@ -152,7 +148,7 @@ def view(node: PartialNode, parse: Parse, sightings: Sightings, now: float) -> N
         version=meta.resource_version,
         verdict=verdict,
         since=since,
-        faults=sightings.since(meta.uid, chips, since, now),
+        faults=sightings.since(meta.uid, chips, since if verdict == "sick" else now, now),
         chips=chips,
         unit=next(servers, meta.name),
         group=next((f"{label}={labels[label]}" for label in GROUP_LABELS if labels.get(label)), ""),
@@ -168,16 +164,10 @@ def view(node: PartialNode, parse: Parse, sightings: Sightings, now: float) -> N
     )
 
 
-def _verdict(health: Condition | None, parse: Parse) -> tuple[Verdict, Mapping[int | None, tuple[str, ...]]]:
+def _verdict(health: Condition | None) -> tuple[Verdict, Mapping[int | None, tuple[str, ...]]]:
     if health is None or health.status not in ("True", "False"):
         return "unknown", {}
-    if health.status == "False":
-        return "well", {}
-    known = {
-        chip: tuple(code for code in codes if code in FAULTS)
-        for chip, codes in parse(health.reason, health.message).items()
-    }
-    return "sick", known
+    return "sick" if health.status == "True" else "well", parse(health.reason, health.message)
 
 
 # The mark as text

@@ -36,7 +36,7 @@ DEFAULT_STEPS: Final[Mapping[Remedy, tuple[Step, ...]]] = MappingProxyType(
         "replacement": ("cordon", "drain", "request"),
     }
 )
-MAX_POLICY_BYTES: Final = 1 << 18
+MAX_POLICY_BYTES: Final = 1 << 13
 _NO_REMEDY: Final = "request: there is no remedy to request; leave it out"
 
 
@@ -70,8 +70,12 @@ class Policy:
             return ()
         if code in self.faults:
             return self.faults[code]
-        # Nothing at all, though it may be tainted or cordoned: what a pod can forge must not use up the budget.
-        return () if _forgeable(fault) else self.remedies.get(fault.remedy, DEFAULT_STEPS[fault.remedy])
+        # What a pod can forge must not use up the budgets, and a chip that is degraded works.
+        return (
+            ()
+            if fault.severity != "unhealthy" or _forgeable(fault)
+            else self.remedies.get(fault.remedy, DEFAULT_STEPS[fault.remedy])
+        )
 
 
 def decode_policy(text: str, file: str = "policy") -> Policy:

@@ -56,6 +56,7 @@ OWN = {
     "extender.yaml": "scheduler.yaml",
     "my-scheduler.yaml": "scheduler.yaml",
     "node-problem-detector.yaml": "node-problem-detector.yaml",
+    "node-recovery.yaml": "node-recovery.yaml",
 }
 """File to the template that renders it."""
 YEAR = 365 * 24 * 3600
@@ -122,6 +123,12 @@ def test_the_default_values_are_legal() -> None:
         ("draDriver.healthPolicy", {"rules": [{"fault": "log-hbm"}]}),
         ("draDriver.healthPolicy", {"prepare": "never"}),
         ("npd.enabled", "no"),
+        ("npd.nodeRecovery.act", "yes"),
+        ("npd.nodeRecovery.policy", {"pause": 1}),
+        ("npd.nodeRecovery.policy", {"remedies": {"reboot": ["explode"]}}),
+        ("npd.nodeRecovery.policy", {"remedies": {"restart": []}}),
+        ("npd.nodeRecovery.roleARN", "arn:aws:iam::1:role/x"),
+        ("npd.nodeRecovery.hook.key", "../x"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(path: str, value: object) -> None:

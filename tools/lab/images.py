@@ -24,6 +24,7 @@ INPUTS = (
     "README.md",
     "pyproject.toml",
     "requirements/build.txt",
+    "requirements/recover.txt",
     "requirements/runtime.txt",
     "dra_driver",
 )
