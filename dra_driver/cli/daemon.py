@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import socket
 import tempfile
@@ -194,6 +195,9 @@ def run_until(stop: Stop, running: Runnable) -> None:
     """Start the service, and stop it once ``stop`` is set."""
     try:
         running.start()
+        # All that was imported stays to the end: the garbage collector need not look through it again.
+        gc.collect()
+        gc.freeze()
         stop.wait()
     finally:
         # Also after an incomplete start: kubelet would keep trying to connect to a socket without a process behind it.

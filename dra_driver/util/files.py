@@ -35,19 +35,29 @@ def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, synced: 
     Raises:
         OSError: nothing changed under ``path``.
     """
-    # Text, since every preparation writes two files: pathlib takes longer for names than the kernel for files.
+    # Text, since every preparation writes two files: pathlib takes as long for their names as the kernel for a file.
     target = os.fspath(path)
     staged = os.path.join(os.path.dirname(target), temporary)  # noqa: PTH118, PTH120
+    write_file(staged, data, mode=mode, synced=synced)
     try:
-        try:
-            _write_new(staged, data, mode, synced=synced)
-        except FileExistsError:
-            os.unlink(staged)  # noqa: PTH108
-            _write_new(staged, data, mode, synced=synced)
         os.replace(staged, target)  # noqa: PTH105
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(staged)  # noqa: PTH108
+        raise
+
+
+def write_file(path: str, data: bytes, *, mode: int, synced: bool) -> None:
+    """Write a file that has no reader yet, for ``os.replace``; as ``replace_file``. Raises OSError: it is not there."""
+    try:
+        try:
+            _write_new(path, data, mode, synced=synced)
+        except FileExistsError:
+            os.unlink(path)  # noqa: PTH108
+            _write_new(path, data, mode, synced=synced)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108
         raise
 
 

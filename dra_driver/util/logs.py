@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
+import random
 import sys
 import time
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def operation() -> Iterator[str]:
     if present:
         yield present
         return
-    token = _operation.set(secrets.token_hex(4))
+    token = _operation.set(f"{random.getrandbits(32):08x}")  # no secret, so the kernel need not be asked
     try:
         yield _operation.get()
     finally:
@@ -44,6 +44,8 @@ LEVELS = (logging.INFO, logging.INFO, logging.INFO, logging.INFO, logging.DEBUG)
 
 def configure(form: Literal["text", "json"], verbosity: int) -> None:
     """Send all records to standard error."""
+    # No format shows them, so they need not be found out for each record (Python's logging HOWTO, "Optimization").
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()

@@ -8,6 +8,9 @@ What is on the disk when, and why that suffices:
   share one sync of the directory (``util.files.DirectorySync``). The CDI spec is written in between. After a kill
   nothing is missing, since names are there for everybody at once. After a loss of power in between there is at most a
   spec that no file explains, and only where the directory of specs is no tmpfs: such a claim counts as held, see below.
+* Where calls wait for the lock, a new file is written and synced before its claim's turn (``Checkpoint.staged``), under
+  a name that no other writer uses; what is decided under the lock counts, and only if that has the same bytes is the
+  file renamed. So a sync does not keep other calls waiting, and the disk serves several of them at once.
 * A removal is not waited for. A loss of power may bring the file back, but ends all containers too: the entry is then
   one of an earlier boot, of which no container runs, and the reconciler releases it at its first pass if the claim is
   gone. Where the boot id is not known, that cannot be decided, and the removal is synced like a new name.
@@ -36,14 +39,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import logging
 import math
 import os
+import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -60,6 +65,7 @@ from dra_driver.util.files import (
     remove_file,
     replace_file,
     sync_directory,
+    write_file,
 )
 
 Mark = tuple[int, int]
@@ -98,6 +104,21 @@ class StateLock:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             self._threads.release()
+
+    @property
+    def contended(self) -> bool:
+        """Whether a thread of this process holds it, or waits for another process."""
+        return self._threads.locked()
+
+    @contextlib.contextmanager
+    def held_by_thread(self, seconds: float) -> Iterator[bool]:
+        """Keep this process's other threads out during the body, but no other process; gives whether that was had."""
+        had = self._threads.acquire(timeout=seconds)
+        try:
+            yield had
+        finally:
+            if had:
+                self._threads.release()
 
     def mark(self) -> Mark:
         """Equal to a former one if and only if no change has been announced since. Only with the lock held."""
@@ -237,6 +258,18 @@ def _checksum(raw: bytes) -> str:
 
 log = logging.getLogger(__name__)
 
+_STAGE_SECONDS = 1.0
+"""To wait for a look at the index before the claim's turn; after that there is nothing to gain."""
+
+
+@dataclass(slots=True)
+class Staged:
+    """A file that was written and synced and has no name that counts yet."""
+
+    path: str
+    data: bytes
+    renamed: bool = False
+
 
 class Checkpoint:
     """Prepared claims below ``directory``. Thread-safe; several processes may use one directory.
@@ -267,6 +300,9 @@ class Checkpoint:
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
         self._names_on_disk = DirectorySync(self._claims)
+        self._own_tag = secrets.token_hex(4)
+        """In names of files that are written without the lock: a second instance may write for the same claim."""
+        self._stagings = itertools.count()
         self._cdi = cdi
         self._lock = StateLock(directory / "journal.lock", lock_timeout)
         self._held = PreparedClaims()
@@ -292,18 +328,46 @@ class Checkpoint:
             yield self._held
         self._settle_names()
 
-    def put(self, plan: Plan) -> bool:
-        """Keep a plan as prepared in this boot. False when exactly this is kept already."""
-        return self.keep(CheckpointEntry(plan, self.boot_id))
+    @contextmanager
+    def staged(self, uid: str, planned: Callable[[PreparedClaims], Plan]) -> Iterator[Staged | None]:
+        """The file of a claim, written and synced without the lock, for ``put``; None where that is not worth it.
 
-    def keep(self, entry: CheckpointEntry) -> bool:
+        It is worth it where other calls hold the lock, and the claim is not kept yet. ``planned`` gives the plan as it
+        looks now; whatever it raises is for the call's turn to find. Not for use inside ``locked``.
+        """
+        staged = None
+        if self._lock.contended:
+            with suppress(DriverError, OSError):  # the call's own turn reports it
+                staged = self._stage(uid, planned)
+        try:
+            yield staged
+        finally:
+            if staged is not None and not staged.renamed:
+                with suppress(OSError):  # who reads the directory next removes it
+                    os.unlink(staged.path)  # noqa: PTH108
+
+    def _stage(self, uid: str, planned: Callable[[PreparedClaims], Plan]) -> Staged | None:
+        with self._lock.held_by_thread(_STAGE_SECONDS) as had:
+            if not had or self._known_at is None or self._in_doubt or uid in self._held.entries:
+                return None
+            plan = planned(self._held)
+        path = os.path.join(self._claims, f"{uid}.{self._own_tag}-{next(self._stagings)}.tmp")  # noqa: PTH118
+        staged = Staged(path, encoded(CheckpointEntry(plan, self.boot_id)))
+        write_file(staged.path, staged.data, mode=0o600, synced=True)
+        return staged
+
+    def put(self, plan: Plan, staged: Staged | None = None) -> bool:
+        """Keep a plan as prepared in this boot. False when exactly this is kept already."""
+        return self.keep(CheckpointEntry(plan, self.boot_id), staged)
+
+    def keep(self, entry: CheckpointEntry, staged: Staged | None = None) -> bool:
         """Keep an entry, and end the quarantine of its claim. False when exactly this is kept already."""
         uid = entry.plan.uid
         with self._changing("keep", uid):
             if self._held.entries.get(uid) == entry and uid not in self._held.missing:
                 return False
             self._known_at = self._lock.announce()
-            self._store(entry)
+            self._store(entry, staged)
             self._held.add(entry)
             if uid in self._held.quarantined:
                 self._drop_quarantined(uid)
@@ -377,8 +441,14 @@ class Checkpoint:
             remedy="check free space and errors of the disk with the state directory",
         )
 
-    def _store(self, entry: CheckpointEntry) -> None:
+    def _store(self, entry: CheckpointEntry, staged: Staged | None = None) -> None:
         uid, data = entry.plan.uid, encoded(entry)
+        if staged is not None and staged.data == data:
+            with suppress(FileNotFoundError):  # somebody who read the directory meanwhile took it for a killed writer's
+                os.replace(staged.path, self.path(uid))  # noqa: PTH105
+                staged.renamed = True
+                self._names_on_disk.changed()
+                return
         try:
             replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, synced=True)
         except FileNotFoundError:

@@ -20,13 +20,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.cdi_spec import cdi_spec
-from dra_driver.driver.claims.checkpoint import Checkpoint
+from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.environment import environment, parameters
 from dra_driver.driver.claims.model import Consumers, Plan, PlanSettings, PreparedClaims, PrepareError, Unhealthy
 from dra_driver.driver.claims.planner import ConsumersUnknown, chips_needed, own_results, plan, refreshed, users
@@ -118,12 +119,12 @@ class Preparer:
         consumers: dict[str, frozenset[str] | None] = {}
         for _ in range(_ROUNDS):
             try:
-                with self._checkpoint.locked(deadline) as held:
+                with self._staged(stored, inventory, consumers) as staged, self._checkpoint.locked(deadline) as held:
                     if stored is None:
                         wanted = self._from_checkpoint(claim, inventory, held, trouble)
                     else:
                         wanted = self._planned(stored, inventory, held, consumers)
-                    self._checkpoint.put(wanted)
+                    self._checkpoint.put(wanted, staged)
                     self._cdi.write(wanted.uid, cdi_spec(wanted))
             except ConsumersUnknown as unknown:
                 for other in unknown.claims:
@@ -136,6 +137,16 @@ class Preparer:
             "the device numbers depend on other claims that are being prepared at the same time",
             consequence="the claim is not prepared",
             remedy="kubelet tries again",
+        )
+
+    def _staged(
+        self, claim: ResourceClaim | None, inventory: NodeInventory, consumers: Consumers
+    ) -> AbstractContextManager[Staged | None]:
+        """What the checkpoint can write before it is this call's turn."""
+        if claim is None:
+            return nullcontext()
+        return self._checkpoint.staged(
+            claim.metadata.uid, lambda held: plan(claim, inventory, held, self._settings, consumers)
         )
 
     def _planned(

@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -596,3 +597,66 @@ def test_a_name_that_could_not_be_synced_is_synced_by_the_next_call(
     put(checkpoint, made(1, 4))
     assert len(synced) == 1, "the retry finds the file written and its name not yet certain"
     assert checkpoint.unwritable is None
+
+
+def staged_while_others_wait(
+    checkpoint: Checkpoint, planned: Plan, decided: Plan, between: Callable[[], object]
+) -> bool:
+    """Put ``decided``, after ``planned`` was staged because another call held the lock; whether a file was staged."""
+    staged: list[bool] = []
+
+    def call() -> None:
+        with checkpoint.staged(planned.uid, lambda _held: planned) as ready:
+            staged.append(ready is not None)
+            between()
+            with checkpoint.locked():
+                checkpoint.put(decided, ready)
+
+    waiting = threading.Thread(target=call)
+    with checkpoint.locked():
+        waiting.start()
+        time.sleep(0.1)
+    waiting.join(10)
+    return staged == [True]
+
+
+def test_a_file_is_on_the_disk_before_its_turn_where_calls_wait(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, boot_id="a")
+    put(checkpoint, made(1, 0))
+    seen: list[int] = []
+
+    def look() -> None:
+        (file,) = (tmp_path / "claims").glob(f"{uid(2)}.*.tmp")
+        seen.append(file.stat().st_ino)
+
+    assert staged_while_others_wait(checkpoint, made(2, 3), made(2, 3), look)
+    assert checkpoint.path(uid(2)).stat().st_ino == seen[0]
+    assert held(Checkpoint(tmp_path, boot_id="a")) == {"claim-1": (0,), "claim-2": (3,)}
+    assert list((tmp_path / "claims").glob("*.tmp")) == []
+
+
+def test_what_is_decided_in_the_turn_counts(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, boot_id="a")
+    put(checkpoint, made(1, 0))
+    assert staged_while_others_wait(checkpoint, made(2, 3), made(2, 4), lambda: None)
+    assert held(checkpoint) == held(Checkpoint(tmp_path, boot_id="a")) == {"claim-1": (0,), "claim-2": (4,)}
+    assert list((tmp_path / "claims").glob("*.tmp")) == []
+
+
+def test_another_instance_may_clear_a_staged_file_away(tmp_path: Path) -> None:
+    checkpoint, other = Checkpoint(tmp_path, boot_id="a"), Checkpoint(tmp_path, boot_id="a")
+    put(checkpoint, made(1, 0))
+
+    def clear() -> None:
+        assert held(other) == {"claim-1": (0,)}
+        assert list((tmp_path / "claims").glob("*.tmp")) == []
+
+    assert staged_while_others_wait(checkpoint, made(2, 3), made(2, 3), clear)
+    assert held(checkpoint) == held(other) == {"claim-1": (0,), "claim-2": (3,)}
+
+
+def test_nothing_is_staged_for_a_call_that_nobody_holds_up(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, boot_id="a")
+    put(checkpoint, made(1, 0))
+    with checkpoint.staged(uid(2), lambda _held: made(2, 3)) as staged:
+        assert staged is None
