@@ -60,6 +60,9 @@ THREAD_GRACE: Final = 1.0
 """Seconds that a thread gets which may be waiting for the API server or the host: it writes nothing any more."""
 HEALTH_PATIENCE: Final = 3.0
 """Seconds that the first publication waits for what is wrong with the chips."""
+DEVICE_HEALTH_SECONDS: Final = 4.0
+"""Between two lists of the devices' health for kubelet. When an instance of the driver ends, kubelet forgets what the
+next one has said already, until that one says it again."""
 NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
@@ -132,7 +135,7 @@ class NodeAgent:
         plan_settings = PlanSettings(settings.node_name, settings.device_numbering, settings.contiguity)
         preparer = Preparer(api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations)
         self._reconciler = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name)
-        self._device_health = HealthStream(self._devices_now)
+        self._device_health = HealthStream(self._devices_now, period=DEVICE_HEALTH_SECONDS)
         self._plugin = KubeletPlugin(
             preparer,
             DRIVER_NAME,

@@ -247,7 +247,7 @@ RIGHTS = {
     },
     "neuron-device-plugin": {
         ("", "pods", ""): ("get", "list", "watch", "patch"),
-        ("", "nodes", ""): ("get", "patch"),
+        ("", "nodes", ""): ("get", "list", "watch", "patch"),
         ("resource.k8s.io", "resourceslices", ""): ("list",),
     },
 }
