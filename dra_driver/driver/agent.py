@@ -65,6 +65,9 @@ HELD_PATIENCE: Final = 5.0
 """Seconds that the question which devices are prepared waits for calls that are under way."""
 CLOCK_SECONDS: Final = 60.0
 """Between two looks at the clock while a fault's time of grace runs."""
+DEVICE_HEALTH_SECONDS: Final = 4.0
+"""Between two lists of the devices' health for kubelet. When an instance of the driver ends, kubelet forgets what the
+next one has said already, until that one says it again."""
 NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
@@ -147,7 +150,7 @@ class NodeAgent:
             api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations
         )
         self._reconciler = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name)
-        self._device_health = HealthStream(self._devices_now)
+        self._device_health = HealthStream(self._devices_now, period=DEVICE_HEALTH_SECONDS)
         self._plugin = KubeletPlugin(
             self._preparer,
             DRIVER_NAME,

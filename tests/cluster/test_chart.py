@@ -238,7 +238,8 @@ RIGHTS = {
     },
     "neuron-device-plugin": {
         ("", "pods", ""): ("get", "list", "watch", "patch"),
-        ("", "nodes", ""): ("get", "patch"),
+        ("", "nodes", ""): ("get", "list", "watch", "patch"),
+        ("", "nodes/status", ""): ("patch",),
         ("resource.k8s.io", "resourceslices", ""): ("list",),
     },
 }
@@ -263,7 +264,7 @@ REFUSED = (
     "patch pods --subresource=status",
     "update nodes",
     "delete nodes",
-    "patch nodes --subresource=status",
+    "update nodes --subresource=status",
     "get nodes --subresource=proxy",
     "create serviceaccounts --subresource=token",
     "create resourceslices",
@@ -283,10 +284,10 @@ def test_what_a_taken_over_pod_would_want_is_refused(pair: Release, account: str
 OTHERS: tuple[tuple[Object, str], ...] = (
     ({"metadata": {"annotations": {"example.com/note": "x"}}}, "no annotation but"),
     ({"metadata": {"annotations": {"example.com/kept": None}}}, "no annotation but"),
-    ({"metadata": {"labels": {"example.com/zone": "x"}}}, "nothing but annotations"),
     ({"metadata": {"finalizers": ["example.com/hold"]}}, "nothing but annotations"),
 )
 """Changes of pods and nodes that are nobody's business here, and how they are refused."""
+LABEL: Object = {"metadata": {"labels": {"example.com/zone": "x"}}}
 OF_NODES: tuple[tuple[Object, str], ...] = (
     ({"spec": {"unschedulable": True}}, "nothing but annotations"),
     ({"spec": {"taints": [{"key": "example.com/away", "effect": "NoExecute"}]}}, "nothing but annotations"),
@@ -325,9 +326,10 @@ def test_the_extender_may_change_its_own_annotations_and_nothing_else(
     patch(client, path, {"metadata": {"annotations": {"NEURON_ALLOCATED": "false"}}})
     patch(client, path, {"metadata": {"annotations": {"NEURON_ALLOCATED": None}}})
     patch(client, "nodes/node-1", {"metadata": {"annotations": {"NEURON_DEV_USAGE_MAP": None}}})
-    assert_refused(client, path, (*OTHERS, *OF_PODS))
+    assert_refused(client, path, (*OTHERS, *OF_PODS, (LABEL, "nothing but annotations")))
     foreign: Object = {"metadata": {"annotations": {"neuron.aws.com/unusable-devices": "1"}}}
-    assert_refused(client, "nodes/node-1", (*OTHERS, *OF_NODES, (foreign, "no annotation but")))
+    of_nodes = (*OTHERS, *OF_NODES, (LABEL, "nothing but annotations"), (foreign, "no annotation but"))
+    assert_refused(client, "nodes/node-1", of_nodes)
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -352,8 +354,12 @@ def test_a_device_plugin_may_change_its_own_annotations_on_its_own_node_and_noth
     unusable: Object = {"metadata": {"annotations": {"neuron.aws.com/unusable-devices": None}}}
     patch(client, f"namespaces/{waits.name}/pods/here", own)
     patch(client, "nodes/node-1", unusable)
-    assert_refused(client, f"namespaces/{waits.name}/pods/here", (*OTHERS, *OF_PODS))
-    assert_refused(client, "nodes/node-1", (*OTHERS, *OF_NODES))
+    assert_refused(
+        client, f"namespaces/{waits.name}/pods/here", (*OTHERS, *OF_PODS, (LABEL, "nothing but annotations"))
+    )
+    assert_refused(client, "nodes/node-1", (*OTHERS, *OF_NODES, (LABEL, "no label but neuron.amazonaws.com/present")))
+    capacity: Object = {"status": {"capacity": {"example.com/thing": "1"}}}
+    assert_refused(client, "nodes/node-1/status", [(capacity, "nothing of a Node's status but")])
     elsewhere = 'The device plugin of node "node-1" may change only this Node and its pods.'
     for name in ("there", "waits"):
         assert_refused(client, f"namespaces/{waits.name}/pods/{name}", [(own, elsewhere)])

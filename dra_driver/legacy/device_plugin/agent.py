@@ -1,7 +1,8 @@
 """One node's device plugin: its settings, its sources of facts about the node, and the agent that wires everything.
 
-Threads: the host watch rescans sysfs, an informer watches the node's pods, each resource maintains its socket, and the
-keeper tells kubelet what is available, records what was handed out, and watches for the DRA driver.
+Threads: the host watch rescans sysfs, the health watch looks for faults, an informer watches the node's pods, the node
+watch the Node, on which the status writer says what is wrong, each resource maintains its socket, and the keeper tells
+kubelet what is available, records what was handed out, and watches for the DRA driver.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from typing import Final
 from dra_driver.cdi import SpecDirectory
 from dra_driver.exclusion import Excluded, check_claims, check_slices
 from dra_driver.health.faults import NodeHealth
+from dra_driver.health.node_status import NodeStatusWriter, chips_present
 from dra_driver.health.watch import HealthWatch
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
-from dra_driver.kube.api import Collection, ResourceApi
+from dra_driver.kube.api import Collection, ResourceApi, WatchEvent
 from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import Node
 from dra_driver.kube.types import Resource as ApiResource
-from dra_driver.kube.watch import Informer
+from dra_driver.kube.watch import Informer, Reflector
 from dra_driver.kubelet.client import PodDevices, list_pods
 from dra_driver.kubelet.deviceplugin import DevicePlugin
 from dra_driver.kubelet.health import HealthServer
@@ -187,6 +189,8 @@ CALL_GRACE: Final = 5.0
 THREAD_GRACE: Final = 1.0
 """Seconds that a thread gets at shutdown that may be waiting for the API server or the host."""
 FORBIDDEN: Final = 403
+COMPONENT: Final = "neuron-device-plugin"
+"""Source of the Events."""
 
 log = logging.getLogger(__name__)
 
@@ -237,11 +241,24 @@ class DevicePluginAgent:
         )
         self._sick = unhealthy(self._chips.current)
         """See ``Offer``; from the beginning what was known before a restart."""
+        api, node_name = self._sources.api, settings.node_name
+        self._node_status = NodeStatusWriter(api, node_name, COMPONENT)
+        self._node_watch: Reflector[Node] = Reflector(
+            "own node",
+            lambda: api.list_nodes(node_name),
+            lambda version, seconds: api.watch_nodes(node_name, version, seconds),
+            self._on_nodes,
+            self._on_node_event,
+        )
+        self._annotations: Mapping[str, str] | None = None
+        """Of the Node, from the watch; None: not known yet."""
         self._guarded_at: float | None = None
         self._guard_error = "not tried yet"
         self._pods_known = False
         self._unusable: tuple[int, ...] | None = None
         """The unusable chips last written to the Node's annotations."""
+        self._unusable_at = -math.inf
+        """When that was (monotonic clock)."""
         self._trouble: dict[str, str] = {}
         checks = {"": self.readiness, "liveness": self.liveness, "readiness": self.readiness}
         self._health = HealthServer(settings.health_port, settings.health_address, checks)
@@ -251,8 +268,10 @@ class DevicePluginAgent:
         log.info("neuron-dra-driver %s, device plugin on node %s", VERSION, self._settings.node_name)
         self._guard()
         self._sources.start()
+        self._node_status.start()
         self._host.start()
         self._chips.start()
+        self._node_watch.start()
         if self._host.current.emulated:
             kind = self._host.current.instance_type
             log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", kind)
@@ -273,6 +292,8 @@ class DevicePluginAgent:
             *((plugin.stop, CALL_GRACE) for plugin in self._plugins.values()),
             (self._keeper.stop, CALL_GRACE),
             (self._sources.stop, THREAD_GRACE),
+            (self._node_watch.stop, THREAD_GRACE),
+            (self._node_status.stop, THREAD_GRACE),
             (self._chips.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
             (self._health.stop, THREAD_GRACE),
@@ -300,11 +321,13 @@ class DevicePluginAgent:
     @property
     def _workers(self) -> tuple[Worker, ...]:
         plugins = (plugin.worker for plugin in self._plugins.values())
-        return (self._keeper, self._host.worker, self._chips.worker, self._sources.worker, *plugins)
+        others = (self._host, self._chips, self._sources, self._node_watch, self._node_status)
+        return (self._keeper, *(part.worker for part in others), *plugins)
 
     def _samples(self) -> Iterator[Sample]:
         """The metrics beside the durations."""
         yield from self._chips.samples()
+        yield from self._node_status.samples()
         for resource, plugin in self._plugins.items():
             labels, devices = (("resource", resource.value),), plugin.devices
             for name, text, value in (
@@ -327,12 +350,34 @@ class DevicePluginAgent:
         with self._taking:
             self._inventory = inventory
             self._take(inventory)
+        self._node_status.want(NodeHealth(), chips_present(inventory))
 
     def _on_health(self, health: NodeHealth) -> None:
         with self._taking:
+            inventory = self._inventory
             self._sick = unhealthy(health)
-            if self._inventory is not None:
-                self._take(self._inventory)
+            if inventory is not None:
+                self._take(inventory)
+        self._node_status.want(health, None if inventory is None else chips_present(inventory))
+
+    def _on_nodes(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            self._saw(node)
+
+    def _on_node_event(self, event: WatchEvent[Node]) -> None:
+        if event.object is not None and event.type != "DELETED":
+            self._saw(event.object)
+
+    def _saw(self, node: Node) -> None:
+        self._annotations = node.metadata.annotations or {}
+        if self._is_edited(self._unusable):
+            self._keeper.wake()
+        self._node_status.saw(node)
+
+    def _is_edited(self, unusable: tuple[int, ...] | None) -> bool:
+        """Whether the Node no longer says what was written: somebody edited it, or it was made anew."""
+        known = self._annotations
+        return known is not None and unusable is not None and bool(unusable_annotations(known, unusable))
 
     def _take(self, inventory: NodeInventory) -> None:
         found = offer(inventory, self._offer, self._sick)
@@ -381,11 +426,12 @@ class DevicePluginAgent:
         for record in records(world, time.time_ns()):
             self._attempt(f"annotations of pod {record.pod}", partial(self._sources.record, record))
         unusable = world.offer.unusable
-        if unusable != self._unusable:
+        calm = time.monotonic() - self._unusable_at >= self._settings.guard_seconds
+        if unusable != self._unusable or (calm and self._is_edited(unusable)):
 
             def write() -> None:
                 self._sources.write_unusable(unusable)
-                self._unusable = unusable
+                self._unusable, self._unusable_at = unusable, time.monotonic()
 
             self._attempt("annotations of the node", write)
 

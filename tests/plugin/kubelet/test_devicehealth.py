@@ -17,6 +17,7 @@ import pytest
 from dra_driver.kubelet.api import dra_v1_pb2
 from dra_driver.kubelet.devicehealth import MAX_DEVICES, DeviceHealth, HealthStream
 from dra_driver.kubelet.dra import ClaimRef
+from dra_driver.kubelet.server import KubeletPlugin
 from dra_driver.util.errors import DriverError
 from tests.doubles.kubelet import Kubelet
 from tests.doubles.kubelet_health import MESSAGES, watch
@@ -28,6 +29,7 @@ V1, V1ALPHA1 = MESSAGES
 BOTH = pytest.mark.parametrize("version", MESSAGES)
 RELEASES = pytest.mark.parametrize("release", ["1.36", "1.37"])
 
+UID_A, UID_B = "11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-aaaaaaaaaaaa"
 WELL = [DeviceHealth("node-1", "gpu-0", "healthy"), DeviceHealth("node-1", "gpu-1", "healthy", "a little warm")]
 SICK = [WELL[0], DeviceHealth("node-1", "gpu-1", "unhealthy", "memory errors; replace the card")]
 
@@ -416,12 +418,14 @@ def test_kubelets_that_know_no_health_register_the_driver_as_before(
         assert kubelet.health.dialled == []
 
 
-def test_a_driver_without_health_does_not_offer_it(root: Path) -> None:
-    with Kubelet(root, watches_health="1.37") as kubelet, served(kubelet, SampleDriver()):
+@RELEASES
+def test_a_driver_without_health_does_not_offer_it(root: Path, release: str) -> None:
+    with Kubelet(root, watches_health=release) as kubelet, served(kubelet, SampleDriver()):
         kubelet.wait_registered(DRIVER)
         assert kubelet.offered == [("v1.DRAPlugin", "v1beta1.DRAPlugin")]
         assert kubelet.prepare("pod", [claim()])
-        assert kubelet.health.dialled == []
+        # 1.36 dials all the same.
+        assert [service for _, service in kubelet.health.dialled] == ([V1ALPHA1] if release == "1.36" else [])
 
 
 @RELEASES
@@ -449,6 +453,29 @@ def test_a_restart_of_the_driver_brings_the_stream_back_within_five_seconds(root
                 eventually(partial(sees, kubelet, *seen), within=5)
                 assert time.monotonic() - started < 5
             assert kubelet.health.of(DRIVER, "node-1", "gpu-1") == ("Unknown", "")
+
+
+def test_what_the_next_instance_says_outlives_the_end_of_the_one_before_it(root: Path) -> None:
+    health = health_of(HealthStream(period=0.5), SICK)
+    with Kubelet(root, watches_health="1.37") as kubelet:
+        with served(kubelet, SampleDriver(), pod_uid=UID_A, health=health_of(HealthStream(), WELL)):
+            kubelet.wait_registered(DRIVER)
+            eventually(partial(sees, kubelet, "Healthy", WELL[1].message))
+            following = KubeletPlugin(
+                SampleDriver(),
+                DRIVER,
+                plugin_dir=kubelet.plugins_dir / DRIVER,
+                registrar_dir=kubelet.registry_dir,
+                pod_uid=UID_B,
+                health=health,
+            )
+            following.start()
+            kubelet.wait_registered(DRIVER, instances=2)
+        try:
+            kubelet.wait_registered(DRIVER, instances=1)
+            eventually(partial(sees, kubelet, "Unhealthy", SICK[1].message), within=2)
+        finally:
+            following.stop(1)
 
 
 def test_a_restart_of_kubelet_brings_the_stream_back(root: Path) -> None:

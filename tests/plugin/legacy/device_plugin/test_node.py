@@ -8,6 +8,7 @@ import time
 import jsonschema
 import pytest
 
+from dra_driver.health.node_status import PRESENT
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
@@ -122,6 +123,45 @@ def test_a_sick_chip_is_unhealthy_with_its_cores_until_it_is_well(make: MakeNode
         node.manager.wait_for(NEURON, 16)
         node.manager.wait_for(CORE, 32)
         eventually(lambda: UNUSABLE not in node.node_annotations(), what="its removal")
+
+
+def test_an_annotation_that_somebody_removed_comes_back_while_the_chip_is_sick(make: MakeNode) -> None:
+    node = make("trn1.32xlarge")
+    with node.plugin():
+        node.set_errors(5, 1)
+        for _ in range(2):
+            eventually(lambda: node.node_annotations().get(UNUSABLE) == "5", 10, "the annotation")
+            with node.server.store.changed:
+                found = node.server.store.get("nodes", NODE)
+                found["metadata"]["annotations"] = {}
+                node.server.store.update("nodes", NODE, found)
+        eventually(lambda: node.node_annotations().get(UNUSABLE) == "5", 10, "the annotation")
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        (0, ("False", "NeuronHasNoError")),
+        (1, ("True", "NeuronHasError_HBM_UNCORRECTABLE_ERROR", "neuron5: hbm-uncorrectable")),
+    ],
+)
+def test_the_node_says_that_it_has_chips_and_which_of_them_is_sick(
+    make: MakeNode, errors: int, expected: tuple[str, ...]
+) -> None:
+    node = make("trn1.32xlarge")
+    node.set_errors(5, errors)
+
+    def condition() -> tuple[str, ...]:
+        conditions = node.server.store.get("nodes", NODE).get("status", {}).get("conditions", ())
+        (found,) = [c for c in conditions if c["type"] == "NeuronHealth"] or [{}]
+        return tuple(found.get(key, "") for key in ("status", "reason", "message"))[: len(expected)]
+
+    with node.plugin(ready=False):
+        eventually(lambda: condition() == expected, 10, "the condition")
+        eventually(
+            lambda: node.server.store.get("nodes", NODE)["metadata"].get("labels", {}).get(PRESENT) == "true",
+            what="the label",
+        )
 
 
 def test_a_restart_hands_out_no_chip_that_was_sick_before_it(make: MakeNode) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from dra_driver.legacy.annotations import (
     read,
     write,
 )
-from dra_driver.legacy.device_plugin.choosing import AllocateError, choose, find, prefer
+from dra_driver.legacy.device_plugin.choosing import AllocateError, Match, choose, find, prefer
 from dra_driver.legacy.device_plugin.devices import (
     AnswerSettings,
     Offer,
@@ -39,8 +40,10 @@ from dra_driver.legacy.device_plugin.devices import (
 )
 from dra_driver.legacy.device_plugin.recording import FAILED, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import BoundPod, Snapshot, share_of, taken_by, waits, withheld
+from dra_driver.legacy.placement import DoesNotFit, place
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import Resource, candidates, counts
+from dra_driver.legacy.usage import usage
 from dra_driver.topology.instance_types import INSTANCE_TYPES, resolve
 from tests.builders.claims import of_type
 
@@ -436,6 +439,58 @@ def test_what_was_listed_by_hand_outlives_what_breaks_and_heals(
         assert set(by_hand) - set().union(*broken) <= listed_now
     assert FAILED not in annotations
     assert set(_ids(annotations.get(UNUSABLE))) <= set(by_hand)
+
+
+@given(sick=CHIPS, by_hand=CHIPS, resource=st.sampled_from(list(Resource)), data=st.data())
+def test_plugin_and_extender_agree_on_what_sick_chips_are_kept_from(
+    sick: tuple[int, ...], by_hand: tuple[int, ...], resource: Resource, data: st.DataObject
+) -> None:
+    found = offer(inventory("trn1.32xlarge", range(16)), None, dict.fromkeys(sick, "it is sick"))
+    assert found is not None
+    machine = found.hardware
+    # kubelet's count
+    ill = machine.mask(DEVICE, sick)
+    told = {int(device.id): device.healthy for device in plugin_devices(found, resource)}
+    assert {number for number, healthy in told.items() if not healthy} == set(machine.ids(resource, ill))
+    # the extender's choice, by what the plugin has written on the Node
+    annotations = {UNUSABLE: ranges(by_hand)} if by_hand else {}
+    annotations |= {key: value for key, value in unusable_annotations(annotations, found.unusable).items() if value}
+    taken = usage(machine, [], annotations.get(UNUSABLE)).taken
+    assert taken == ill | machine.mask(DEVICE, by_hand)
+    count = data.draw(st.sampled_from(counts(machine, resource)))
+    placed = place(machine, taken, (one(resource, count),))
+    if not isinstance(placed, DoesNotFit):
+        assert not placed[0] & ill
+    # Allocate, for a choice of before the fault
+    chosen = data.draw(st.sampled_from(candidates(machine, resource, count)))
+    item = pod(
+        "p", (one(resource, count),), write(machine, (Share("main", resource, machine.ids(resource, chosen)),), 1)
+    )
+    world = Snapshot(found, [item], listed(item))
+    match = find(world, resource, count)
+    assert match is not None
+    for answers in (partial(choose, world, match, frozenset()), partial(_preferred, world, match, resource, count)):
+        if chosen & ill:
+            with pytest.raises(AllocateError, match="cannot be used now \\(it is sick"):
+                answers()
+        else:
+            answers()
+
+
+def _preferred(world: Snapshot, match: Match, resource: Resource, count: int) -> None:
+    available = frozenset(int(device.id) for device in plugin_devices(world.offer, resource) if device.healthy)
+    assert len(prefer(world, match, resource, available, frozenset(), count)) == count
+
+
+def test_all_of_a_node_with_a_sick_chip_is_refused_and_the_text_names_the_chip() -> None:
+    found = offer(inventory("trn1.32xlarge", range(16)), None, {3: "it is sick"})
+    assert found is not None
+    item = pod("p", (one(DEVICE, 16),))
+    world = Snapshot(found, [item], listed(item))
+    match = find(world, DEVICE, 16)
+    assert match is not None
+    with pytest.raises(AllocateError, match="are not free; neuron3 cannot be used now"):
+        choose(world, match, frozenset())
 
 
 def _ids(text: str | None) -> tuple[int, ...]:
