@@ -37,7 +37,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--host-root",
         metavar="DIR",
         type=Path,
-        default=Path("/"),
+        default=Path(os.environ.get("HOST_ROOT") or "/"),
         help="root directory of the host, or of one made by emulate-host (default: %(default)s)",
     )
     _add_state_dir(parser, default_state_dir())
