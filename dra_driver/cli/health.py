@@ -37,7 +37,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--host-root",
         metavar="DIR",
         type=Path,
-        default=Path("/"),
+        default=Path(os.environ.get("HOST_ROOT") or "/"),
         help="root directory of the host, or of one made by emulate-host (default: %(default)s)",
     )
     _add_state_dir(parser, default_state_dir())
@@ -68,9 +68,10 @@ def _add_state_dir(parser: argparse.ArgumentParser, default: Any) -> None:
     )
 
 
-def default_state_dir() -> Path:
-    """Where the node's driver keeps its record, by its own option's variable."""
-    return Path(os.environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins") / DRIVER_NAME / "health"
+def default_state_dir(root: Path = Path("/")) -> Path:
+    """Where the driver of the host below ``root`` keeps its record, by its own option's variable."""
+    plugins = os.environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"
+    return root / plugins.lstrip("/") / DRIVER_NAME / "health"
 
 
 def run(args: argparse.Namespace) -> int:

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     inventory = read_host(args)
     if not inventory.devices:
         raise DriverError(f"{args.host_root}: there is no Neuron device to publish")
-    health = NodeHealth() if args.host_root is None else read_health(args.host_root, default_state_dir())
+    health = NodeHealth() if args.host_root is None else read_health(args.host_root, default_state_dir(args.host_root))
     for chip in health.chips:
         # What is lost is among the findings.
         if chip.faults and inventory.device(chip.index) is not None:

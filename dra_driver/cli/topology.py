@@ -145,7 +145,7 @@ def _of_host(root: Path) -> _Drawn:
     inventory = discover(root)
     if inventory.instance_type is None:
         raise UsageError(f"{root}: the host's instance type is not known", remedy="give TYPE instead")
-    sick = [chip for chip in read_health(root, default_state_dir()).chips if chip.faults]
+    sick = [chip for chip in read_health(root, default_state_dir(root)).chips if chip.faults]
     states = {chip.index: state for chip in sick if (state := chip.state) != "healthy"}
     return _Drawn(inventory.instance_type, states, tuple(chip.text for chip in sick))
 

@@ -491,8 +491,9 @@ def hints_by_chip(hints: Collection[Hint], reading: HostReading, memory: Memory)
 
     The serial number decides. Without one, the number of the device does, where there is such a chip.
     """
-    serials = {chip.serial: chip.index for chip in memory.chips if chip.serial}
-    serials |= {chip.serial: chip.index for chip in reading.chips if chip.serial}
+    now = {chip.index: chip.serial for chip in reading.chips if chip.serial}
+    serials = {chip.serial: chip.index for chip in memory.chips if chip.serial and chip.index not in now}
+    serials |= {serial: index for index, serial in now.items()}
     indexes = {*reading.expected, *(chip.index for chip in reading.chips), *(chip.index for chip in memory.chips)}
     found: dict[int, list[Hint]] = {}
     for hint in hints:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import time
+import uuid
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,7 @@ VERSION: Final = 1
 _MINIMUM_READER: Final = 1
 FILE: Final = "health.json"
 ASIDE: Final = "health.json.unusable"
+_ABANDONED_SECONDS: Final = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +91,7 @@ def _checksum(raw: bytes) -> str:
 
 
 class MemoryFile:
-    """The record below ``directory``, for one writer. No method raises.
+    """The record below ``directory``, for one writer in this process. Neither ``read`` nor ``write`` raises.
 
     Args:
         directory: made when missing.
@@ -97,6 +100,8 @@ class MemoryFile:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / FILE
+        # During an update two instances of the driver may write.
+        self._temporary = f".{FILE}.{uuid.uuid4().hex[:8]}.new"
         self.problem = ""
         """Why it could not be written the last time; "" when it could."""
 
@@ -124,7 +129,8 @@ class MemoryFile:
         """Replace the record; False, and ``problem``, when that is not possible."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._path, encoded(memory), temporary=f".{FILE}.new", mode=0o600, synced=False)
+            self._sweep()
+            replace_file(self._path, encoded(memory), temporary=self._temporary, mode=0o600, synced=False)
         except OSError as error:
             problem = f"{self._path} cannot be written: {error.strerror or error}"
             if problem != self.problem:
@@ -135,3 +141,9 @@ class MemoryFile:
             log.info("%s can be written again", self._path)
         self.problem = ""
         return True
+
+    def _sweep(self) -> None:
+        """Remove what killed instances left half-written. Raises OSError."""
+        for path in self._directory.glob(f".{FILE}.*.new"):
+            if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink(missing_ok=True)

@@ -353,6 +353,12 @@ def test_a_hint_that_fits_no_chip_or_another_boot_is_ignored(node: Node, other: 
     assert node.faults() == node.faults(chip=1) == []
 
 
+def test_a_hint_about_a_chip_that_was_replaced_is_not_about_the_new_one(node: Node) -> None:
+    node.chip.serial = "0e300000000000ff"
+    node.hints = [node.host.hint("DMA_ERROR", device=0)]
+    assert node.faults() == node.faults(chip=1) == []
+
+
 def test_on_chips_without_serial_numbers_the_device_decides() -> None:
     node = Node()
     node.host.chip.serial = node.host.other.serial = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,7 +109,9 @@ def test_a_directory_that_cannot_be_made_is_a_problem_and_no_exception(
 
 
 def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / f".{FILE}.new").write_bytes(b"half")
+    left = tmp_path / f".{FILE}.0badcafe.new"
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
     assert MemoryFile(tmp_path).write(MEMORY)
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
