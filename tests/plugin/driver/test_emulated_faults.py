@@ -1,0 +1,58 @@
+"""A fault that is rehearsed on a running emulated node, as the API server sees it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.builders.agent import World, agent, node
+from tests.eventually import eventually
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    # A short path: sockets lie below it, and theirs may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="f-") as name, node(Path(name)) as made:
+        yield made
+
+
+def test_a_line_in_the_file_of_faults_becomes_a_taint_that_outlasts_a_killed_driver(world: World) -> None:
+    sick = {"neuron-device-3": {"hbm-uncorrectable": "NoSchedule"}}
+    faults = world.host / "faults"
+    with agent(world) as running:
+        running.ready()
+        assert world.taints() == {}
+        assert "hbm-uncorrectable@3" in faults.read_text()
+        faults.write_text("hbm-uncorrectable@3\n")
+        eventually(lambda: world.taints() == sick, within=10)
+    with agent(world, "--emulated-faults", "device-lost@1") as running:
+        running.ready()
+        assert world.taints() == sick
+
+
+def test_a_driver_can_start_with_faults(world: World) -> None:
+    with agent(world, "--emulated-faults", "hbm-unhealthy@4-5 device-invalid@7") as running:
+        running.ready()
+        eventually(
+            lambda: sorted(world.taints()) == ["neuron-device-4", "neuron-device-5", "neuron-device-7"], within=10
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--emulated-faults", "hbm@3"), "there is no fault hbm"),
+        (("--emulated-faults", "device-lost@16"), "chips go from 0 to 15"),
+        (
+            ("--emulate", "", "--emulated-faults", "device-lost@1"),
+            "--emulated-faults ($EMULATED_FAULTS) is given without",
+        ),
+    ],
+)
+def test_faults_that_cannot_be_end_the_start(world: World, options: tuple[str, ...], says: str) -> None:
+    with agent(world, *options) as running:
+        assert running.process.wait(timeout=20) == 2
+        assert says in running.log
