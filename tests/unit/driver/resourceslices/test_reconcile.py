@@ -1,8 +1,8 @@
 """The cases of Kubernetes' own table for its slice controller that concern node-local slices with plain devices.
 
-Left out are those about fields that this driver does not write (taints, counters, binding conditions, consumable
-capacity, per-device node selection, other node selectors); that a server drops such fields is found generically and
-tested in ``tests/plugin/driver/resourceslices/test_server.py``.
+Left out are those about fields that this driver does not write (binding conditions, consumable
+capacity, per-device node selection, other node selectors), and those about taints, which ``test_taints`` and
+``tests/plugin/driver/resourceslices`` test; that a server drops fields is tested in ``test_server`` there.
 """
 
 from __future__ import annotations
