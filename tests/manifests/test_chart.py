@@ -228,7 +228,7 @@ def rules(file: str) -> set[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
 def test_rights_are_those_that_the_pages_name() -> None:
     assert rules("device-plugin.yaml") == {
         ("ClusterRole", "pods", (), ("get", "list", "watch", "patch")),
-        ("ClusterRole", "nodes", (), ("get", "patch")),
+        ("ClusterRole", "nodes", (), ("get", "list", "watch", "patch")),
         ("ClusterRole", "nodes/status", (), ("patch",)),
         ("Role", "events", (), ("create", "patch")),
         ("ClusterRole", "resourceslices", (), ("list",)),
