@@ -97,7 +97,7 @@ class NodeAgent:
         self._health_watch = HealthWatch(
             settings.host_root,
             lambda: self._host.current,
-            settings.state_dir / "health",
+            settings.health_dir,
             settings.health_hints_dir,
             self._on_health,
             settings.rescan_seconds,

@@ -39,3 +39,8 @@ class Settings:
     def state_dir(self) -> Path:
         """The driver's own directory: the socket and the checkpoint."""
         return self.plugins_dir / DRIVER_NAME
+
+    @property
+    def health_dir(self) -> Path:
+        """Of the record of what is wrong with the chips."""
+        return self.state_dir / "health"
