@@ -35,18 +35,17 @@ def server() -> Iterator[ApiServer]:
 
 
 @contextmanager
-def telling(server: ApiServer, *, burst: int = 25, spacing: float = 0.0, **options: Any) -> Iterator[NodeStatusWriter]:
+def telling(server: ApiServer, *, burst: int = 25, **options: Any) -> Iterator[NodeStatusWriter]:
     """A writer that follows its Node."""
     api = ResourceApi(server.transport())
     writer = NodeStatusWriter(
         api,
         NODE,
         "neuron-dra-driver",
-        spacing=spacing,
         backoff=lambda: Backoff(first=0.02, cap=0.2),
         contest=lambda: Backoff(first=0.5, cap=5.0, free=1),
+        **({"pace": lambda: Backoff(free=1000)} | options),
         events=NodeEvents(api, "neuron-dra-driver", burst=burst, backoff=Backoff(first=0.02, cap=0.2)),
-        **options,
     )
 
     def on_list(nodes: list[Node]) -> None:
@@ -262,7 +261,7 @@ def test_of_a_storm_the_gravest_are_told_and_the_rest_is_counted(server: ApiServ
 
 
 def test_flapping_is_bounded_and_ends_in_the_truth(server: ApiServer) -> None:
-    with telling(server, spacing=0.3) as writer:
+    with telling(server, pace=lambda: Backoff(first=0.2, cap=0.4, free=3)) as writer:
         started = time.monotonic()
         while time.monotonic() < started + 1.0:
             writer.want(SICK, True)
@@ -271,7 +270,7 @@ def test_flapping_is_bounded_and_ends_in_the_truth(server: ApiServer) -> None:
             time.sleep(0.01)
         writer.want(SICK, True)
         says(server, "True")
-        assert writer.status.condition.writes <= 2 + (time.monotonic() - started) / 0.3
+        assert writer.status.condition.writes <= 5 + (time.monotonic() - started) / 0.2
         assert sum(item["count"] for item in events(server)) <= 25
 
 
