@@ -177,7 +177,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         ultraserver_labels=values["ultraserver_labels"],
         present_label=values["present_label"],
         rescan_seconds=values["rescan_seconds"],
-        health_hints_dir=Path(values["health_hints_dir"]),
+        health_hints_dir=Path(values["health_hints_dir"]) if values["health_hints_dir"] else None,
     )
 
 

@@ -36,7 +36,7 @@ CONNECTED: Final = "connected_devices"
 
 _COUNT = re.compile(r"[0-9]{1,20}")
 _MAX_COUNT: Final = (1 << 64) - 1
-_COMPONENT = re.compile(r"[a-z0-9_]{1,40}")
+_COMPONENT = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _MAX_COMPONENTS: Final = 32
 _STATE = re.compile(r"[0-9]{1,3}")
 _INDEX = re.compile(r"[0-9]{1,3}")
@@ -224,8 +224,8 @@ class _Values:
         if said.missing:
             return None
         self.there.add(path)
-        if said.text is None:
-            self.problems[path] = said.problem
+        if said.text is None or said.busy:
+            self.problems[path] = said.problem or "busy"
             return None
         value = parse(said.text)
         if value is None:
