@@ -33,7 +33,7 @@ set -euo pipefail
 NAMESPACE='neuron-dra-driver'
 DAEMONSET='neuron-dra-driver-kubelet-plugin'
 DRIVER='neuron.aws.com'
-POLICIES=(neuron-dra-driver-own-slices neuron-dra-driver-own-node)
+POLICIES=(neuron-dra-driver-own-slices neuron-dra-driver-own-node neuron-dra-driver-own-events)
 PLACER='neuron-dra-driver-placer'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 MANIFESTS=$HERE/manifests
@@ -518,11 +518,14 @@ uninstall() {
     remove deviceclass "$DRIVER"
     remove clusterrolebinding neuron-dra-driver-binding "$PLACER"
     remove clusterrole neuron-dra-driver-clusterrole "$PLACER"
+    remove -n default rolebinding,role neuron-dra-driver-events
     remove namespace "$NAMESPACE"
     lines "" "Left on the nodes: the record of prepared claims in $kubelet_root/plugins/$DRIVER. A later installation" \
         "continues with it. If you do not plan to reinstall the driver, and no pod uses its devices, you may delete it." \
-        "Nodes of UltraServers keep their labels. To remove them, run" \
-        "  ${KUBE[*]} label nodes --all neuron.amazonaws.com/ultraserver-{mode,server-id-2,node-id-2,server-id-4,node-id-4}-"
+        "Nodes keep their labels and the condition NeuronHealth. To remove them, run" \
+        "  ${KUBE[*]} label nodes --all neuron.amazonaws.com/{present,ultraserver-{mode,server-id-{2,4},node-id-{2,4}}}-" \
+        "  ${KUBE[*]} patch node NAME --subresource status" \
+        "    -p '{\"status\": {\"conditions\": [{\"type\": \"NeuronHealth\", \"\$patch\": \"delete\"}]}}'"
 }
 
 main() {

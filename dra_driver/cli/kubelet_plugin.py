@@ -93,6 +93,12 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "on or off: whether to label the node neuron.amazonaws.com/present=true, for AWS's monitoring",
     ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
+    (
+        "--health-hints-dir",
+        "HEALTH_HINTS_DIR",
+        "/run/neuron-health",
+        "directory in which the node problem detector leaves what the kernel log says of the chips",
+    ),
 )
 
 CHOICES = {
@@ -171,6 +177,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         ultraserver_labels=values["ultraserver_labels"],
         present_label=values["present_label"],
         rescan_seconds=values["rescan_seconds"],
+        health_hints_dir=Path(values["health_hints_dir"]) if values["health_hints_dir"] else None,
     )
 
 

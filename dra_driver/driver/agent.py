@@ -27,6 +27,7 @@ from dra_driver.driver.settings import Settings
 from dra_driver.exclusion import check_node
 from dra_driver.health.faults import NodeHealth
 from dra_driver.health.node_status import NodeStatusWriter, chips_present
+from dra_driver.health.watch import HealthWatch
 from dra_driver.host.discover import boot_id
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.host.watch import HostWatch
@@ -55,6 +56,8 @@ REPAIR_GRACE: Final = 5.0
 """Seconds that a repair gets at the end: wherever it stops, the next start goes on."""
 THREAD_GRACE: Final = 1.0
 """Seconds that a thread gets which may be waiting for the API server or the host: it writes nothing any more."""
+HEALTH_PATIENCE: Final = 3.0
+"""Seconds that the first publication waits for what is wrong with the chips."""
 NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
@@ -77,7 +80,12 @@ class NodeAgent:
         self._labels: Mapping[str, str] | None = None
         self._scans_with_labels = False
         """Of the scanning thread: they may become known while it reads the host."""
+        self._inventory: NodeInventory | None = None
+        """What is offered follows from it; None: nothing may be offered yet."""
+        self._chips = NodeHealth()
         self._offer = Offer(())
+        self._offering = threading.Lock()
+        """The host's thread and the health's both make the offer anew; the last one must win."""
         self._operations = Operations()
         self._stop_metrics: Callable[[], None] | None = None
         api = ResourceApi(transport)
@@ -86,6 +94,16 @@ class NodeAgent:
         if self._node is not None:
             self._labels = self._node.metadata.labels
         self._host = HostWatch(settings.host_root, self._known_labels, self._on_inventory, settings.rescan_seconds)
+        self._health_watch = HealthWatch(
+            settings.host_root,
+            lambda: self._host.current,
+            settings.health_dir,
+            settings.health_hints_dir,
+            self._on_health,
+            settings.rescan_seconds,
+        )
+        self._chips = self._health_watch.current
+        self._health_decided = self._health_watch.decided
         self._node_watch: Reflector[Node] = Reflector(
             "own node",
             lambda: api.list_nodes(settings.node_name),
@@ -143,6 +161,7 @@ class NodeAgent:
         if self._node is not None:
             self._saw(self._node)
         self._host.start()
+        self._health_watch.start()
         host = self._host.current
         if host.emulated:
             log.warning("EMULATED hardware (%s): pods run, but there is no Neuron device", host.instance_type)
@@ -169,6 +188,7 @@ class NodeAgent:
             (self._plugin.stop, CALL_GRACE),
             (self._reconciler.stop, REPAIR_GRACE),
             (self._node_watch.stop, THREAD_GRACE),
+            (self._health_watch.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
             (self._health.stop, THREAD_GRACE),
         )
@@ -191,9 +211,11 @@ class NodeAgent:
         self._node_status.label(LABELS, labels(inventory.ultraserver) if labelled else {})
         self._present = chips_present(inventory)
         self._node_status.want(NodeHealth(), self._present)
-        self._offer = offered = offer(inventory, self._settings.ultraserver_layout)
+        # An instance before this one may have told of faults: what is published first must not take that back.
+        self._health_decided.wait(HEALTH_PATIENCE)
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
         # on them would fail in between. Without the API server nothing can be published anyway.
+        offered = self._make_offer(inventory, publish=self._scans_with_labels)
         if not self._scans_with_labels:
             return
         log.info(
@@ -209,7 +231,22 @@ class NodeAgent:
                 "chips offers the other chips meanwhile",
                 offered.problem,
             )
-        self._slices.set_desired(offered.devices, offered.fallback)
+
+    def _on_health(self, chips: NodeHealth) -> None:
+        self._chips = chips
+        self._node_status.want(chips, self._present)
+        inventory = self._inventory
+        if inventory is not None:
+            self._make_offer(inventory, publish=True)
+
+    def _make_offer(self, inventory: NodeInventory, *, publish: bool) -> Offer:
+        """Make the offer of this inventory and of the chips' health now; ``publish``: have it written."""
+        with self._offering:
+            self._offer = offered = offer(inventory, self._settings.ultraserver_layout)
+            if publish:
+                self._inventory = inventory
+                self._slices.set_desired(offered.devices, offered.fallback)
+            return offered
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -284,7 +321,7 @@ class NodeAgent:
 
     @property
     def _workers(self) -> tuple[Worker, ...]:
-        others = (self._host, self._node_watch, self._node_status, self._reconciler, self._plugin)
+        others = (self._host, self._health_watch, self._node_watch, self._node_status, self._reconciler, self._plugin)
         return (*self._slices.workers, *(part.worker for part in others))
 
     def samples(self) -> Iterator[Sample]:
@@ -293,6 +330,7 @@ class NodeAgent:
         yield from samples(host, self._slices.status, self._plugin.registration)
         yield node_sample(self._offer.problem)
         yield from self._node_status.samples()
+        yield from self._health_watch.samples()
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
 
 

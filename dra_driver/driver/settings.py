@@ -32,8 +32,15 @@ class Settings:
     ultraserver_labels: Literal["on", "off"]
     present_label: Literal["on", "off"]
     rescan_seconds: float
+    health_hints_dir: Path | None
+    """Where another program leaves what the kernel log says of the chips; None: nowhere."""
 
     @property
     def state_dir(self) -> Path:
         """The driver's own directory: the socket and the checkpoint."""
         return self.plugins_dir / DRIVER_NAME
+
+    @property
+    def health_dir(self) -> Path:
+        """Of the record of what is wrong with the chips."""
+        return self.state_dir / "health"

@@ -27,8 +27,6 @@ MANAGER: Final = "neuron-health"
 """Field manager of condition and label, whichever program writes them: a node may go from one to the other."""
 PRESENT: Final = "neuron.amazonaws.com/present"
 """Label that AWS's monitoring selects its nodes by. AWS's device plugin sets it, its DRA driver does not."""
-SPACING_SECONDS: Final = 10.0
-"""Between two writes of the condition: no more often than kubelet writes the Node's status."""
 
 
 def chips_present(inventory: NodeInventory) -> bool | None:
@@ -56,9 +54,9 @@ class NodeStatusWriter:
         component: source of the Events, such as ``neuron-dra-driver``.
         present_label: whether nodes with chips get the label ``PRESENT``; otherwise ours is removed.
         labels: other labels that the program keeps on the Node: say with ``label`` what they should be.
-        spacing: seconds between two writes of the condition.
         backoff: makes the waits after errors.
         contest: makes the waits before something is written again that somebody else had changed.
+        pace: makes the waits between two writes; see ``OwnNodeWriter``.
         events: writes the Events.
     """
 
@@ -70,17 +68,18 @@ class NodeStatusWriter:
         *,
         present_label: bool = True,
         labels: Sequence[OwnLabels] = (),
-        spacing: float = SPACING_SECONDS,
         backoff: Callable[[], Backoff] | None = None,
         contest: Callable[[], Backoff] | None = None,
+        pace: Callable[[], Backoff] | None = None,
         events: NodeEvents | None = None,
     ) -> None:
-        self._condition = OwnCondition(condition.TYPE, MANAGER, spacing=spacing)
+        self._condition = OwnCondition(condition.TYPE, MANAGER)
         self._present = OwnLabels(f"labels {PRESENT} of the node", frozenset({PRESENT}), MANAGER)
         self._labels: tuple[Part[Any], ...] = (*labels, self._present)
         self._present_label = present_label
         self._events = events or NodeEvents(api, component)
-        waits = {name: made for name, made in (("backoff", backoff), ("contest", contest)) if made is not None}
+        given = {"backoff": backoff, "contest": contest, "pace": pace}
+        waits = {name: made for name, made in given.items() if made is not None}
         parts = (*self._labels, self._condition)
         self._writer = OwnNodeWriter(api, node_name, parts, chore=self._tell, **waits)
         self._health: NodeHealth | None = None

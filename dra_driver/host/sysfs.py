@@ -75,6 +75,14 @@ class HostFiles:
         except UnicodeDecodeError:
             return Reading(None, "not UTF-8 text")
 
+    def open(self, path: str) -> int | None:
+        """Descriptor of a regular file, for a poll; None when there is none. The caller closes it."""
+        try:
+            real, status = self._locate(path)
+            return os.open(real, _OPEN_FLAGS) if stat.S_ISREG(status.st_mode) else None
+        except OSError:
+            return None
+
     def names(self, path: str) -> tuple[str, ...]:
         """Names in a directory, at most ``MAX_ENTRIES`` of them, sorted; empty when it cannot be read."""
         try:

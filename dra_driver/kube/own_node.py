@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # the simulator needs the labels alone
 T = TypeVar("T")
 
 CALM_SECONDS: Final = 600.0
-"""After so long without a write, the next change by others is put right at once again."""
+"""After so long without a write, the next ones are made at once again."""
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,6 @@ class Part(ABC, Generic[T]):
 
     name: str
     """For the log and for people, such as ``labels of the node``; a plural."""
-    spacing: float = 0.0
-    """Fewest seconds between two writes; the first one is at once."""
 
     @abstractmethod
     def differs(self, node: Node, wanted: T) -> bool:
@@ -95,16 +93,8 @@ class OwnCondition(Part[tuple[Condition, ...]]):
     ``lastTransitionTime`` changes with the status only, ``lastHeartbeatTime`` with each write.
     """
 
-    def __init__(
-        self,
-        type_: str,
-        manager: str,
-        *,
-        spacing: float = 0.0,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, type_: str, manager: str, *, clock: Callable[[], float] = time.time) -> None:
         self.name = f"conditions {type_} of the node"
-        self.spacing = spacing
         self._type = type_
         self._manager = manager
         self._clock = clock
@@ -178,6 +168,7 @@ class OwnNodeWriter:
             called again (``math.inf``: not before something changes).
         backoff: makes a part's waits after errors.
         contest: makes a part's waits before it is written again with the same value, because somebody had changed it.
+        pace: makes a part's waits between any two writes: what is wanted may change all the time.
     """
 
     def __init__(
@@ -189,13 +180,14 @@ class OwnNodeWriter:
         chore: Callable[[Node], float] = lambda _: math.inf,
         backoff: Callable[[], Backoff] = lambda: Backoff(first=1.0, cap=300.0),
         contest: Callable[[], Backoff] = lambda: Backoff(first=1.0, cap=600.0, free=1),
+        pace: Callable[[], Backoff] = lambda: Backoff(first=2.0, cap=60.0, free=4),
     ) -> None:
         self._api = api
         self._node = node
         self._lock = threading.Lock()
         self._seen: Node | None = None
         self._wanted: dict[Part[Any], Any] = {}
-        self._kept = {part: _Kept(part, backoff(), contest()) for part in parts}
+        self._kept = {part: _Kept(part, backoff(), contest(), pace()) for part in parts}
         self._chore = chore
         self.worker = Worker("writing to the own node", self._round)
 
@@ -270,15 +262,16 @@ class OwnNodeWriter:
 class _Kept:
     """When a part has to be written; of the worker only, but for ``status``."""
 
-    def __init__(self, part: Part[Any], backoff: Backoff, contest: Backoff) -> None:
+    def __init__(self, part: Part[Any], backoff: Backoff, contest: Backoff, pace: Backoff) -> None:
         self.part = part
         self._backoff = backoff
         self._contest = contest
+        self._pace = pace
         self._pending: Any = None
         """What is to be written when it is ``_due``."""
         self._due = math.inf
         self._written: Any = None
-        self._last_write = -math.inf
+        self._last_write = self._next_write = -math.inf
         self.status = PartStatus()
         """Replaced as a whole: read it once, use that."""
 
@@ -292,7 +285,11 @@ class _Kept:
         now = time.monotonic()
         if self._pending is None or wanted != self._pending:
             self._pending = wanted
-            self._due = max(now + self._pause(wanted), self._last_write + self.part.spacing)
+            if now - self._last_write > CALM_SECONDS:
+                self._contest.reset()
+                self._pace.reset()
+            # What was written already is written again only because somebody else has changed it.
+            self._due = max(now + (self._contest.next() if wanted == self._written else 0.0), self._next_write)
         return now >= self._due
 
     def wait(self) -> float:
@@ -304,6 +301,7 @@ class _Kept:
         if wanted != self._written:
             self._contest.reset()
         self._written, self._last_write = wanted, time.monotonic()
+        self._next_write = self._last_write + self._pace.next()
         log.info("%s: %s", self.part.name, self.part.text(wanted))
         self._update(writes=self.status.writes + 1)
 
@@ -319,12 +317,6 @@ class _Kept:
         self._due = time.monotonic() + wait
         log.warning("the %s are not up to date: %s (next try in %.1f s)", self.part.name, error, wait)
         self._update(current=False, errors=self.status.errors + 1, last_error=str(error))
-
-    def _pause(self, wanted: Any) -> float:
-        """Seconds to wait before what was written already is written again: somebody else changes it."""
-        if time.monotonic() - self._last_write > CALM_SECONDS:
-            self._contest.reset()
-        return self._contest.next() if wanted == self._written else 0.0
 
     def _update(self, **changes: object) -> None:
         self.status = replace(self.status, **changes)  # type: ignore[arg-type] # names and types are those of the class

@@ -418,12 +418,12 @@ class Lease(ApiObject, frozen=True):
 
 
 class ObjectReference(ApiObject, frozen=True):
-    """The object that an event is about."""
+    """The object that an event is about; ``namespace`` is "" for Nodes."""
 
-    kind: str
-    namespace: str
-    name: str
-    uid: str
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
     api_version: str = "v1"
 
 

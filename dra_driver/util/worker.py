@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from dra_driver.util.errors import DriverError
 
@@ -62,6 +62,19 @@ class Backoff:
         self.tries = 0
 
 
+class WakeUp(Protocol):
+    """What a worker waits for between two rounds: ``threading.Event``, or one that ends for other reasons too."""
+
+    def set(self) -> None:
+        """End the waiting, now and until ``clear``."""
+
+    def clear(self) -> None:
+        """Forget that it was set."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for at most ``timeout`` seconds (None: for ever); whether there is a reason for the next round."""
+
+
 class Worker:
     """Calls ``work`` repeatedly in one thread until it is stopped.
 
@@ -75,6 +88,7 @@ class Worker:
         longest: the most seconds that a round may take (see ``beat``).
         settle: seconds between ``wake`` and the round, so that several changes are handled together.
         backoff: waits after failed rounds; ``wake`` does not shorten them.
+        woken: what it waits for between two rounds.
     """
 
     def __init__(
@@ -85,13 +99,14 @@ class Worker:
         longest: float = MAX_ROUND_SECONDS,
         settle: float = 0.0,
         backoff: Backoff | None = None,
+        woken: WakeUp | None = None,
     ) -> None:
         self.name = name
         self._work = work
         self._longest = longest
         self._settle = settle
         self._backoff = backoff or Backoff(first=1.0, cap=60.0)
-        self._woken = threading.Event()
+        self._woken = woken or threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._last_beat = self._due = math.inf

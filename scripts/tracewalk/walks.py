@@ -57,7 +57,7 @@ ABOUT_THE_NODE: Final = frozenset(
 def traced() -> Mapping[str, Mapping[str, int]]:
     """By walk, how often each file of the package is entered, in the order of first entry.
 
-    ``publish`` is a first start: the scan of the host, and the resulting slices (labels do not count). ``prepare`` is a
+    ``publish`` is a first start: the scan of the host, and the resulting slices (without the Node). ``prepare`` is a
     claim with one device, on a node that has prepared another one. ``repair`` is a start that finds the CDI specs of
     two claims missing.
     """
@@ -118,6 +118,7 @@ class Running:
             ultraserver_labels="on",
             present_label="on",
             rescan_seconds=3600.0,
+            health_hints_dir=None,
         )
         self._socket = settings.state_dir / "dra.sock"
         self._agent = NodeAgent(settings, server.transport(), lambda: None)

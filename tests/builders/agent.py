@@ -87,6 +87,21 @@ class World:
             if name in device["attributes"]
         }
 
+    def slice_writes(self) -> int:
+        """Number of requests so far that write slices."""
+        return sum(request.method != "GET" and "slices" in request.path for request in list(self.server.requests))
+
+    def condition(self) -> dict[str, Any]:
+        """What the Node says about its chips, {} when nothing."""
+        conditions = self.server.store.get("nodes", NODE)["status"].get("conditions", [])
+        return next((item for item in conditions if item["type"] == "NeuronHealth"), {})
+
+    def node_told(self) -> None:
+        """Wait until label and condition of a node with chips are there."""
+        present = "neuron.amazonaws.com/present"
+        eventually(lambda: present in self.server.store.get("nodes", NODE)["metadata"]["labels"], 10.0, "the label")
+        eventually(self.condition, 10.0, "the condition")
+
     def offered(self) -> list[str]:
         return [device["name"] for item in self.server.slices() for device in item["spec"].get("devices") or ()]
 

@@ -10,7 +10,7 @@ from tests.cluster.lib.kube import eventually, steadily
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod, request, template
 
-POLICIES = ("neuron-dra-driver-own-slices", "neuron-dra-driver-own-node")
+POLICIES = ("neuron-dra-driver-own-slices", "neuron-dra-driver-own-node", "neuron-dra-driver-own-events")
 CLUSTER_OBJECTS = {
     ("namespaces", NAMESPACE),
     ("deviceclasses", "neuron.aws.com"),
@@ -19,8 +19,8 @@ CLUSTER_OBJECTS = {
     ("clusterroles", "neuron-dra-driver-clusterrole"),
     ("clusterrolebindings", "neuron-dra-driver-binding"),
 }
-NAMESPACED_OBJECTS = 2
-"""The service account and the DaemonSet."""
+NAMESPACED_OBJECTS = 4
+"""The service account and the DaemonSet; Role and RoleBinding for Events."""
 
 
 def present(installation: Installation) -> set[tuple[str, str]]:

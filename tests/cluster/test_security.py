@@ -137,6 +137,7 @@ def test_the_service_account_may_do_exactly_what_the_driver_needs(driver: Instal
     anybody = rules(driver.kube, "system:serviceaccount:default:default")
     needs = {
         ("", "nodes"): ("get", "list", "watch", "patch"),
+        ("", "nodes/status"): ("patch",),
         ("resource.k8s.io", "resourceclaims"): ("get", "list"),
         ("resource.k8s.io", "resourceslices"): ("get", "list", "watch", "create", "update", "delete"),
     }
@@ -341,7 +342,7 @@ def test_a_driver_cannot_label_another_node(
     before = labels_of(driver, nodes[1])
     with pytest.raises(ApiError, match="403") as caught:
         labelled(driver_client, nodes[1], {MODE: "1_2_4"})
-    assert f'only the labels of the Node "{nodes[0]}"' in caught.value.message
+    assert f'only labels and status of the Node "{nodes[0]}"' in caught.value.message
     assert labels_of(driver, nodes[1]) == before
 
 
@@ -351,6 +352,188 @@ def test_a_token_of_the_service_account_without_a_node_can_label_no_node(
     token = driver.kube.kubectl("--namespace", NAMESPACE, "create", "token", SERVICE_ACCOUNT).strip()
     with pytest.raises(ApiError, match="not bound to a node"):
         labelled(client_with(token), nodes[0], {MODE: "1_2_4"})
+
+
+# What of the Node's status it may write
+
+PRESENT = "neuron.amazonaws.com/present"
+HEALTH = "NeuronHealth"
+
+
+def condition(type_: str = HEALTH, status: str = "False") -> Object:
+    moment = "2026-01-01T00:00:00Z"
+    times = {"lastHeartbeatTime": moment, "lastTransitionTime": moment}
+    return {"type": type_, "status": status, "reason": "Test", "message": "a test", **times}
+
+
+def stated(client: Transport, node: str, *conditions: Object) -> Object:
+    """Apply conditions as the driver does; gives the Node as stored."""
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}, "status": {"conditions": list(conditions)}}
+    query = [("fieldManager", "test"), ("force", "true")]
+    answer = client.request("PATCH", f"/api/v1/nodes/{node}/status", query=query, body=body, content_type=APPLY)
+    stored: Object = json.loads(answer.body)
+    return stored
+
+
+def types(node: Object) -> set[str]:
+    return {item["type"] for item in node["status"]["conditions"]}
+
+
+def test_the_running_driver_says_that_chips_are_there_and_how_they_are(
+    driver: Installation, nodes: Sequence[str]
+) -> None:
+    for node in nodes:
+        found = driver.kube.get("nodes", node)
+        assert found is not None
+        assert found["metadata"]["labels"][PRESENT] == "true"
+        (health,) = [item for item in found["status"]["conditions"] if item["type"] == HEALTH]
+        assert (health["status"], health["reason"]) == ("False", "NeuronHasNoError")
+
+
+def test_a_driver_can_write_the_condition_of_its_own_node_and_the_others_stay(
+    driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    """And the driver that really runs there puts its own back."""
+    stored = stated(driver_client, nodes[0], condition(status="Unknown"))
+    assert {HEALTH, "Ready", "DiskPressure"} <= types(stored)
+
+    def restored() -> bool:
+        answer = driver_client.request("GET", f"/api/v1/nodes/{nodes[0]}")
+        (health,) = [item for item in json.loads(answer.body)["status"]["conditions"] if item["type"] == HEALTH]
+        return bool(health["reason"] == "NeuronHasNoError")
+
+    eventually("the condition to be true again", restored, 30)
+
+
+@pytest.mark.parametrize("type_", ["Ready", "DiskPressure", "AcceleratedHardwareReady"])
+def test_a_driver_can_write_no_other_condition(driver_client: Transport, nodes: Sequence[str], type_: str) -> None:
+    with pytest.raises(ApiError, match="403") as caught:
+        stated(driver_client, nodes[0], condition(type_))
+    assert f"nothing of a Node's status but the condition {HEALTH}" in caught.value.message
+
+
+def test_a_driver_cannot_write_the_condition_of_another_node(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    with pytest.raises(ApiError, match="403") as caught:
+        stated(driver_client, nodes[1], condition(status="True"))
+    assert f'only labels and status of the Node "{nodes[0]}"' in caught.value.message
+
+
+def test_a_token_of_the_service_account_without_a_node_can_write_no_condition(
+    driver: Installation, nodes: Sequence[str], client_with: ClientOf
+) -> None:
+    token = driver.kube.kubectl("--namespace", NAMESPACE, "create", "token", SERVICE_ACCOUNT).strip()
+    with pytest.raises(ApiError, match="not bound to a node"):
+        stated(client_with(token), nodes[0], condition())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": {"capacity": {"cpu": "1000"}}},
+        {"status": {"allocatable": {"neuron.example.com/chips": "16"}}},
+        {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}},
+        {"status": {"nodeInfo": {"kubeletVersion": "v1.0.0"}}},
+        {"status": {"images": [{"names": ["example.com/image"]}]}},
+        {"status": {"conditions": []}},
+        {"metadata": {"labels": {PRESENT: None}}},
+        {"metadata": {"labels": {"example.com/zone": "x"}}},
+        {"metadata": {"annotations": {"example.com/note": "x"}}},
+    ],
+    ids=json.dumps,
+)
+def test_a_driver_can_change_nothing_else_through_the_status(
+    driver_client: Transport, nodes: Sequence[str], change: Object
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        driver_client.request("PATCH", f"/api/v1/nodes/{nodes[0]}/status", body=change, content_type=MERGE)
+    assert caught.value.status == 403
+    assert "This service account may change" in caught.value.message
+
+
+def test_the_spec_cannot_be_changed_through_the_status(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    """The API server ignores the attempt, so the policy sees none."""
+    change = {"spec": {"unschedulable": True, "taints": [{"key": "example.com/away", "effect": "NoExecute"}]}}
+    before = driver.kube.get("nodes", nodes[0])
+    driver_client.request("PATCH", f"/api/v1/nodes/{nodes[0]}/status", body=change, content_type=MERGE)
+    after = driver.kube.get("nodes", nodes[0])
+    assert before is not None
+    assert after is not None
+    assert after["spec"] == before["spec"]
+
+
+# Which Events it may write
+
+REPORTS = "/api/v1/namespaces/default/events"
+
+
+def report(node: str, *, component: str = "neuron-dra-driver", **fields: object) -> Object:
+    """An Event as the driver writes it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "test-", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": node},
+        "reason": "Test",
+        "message": "a test",
+        "type": "Normal",
+        "source": {"component": component, "host": node},
+        "reportingComponent": component,
+        "count": 1,
+        **fields,
+    }
+
+
+def test_a_driver_can_report_on_its_own_node_and_count(driver_client: Transport, nodes: Sequence[str]) -> None:
+    made = json.loads(driver_client.request("POST", REPORTS, body=report(nodes[0])).body)
+    path = f"{REPORTS}/{made['metadata']['name']}"
+    for change, count in (({"count": 2}, 2), ({}, 2)):
+        answer = driver_client.request("PATCH", path, body=change, content_type=MERGE)
+        assert json.loads(answer.body)["count"] == count
+    assert "cannot delete" in denied(driver_client, "DELETE", path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"involvedObject": {"kind": "Node", "name": "node-2"}}, 'may report only on the Node "node-1"'),
+        (
+            {"involvedObject": {"kind": "Pod", "name": "node-1", "namespace": "default"}},
+            'may report only on the Node "node-1"',
+        ),
+        (
+            {"related": {"kind": "Pod", "name": "other", "namespace": "default"}},
+            'may report only on the Node "node-1"',
+        ),
+        ({"component": "kubelet"}, "only events of the component neuron-dra-driver"),
+        ({"source": {"component": "kubelet"}}, "only events of the component neuron-dra-driver"),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_a_driver_cannot_report_on_others_nor_as_another(
+    lab: object, driver_client: Transport, fields: Object, text: str
+) -> None:
+    assert text in denied(driver_client, "POST", REPORTS, report("node-1", **fields))
+
+
+def test_a_driver_cannot_change_what_others_reported_on_its_node(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    text = json.dumps(report(nodes[0], component="kubelet"))
+    name = driver.kube.kubectl("create", "-o", "name", "-f", "-", stdin=text).strip().rpartition("/")[2]
+    for change in ({"message": "x"}, {"source": {"component": "neuron-dra-driver"}}):
+        with pytest.raises(ApiError, match="403") as caught:
+            driver_client.request("PATCH", f"{REPORTS}/{name}", body=change, content_type=MERGE)
+        assert "only events of the component neuron-dra-driver" in caught.value.message
+
+
+def test_a_driver_cannot_report_in_other_namespaces(driver_client: Transport, nodes: Sequence[str]) -> None:
+    path = REPORTS.replace("default", "kube-system")
+    body = report(nodes[0], metadata={"generateName": "test-", "namespace": "kube-system"})
+    assert "cannot create resource" in denied(driver_client, "POST", path, body)
 
 
 @pytest.mark.kubernetes("1.33")

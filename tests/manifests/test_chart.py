@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from dra_driver.cli import device_plugin, extender
+from dra_driver.health.node_status import PRESENT
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
@@ -43,7 +44,7 @@ from tests.manifests.chart import (
     template,
     text_of,
 )
-from tests.manifests.support import Object, of_kind, pod_spec, rendered
+from tests.manifests.support import IMAGE, Object, of_kind, pod_spec, rendered
 from tests.manifests.test_lint import assert_clean, run
 from tests.paths import ROOT
 
@@ -218,6 +219,8 @@ def test_rights_are_those_that_the_pages_name() -> None:
     assert rules("device-plugin.yaml") == {
         ("ClusterRole", "pods", (), ("get", "list", "watch", "patch")),
         ("ClusterRole", "nodes", (), ("get", "patch")),
+        ("ClusterRole", "nodes/status", (), ("patch",)),
+        ("Role", "events", (), ("create", "patch")),
         ("ClusterRole", "resourceslices", (), ("list",)),
     }
     assert rules("extender.yaml") == {
@@ -246,7 +249,7 @@ PODS = {IDS, ALLOCATED, ALLOC_TIME, RESOURCE_TYPE, CORES, DEVICES, ALLOCATION}
 def test_policies_name_the_service_account_and_the_annotations_that_are_written(
     file: str, nodes: set[str], pods: set[str]
 ) -> None:
-    objects = objects_of(file)
+    objects = [item for item in objects_of(file) if not item["metadata"]["name"].endswith("-own-events")]
     spec = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]
     account = of_kind(objects, "ServiceAccount")["metadata"]
     user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
@@ -257,6 +260,25 @@ def test_policies_name_the_service_account_and_the_annotations_that_are_written(
     assert [set(re.findall(r"'(\S+)'", part)) for part in (of_nodes, of_pods)] == [nodes, pods]
     binding = of_kind(objects, "ValidatingAdmissionPolicyBinding")["spec"]
     assert binding["policyName"] == of_kind(objects, "ValidatingAdmissionPolicy")["metadata"]["name"]
+
+
+def test_the_device_plugin_reports_on_its_own_node_under_the_drivers_rules() -> None:
+    """Label, condition and Events are those of the DRA driver's policies; only names differ."""
+
+    def expressions(objects: list[Object], end: str) -> list[str]:
+        (found,) = [
+            item["spec"]
+            for item in objects
+            if item["kind"] == "ValidatingAdmissionPolicy" and item["metadata"]["name"].endswith(end)
+        ]
+        return [item["expression"] for item in found["validations"]]
+
+    own, drivers = objects_of("device-plugin.yaml"), rendered(IMAGE)
+    of_events = [text.replace("neuron-device-plugin", "neuron-dra-driver") for text in expressions(own, "-own-events")]
+    assert of_events == expressions(drivers, "-own-events")[1:], "the first is that the token has a node"
+    of_status = expressions(drivers, "-own-node")[-1].replace("variables.isUpdate && ", "")
+    assert expressions(own, "-own-annotations")[-1] == of_status
+    assert f"k == '{PRESENT}'" in expressions(own, "-own-annotations")[-2]
 
 
 @needs_helm

@@ -8,7 +8,11 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
+from dra_driver.driver.agent import COMPONENT
 from dra_driver.driver.node_labels import KEYS
+from dra_driver.health.condition import TYPE
+from dra_driver.health.node_status import PRESENT
+from dra_driver.kube.events import CLUSTER_NAMESPACE
 from tests.manifests.support import IMAGE, MANIFESTS, Object, documents, install, name_of, of_kind, rendered
 
 VARIANTS = {
@@ -66,7 +70,11 @@ def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> Non
         "ServiceAccount",
         "ClusterRole",
         "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
         "DeviceClass",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
         "ValidatingAdmissionPolicy",
@@ -106,17 +114,23 @@ def test_the_driver_may_do_exactly_this() -> None:
         ("resource.k8s.io", "resourceclaims"): ["get", "list"],
         ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "delete"],
         ("", "nodes"): ["get", "list", "watch", "patch"],
+        ("", "nodes/status"): ["patch"],
     }
     assert all(set(rule) == {"apiGroups", "resources", "verbs"} for rule in role["rules"])
     assert all(len(rule["apiGroups"]) == len(rule["resources"]) == 1 for rule in role["rules"])
+    events = of_kind(rendered(IMAGE), "Role")
+    assert events["metadata"]["namespace"] == "default", "where Events about Nodes are"
+    assert events["rules"] == [{"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}]
 
 
 def test_only_the_drivers_service_account_is_bound() -> None:
     objects = rendered(IMAGE)
-    binding = of_kind(objects, "ClusterRoleBinding")
     subject = {"kind": "ServiceAccount", "name": "neuron-dra-driver-sa", "namespace": "neuron-dra-driver"}
-    assert binding["subjects"] == [subject]
-    assert binding["roleRef"]["name"] == "neuron-dra-driver-clusterrole"
+    for kind in ("", "Cluster"):
+        binding, role = of_kind(objects, f"{kind}RoleBinding"), of_kind(objects, f"{kind}Role")
+        assert binding["subjects"] == [subject]
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert binding["metadata"].get("namespace") == role["metadata"].get("namespace")
     assert of_kind(objects, "ServiceAccount")["metadata"] == {key: subject[key] for key in ("name", "namespace")}
     assert pod()["serviceAccountName"] == subject["name"]
 
@@ -256,7 +270,7 @@ def test_another_kubelet_root_is_used_throughout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "concerns"),
+    ("name", "concerns"),
     [
         (
             "neuron-dra-driver-own-slices",
@@ -267,10 +281,11 @@ def test_another_kubelet_root_is_used_throughout() -> None:
             },
         ),
         ("neuron-dra-driver-own-node", {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["nodes", "nodes/*"]}),
+        ("neuron-dra-driver-own-events", {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"]}),
     ],
 )
-def test_the_admission_policies_concern_the_driver_and_all_that_it_writes(policy: str, concerns: Object) -> None:
-    objects = [item for item in rendered(IMAGE) if item["metadata"]["name"] == policy]
+def test_the_admission_policies_concern_the_driver_and_all_that_it_writes(name: str, concerns: Object) -> None:
+    objects = [item for item in rendered(IMAGE) if item["metadata"]["name"] == name]
     spec = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]
     assert spec["failurePolicy"] == "Fail"
     # Scope * is the default, but left out it makes every run of the installer write the policy again.
@@ -280,14 +295,28 @@ def test_the_admission_policies_concern_the_driver_and_all_that_it_writes(policy
     account = "system:serviceaccount:neuron-dra-driver:neuron-dra-driver-sa"
     assert condition["expression"] == f'request.userInfo.username == "{account}"'
     binding = of_kind(objects, "ValidatingAdmissionPolicyBinding")
-    assert binding["spec"] == {"policyName": policy, "validationActions": ["Deny"]}
+    assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
 
 
 def test_the_labels_that_the_policy_lets_pass_are_those_that_the_driver_writes() -> None:
-    objects = [item for item in rendered(IMAGE) if item["metadata"]["name"] == "neuron-dra-driver-own-node"]
-    variables = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]["variables"]
+    variables = policy("neuron-dra-driver-own-node")["variables"]
     (ours,) = [item["expression"] for item in variables if item["name"] == "ours"]
-    assert set(re.findall(r"'([^']+)'", ours)) == KEYS
+    assert set(re.findall(r"'([^']+)'", ours)) == KEYS | {PRESENT}
+
+
+def test_the_condition_and_the_component_that_the_policies_let_pass_are_the_drivers() -> None:
+    variables = policy("neuron-dra-driver-own-node")["variables"]
+    others = [item["expression"] for item in variables if item["name"].startswith("others")]
+    assert [re.findall(r"c.type != '([^']+)'", text) for text in others] == [[TYPE], [TYPE]]
+    texts = [item["expression"] for item in policy("neuron-dra-driver-own-events")["validations"]]
+    assert set(re.findall(r"== '([a-z]+(?:-[a-z]+)+)'", " ".join(texts))) == {COMPONENT}
+    assert f"request.namespace == '{CLUSTER_NAMESPACE}'" in texts[1]
+
+
+def policy(name: str) -> Object:
+    objects = [item for item in rendered(IMAGE) if item["metadata"]["name"] == name]
+    spec: Object = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]
+    return spec
 
 
 def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> None:

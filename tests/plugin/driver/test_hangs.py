@@ -84,7 +84,7 @@ def test_labels_that_become_known_while_the_host_is_read_are_in_the_first_public
         hanging.unlink()
         eventually(world.offered, 20.0, "slices")
         assert world.attributes("networkNodeLayer1") == {"nn-1"}
-        assert world.server.writes() == 1
+        assert world.slice_writes() == 1
 
 
 def test_the_stop_keeps_to_its_time_though_every_part_hangs(world: World) -> None:

@@ -1,0 +1,129 @@
+"""What the agent as a process says about sick chips on its Node: condition, Events, label, metrics."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.emulation.tree import DEVICES
+from dra_driver.emulation.writer import EmulationOptions, write_host
+from dra_driver.topology.instance_types import resolve_emulation
+from tests.builders.agent import NODE, World, agent_on_host, free_port, node, scraped
+from tests.eventually import eventually
+
+WITHIN = 15.0
+SRAM = "NeuronHasError_SRAM_UNCORRECTABLE_ERROR"
+PRESENT = "neuron.amazonaws.com/present"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="h-") as name, node(Path(name)) as made:
+        write_host(made.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
+        yield made
+
+
+def count(world: World, chip: int, errors: int) -> None:
+    """Have the kernel driver count so many uncorrectable errors in a chip's SRAM."""
+    (world.host / DEVICES / f"neuron{chip}/stats/hardware/sram_ecc_uncorrected").write_text(f"{errors}\n")
+
+
+def says(world: World, status: str, message: str) -> None:
+    def told() -> bool:
+        found = world.condition()
+        return (found.get("status"), found.get("message")) == (status, message)
+
+    eventually(told, WITHIN, f"{status}: {message}")
+
+
+def events(world: World) -> list[dict[str, Any]]:
+    return world.server.store.list("events")[0]
+
+
+def told(world: World, *wanted: tuple[str, str]) -> None:
+    eventually(lambda: [(item["type"], item["reason"]) for item in events(world)] == list(wanted), WITHIN, f"{wanted}")
+
+
+def test_a_fault_is_a_condition_an_event_and_a_metric_until_it_is_over(world: World) -> None:
+    port = free_port()
+    with agent_on_host(world, "--metrics-port", str(port)) as running:
+        running.ready()
+        world.node_told()
+        says(world, "False", "Neuron has no error")
+        count(world, 3, 2)
+        says(world, "True", "neuron3: sram-uncorrectable")
+        told(world, ("Warning", SRAM))
+        assert events(world)[0]["message"].startswith("neuron3: uncorrectable errors in the chip's SRAM")
+        text = scraped(port)
+        assert 'neuron_dra_driver_chip_health{device="neuron3",state="unhealthy"} 1.0' in text
+        assert 'fault="sram-uncorrectable"' in text
+        eventually(lambda: 'node_events_total{outcome="written"} 1.0' in scraped(port), WITHIN, "the count")
+        assert "neuron_dra_driver_node_condition_current 1.0" in scraped(port)
+        count(world, 3, 0)
+        says(world, "False", "Neuron has no error")
+        told(world, ("Warning", SRAM), ("Normal", "NeuronHasNoError"))
+        assert 'chip_health{device="neuron3",state="healthy"} 1.0' in scraped(port)
+
+
+def test_killed_and_started_again_during_a_fault_it_takes_nothing_back_and_repeats_nothing(world: World) -> None:
+    with agent_on_host(world) as running:
+        running.ready()
+        world.node_told()
+        count(world, 3, 1)
+        told(world, ("Warning", SRAM))
+        says(world, "True", "neuron3: sram-uncorrectable")
+        running.kill()
+    (event,) = events(world)
+    writes = world.server.count("PATCH", f"/nodes/{NODE}")
+    with agent_on_host(world) as running:
+        eventually(lambda: "kubelet registered the driver" in running.log, 20.0, "the start")
+        time.sleep(0.7)
+        running.kill()
+    assert world.server.count("PATCH", f"/nodes/{NODE}") == writes
+    assert [item | {"metadata": None} for item in events(world)] == [event | {"metadata": None}]
+    count(world, 3, 0)
+    with agent_on_host(world):
+        says(world, "False", "Neuron has no error")
+        told(world, ("Warning", SRAM), ("Normal", "NeuronHasNoError"))
+
+
+def test_a_fault_while_the_api_server_is_away_is_told_when_it_is_back(world: World) -> None:
+    with agent_on_host(world) as running:
+        running.ready()
+        world.node_told()
+        world.server.stop()
+        count(world, 3, 1)
+        eventually(lambda: "neuron3 is unhealthy" in running.log, WITHIN, "the finding")
+        world.server.start()
+        says(world, "True", "neuron3: sram-uncorrectable")
+        told(world, ("Warning", SRAM))
+
+
+def test_a_storm_on_all_chips_is_few_writes(world: World) -> None:
+    with agent_on_host(world) as running:
+        running.ready()
+        world.node_told()
+        before = world.server.writes() - world.slice_writes()
+        for chip in range(16):
+            count(world, chip, 1)
+        eventually(lambda: world.condition()["message"].count("sram-uncorrectable") == 16, 30.0, "all chips")
+        eventually(lambda: len(events(world)) == 16, WITHIN, "an Event for each")
+        # Chips may be read before and after they are written: the condition may be written twice.
+        assert world.server.writes() - world.slice_writes() - before <= 16 + 2
+
+
+def test_the_label_can_be_turned_off(world: World) -> None:
+    def labels() -> dict[str, str]:
+        found: dict[str, str] = world.server.store.get("nodes", NODE)["metadata"]["labels"]
+        return found
+
+    with agent_on_host(world) as running:
+        running.ready()
+        eventually(lambda: labels() == {PRESENT: "true"}, WITHIN, "the label")
+    with agent_on_host(world, "--present-label", "off"):
+        eventually(lambda: labels() == {}, WITHIN, "no label")
