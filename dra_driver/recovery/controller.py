@@ -42,6 +42,7 @@ from dra_driver.recovery.policy import Policy
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations, Sample
 from dra_driver.util.text import first_of
+from dra_driver.util.worker import MAX_ROUND_SECONDS
 
 NAME: Final = "neuron-dra-driver-recovery"
 """Of the lease, of the ConfigMap, and of who reports the events."""
@@ -189,6 +190,7 @@ class Recovery(Term):
             if not self._settings.act:
                 self._rehearse(action)
                 continue
+            self._well(MAX_ROUND_SECONDS)  # each hook of an UltraServer's nodes takes its time
             started = time.perf_counter()
             try:
                 done = self._do(action)

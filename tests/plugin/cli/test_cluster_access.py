@@ -93,7 +93,7 @@ def test_a_server_that_refuses_to_answer_is_bad_input(
     assert "you may not list" in line
 
 
-@pytest.mark.parametrize("daemon", ["placer", "extender", "kubelet-plugin", "device-plugin"])
+@pytest.mark.parametrize("daemon", ["placer", "recover", "extender", "kubelet-plugin", "device-plugin"])
 def test_a_daemon_does_not_start_with_a_kubeconfig_that_cannot_be_used(
     daemon: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
