@@ -12,6 +12,7 @@ from typing import Final
 from dra_driver.emulation.faults import (
     FAULTS_FILE,
     MAX_FILE_BYTES,
+    SIGNS,
     STEP_SECONDS,
     EmulatedFault,
     Moment,
@@ -90,7 +91,7 @@ class EmulatedHost:
             keep_file: a file of faults from before is left as it is, and its faults are shown instead of these: so that
                 a driver which starts anew finds the chips as sick as they were.
             counters: also the error counters of the cores, which are most of the files and take longest on a slow disk;
-                if not, ``start`` adds them.
+                if not, they come with the first fault that they show.
 
         Raises:
             DriverError: the directory has other content or is not writable.
@@ -118,8 +119,6 @@ class EmulatedHost:
         return self._now
 
     def _look(self) -> float:
-        if not self._complete:
-            self._apply(self._faults)
         faults = self._edited()
         if faults is not None and faults != self._faults:
             self._apply(faults)
@@ -146,7 +145,8 @@ class EmulatedHost:
             self._complained = str(error)
             return None
 
-    def _apply(self, faults: tuple[EmulatedFault, ...], *, counters: bool = True) -> None:
+    def _apply(self, faults: tuple[EmulatedFault, ...], *, counters: bool = False) -> None:
+        counters = counters or self._complete or any(SIGNS[fault.code].how == "core" for fault in faults)
         now = self._clock()
         since = {fault: self._since.get(fault, now) for fault in faults}
         tree = host_with(self._kind, self._options, faults, self._moment(now, since), counters=counters)

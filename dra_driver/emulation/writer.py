@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -69,9 +69,13 @@ class TreeWriter:
                 staging = self.root / _STAGING
                 staging.mkdir(exist_ok=True)
                 for path, entry in files.items():
+                    staged = staging / "moved"
+                    _make(staged, entry)
                     if (self.root / path).exists():
-                        self._put(path, entry)
-                staging.rmdir()
+                        # Its directory may have been taken away just now; nothing is to be made in its place.
+                        with suppress(FileNotFoundError, NotADirectoryError):
+                            staged.replace(self.root / path)
+                shutil.rmtree(staging)
         except OSError as error:
             raise DriverError(
                 f"cannot change the emulated host in {self.root}: {error}",

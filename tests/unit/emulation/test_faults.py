@@ -274,9 +274,10 @@ def test_the_file_of_faults_is_applied_and_taken_back_on_a_running_host(
     running.start()
     try:
         eventually(lambda: heartbeat.read_text() != "1\n")
-        assert (running.root / DEVICE / "neuron_core7/stats/status/hw_nc_ue_error/total").read_text() == "0\n"
-        running.faults_file.write_text(before + "hbm-uncorrectable@3\n")
+        running.faults_file.write_text(before + "hbm-uncorrectable@3\ncore-uncorrectable@3\n")
         eventually(lambda: errors.read_text() == "1\n")
+        core = running.root / DEVICE / "neuron_core0/stats/status/hw_nc_ue_error/total"
+        eventually(lambda: core.exists() and int(core.read_text()) >= 1)
         running.faults_file.write_text(before + "hbm-uncorrectable@33\n")
         eventually(lambda: "hbm-uncorrectable@33" in caplog.text or "no chips 33" in caplog.text)
         assert errors.read_text() == "1\n"
