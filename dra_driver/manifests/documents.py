@@ -21,6 +21,8 @@ ALIASES_FREE, NODES_FREE = 100, 1000
 """Numbers of aliases and nodes below which the share of aliases is not checked."""
 MAX_ALIASES = ((400_000, 0.99), (4_000_000, 0.10))
 """Document size in nodes -> maximum share of them that aliases may account for, linear in between."""
+MAX_DEPTH = 1_000
+"""Levels of nesting that are read; PyYAML calls itself for each, and some ten thousand of them end the process."""
 MAX_SEARCHED_LENGTH = 8 << 20
 """Maximum length of a file in which lines are located; in longer, generated files, errors name object and path only."""
 
@@ -149,6 +151,7 @@ def _values(text: str) -> list[Any]:
             return [json.loads(text, object_pairs_hook=_unique)]
         except json.JSONDecodeError:
             pass
+    _check_depth(text)
     loader = _Loader(text)
     values = []
     try:
@@ -159,6 +162,22 @@ def _values(text: str) -> list[Any]:
     finally:
         loader.dispose()
     return values
+
+
+def _check_depth(text: str) -> None:
+    """Refuse nesting that the process would not survive."""
+    # Each level takes one of these characters, so most files need no second look.
+    if sum(map(text.count, "{[-?:")) <= MAX_DEPTH:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                mark: Any = event.start_mark
+                raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels of nesting", problem_mark=mark)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 def _check(document: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -210,3 +212,19 @@ def test_more_pods_than_any_cluster_has_are_refused_before_they_are_made(monkeyp
     leaders["spec"] = {"replicas": 4, "leaderWorkerTemplate": group}
     with pytest.raises(ManifestError, match="more than 10 pods"):
         read_manifests([("input", json.dumps(leaders))])
+
+
+@pytest.mark.parametrize("opening", ["{", "[", "- ", "? ", "{a: "])
+def test_nesting_without_end_is_refused_and_not_the_end_of_the_process(opening: str) -> None:
+    """Libyaml's parser has no limit, and what PyYAML builds on it calls itself for each level."""
+    code = (
+        "import sys\n"
+        "from dra_driver.manifests.documents import documents\n"
+        "from dra_driver.util.errors import DriverError\n"
+        "try:\n    list(documents('deep.yaml', sys.argv[1] * 60_000))\n"
+        "except DriverError as error:\n    print(error)\n"
+    )
+    command = [sys.executable, "-c", code, opening]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert "deep.yaml" in done.stdout
