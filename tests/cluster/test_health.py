@@ -156,7 +156,7 @@ def test_every_fault_becomes_its_taint_and_goes_with_one_write_of_slices_for_all
     )
     assert all(f"neuron{chip}:" in told["message"] for chip in range(3))
     sick_host.mend()
-    # What only the driver remembers stays until an administrator clears it. (1: the host says other faults of the chip.)
+    # What only the driver remembers stays until an administrator clears it; the host may say other faults of the chip.
     cleared = [code for code in chips if FAULTS[code].quiet_seconds is None]
     for code in cleared:
         installation.exec(NODE, "dra-driver", "health", "clear", f"neuron{chips[code]}", check=False)
