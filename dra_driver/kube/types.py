@@ -72,6 +72,7 @@ class OwnerReference(ApiObject, frozen=True):
     name: str
     uid: str
     controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
 
 class ObjectMeta(ApiObject, frozen=True):

@@ -132,7 +132,7 @@ def test_a_selector_that_kubernetes_would_refuse_is_refused() -> None:
         ("- a\n", "1: a workload expected, found list"),
         ("pods: []\narrivals: {perHour: 1}\nduration: {fixed: 1h}\nlength: 1d\n", "1: pods: 0 kinds; 1 to 100 are po"),
         ("a: &x [*x]\n", "1: not YAML or JSON: aliases (*name) stand for too much"),
-        ("[" * 3000, "2: not YAML or JSON"),
+        ("[" * 3000, "1: not YAML or JSON: more than 1000 levels of nesting"),
         ("a: \x00", " not YAML or JSON"),
     ],
 )
