@@ -206,8 +206,9 @@ def test_an_error_names_file_line_object_and_path(change: tuple[str, str], line:
 def test_a_pod_of_a_controller_is_read_as_the_api_server_shows_it() -> None:
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
     metadata = {"name": "d-x", "namespace": "default", "ownerReferences": [owner | {"blockOwnerDeletion": True}]}
-    found = read({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec()})
-    assert [pod.name for pod in found.pods] == ["d-x"]
+    spec = {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}
+    found = read({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    assert [pod.name for pod in found.running] == ["d-x"]
 
 
 def test_an_error_in_the_second_document_and_in_a_list_names_its_own_line() -> None:
