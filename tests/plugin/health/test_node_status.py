@@ -354,6 +354,7 @@ def test_the_numbers_tell_all_of_it(server: ApiServer) -> None:
     with telling(server) as writer:
         tell(server, writer, "True", SICK, 1)
         eventually(lambda: writer.status.labels.current and writer.status.condition.current)
+        eventually(lambda: any(item.value for item in writer.samples() if ("outcome", "written") in item.labels))
         values = {(item.name, *(value for _, value in item.labels)): item.value for item in writer.samples()}
     assert values == {
         ("node_labels_current",): 1,
