@@ -10,18 +10,24 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.names import DRIVER_NAME, device_name
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.health.faults import ActiveFault, Effect, NodeHealth
+    from dra_driver.health.faults import NodeHealth
+    from dra_driver.health.policy import HealthPolicy
     from dra_driver.host.signals import SignalReader
 
 READ_SECONDS: Final = 10.0
 """A reading takes some hundredths of a second; one that takes so long hangs in the kernel."""
 _DEVICE = re.compile(rf"(?:neuron|{re.escape(device_name(0))[:-1]})?(0|[1-9][0-9]{{0,2}})")
+_DRIVERS: Final = (
+    ("KUBELET_PLUGINS_DIRECTORY_PATH", "/var/lib/kubelet/plugins", f"{DRIVER_NAME}/health"),
+    ("STATE_DIR", "/var/lib/neuron-device-plugin", "health"),
+)
+"""Who keeps a record, the DRA driver first: its option's variable and default, and the record's directory below."""
 _COLUMNS: Final = ("DEVICE", "STATE", "FAULT", "SEVERITY", "SINCE", "EFFECT", "REMEDY")
 
 
@@ -40,7 +46,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=Path(os.environ.get("HOST_ROOT") or "/"),
         help="root directory of the host, or of one made by emulate-host (default: %(default)s)",
     )
-    _add_state_dir(parser, default_state_dir())
+    _add_state_dir(parser, None)
+    parser.add_argument(
+        "--health-policy",
+        metavar="FILE",
+        type=Path,
+        default=os.environ.get("HEALTH_POLICY") or None,
+        help="what faults of chips mean, as for the driver's option; the column EFFECT follows from it "
+        "(default: $HEALTH_POLICY, or an empty table)",
+    )
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
     )
@@ -64,36 +78,57 @@ def _add_state_dir(parser: argparse.ArgumentParser, default: Any) -> None:
         metavar="DIR",
         type=Path,
         default=default,
-        help=f"directory in which the driver remembers faults (default: {default_state_dir()})",
+        help="directory in which the driver or the device plugin of this node remembers faults "
+        f"(default: {' or, if there is none, '.join(str(path) for path in _state_dirs(Path('/')))})",
     )
 
 
-def default_state_dir(root: Path = Path("/")) -> Path:
-    """Where the driver of the host below ``root`` keeps its record, by its own option's variable."""
-    plugins = os.environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"
-    return root / plugins.lstrip("/") / DRIVER_NAME / "health"
+def found_state_dir(root: Path = Path("/")) -> Path:
+    """Where the driver or the device plugin of the host below ``root`` keeps its record, by their options' variables.
+
+    The driver's, unless only the other is there.
+    """
+    # Without leave to look: as if it were not there. Path.is_dir raises then.
+    return next((path for path in _state_dirs(root) if os.path.isdir(path)), _state_dirs(root)[0])  # noqa: PTH112
+
+
+def _state_dirs(root: Path) -> tuple[Path, ...]:
+    return tuple(
+        root / (os.environ.get(variable) or default).lstrip("/") / below for variable, default, below in _DRIVERS
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; raises DriverError for a host without devices."""
+    from dra_driver.health.policy import HealthPolicy
+
     if not args.host_root.is_dir():
         raise UsageError(
             f"--host-root {args.host_root} is no directory",
             remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
         )
-    said = read_health(args.host_root, args.state_dir)
-    if not said.chips:
+    policy = HealthPolicy.load(args.health_policy) if args.health_policy else HealthPolicy.default()
+    said = read_health(args.host_root, args.state_dir or found_state_dir())
+    if not said.health.chips:
         raise DriverError(f"{args.host_root}: there is no Neuron device")
     if args.output == "json":
         import json
 
-        print(json.dumps(document(said), indent=2))
+        print(json.dumps(document(said, policy), indent=2))
     else:
-        print(table(said))
+        print(table(said, policy))
     return 0
 
 
-def read_health(root: Path, state_dir: Path) -> NodeHealth:
+class HostHealth(NamedTuple):
+    """How well a host is."""
+
+    health: NodeHealth
+    instance_type: str | None
+    """As the driver knows it; what a fault means may depend on it."""
+
+
+def read_health(root: Path, state_dir: Path) -> HostHealth:
     """The health of a host as two readings and the driver's record say; writes nothing."""
     from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, assess
     from dra_driver.health.memory import MemoryFile
@@ -103,17 +138,17 @@ def read_health(root: Path, state_dir: Path) -> NodeHealth:
 
     reader = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS)
 
-    def read() -> NodeHealth:
+    def read() -> HostHealth:
         inventory = discover(root)
         memory, _ = assess(MemoryFile(state_dir).read(move_aside=False), reader.read(inventory))
         time.sleep(AGAIN_SECONDS)
-        return assess(memory, reader.read(inventory))[1]
+        return HostHealth(assess(memory, reader.read(inventory))[1], inventory.instance_type)
 
     return _bounded(read, reader)
 
 
-def _bounded(read: Callable[[], NodeHealth], reader: SignalReader) -> NodeHealth:
-    results: list[NodeHealth | Exception] = []
+def _bounded(read: Callable[[], HostHealth], reader: SignalReader) -> HostHealth:
+    results: list[HostHealth | Exception] = []
 
     def attempt() -> None:
         try:
@@ -135,15 +170,9 @@ def _bounded(read: Callable[[], NodeHealth], reader: SignalReader) -> NodeHealth
     return results[0]
 
 
-def effect(fault: ActiveFault) -> Effect:
-    """What the taint of a fault does."""
-    from dra_driver.health.faults import DEFAULT_EFFECTS
-
-    return DEFAULT_EFFECTS[fault.fault.severity]
-
-
-def document(said: NodeHealth) -> dict[str, Any]:
-    """The health as plain values."""
+def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:
+    """The health as plain values; ``effect``: what the fault's taint does at the time of the reading."""
+    health, kind = said
     return {
         "devices": [
             {
@@ -154,13 +183,13 @@ def document(said: NodeHealth) -> dict[str, Any]:
                         "code": fault.code,
                         "severity": fault.fault.severity,
                         "since": _time(fault.since),
-                        "effect": effect(fault),
+                        "effect": policy.taint(fault, kind, health.read_at).effect,
                         "remedy": fault.fault.remedy,
                     }
                     for fault in chip.faults
                 ],
             }
-            for chip in said.chips
+            for chip in health.chips
         ]
     }
 
@@ -169,16 +198,16 @@ def _time(seconds: int) -> str:
     return datetime.fromtimestamp(min(max(seconds, 0), 253402300799), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def table(said: NodeHealth) -> str:
+def table(said: HostHealth, policy: HealthPolicy) -> str:
     """One line for each fault, and one for each healthy device; what is wrong in words below."""
     from dra_driver.util.text import printable
 
     lines = [_COLUMNS]
     texts = []
-    for device in document(said)["devices"]:
+    for device in document(said, policy)["devices"]:
         faults = [tuple(map(str, fault.values())) for fault in device["faults"]] or [("-",) * 5]
         lines += [(device["device"], device["state"], *fault) for fault in faults]
-    for chip in said.chips:
+    for chip in said.health.chips:
         texts += [f"neuron{chip.index}: {printable(fault.text)}" for fault in chip.faults]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
@@ -192,7 +221,7 @@ def run_clear(args: argparse.Namespace) -> int:
     found = _DEVICE.fullmatch(args.device)
     if found is None:
         raise UsageError(f"{args.device[:60]!r} is no device", remedy="name one such as neuron3")
-    said = ask(args.state_dir, int(found[1]))
+    said = ask(args.state_dir or found_state_dir(), int(found[1]))
     name = f"neuron{said.device}"
     if not said.known:
         raise DriverError(f"the driver knows no {name}", remedy="list them with: dra-driver health")

@@ -46,7 +46,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print one List of slices; raises DriverError for a host without devices."""
-    from dra_driver.cli.health import default_state_dir, read_health
+    from dra_driver.cli.health import found_state_dir, read_health
     from dra_driver.driver.resourceslices.devices import offer
     from dra_driver.driver.resourceslices.pool import pool
     from dra_driver.health.faults import NodeHealth
@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     inventory = read_host(args)
     if not inventory.devices:
         raise DriverError(f"{args.host_root}: there is no Neuron device to publish")
-    health = NodeHealth() if args.host_root is None else read_health(args.host_root, default_state_dir(args.host_root))
+    root: Path | None = args.host_root
+    health = NodeHealth() if root is None else read_health(root, found_state_dir(root)).health
     for chip in health.chips:
         # What is lost is among the findings.
         if chip.faults and inventory.device(chip.index) is not None:

@@ -139,13 +139,13 @@ def _drawn(args: argparse.Namespace) -> _Drawn:
 
 
 def _of_host(root: Path) -> _Drawn:
-    from dra_driver.cli.health import default_state_dir, read_health
+    from dra_driver.cli.health import found_state_dir, read_health
     from dra_driver.host.discover import discover
 
     inventory = discover(root)
     if inventory.instance_type is None:
         raise UsageError(f"{root}: the host's instance type is not known", remedy="give TYPE instead")
-    sick = [chip for chip in read_health(root, default_state_dir(root)).chips if chip.faults]
+    sick = [chip for chip in read_health(root, found_state_dir(root)).health.chips if chip.faults]
     states = {chip.index: state for chip in sick if (state := chip.state) != "healthy"}
     return _Drawn(inventory.instance_type, states, tuple(chip.text for chip in sick))
 

@@ -95,7 +95,11 @@ class NodeAgent:
         self._completed: NodeInventory | None = None
         """The same with the chips that were lost in this run."""
         self._lost: dict[int, ActiveFault] = {}
-        """What is wrong with those, by host index."""
+        """What is wrong with those, by host index.
+
+        The slices say so by themselves. The health says it later, after two readings, and not at all of device numbers
+        that cannot be read; without a kernel driver it says no more than unknown, which keeps no claim away.
+        """
         self._chips = NodeHealth()
         self._offer = Offer(())
         self._offering = threading.Lock()

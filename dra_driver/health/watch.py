@@ -23,6 +23,7 @@ from dra_driver.health.assess import (
     CORE_COUNTERS,
     HARDWARE_COUNTERS,
     Hint,
+    Memory,
     assess,
     clear,
     health,
@@ -172,22 +173,8 @@ class HealthWatch:
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""
-        current, memory = self.current, self._memory
-        for chip in current.chips:
-            device = ("device", f"neuron{chip.index}")
-            yield Sample("chip_health", "State of each chip; always 1.", 1, (device, ("state", chip.state)))
-            for fault in chip.faults:
-                labels = (device, ("fault", fault.code), ("severity", fault.fault.severity))
-                yield Sample("chip_fault", "Faults of each chip; always 1.", 1, labels)
-            changes = self._changes[chip.index]
-            yield Sample("chip_health_changes", "Changes of a chip's state.", changes, (device,), "counter")
-        for known in memory.chips:
-            totals: Counts[str] = Counts()
-            for name, counter in known.counters.items():
-                totals[name.partition("/")[0]] += counter.total
-            for kind, total in sorted(totals.items()):
-                where = (("device", f"neuron{known.index}"), ("kind", kind))
-                yield Sample("chip_errors", "Errors counted across driver reloads.", total, where, "counter")
+        current = self.current
+        yield from chip_samples(current, self._memory, self._changes)
         yield Sample("health_read_time_seconds", "Unix time of the last good reading of the chips.", current.read_at)
         yield Sample("health_notifications", "Readings caused by the kernel driver.", self._bell.rung, kind="counter")
         yield Sample("health_hints_ignored", "Hints of the kernel log that fit no chip.", self._hints_ignored)
@@ -303,6 +290,31 @@ class HealthWatch:
             log.info("neuron%d: %s is over", after.index, code)
         if before is not None and before.state != after.state:
             self._changes[after.index] += 1
+
+
+def chip_samples(current: NodeHealth, memory: Memory, changes: Mapping[int, int]) -> Iterator[Sample]:
+    """The numbers of each chip.
+
+    Args:
+        current: how the chips are.
+        memory: with what was counted of them.
+        changes: how often the state of each chip has changed, by host index; those left out never did.
+    """
+    for chip in current.chips:
+        device = ("device", f"neuron{chip.index}")
+        yield Sample("chip_health", "State of each chip; always 1.", 1, (device, ("state", chip.state)))
+        for fault in chip.faults:
+            labels = (device, ("fault", fault.code), ("severity", fault.fault.severity))
+            yield Sample("chip_fault", "Faults of each chip; always 1.", 1, labels)
+        changed = changes.get(chip.index, 0)
+        yield Sample("chip_health_changes", "Changes of a chip's state.", changed, (device,), "counter")
+    for known in memory.chips:
+        totals: Counts[str] = Counts()
+        for name, counter in known.counters.items():
+            totals[name.partition("/")[0]] += counter.total
+        for kind, total in sorted(totals.items()):
+            where = (("device", f"neuron{known.index}"), ("kind", kind))
+            yield Sample("chip_errors", "Errors counted across driver reloads.", total, where, "counter")
 
 
 class _Bell:

@@ -1,18 +1,33 @@
-"""Random histories of signals: the faults are those that the table defines, whenever the driver is restarted."""
+"""Random histories of signals: the faults are those that the table defines, whenever the driver is restarted.
+
+And all who are told of them are told the same.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_driver.cli.health import HostHealth, document
+from dra_driver.driver.device_health import device_health
+from dra_driver.driver.resourceslices.devices import offer
 from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, RULES, Hint, Memory, assess, clear, health
-from dra_driver.health.faults import FAULTS, NodeHealth
+from dra_driver.health.condition import condition, parse
+from dra_driver.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.health.memory import decoded, encoded
+from dra_driver.health.policy import MAX_TAINTS, HealthPolicy
+from dra_driver.health.watch import aged, chip_samples
+from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.host.signals import COMPONENTS, CONNECTED, HARDWARE, HEARTBEAT, RESET
+from dra_driver.legacy.device_plugin import devices as device_plugin
+from dra_driver.legacy.rules import Resource
+from dra_driver.names import NODE_DEVICE, device_name
 from tests.builders.chips import Host, codes
 from tests.generators.effort import examples
 from tests.oracles.health import Moment, latch_is_active, level_is_active
@@ -63,6 +78,11 @@ RISING: Final = ("sram-corrected-rising", "hbm-corrected-rising")
 SECONDS: Final = (0.5, 10.0, 29.0, 31.0, 59.0, 61.0, 150.0, 301.0)
 STEP: Final = 3
 """Bytes: what happens, to which signal, how long after the step before."""
+TYPE: Final = "trn2u.48xlarge"
+CHIPS: Final = 16
+OFFERED: Final = tuple(NeuronDevice(index, 240, index, None, 8, None, None, None, None, None) for index in range(CHIPS))
+INVENTORY: Final = NodeInventory(TYPE, "2.30.2.0", OFFERED, expected_devices=CHIPS)
+KUBELET: Final = {"unhealthy": "unhealthy", "unknown": "unknown", "degraded": "healthy", "healthy": "healthy"}
 
 
 def test_every_row_of_the_table_has_a_rule_and_is_in_the_histories() -> None:
@@ -241,3 +261,96 @@ def test_the_faults_are_those_that_the_table_defines(history: bytes) -> None:
         assert set(said_twice) <= set(found)
         assert story.said.chips[0].state == (FAULTS[found[0]].severity if found else "healthy")
         assert set(codes(story.said.chips[1].faults)) == story.expected_of_the_other()
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=examples(10_000), deadline=None)
+@given(st.binary(min_size=1 + STEP, max_size=1 + STEP * 14))
+def test_scheduler_pod_node_dashboards_command_and_device_plugin_are_told_the_same(history: bytes) -> None:
+    story = Story(history[0])
+    # Of one chip's history, a node full of chips: each is as the first one was some steps ago.
+    past: deque[ChipHealth] = deque(maxlen=CHIPS)
+    for start in range(1, len(history) - STEP + 1, STEP):
+        before = story.said.chips
+        story.step(*history[start : start + STEP])
+        past.appendleft(story.said.chips[0])
+        if story.said.chips != before:
+            assert_all_say_the_same(story.said, story.memory)
+    told = NodeHealth(tuple(ChipHealth(index, chip.faults) for index, chip in enumerate(past)), story.said.read_at)
+    has_grown_old = history[0] % 2
+    if has_grown_old:
+        told = aged(told, int(told.read_at), "", INVENTORY.chip_indexes)
+    assert_all_say_the_same(told, story.memory)
+
+
+def assert_all_say_the_same(health: NodeHealth, memory: Memory) -> None:
+    """What each consumer makes of a node's health, with the default table of effects."""
+    policy, now = HealthPolicy.default(), health.read_at
+    sick = {chip.index for chip in health.chips if chip.state == "unhealthy"}
+    faults = {chip.index: codes(chip.faults) for chip in health.chips if chip.faults}
+    severities = {index: {code: FAULTS[code].severity for code in found} for index, found in faults.items()}
+    named = {device_name(index) for index in sick} | ({NODE_DEVICE} if sick else set())
+
+    # The scheduler: taints in the slices.
+    offered = {device.name: device.taints for device in offer(INVENTORY, "both", health, policy, now).devices}
+    assert set(offered) == {*map(device_name, range(CHIPS)), NODE_DEVICE}
+    for effect in ("NoSchedule", "NoExecute"):
+        tainted = {name for name, taints in offered.items() if any(taint.effect == effect for taint in taints)}
+        assert tainted == (named if effect == "NoSchedule" else set())
+    by_chip = {index: {t.key.split("/")[1]: t.value for t in offered[device_name(index)]} for index in range(CHIPS)}
+    assert {index: found for index, found in by_chip.items() if found} == severities
+    assert all(
+        taint.effect == ("NoSchedule" if taint.value == "unhealthy" else "None")
+        for taints in offered.values()
+        for taint in taints
+    )
+    union = in_order({code: ActiveFault(code, 0) for found in faults.values() for code in found}.values())
+    assert [taint.key.split("/")[1] for taint in offered[NODE_DEVICE]] == codes(union)[:MAX_TAINTS]
+
+    # The driver itself, when it prepares a claim.
+    blocking = policy.blocking(health.chips, TYPE, now)
+    assert {index: [fault.taint.key.split("/")[1] for fault in found] for index, found in blocking.items()} == {
+        index: [code for code in faults[index] if FAULTS[code].severity == "unhealthy"] for index in sick
+    }
+
+    # The pod: kubelet's stream.
+    stream = {item.device: item for item in device_health(health, INVENTORY.chip_indexes, whole_node=True, pool="node")}
+    assert set(stream) == set(offered)
+    assert {name for name, item in stream.items() if item.health == "unhealthy"} == named
+    for chip in health.chips:
+        told = stream[device_name(chip.index)]
+        assert (told.health, told.message) == (KUBELET[chip.state], chip.text)
+        assert chip.text in stream[NODE_DEVICE].message
+
+    # The Node: its condition, and what recovery reads in it.
+    found = condition(health)
+    unknown = any(chip.state == "unknown" for chip in health.chips)
+    assert found.status == ("True" if sick else "Unknown" if unknown else "False")
+    read = {index: list(said) for index, said in parse(found.reason, found.message).items()}
+    if found.message.endswith(" more"):
+        assert read.items() < faults.items()
+    else:
+        assert read == faults
+
+    # Dashboards: metrics.
+    samples = [(sample.name, dict(sample.labels)) for sample in chip_samples(health, memory, {})]
+    states = {labels["device"]: labels["state"] for name, labels in samples if name == "chip_health"}
+    assert states == {f"neuron{chip.index}": chip.state for chip in health.chips}
+    measured = [tuple(labels.values()) for name, labels in samples if name == "chip_fault"]
+    assert measured == [(f"neuron{n}", code, severity) for n in faults for code, severity in severities[n].items()]
+
+    # Who is on the node: the command.
+    printed = document(HostHealth(health, TYPE), policy)["devices"]
+    assert {item["device"]: item["state"] for item in printed} == states
+    for chip, item in zip(health.chips, printed, strict=True):
+        effects = {taint.key.split("/")[1]: taint.effect for taint in offered[device_name(chip.index)]}
+        assert {fault["code"]: fault["effect"] for fault in item["faults"]} == effects
+
+    # Nodes without DRA: the device plugin.
+    plugin = device_plugin.offer(INVENTORY, None, device_plugin.unhealthy(health))
+    assert plugin is not None
+    assert (set(plugin.unusable), set(plugin.sick)) == (sick, sick)
+    for resource, each in ((Resource.DEVICE, 1), (Resource.CORE, plugin.hardware.cores_per_device)):
+        units = device_plugin.plugin_devices(plugin, resource)
+        assert {int(unit.id) // each for unit in units if not unit.healthy} == sick
+        assert {int(unit.id) // each for unit in units if unit.healthy} == set(range(CHIPS)) - sick

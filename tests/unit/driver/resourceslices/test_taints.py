@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.driver.resourceslices.devices import completed, node_problem, offer, with_faults
@@ -23,11 +23,13 @@ from dra_driver.driver.resourceslices.taints import (
     is_worse,
     without_unhealthy,
 )
+from dra_driver.health.assess import Memory, assess
 from dra_driver.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.health.policy import EFFECTS, HealthPolicy, Rule
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.types import Device, DeviceTaint, ResourceClaim, ResourceSlice, ServerVersion, decode
 from dra_driver.names import NODE_DEVICE, device_name
+from tests.builders.chips import Host
 from tests.doubles.apiserver.slice_validation import validate_slice
 
 SINCE = 1_767_225_600
@@ -113,6 +115,7 @@ def test_an_offer_says_when_a_grace_time_ends() -> None:
     assert after.devices[3].taints[0].time_added == "2026-01-01T00:01:00Z"
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.integers(0, 15), st.sets(st.sampled_from(list(FAULTS)), max_size=4) | st.just(set(FAULTS)), max_size=5
@@ -151,6 +154,18 @@ def test_all_chips_lost_with_the_kernel_driver_are_on_offer_as_they_were() -> No
     found = offer(now, health=noticed(lost)).devices
     assert bare(found) == offer(host()).devices
     assert len(taints(found)) == 16
+
+
+def test_without_a_kernel_driver_health_is_unknown_and_the_slices_keep_claims_away() -> None:
+    machine, memory, said = Host(), Memory(), NodeHealth()
+    for version in ("2.30.2.0", None, None):
+        machine.driver_version = version
+        memory, said = assess(memory, machine.reading())
+    assert {chip.index: chip.state for chip in said.chips} == {0: "unknown", 1: "unknown"}
+    now, lost = completed(host(2, lost=[0, 1]), host(2))
+    found = offer(now, health=with_faults(said, {index: ActiveFault(code, SINCE) for index, code in lost.items()}))
+    expected = ["device-lost:NoSchedule", "unreadable:None"]
+    assert taints(found.devices) == {"neuron-device-0": expected, "neuron-device-1": expected}
 
 
 def test_a_whole_node_with_a_lost_chip_stays_on_offer_with_its_taint() -> None:
