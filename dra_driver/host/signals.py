@@ -8,6 +8,7 @@ Sources: the Neuron kernel driver's sysfs documentation; aws-neuron-sdk ``neuron
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -33,6 +34,9 @@ ERROR_EVENT: Final = f"{HEALTH_STATUS}/hw_error_event"
 RESET: Final = "reset"
 """Shows the device's state to root. Never written: that would reset the device."""
 CONNECTED: Final = "connected_devices"
+
+LOOK_UP_SECONDS: Final = 60.0
+"""Directories that were found are looked up again after so long, and when devices come, go or are replaced."""
 
 _COUNT = re.compile(r"[0-9]{1,20}")
 _MAX_COUNT: Final = (1 << 64) - 1
@@ -104,6 +108,10 @@ class SignalReader:
         self._root = root
         self._counters = tuple(counters)
         self._core_counters = tuple(core_counters)
+        self._files, self._looked_up = HostFiles(root), -math.inf
+        """With the directories that were looked up at that time since boot: half of what a reading asks the kernel."""
+        self._inodes: Mapping[int, int | None] = {}
+        """Of the devices' directories: others mean other directories below them."""
         self.at = ""
         """The file that is being read, below the root; "" between two readings."""
         self.event_files: Mapping[int, int] = {}
@@ -127,12 +135,17 @@ class SignalReader:
 
     def _host(self, inventory: NodeInventory, cores_of: Collection[int] | None) -> HostReading:
         read_at, uptime = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
-        files = HostFiles(self._root)
-        version = self._read(files, MODULE_VERSION)
-        entries = device_entries(files, Findings()) if not version.missing else {}
+        if not 0.0 <= uptime - self._looked_up < LOOK_UP_SECONDS:
+            self._files, self._looked_up = HostFiles(self._root), uptime
+        version = self._read(self._files, MODULE_VERSION)
+        entries = device_entries(self._files, Findings()) if not version.missing else {}
+        inodes = {index: _inode(self._files, path) for index, path in entries.items()}
+        if inodes != self._inodes:
+            self._files, self._inodes = HostFiles(self._root), inodes
+        files = self._files
         chips, unsettled = [], set()
         for index, path in entries.items():
-            before = _inode(files, path)
+            before = inodes[index]
             chip = self._chip(files, inventory, index, path, cores=cores_of is None or index in cores_of)
             if before is None or _inode(files, path) != before:
                 unsettled.add(index)

@@ -269,6 +269,23 @@ def test_event_files_are_opened_anew_when_another_device_has_the_name(root: Path
             os.fstat(second)
 
 
+def test_a_device_that_is_replaced_has_its_directories_looked_up_anew(root: Path, tmp_path: Path) -> None:
+    """What was a directory is a link now, and none leads out of the host."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mem_ecc_uncorrected").write_text("7\n")
+    device = root / DEVICES / "neuron0"
+    with reader(root) as made:
+        (chip,) = made.read(discover(root)).chips
+        assert chip.counters["mem_ecc_uncorrected"] == 0
+        device.rename(tmp_path / "old")
+        shutil.copytree(tmp_path / "old", device, symlinks=True)
+        shutil.rmtree(device / HARDWARE)
+        (device / HARDWARE).symlink_to(outside)
+        (chip,) = made.read(discover(root)).chips
+        assert "mem_ecc_uncorrected" not in chip.counters
+
+
 def test_without_a_host_there_are_no_chips(tmp_path: Path) -> None:
     reading = read(tmp_path / "none")
     assert (reading.chips, reading.driver_version) == ((), None)
