@@ -20,6 +20,7 @@ from dra_driver.legacy.annotations import ALLOCATED, IDS, Share, write
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.topology.instance_types import resolve
+from tests.cluster.lib.health import SickHost, condition
 from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.namespace import Namespace
@@ -201,3 +202,18 @@ def _streams(tmp_path: Path) -> set[int]:
 def _annotations(namespace: Namespace, name: str) -> dict[str, str]:
     found: dict[str, str] = (namespace.pod(name) or {}).get("metadata", {}).get("annotations", {})
     return found
+
+
+def test_a_sick_chip_and_its_cores_are_taken_out_of_the_nodes_status_until_it_is_well(
+    lab: Cluster, kube: Kube, tmp_path: Path
+) -> None:
+    with device_plugin(lab, kube, tmp_path, "inf1.6xlarge"):
+        wait_allocatable(kube, 4, 16)
+        host = SickHost(tmp_path / "host")
+        host.fail("sram-uncorrectable@2")
+        wait_allocatable(kube, 3, 12)
+        told = eventually("the condition", lambda: condition(kube, NODE), 30)
+        assert (told["status"], told["message"]) == ("True", "neuron2: sram-uncorrectable")
+        host.mend()
+        wait_allocatable(kube, 4, 16)
+        eventually("the condition to clear", lambda: (condition(kube, NODE) or {}).get("status") == "False", 30)
