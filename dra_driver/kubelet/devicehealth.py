@@ -171,12 +171,14 @@ class HealthStream:
 
     def _lists(self, reader: _Reader) -> Iterator[tuple[tuple[DeviceHealth, ...], int]]:
         """What one reader gets, until it is gone: lists, each with the time it was determined at."""
-        repeat_at = math.inf
+        repeat_at, settled_at = math.inf, -math.inf
         while True:
             with self._news:
                 # Nothing is repeated before there is something.
                 wait = None if repeat_at == math.inf else max(repeat_at - time.monotonic(), 0.0)
                 changed = self._news.wait_for(lambda: reader.gone or self._version != reader.sent, wait)
+                if (pause := settled_at - time.monotonic()) > 0:
+                    self._news.wait_for(lambda: reader.gone, pause)
             if reader.gone:
                 return
             if not changed:
@@ -184,9 +186,8 @@ class HealthStream:
             with self._news:
                 reader.sent, devices, determined_at = self._version, self._devices, self._determined_at
             yield devices, determined_at
-            repeat_at = time.monotonic() + self._period
-            with self._news:
-                self._news.wait_for(lambda: reader.gone, SETTLE_SECONDS)
+            now = time.monotonic()
+            repeat_at, settled_at = now + self._period, now + SETTLE_SECONDS
 
     def _refresh(self) -> None:
         if self._look is None:
