@@ -203,7 +203,12 @@ def of_release(item: Object) -> bool:
     [
         (EXTENDER, "65532", {"/tmp"}, {("0.0.0.0", 12345), ("POD", 9090)}),
         (SCHEDULER, "65532", set(), {("::", 10259)}),
-        (PLUGIN, "0", {"/tmp", "/var/lib/kubelet/device-plugins", "/run/cdi"}, {("POD", 51515)}),
+        (
+            PLUGIN,
+            "0",
+            {"/tmp", "/var/lib/kubelet/device-plugins", "/var/lib/neuron-device-plugin", "/run/cdi"},
+            {("POD", 51515)},
+        ),
     ],
 )
 def test_pods_have_no_capability_a_root_that_cannot_be_written_and_few_open_ports(
