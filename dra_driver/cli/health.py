@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
         )
     policy = HealthPolicy.load(args.health_policy) if args.health_policy else HealthPolicy.default()
-    said = read_health(args.host_root, args.state_dir or found_state_dir())
+    said = read_health(args.host_root, args.state_dir or found_state_dir(args.host_root))
     if not said.health.chips:
         raise DriverError(f"{args.host_root}: there is no Neuron device")
     if args.output == "json":

@@ -46,6 +46,9 @@ TYPE_LABEL = "node.kubernetes.io/instance-type"
 TEST_SECONDS = 240
 DRIVER_IMAGE = "neuron-dra-driver:test"
 
+OWN_DIRECTORIES = ("/var/lib/neuron-device-plugin",)
+"""Host paths that pods write to, of which each node has its own beside those that every cluster of the lab has."""
+
 _CLONE_NEWNET = 0x40000000
 _FIGURE = "figure"
 
@@ -64,10 +67,11 @@ def _spec(version: str, kind: str) -> ClusterSpec:
         return ClusterSpec(name=name, nodes=0, kubernetes=version)
     if kind == "ultraservers":
         labels = {"*": {TYPE_LABEL: EMULATED_ULTRASERVER}}
-        return ClusterSpec(name=name, nodes=nodes_of_ultraservers(ULTRASERVERS), kubernetes=version, labels=labels)
+        nodes = nodes_of_ultraservers(ULTRASERVERS)
+        return ClusterSpec(name=name, nodes=nodes, kubernetes=version, labels=labels, node_directories=OWN_DIRECTORIES)
     labels = {"*": {TYPE_LABEL: EMULATED}}
     if not version.startswith("1.33."):
-        return ClusterSpec(name=name, nodes=2, kubernetes=version, labels=labels)
+        return ClusterSpec(name=name, nodes=2, kubernetes=version, labels=labels, node_directories=OWN_DIRECTORIES)
     return ClusterSpec(
         name=name,
         nodes=2,
@@ -76,6 +80,7 @@ def _spec(version: str, kind: str) -> ClusterSpec:
         runtime_config=("resource.k8s.io/v1beta1=true",),
         kubelet_feature_gates=("DynamicResourceAllocation=true",),
         labels=labels,
+        node_directories=OWN_DIRECTORIES,
     )
 
 

@@ -132,7 +132,10 @@ def test_the_record_is_that_of_the_driver_or_else_of_the_device_plugin(
     for name, code in ((DRIVER, "log-dma"), (PLUGIN, "log-core")):
         if name in there:
             tracks = {code: Track(1_800_000_000, 1_800_000_000)}
-            MemoryFile(daemons / name).write(Memory(boot_id(host), "2.24.7.0", (ChipMemory(0, None, tracks),)))
+            record = Memory(boot_id(host), "2.24.7.0", (ChipMemory(0, None, tracks),))
+            # Of the host that is looked at, and of the node that the command runs on.
+            for directory in (host.joinpath(*(daemons / name).parts[1:]), daemons / name):
+                MemoryFile(directory).write(record)
     assert main(["health", "--host-root", str(host), "-o", "json"]) == 0
     (fault,) = json.loads(capsys.readouterr().out)["devices"][0]["faults"]
     assert fault["code"] == ("log-dma" if asked == DRIVER else "log-core")
