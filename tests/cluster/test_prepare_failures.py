@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lab.cluster import Cluster
 
+from tests.cluster.lib.health import SickHost, wait_taints
 from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import Kube, eventually
 from tests.cluster.lib.lifecycle import (
@@ -68,19 +69,15 @@ def test_a_pod_whose_chip_vanished_before_it_was_prepared_waits_for_that_chip(
     wait_driver_ready(driver, NODE)
     third = request(selectors=["device.attributes['neuron.aws.com'].deviceId == 3"])
 
-    def published() -> int:
-        return sum(len(item["spec"]["devices"]) for item in kube.slices(NODE))
-
     clock = Stopwatch()
-    root = emulated_root(lab, driver, NODE)
-    chip, away = root / "sys/devices/virtual/neuron_device/neuron3", root / "away"
+    host = SickHost(emulated_root(lab, driver, NODE))
     # Allocated, then kubelet away so that the chip can go before it is prepared.
     node.stop_kubelet()
     namespace.apply(template("third", third), pod("waiting", templates={"neurons": "third"}, node=NODE))
     eventually("the pod to be scheduled", lambda: namespace.node_of("waiting"))
-    chip.rename(away)
+    host.fail("device-lost@3")
     try:
-        eventually("15 devices to be published", lambda: published() == 15, 20)
+        wait_taints(kube, NODE, {"neuron-device-3": {"device-lost": "NoSchedule"}})
         clock.lap("the driver has seen that the chip is gone")
         node.start_kubelet()
         message = namespace.wait_event("waiting", "neuron-device-3")
@@ -88,9 +85,9 @@ def test_a_pod_whose_chip_vanished_before_it_was_prepared_waits_for_that_chip(
         assert namespace.phase("waiting") == "Pending"
         assert files.checkpoint() == {}
     finally:
-        away.rename(chip)
+        host.mend()
         node.start_kubelet()
-    eventually("16 devices to be published", lambda: published() == 16, 20)
+    wait_taints(kube, NODE, {})
     clock.lap("the driver has seen that the chip is back")
     nudge(namespace, "waiting")
     namespace.wait_ready("waiting")
