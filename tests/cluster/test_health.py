@@ -157,8 +157,7 @@ def test_every_fault_becomes_its_taint_and_goes_with_one_write_of_slices_for_all
     assert all(f"neuron{chip}:" in told["message"] for chip in range(3))
     # A boot ends at once what only the driver remembers, and all else that the host does not say any more.
     sick_host.mend()
-    counter = sick_host.root / "sys/devices/virtual/neuron_device/neuron0/stats/hardware/sram_ecc_uncorrected"
-    eventually("the emulated host to be mended", lambda: counter.read_text().strip() == "0", 20)
+    eventually("the emulated host to be mended", sick_host.is_mended, 20)
     set_boot_id(sick_host.root, str(uuid.uuid4()))
     wait_taints(kube, NODE, {}, 90)
 

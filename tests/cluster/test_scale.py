@@ -220,7 +220,8 @@ def test_a_storm_of_faults_on_all_chips_of_64_nodes_stays_bounded(
     told = Counter(
         event["involvedObject"]["name"]
         for event in kube.find("events", "default", fields="involvedObject.kind=Node")
-        if str(event.get("reason", "")) in {FAULTS[code].reason for code in SICK}
+        if event["involvedObject"]["name"] in names
+        and str(event.get("reason", "")) in {FAULTS[code].reason for code in SICK}
     )
 
     drivers = {what: made[what] for what in OF_DRIVERS if made[what]}

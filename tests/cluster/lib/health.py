@@ -32,6 +32,18 @@ class SickHost:
             del self._lines[fault]
         self._write()
 
+    def is_mended(self) -> bool:
+        """Whether every chip is there, and neither its counters nor its firmware say anything of a fault."""
+        chips = [self.root / f"sys/devices/virtual/neuron_device/neuron{index}" for index in range(16)]
+        files = [path for chip in chips for path in chip.glob("stats/hardware/*_uncorrected")]
+        files += [chip / "stats/hardware/health_status/unhealthy_components" for chip in chips]
+        states = [chip / "reset" for chip in chips]
+        return (
+            all(path.exists() and path.read_text().strip() in {"", "0"} for path in files)
+            and len(files) == 16 * 4
+            and all(path.read_text().strip() == "1" for path in states)
+        )
+
     def _write(self) -> None:
         new = self.root / "faults.new"
         new.write_text("".join(f"{line}\n" for line in self._lines))
