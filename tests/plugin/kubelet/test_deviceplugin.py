@@ -354,6 +354,7 @@ def test_the_newest_stream_counts_and_many_take_no_worker_away(kubelet: DeviceMa
     with served(root):
         kubelet.wait_for(GPU, 4)
         (path,) = sockets(kubelet.directory)
+        own = kubelet.connections[GPU]
         with grpc.insecure_channel(f"unix:{path}", options=OPTIONS) as channel:
             listen = channel.unary_stream(
                 f"{PLUGIN}/ListAndWatch", api.Empty.SerializeToString, api.ListAndWatchResponse.FromString
@@ -363,7 +364,9 @@ def test_the_newest_stream_counts_and_many_take_no_worker_away(kubelet: DeviceMa
             plugin_call(path, "Allocate", request, api.AllocateResponse)
             for other in others:
                 other.cancel()
-        kubelet.wait_for(GPU, 4)  # kubelet's own had to give way, and came back
+        back = "kubelet's own stream, which had to give way,"
+        eventually(lambda: kubelet.connections.get(GPU) not in {None, own}, 15.0, back)
+        kubelet.wait_for(GPU, 4)
         kubelet.admit(pod())
 
 
