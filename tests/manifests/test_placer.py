@@ -5,8 +5,8 @@ from __future__ import annotations
 import kubernetes_validate
 import pytest
 
+from dra_driver.ultraserver.placer.controller import LEASE_NAME
 from dra_driver.ultraserver.placer.controller import NAME as MEMORY_NAME
-from dra_driver.ultraserver.placer.service import LEASE_NAME
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION
 from tests.manifests.support import IMAGE, Object, of_kind, rendered
 

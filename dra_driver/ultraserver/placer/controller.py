@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from dra_driver.kube.api import Collection
 from dra_driver.kube.client import Transport
-from dra_driver.kube.election import REQUEST_SECONDS
+from dra_driver.kube.election import REQUEST_SECONDS, Times
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.events import EventRecorder
-from dra_driver.kube.leading import KeptText, Term
+from dra_driver.kube.leading import KeptText, Leading, Term
 from dra_driver.kube.types import (
     PARTIAL_NODES,
     PARTIAL_RESOURCE_SLICES,
@@ -51,6 +51,7 @@ from dra_driver.ultraserver.placer.values import (
 NAME: Final = "neuron-dra-driver-placer"
 KEY: Final = "released"
 
+LEASE_NAME: Final = "neuron-dra-driver-placer"
 log = logging.getLogger(__name__)
 
 
@@ -275,3 +276,28 @@ def _patch(action: Assign | Annotate) -> dict[str, object]:
 
 def _has_gate(pod: ApiPod) -> bool:
     return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
+
+
+class Service(Leading):
+    """Runs in threads of its own.
+
+    Args:
+        transport: the API server.
+        namespace: of the lease and the ConfigMap.
+        identity: in the lease; unique to this process.
+        rules: settings.
+        times: of the election.
+    """
+
+    def __init__(
+        self, transport: Transport, namespace: str, identity: str, rules: Rules, times: Times | None = None
+    ) -> None:
+        super().__init__(
+            "the placer",
+            transport,
+            namespace,
+            LEASE_NAME,
+            identity,
+            lambda may_act, well: Placer(transport, namespace, rules, may_act, well),
+            times,
+        )

@@ -11,7 +11,7 @@ import pytest
 
 from dra_driver.kube.election import Times
 from dra_driver.names import SERVER_2, SERVER_4
-from dra_driver.ultraserver.placer.service import LEASE_NAME, Service
+from dra_driver.ultraserver.placer.controller import LEASE_NAME, Service
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Rules
 from dra_driver.util.worker import STOP_SECONDS
 from tests.doubles.apiserver.server import ApiServer
