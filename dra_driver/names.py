@@ -12,9 +12,6 @@ GROUP_ATTRIBUTE_DOMAIN = "resource.aws.com"
 CDI_KIND = "k8s.neuron.aws.com/claim"
 """CDI kind of the claim specs. Device names contain the claim UID, so a name is never reused."""
 
-NODE_DEVICE = "neuron-node"
-"""Name of the device that represents a whole node of an UltraServer."""
-
 SERVER_4 = "neuron.amazonaws.com/ultraserver-server-id-4"
 SERVER_2 = "neuron.amazonaws.com/ultraserver-server-id-2"
 NODES_OF = {SERVER_4: 4, SERVER_2: 2}
@@ -24,8 +21,3 @@ NODES_OF = {SERVER_4: 4, SERVER_2: 2}
 LOGICAL_CORE_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 """The Neuron runtime's variable of the logical core size, and its older name (aws-neuron-sdk,
 logical-neuroncore-config)."""
-
-
-def device_name(index: int) -> str:
-    """Name of chip ``index`` in ResourceSlices, as the vendor's driver publishes it."""
-    return f"neuron-device-{index}"

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dra_driver.names import DRIVER_NAME, device_name
+from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.cuts import device_name
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:

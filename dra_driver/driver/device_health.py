@@ -8,7 +8,7 @@ from typing import Final
 
 from dra_driver.health.faults import SEVERITIES, ChipHealth, NodeHealth, State
 from dra_driver.kubelet.devicehealth import DeviceHealth, Health
-from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import NODE_DEVICE, device_name
 
 TOLD_AS: Final[Mapping[State, Health]] = MappingProxyType(
     {"healthy": "healthy", "degraded": "healthy", "unknown": "unknown", "unhealthy": "unhealthy"}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import parts_of
 from dra_driver.topology.hardware import Chip
 from dra_driver.topology.ultraserver import Mode
 
@@ -140,18 +139,18 @@ class NodeInventory:
             return None
         return self.default_lnc if self.default_lnc in self.chip.lnc_values else self.chip.default_lnc
 
-
-_CHIP = re.compile(re.escape(device_name(0)).removesuffix("0") + r"(0|[1-9][0-9]{0,4})")
+    @property
+    def core_size(self) -> int:
+        """Physical NeuronCores in a logical core where none is configured: 1 where there is no choice."""
+        return self.logical_core_size or 1
 
 
 def chips_of(name: str, chips: Collection[int]) -> tuple[int, ...] | None:
-    """Host indexes of the chips that the device ``name`` is made of, ascending; None when we publish no such device.
+    """Host indexes of the chips that the device ``name`` is made of, or is a part of, ascending.
 
     Args:
-        name: of a device of this driver.
+        name: of a device of this driver; None is returned when there is no such device.
         chips: indexes of all chips of the host (``NodeInventory.chip_indexes``): what a whole node is made of.
     """
-    if name == NODE_DEVICE:
-        return tuple(sorted(set(chips))) or None
-    match = _CHIP.fullmatch(name)
-    return (int(match[1]),) if match else None
+    parts = parts_of(name, chips, lambda _: 1)
+    return None if parts is None else tuple(part.chip for part in parts)

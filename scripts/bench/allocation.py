@@ -16,10 +16,11 @@ from lab.errors import LabError
 from bench import machine
 from dra_driver.kube.types import ObjectMeta
 from dra_driver.manifests import Manifests, objects
-from dra_driver.names import DRIVER_NAME, device_name
+from dra_driver.names import DRIVER_NAME
 from dra_driver.simulator.allocator import Allocation, Refusal, Scheduler
 from dra_driver.simulator.cluster import cluster_of, merge
 from dra_driver.simulator.emulated_nodes import emulated
+from dra_driver.topology.cuts import device_name
 
 T = TypeVar("T")
 

@@ -17,7 +17,8 @@ import msgspec
 from dra_driver.driver.claims.model import Plan, PrepareError
 from dra_driver.host.inventory import Membership, NodeInventory
 from dra_driver.kube.types import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES, NODE_DEVICE
+from dra_driver.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES
+from dra_driver.topology.cuts import NODE_DEVICE
 from dra_driver.topology.ultraserver import Mode, mode_for
 
 MODE = "NEURON_RT_ULTRASERVER_MODE"

@@ -23,7 +23,7 @@ from dra_driver.health.faults import ActiveFault, ChipHealth, NodeHealth, in_ord
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.types import Device, DeviceAttribute, DeviceCapacity, DeviceTaint, timestamp
-from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import NODE_DEVICE, device_name
 from dra_driver.topology.instance_types import lookup
 
 Layout = Literal["node", "chips", "both"]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dra_driver.names import DRIVER_NAME, NODE_DEVICE
+from dra_driver.names import DRIVER_NAME
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.pool_devices import PoolDevice
@@ -18,6 +18,7 @@ from dra_driver.simulator.explain.findings import counted, listed, named
 from dra_driver.simulator.explain.shortfall import Pair
 from dra_driver.simulator.explain.trap_inputs import TrapInput
 from dra_driver.simulator.explain.values import Trap, clause_text
+from dra_driver.topology.cuts import NODE_DEVICE
 from dra_driver.topology.instance_types import InstanceType, lookup
 from dra_driver.util.errors import DriverError
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
 from dra_driver.kube.types import Pod as ApiPod
-from dra_driver.names import DRIVER_NAME, NODE_DEVICE, NODES_OF
+from dra_driver.names import DRIVER_NAME, NODES_OF
+from dra_driver.topology.cuts import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,

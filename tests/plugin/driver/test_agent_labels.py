@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.driver.node_labels import KEYS, MANAGER
 from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import NODE_DEVICE, device_name
 from tests.builders.agent import (
     NODE,
     THIRD,

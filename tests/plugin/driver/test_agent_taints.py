@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.names import DRIVER_NAME, NODE_DEVICE
+from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.cuts import NODE_DEVICE
 from tests.builders.agent import (
     NODE,
     START_SECONDS,

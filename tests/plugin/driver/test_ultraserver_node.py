@@ -9,7 +9,8 @@ import pytest
 
 from dra_driver.emulation.ultraservers import Servers
 from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.names import DRIVER_NAME, NODE_DEVICE
+from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.cuts import NODE_DEVICE
 from dra_driver.topology.ultraserver import Mode
 from tests.builders.agent import NODE, THIRD, TRN2U, Agent, World, agent, agent_on_host, third_of_four
 from tests.doubles.kubelet import Claim, Device, KubeletError

@@ -27,7 +27,7 @@ from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.host.signals import COMPONENTS, CONNECTED, HARDWARE, HEARTBEAT, RESET
 from dra_driver.legacy.device_plugin import devices as device_plugin
 from dra_driver.legacy.rules import Resource
-from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import NODE_DEVICE, device_name
 from tests.builders.chips import Host, codes
 from tests.generators.effort import examples
 from tests.oracles.health import Moment, latch_is_active, level_is_active

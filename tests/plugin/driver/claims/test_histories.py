@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.names import NODE_DEVICE
+from dra_driver.topology.cuts import NODE_DEVICE
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, result, uid
 from tests.generators.effort import examples

@@ -16,8 +16,8 @@ from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
 from dra_driver.driver.claims.planner import Plan, plan
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.kube.types import DeviceAllocationConfiguration, ResourceClaim
-from dra_driver.names import NODE_DEVICE
 from dra_driver.opaque_config import API_VERSIONS, ConfigError
+from dra_driver.topology.cuts import NODE_DEVICE
 from dra_driver.topology.ultraserver import PREFERENCE, Mode
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (

@@ -12,7 +12,7 @@ from dra_driver.driver.claims.planner import Plan, PrepareError, plan
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
 from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.types import ResourceClaim
-from dra_driver.names import NODE_DEVICE
+from dra_driver.topology.cuts import NODE_DEVICE
 from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, result, uid, without
 
 TRN2U = "trn2u.48xlarge"

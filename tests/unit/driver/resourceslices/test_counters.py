@@ -13,7 +13,7 @@ from dra_driver.driver.resourceslices.devices import devices
 from dra_driver.driver.resourceslices.pool import SharedCounters, counter_sets, counters_problem, pool
 from dra_driver.host.inventory import NeuronDevice, NodeInventory, chips_of
 from dra_driver.kube.types import Device, ServerVersion
-from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import NODE_DEVICE, device_name
 
 
 def host(lost: Collection[int] = (), instance_type: str = "trn2u.48xlarge") -> NodeInventory:

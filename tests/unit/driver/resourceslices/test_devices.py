@@ -15,7 +15,7 @@ from dra_driver.driver.resourceslices.devices import Layout, devices, node_probl
 from dra_driver.driver.resourceslices.pool import MAX_PREFIX_LENGTH, name_prefix, pool
 from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet, chips_of
 from dra_driver.kube.types import Device, encode_slice
-from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import NODE_DEVICE, device_name
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.topology.ultraserver import Mode
 from dra_driver.version import VERSION

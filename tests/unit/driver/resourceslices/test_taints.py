@@ -28,7 +28,7 @@ from dra_driver.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth
 from dra_driver.health.policy import EFFECTS, HealthPolicy, Rule
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.types import Device, DeviceTaint, ResourceClaim, ResourceSlice, ServerVersion, decode
-from dra_driver.names import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import NODE_DEVICE, device_name
 from tests.builders.chips import Host
 from tests.doubles.apiserver.slice_validation import validate_slice
 

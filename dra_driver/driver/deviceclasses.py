@@ -1,0 +1,65 @@
+"""The DeviceClasses that are installed with the driver: one row each.
+
+A class says in one selector which devices it is for, so that a request needs none: a scheduler evaluates each selector
+for each device that it looks at. ``neuron.aws.com`` selects what it always did, chips and whole nodes, also on nodes
+that offer more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.cuts import ResourceType
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClassRow:
+    """A DeviceClass."""
+
+    name: str
+    meaning: str
+    """What a request with this class gets, for the documentation."""
+    resources: tuple[ResourceType, ...]
+    """The values of ``resourceType`` that it selects."""
+    conditions: Mapping[str, int | str] = MappingProxyType({})
+    """Further attributes and the values that they must have."""
+    extended_resource: str | None = None
+    """``extendedResourceName``, where an administrator asks for extended resources; None: it never has one."""
+
+    @property
+    def expression(self) -> str:
+        """The CEL selector. The driver comes first: devices of others have none of our attributes."""
+        attributes = f"device.attributes['{DRIVER_NAME}']"
+        kinds = " || ".join(f"{attributes}.resourceType == '{kind}'" for kind in self.resources)
+        wanted = [
+            f"{attributes}.{name} == {value}" if isinstance(value, int) else f"{attributes}.{name} == '{value}'"
+            for name, value in self.conditions.items()
+        ]
+        kinds = f"({kinds})" if len(self.resources) > 1 else kinds
+        return " && ".join([f"device.driver == '{DRIVER_NAME}'", kinds, *wanted])
+
+
+def _group(size: int) -> DeviceClassRow:
+    return DeviceClassRow(
+        f"group{size}.{DRIVER_NAME}",
+        f"{size} connected chips as one device",
+        ("neuron_group",),
+        MappingProxyType({"size": size}),
+        f"aws.amazon.com/neuron-{size}",
+    )
+
+
+DEVICE_CLASSES: Final[Sequence[DeviceClassRow]] = (
+    DeviceClassRow(DRIVER_NAME, "chips and whole nodes", ("neuron_device", "neuron_node")),
+    DeviceClassRow(f"chip.{DRIVER_NAME}", "a chip", ("neuron_device",), extended_resource="aws.amazon.com/neuron"),
+    DeviceClassRow(
+        f"core.{DRIVER_NAME}", "a logical core", ("neuron_core",), extended_resource="aws.amazon.com/neuroncore"
+    ),
+    DeviceClassRow(f"group.{DRIVER_NAME}", "a connected group of any size", ("neuron_group",)),
+    *(_group(size) for size in (2, 4, 8)),
+    DeviceClassRow(f"node.{DRIVER_NAME}", "all chips of a node as one device", ("neuron_node",)),
+)
