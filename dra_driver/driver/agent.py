@@ -19,13 +19,20 @@ from dra_driver.driver.claims.model import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.device_health import device_health
-from dra_driver.driver.metrics import checkpoint_samples, node_sample, samples, taint_samples
+from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples, taint_samples
 from dra_driver.driver.node_labels import LABELS, labels
 from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.driver.resourceslices.devices import Offer, completed, is_ultraserver, offer, with_faults
+from dra_driver.driver.resourceslices.devices import (
+    Offer,
+    completed,
+    effective_cuts,
+    is_ultraserver,
+    offer,
+    with_faults,
+)
 from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.driver.resourceslices.taints import allocated
-from dra_driver.driver.settings import Settings
+from dra_driver.driver.settings import DEVICES_LABEL, Settings
 from dra_driver.exclusion import check_node
 from dra_driver.health.faults import ActiveFault, NodeHealth
 from dra_driver.health.node_status import NodeStatusWriter, chips_present
@@ -42,6 +49,7 @@ from dra_driver.kubelet.devicehealth import DeviceHealth, HealthStream
 from dra_driver.kubelet.health import HealthServer
 from dra_driver.kubelet.server import KubeletPlugin
 from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.topology.cuts import NODE_DEVICE, Cuts
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
@@ -88,6 +96,8 @@ class NodeAgent:
         self._on_fatal = on_fatal
         self.fatal = False
         self._labels: Mapping[str, str] | None = None
+        self._label_problem = ""
+        """Why the label that says what the node offers is ignored, or ""."""
         self._scans_with_labels = False
         """Of the scanning thread: they may become known while it reads the host."""
         self._inventory: NodeInventory | None = None
@@ -254,10 +264,12 @@ class NodeAgent:
         )
         if offered.problem:
             log.warning(
-                "the whole node is not offered: %s; it is offered again when all chips are usable. The layout "
-                "chips offers the other chips meanwhile",
+                "the whole node is not offered: %s; it is offered again when all chips are usable. --devices chip "
+                "offers the other chips meanwhile",
                 offered.problem,
             )
+        for word in offered.absent:
+            log.info("%s hosts have no %s, so none is offered", inventory.instance_type or "these", word)
 
     def _on_health(self, chips: NodeHealth) -> None:
         self._chips = chips
@@ -271,17 +283,34 @@ class NodeAgent:
             self._make_offer(inventory, publish=True)
 
     def _devices_now(self) -> tuple[DeviceHealth, ...]:
-        inventory = self._host.current
+        inventory, offered = self._host.current, self._offer
         return device_health(
             self._health_watch.current,
             inventory.chip_indexes,
-            whole_node=is_ultraserver(inventory),
-            pool=self._settings.node_name,
+            # A pod can hold the whole node also while it is not offered.
+            [NODE_DEVICE] * is_ultraserver(inventory)
+            + [device.name for device in (*offered.devices, *offered.fallback)],
+            self._settings.node_name,
         )
+
+    def _cuts(self, inventory: NodeInventory) -> Cuts:
+        """What the node offers: the administrator's word for this node, else for all nodes, else the type's."""
+        settings = self._settings
+        label = (self._labels or {}).get(DEVICES_LABEL)
+        problem, wanted = "", settings.devices
+        if label is not None:
+            try:
+                wanted = Cuts.parse(label)
+            except DriverError as error:
+                problem = f"the label {DEVICES_LABEL} of the Node is ignored: {error}"
+        if problem and problem != self._label_problem:
+            log.warning("%s", problem)
+        self._label_problem = problem
+        return effective_cuts(inventory, wanted, settings.ultraserver_layout)
 
     def _make_offer(self, inventory: NodeInventory, *, publish: bool) -> Offer:
         """Make the offer of this inventory and of the chips' health now; ``publish``: have it written."""
-        settings, policy = self._settings, self._settings.health_policy
+        policy = self._settings.health_policy
         with self._offering:
             now = time.time()
             whole, lost = completed(inventory, self._completed)
@@ -291,14 +320,15 @@ class NodeAgent:
                 for index, code in lost.items()
             }
             health = with_faults(self._chips, self._lost)
-            self._offer = offered = offer(whole, settings.ultraserver_layout, health, policy, now)
+            self._offer = offered = offer(whole, self._cuts(whole), health, policy, now)
+            self._preparer.core_sizes = offered.core_sizes
             sick = [chip for chip in health.chips if chip.faults]
             self._preparer.unhealthy = policy.blocking(sick, whole.instance_type, now) if sick else {}
             if publish:
                 self._inventory, self._completed = inventory, whole
                 # The clock may be set meanwhile, so it is looked at again soon.
                 until = None if offered.until is None else time.monotonic() + min(offered.until - now, CLOCK_SECONDS)
-                self._slices.set_desired(offered.devices, offered.fallback, until)
+                self._slices.set_desired(offered.devices, offered.fallback, until, counters=offered.counters)
             return offered
 
     def _on_nodes(self, nodes: list[Node]) -> None:
@@ -321,9 +351,10 @@ class NodeAgent:
             except DriverError as error:
                 self._end(str(error))
                 return
-        self._labels = node.metadata.labels
-        # What was read while the labels were unknown was not published.
-        self._host.rescan(hand_over=first)
+        before, self._labels = self._labels or {}, node.metadata.labels
+        # What was read while the labels were unknown was not published, and what is offered may follow from them alone.
+        recut = before.get(DEVICES_LABEL) != self._labels.get(DEVICES_LABEL)
+        self._host.rescan(hand_over=first or recut)
 
     def _on_registered(self, registered: bool, _error: str) -> None:
         # kubelet deletes the node's slices when it starts, just before it registers drivers again.
@@ -381,7 +412,7 @@ class NodeAgent:
         """The numbers of now, for Prometheus."""
         host = self._host.current
         yield from samples(host, self._slices.status, self._plugin.registration)
-        yield node_sample(self._offer.problem)
+        yield from offer_samples(self._offer, self._label_problem)
         yield from taint_samples(self._offer.devices)
         yield from self._node_status.samples()
         yield from self._health_watch.samples()
