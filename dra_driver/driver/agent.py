@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_driver.cdi import SpecDirectory
@@ -21,17 +21,21 @@ from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples, taint_samples
 from dra_driver.driver.node_labels import LABELS, labels
-from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.controller import Desired, SliceController
 from dra_driver.driver.resourceslices.devices import (
+    Kept,
     Offer,
     completed,
     effective_cuts,
     is_ultraserver,
     offer,
+    shapes,
     with_faults,
 )
+from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
+from dra_driver.driver.resourceslices.pool import incomplete
 from dra_driver.driver.resourceslices.reconcile import Instance
-from dra_driver.driver.resourceslices.taints import allocated
+from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
 from dra_driver.driver.settings import DEVICES_LABEL, Settings
 from dra_driver.exclusion import check_node
 from dra_driver.health.faults import ActiveFault, NodeHealth
@@ -43,7 +47,7 @@ from dra_driver.host.watch import HostWatch
 from dra_driver.kube.api import ResourceApi, WatchEvent
 from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import Node
+from dra_driver.kube.types import Device, Node, ResourceSlice
 from dra_driver.kube.watch import Reflector
 from dra_driver.kubelet.devicehealth import DeviceHealth, HealthStream
 from dra_driver.kubelet.health import HealthServer
@@ -112,6 +116,10 @@ class NodeAgent:
         """
         self._chips = NodeHealth()
         self._offer = Offer(())
+        self._kept: Mapping[str, Kept] = {}
+        """Devices that are on offer only because claims hold them, or may hold them."""
+        self._core_size: int | None = None
+        """The host's, by which cores are published; None: nothing has been compared with the server yet."""
         self._offering = threading.Lock()
         """The host's thread and the health's both make the offer anew; the last one must win."""
         self._operations = Operations()
@@ -148,6 +156,7 @@ class NodeAgent:
             shared_counters=settings.shared_counters,
             held=lambda: held_devices(api, self._checkpoint, settings.node_name),
             outdated=self._offer_anew,
+            review=self._review,
         )
 
         self._present: bool | None = None
@@ -159,6 +168,12 @@ class NodeAgent:
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(
             settings.node_name, settings.device_numbering, settings.contiguity, settings.health_policy.prepare
+        )
+        self._keeper = Keeper(
+            prepared=lambda: prepared_devices(self._checkpoint),
+            held=lambda: held_devices(api, self._checkpoint, settings.node_name),
+            settle_seconds=SETTLE_SECONDS,
+            held_seconds=HELD_SECONDS,
         )
         self._preparer = Preparer(
             api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations
@@ -192,6 +207,9 @@ class NodeAgent:
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
         if self._node is not None:
             check_node(self._node)
+        # What an instance before this one has prepared is on offer from the first publication on, whatever is set now.
+        prepared = prepared_devices(self._checkpoint) or {}
+        self._kept = {name: Kept(int(time.time()), core_size) for name, core_size in prepared.items()}
         self._slices.start()
         self._node_status.start()
         if self._node is not None:
@@ -308,8 +326,11 @@ class NodeAgent:
         self._label_problem = problem
         return effective_cuts(inventory, wanted, settings.ultraserver_layout)
 
-    def _make_offer(self, inventory: NodeInventory, *, publish: bool) -> Offer:
-        """Make the offer of this inventory and of the chips' health now; ``publish``: have it written."""
+    def _make_offer(self, inventory: NodeInventory, *, publish: bool, kept: Mapping[str, Kept] | None = None) -> Offer:
+        """Make the offer of this inventory and of the chips' health now.
+
+        ``publish``: have it written. ``kept``: what claims hold, if that is news.
+        """
         policy = self._settings.health_policy
         with self._offering:
             now = time.time()
@@ -320,16 +341,39 @@ class NodeAgent:
                 for index, code in lost.items()
             }
             health = with_faults(self._chips, self._lost)
-            self._offer = offered = offer(whole, self._cuts(whole), health, policy, now)
-            self._preparer.core_sizes = offered.core_sizes
+            kept = self._kept if kept is None else kept
+            self._offer = offered = offer(whole, self._cuts(whole), health, policy, now, kept)
+            self._kept = {name: one for name, one in kept.items() if name in offered.retired}
+            # Until the server has been looked at, what is allocated there is of the former size.
+            former = whole.core_size if self._core_size is None else self._core_size
+            sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
+            self._preparer.core_sizes = sizes | dict(offered.core_sizes)
             sick = [chip for chip in health.chips if chip.faults]
             self._preparer.unhealthy = policy.blocking(sick, whole.instance_type, now) if sick else {}
             if publish:
                 self._inventory, self._completed = inventory, whole
-                # The clock may be set meanwhile, so it is looked at again soon.
-                until = None if offered.until is None else time.monotonic() + min(offered.until - now, CLOCK_SECONDS)
-                self._slices.set_desired(offered.devices, offered.fallback, until, counters=offered.counters)
+                wanted = _desired(offered, now)
+                self._slices.set_desired(wanted.devices, wanted.fallback, wanted.until, counters=wanted.counters)
             return offered
+
+    def _review(self, existing: Sequence[ResourceSlice], chosen: Sequence[Device]) -> tuple[Desired | None, float]:
+        """See to it that nothing vanishes that claims hold (``controller.Review``)."""
+        own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
+        published = [device for item in own for device in item.spec.devices]
+        kept, inventory = self._kept, self._inventory
+        doubtful = self._core_size is None and incomplete(own)
+        if inventory is not None and (kept or doubtful or shapes(published) - shapes(chosen)):
+            now_kept = self._keeper.review(kept, published, chosen, doubtful=doubtful)
+            if now_kept != kept:
+                offered = self._make_offer(inventory, publish=True, kept=now_kept)
+                return _desired(offered, time.time()), self._keeper.next(now_kept)
+        else:
+            self._keeper.released = frozenset()
+        with self._offering:
+            if self._completed is not None and chosen in (self._offer.devices, self._offer.fallback):
+                self._core_size = self._completed.core_size
+                self._preparer.core_sizes = self._offer.core_sizes
+        return None, self._keeper.next(kept)
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -419,6 +463,27 @@ class NodeAgent:
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
 
 
+def _desired(offered: Offer, now: float) -> Desired:
+    """What is to be published of an offer; ``now``: Unix time."""
+    # The clock may be set meanwhile, so it is looked at again soon.
+    until = None if offered.until is None else time.monotonic() + min(offered.until - now, CLOCK_SECONDS)
+    return Desired(offered.devices, offered.fallback, offered.counters, until)
+
+
+def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:
+    """By name of each prepared device the core size that a logical core was prepared with (None for other devices).
+
+    None when it cannot be found out.
+    """
+    try:
+        with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
+            devices = [device for entry in held.entries.values() for device in entry.plan.devices]
+    except DriverError as error:
+        log.warning("it is not known which devices are prepared: %s", error)
+        return None
+    return {device.device: max((len(node.cores) for node in device.nodes), default=0) or None for device in devices}
+
+
 def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> frozenset[str] | None:
     """Names of the node's devices that are prepared, or allocated to a claim; None when that cannot be found out."""
     try:
@@ -427,7 +492,7 @@ def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> fr
             doubtful = bool(held.quarantined)
         return None if doubtful else allocated(api.list_claims(), DRIVER_NAME, node_name) | prepared
     except DriverError as error:
-        log.warning("it is not known which unhealthy devices claims hold, so all stay on offer: %s", error)
+        log.warning("it is not known which devices claims hold, so all stay on offer: %s", error)
         return None
 
 

@@ -117,6 +117,11 @@ class Desired:
         )
 
 
+Review = Callable[[Sequence[ResourceSlice], Sequence[Device]], tuple[Desired | None, float]]
+"""Called before a comparison with the server's slices and the devices chosen. Gives other desired devices, where claims
+hold some that would vanish, and when to call it again (``time.monotonic()``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """Look at once."""
@@ -246,6 +251,10 @@ REFUSALS: Final = frozenset({400, 403, 413, 422})
 """HTTP statuses that seldom heal by themselves: asked again ever more slowly."""
 
 
+_REVIEWS: Final = 3
+"""How often what is desired may become something else in one look: with what is kept, the choice may be another."""
+
+
 class _Stopped(Exception):  # noqa: N818 # no error: ends the work in progress
     pass
 
@@ -268,6 +277,7 @@ class SliceController:
             server keeps no taints.
         held_seconds: between two such questions, while a claim holds an unhealthy device.
         outdated: called when ``until`` of ``set_desired`` has come, for other devices.
+        review: says what must not vanish.
     """
 
     def __init__(
@@ -286,6 +296,7 @@ class SliceController:
         held: Callable[[], Collection[str] | None] = lambda: None,
         held_seconds: float = HELD_SECONDS,
         outdated: Callable[[], None] = lambda: None,
+        review: Review = lambda _, __: (None, math.inf),
     ) -> None:
         self._api = api
         self._driver = driver
@@ -319,6 +330,8 @@ class SliceController:
         self._budget = budget or WriteBudget()
         self._held_seconds = held_seconds
         self._outdated = outdated
+        self._review = review
+        self._review_due = math.inf
         self._chosen: tuple[Device, ...] | None = None
         """What the last write, or the look that found none necessary, was made from; None: none of this run yet."""
         self._withdrawn: frozenset[str] = frozenset()
@@ -430,30 +443,56 @@ class SliceController:
 
     def _reconcile(self, wanted: Desired) -> None:
         """Compare with the server, write what is needed, and say when to look again."""
+        existing = self._existing()
         try:
-            self._compare_with_taints(wanted, self._counter_policy.choose(wanted))
+            self._compare_with_taints(*self._reviewed(existing, wanted, self._counter_policy.choose), existing)
         except CountersDropped:
-            self._compare_with_taints(wanted, self._counter_policy.counters_dropped(wanted))
+            # What there was before the first write is what claims may hold.
+            chosen = self._reviewed(existing, wanted, self._counter_policy.counters_dropped)
+            self._compare_with_taints(*chosen, self._existing())
 
-    def _compare_with_taints(self, wanted: Desired, chosen: tuple[Device, ...]) -> None:
+    def _existing(self) -> list[ResourceSlice]:
+        return self._api.list_slices(self._driver, self._node)[0]
+
+    def _reviewed(
+        self, existing: Sequence[ResourceSlice], wanted: Desired, choose: Callable[[Desired], tuple[Device, ...]]
+    ) -> tuple[Desired, tuple[Device, ...]]:
+        """What is desired and the devices chosen of it, with which nothing vanishes that claims hold."""
+        chosen = choose(wanted)
+        for _ in range(_REVIEWS):
+            other, self._review_due = self._review(existing, chosen)
+            if other is None:
+                break
+            self._desired = wanted = other
+            chosen = choose(wanted)
+        return wanted, chosen
+
+    def _compare_with_taints(
+        self, wanted: Desired, chosen: tuple[Device, ...], existing: Sequence[ResourceSlice]
+    ) -> None:
         if not any(device.taints for device in chosen):
             self._taint_policy.problem = ""
-            self._compare(wanted, chosen, Publication(chosen))
+            self._compare(wanted, chosen, Publication(chosen), existing)
             return
         publication = self._taint_policy.choose(chosen)
         try:
-            self._compare(wanted, chosen, publication)
+            self._compare(wanted, chosen, publication, existing)
         except TaintsDropped:
             publication = self._taint_policy.dropped(chosen)
-            self._compare(wanted, chosen, publication, at_once=True)
+            self._compare(wanted, chosen, publication, self._existing(), at_once=True)
 
     def _compare(
-        self, wanted: Desired, chosen: tuple[Device, ...], publication: Publication, *, at_once: bool = False
+        self,
+        wanted: Desired,
+        chosen: tuple[Device, ...],
+        publication: Publication,
+        existing: Sequence[ResourceSlice],
+        *,
+        at_once: bool = False,
     ) -> None:
         """Have the server's slices be those of the publication, which the server gets of the ``chosen`` devices."""
         devices, withdrawn = publication.devices, publication.withdrawn
         node = self._get_node()
-        existing, _ = self._api.list_slices(self._driver, self._node)
         counters = wanted.counters if any(device.consumes_counters for device in devices) else ()
         desired = pool(devices, self._node, node.metadata.uid, self._driver, counters)
         changes = decide(existing, desired, self._writer.normalized)
@@ -538,6 +577,7 @@ class SliceController:
                 log.info("changes of health are published in %.0f s: there were many lately", postponed)
         if look_again:
             self._due = min(self._due, now + self._held_seconds)
+        self._due = min(self._due, self._review_due)
         names = self._known or {}
         self._writer.forget_all_but(names)
         self._update(

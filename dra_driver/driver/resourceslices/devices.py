@@ -15,7 +15,7 @@ with a taint, so that it is not given anew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -250,6 +250,12 @@ def offer(
         retired=frozenset(device.name for device in (*retired, *retired_there)),
         until=until,
     )
+
+
+def shapes(devices: Iterable[Device]) -> set[tuple[str, int | None]]:
+    """What tells published devices apart as hardware: the name and, of a logical core, its physical NeuronCores."""
+    found = ((device.name, device.attributes.get("logicalCoreSize")) for device in devices)
+    return {(name, size.int_ if size else None) for name, size in found}
 
 
 def _without_counters(inventory: NodeInventory, cuts: Cuts) -> Cuts:

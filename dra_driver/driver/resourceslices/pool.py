@@ -129,6 +129,13 @@ def pool(
     )
 
 
+def incomplete(slices: Collection[ResourceSlice]) -> bool:
+    """Whether a part of the pool that these slices are of is missing, or was never written."""
+    newest = max((item.spec.pool.generation for item in slices), default=0)
+    current = [item for item in slices if item.spec.pool.generation == newest]
+    return any(item.spec.pool.resource_slice_count != len(current) for item in current) or len(current) < len(slices)
+
+
 def name_prefix(index: int, driver: str, node_name: str) -> str:
     """``generateName`` of a slice. The index comes first because schedulers try slices by name.
 
