@@ -9,7 +9,7 @@ the setting or the core size changes, or a server ceases to be trusted with coun
 3. It is asked again from time to time, until nothing is held.
 
 Devices that are prepared here are held, which the checkpoint tells. Only for others all claims of the cluster are
-listed, ever more seldom as long as nothing changes. While it cannot be found out, everything stays.
+listed: ever more seldom as long as nothing changes here. While it cannot be found out, everything stays.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class Keeper:
     released: frozenset[str] = frozenset()
     """What no claim holds, and the server still has."""
     _interval: float = 0.0
+    """Between the last list of all claims and the next one."""
+    _ask_due: float = 0.0
+    _here: frozenset[str] | None = frozenset()
+    """What was prepared here, of what is kept, at the last question."""
 
     def review(
         self, kept: Mapping[str, Kept], published: Collection[Device], chosen: Collection[Device], *, doubtful: bool
@@ -78,7 +82,8 @@ class Keeper:
         }
         if found:
             log.info("no longer wanted, and on offer until it is known who holds them: %s", _names(found))
-            self.due, self._interval = time.monotonic() + self.settle_seconds, self.held_seconds
+            self.due = self._ask_due = time.monotonic() + self.settle_seconds
+            self._interval = self.held_seconds
             return now | found
         if (now or doubtful) and time.monotonic() >= self.due:
             return self._still_held(now, {device.name for device in chosen})
@@ -90,31 +95,35 @@ class Keeper:
 
     def _still_held(self, kept: Mapping[str, Kept], chosen: Collection[str]) -> dict[str, Kept]:
         prepared = self.prepared()
-        if kept and prepared is not None and prepared.keys() >= kept.keys():
-            self._wait(self.held_seconds)
+        here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
+        clock = time.monotonic()
+        self.due = clock + self.held_seconds
+        if here is not None and kept and (here == kept.keys() or (here == self._here and clock < self._ask_due)):
+            self._here = here
             return dict(kept)
         held = self.held()
-        if held is None:
-            self._wait(self.held_seconds)
-            return dict(kept)
-        stays = {name: one for name, one in kept.items() if name in held}
-        sizes = prepared or {}
-        stays |= {
-            name: Kept(int(time.time()), sizes.get(name))
-            for name in held
-            if name not in chosen and _sane(name, sizes.get(name) or 1)
-        }
+        stays = self._of_these(kept, chosen, held, prepared or {}) if held is not None else dict(kept)
         if gone := kept.keys() - stays.keys():
             self.released |= gone
             log.info("no claim holds them, so they are not offered any more: %s", _names(gone))
-        if stays:
+        if held is not None and stays and (stays.keys() != kept.keys() or self._interval <= self.held_seconds):
             log.info("on offer only for as long as claims hold them: %s", _names(stays))
-        self._wait(self.held_seconds if stays != kept else min(2 * self._interval, MAX_HELD_SECONDS))
+        changed = here != self._here or stays.keys() != kept.keys()
+        self._interval = self.held_seconds if changed else min(2 * self._interval, MAX_HELD_SECONDS)
+        self._here, self._ask_due = here, clock + self._interval
         return stays
 
-    def _wait(self, interval: float) -> None:
-        self._interval = interval
-        self.due = time.monotonic() + interval
+    def _of_these(
+        self,
+        kept: Mapping[str, Kept],
+        chosen: Collection[str],
+        held: Collection[str],
+        core_sizes: Mapping[str, int | None],
+    ) -> dict[str, Kept]:
+        """What claims hold of what is kept, and what they hold that would not be offered at all."""
+        missing = [name for name in set(held) - kept.keys() if name not in chosen and _sane(name, core_sizes.get(name))]
+        found = {name: Kept(int(time.time()), core_sizes.get(name)) for name in missing}
+        return {name: one for name, one in kept.items() if name in held} | found
 
 
 def _retired(devices: Iterable[Device]) -> Iterable[tuple[str, float]]:
