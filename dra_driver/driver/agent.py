@@ -8,6 +8,7 @@ is a ``Worker``, and the health checks look at all of them.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -274,11 +275,12 @@ class NodeAgent:
         if not self._scans_with_labels:
             return
         log.info(
-            "%s, kernel driver %s: %d of %d devices are offered",
+            "%s, kernel driver %s: %d chips are offered as %s (%d devices)",
             inventory.instance_type or "unknown instance type",
             inventory.driver_version or "not loaded",
-            len(offered.devices),
             len(inventory.devices),
+            self._cuts(inventory),
+            len(offered.devices),
         )
         if offered.problem:
             log.warning(
@@ -342,16 +344,17 @@ class NodeAgent:
             }
             health = with_faults(self._chips, self._lost)
             kept = self._kept if kept is None else kept
+            had_cores = any(core_size for _, core_size in shapes(self._offer.devices))
             self._offer = offered = offer(whole, self._cuts(whole), health, policy, now, kept)
-            self._kept = {name: one for name, one in kept.items() if name in offered.retired}
             # Until the server has been looked at, what is allocated there is of the former size.
-            former = whole.core_size if self._core_size is None else self._core_size
+            former = self._core_size if self._core_size is not None and had_cores else whole.core_size
             sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
             self._preparer.core_sizes = sizes | dict(offered.core_sizes)
             sick = [chip for chip in health.chips if chip.faults]
             self._preparer.unhealthy = policy.blocking(sick, whole.instance_type, now) if sick else {}
             if publish:
                 self._inventory, self._completed = inventory, whole
+                self._kept = {name: one for name, one in kept.items() if name in offered.retired}
                 wanted = _desired(offered, now)
                 self._slices.set_desired(wanted.devices, wanted.fallback, wanted.until, counters=wanted.counters)
             return offered
@@ -366,14 +369,14 @@ class NodeAgent:
             now_kept = self._keeper.review(kept, published, chosen, doubtful=doubtful)
             if now_kept != kept:
                 offered = self._make_offer(inventory, publish=True, kept=now_kept)
-                return _desired(offered, time.time()), self._keeper.next(now_kept)
+                return _desired(offered, time.time()), self._keeper.due
         else:
             self._keeper.released = frozenset()
         with self._offering:
             if self._completed is not None and chosen in (self._offer.devices, self._offer.fallback):
                 self._core_size = self._completed.core_size
                 self._preparer.core_sizes = self._offer.core_sizes
-        return None, self._keeper.next(kept)
+        return None, self._keeper.due if kept else math.inf
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:

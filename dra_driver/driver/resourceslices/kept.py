@@ -15,7 +15,6 @@ listed: ever more seldom as long as nothing changes here. While it cannot be fou
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -43,15 +42,17 @@ class Keeper:
         prepared: core sizes of the devices that are prepared here, by name (None for what is no core); None: not known.
         held: names of the devices that are prepared here, or allocated to a claim; None: not known.
         settle_seconds: between the taint and the first question.
-        held_seconds: between two questions.
+        held_seconds: between two looks, and between two lists of all claims at least.
+        clock: never goes back.
     """
 
     prepared: Callable[[], Mapping[str, int | None] | None]
     held: Callable[[], Collection[str] | None]
     settle_seconds: float = SETTLE_SECONDS
     held_seconds: float = HELD_SECONDS
+    clock: Callable[[], float] = time.monotonic
     due: float = 0.0
-    """``time.monotonic()`` of the next question."""
+    """When to look again, by the clock, as long as anything is kept."""
     released: frozenset[str] = frozenset()
     """What no claim holds, and the server still has."""
     _interval: float = 0.0
@@ -82,21 +83,17 @@ class Keeper:
         }
         if found:
             log.info("no longer wanted, and on offer until it is known who holds them: %s", _names(found))
-            self.due = self._ask_due = time.monotonic() + self.settle_seconds
+            self.due = self._ask_due = self.clock() + self.settle_seconds
             self._interval = self.held_seconds
             return now | found
-        if (now or doubtful) and time.monotonic() >= self.due:
+        if (now or doubtful) and self.clock() >= self.due:
             return self._still_held(now, {device.name for device in chosen})
         return now
-
-    def next(self, kept: Collection[str]) -> float:
-        """When to review what is kept, ``time.monotonic()``."""
-        return self.due if kept else math.inf
 
     def _still_held(self, kept: Mapping[str, Kept], chosen: Collection[str]) -> dict[str, Kept]:
         prepared = self.prepared()
         here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
-        clock = time.monotonic()
+        clock = self.clock()
         self.due = clock + self.held_seconds
         if here is not None and kept and (here == kept.keys() or (here == self._here and clock < self._ask_due)):
             self._here = here
@@ -137,7 +134,7 @@ def _retired(devices: Iterable[Device]) -> Iterable[tuple[str, float]]:
 
 def _sane(name: str, core_size: int | None) -> bool:
     """Whether there is such a device. What another version has published under other names cannot be offered."""
-    return device_of(name, (0,), lambda _: 1) is not None and 1 <= (core_size or 1) <= MAX_CORE_SIZE
+    return device_of(name, (0,), lambda _: 1) is not None and (core_size is None or 1 <= core_size <= MAX_CORE_SIZE)
 
 
 def _names(devices: Iterable[str]) -> str:
