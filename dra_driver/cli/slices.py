@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         if chip.faults and inventory.device(chip.index) is not None:
             print(f"warning: {chip.text}", file=sys.stderr)
     offered = offer(inventory, effective_cuts(inventory, cuts, args.ultraserver_layout), health, policy, health.read_at)
+    if offered.problem:
+        print(f"warning: the whole node is not offered: {offered.problem}", file=sys.stderr)
     for word in offered.absent:
         print(f"warning: {inventory.instance_type or 'this host'} has no {word}", file=sys.stderr)
     slices = pool(offered.devices, args.node_name, EXAMPLE_NODE_UID, counters=offered.counters)

@@ -28,6 +28,7 @@ CHIPS = [device_name(index) for index in range(16)]
 CORES = [core_name(chip, core) for chip in range(16) for core in range(4)]
 SMALL_CORES = [core_name(chip, core) for chip in range(16) for core in range(8)]
 GROUPS = [*(f"neuron-group4-{number}" for number in range(4)), "neuron-group8-0", "neuron-group8-1"]
+COUNTERS = ("spec.sharedCounters", "spec.devices[].consumesCounters")
 RETIRED = {"retired": "NoSchedule"}
 SECONDS = 15.0
 """Timeout of what takes less than one."""
@@ -126,8 +127,12 @@ def test_the_label_of_a_node_wins_over_the_setting_and_an_illegal_one_is_said_on
 
 
 def test_a_start_like_the_one_before_writes_nothing_also_with_devices_kept(world: World) -> None:
-    with running(world, "chip,core,group,node"):
-        offers(world, [*CHIPS, *GROUPS, NODE_DEVICE, *CORES])
+    for _ in range(2):
+        with running(world, "chip,core,group,node") as one:
+            offers(world, [*CHIPS, *GROUPS, NODE_DEVICE, *CORES])
+            eventually(lambda: samples(one).get(("slices_published", "")) == 1, what="publication")
+        assert slice_writes(world) == 3, "counters, and two slices of devices"
+    assert world.server.count("GET", "resourceclaims") == 0
     allocate(world, "neuron-group4-2")
     for _ in range(2):
         with running(world, "core"):
@@ -200,14 +205,21 @@ def test_a_prepared_device_is_on_offer_from_the_first_slice_on_that_follows_a_wi
     assert lists == [], "what is prepared here needs no question"
 
 
-def test_without_counters_what_overlaps_a_held_device_is_withheld(world: World) -> None:
-    world.server.git_version = "v1.36.3"
+@pytest.mark.parametrize(
+    ("version", "dropped", "tainted"),
+    [("v1.36.3", (), True), ("v1.37.1", COUNTERS, True), ("v1.34.4", (*COUNTERS, "spec.devices[].taints"), False)],
+    ids=["1.36", "without the gate", "1.34, which keeps no taints either"],
+)
+def test_without_counters_what_overlaps_a_held_device_is_withheld(
+    world: World, version: str, dropped: tuple[str, ...], tainted: bool
+) -> None:
+    world.server.git_version, world.server.dropped_fields = version, dropped
     with running(world, "core") as one:
         offers(world, CORES)
         allocate(world, core_name(0, 0))
         label(world, "chip.core")
         eventually(lambda: samples(one)["slices_fallback", ""] == 1, SECONDS, "the metric")
-        offers(world, [*CHIPS[1:], core_name(0, 0)], [core_name(0, 0)])
+        offers(world, [*CHIPS[1:], core_name(0, 0)], [core_name(0, 0)] * tainted)
         world.server.delete_claim("default", "holder")
         offers(world, CHIPS)
 
