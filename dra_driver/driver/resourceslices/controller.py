@@ -251,7 +251,7 @@ REFUSALS: Final = frozenset({400, 403, 413, 422})
 """HTTP statuses that seldom heal by themselves: asked again ever more slowly."""
 
 
-_REVIEWS: Final = 3
+_REVIEWS: Final = 8
 """How often what is desired may become something else in one look: with what is kept, the choice may be another."""
 
 

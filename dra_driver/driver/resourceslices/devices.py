@@ -231,7 +231,10 @@ def offer(
         fewer = _without_counters(inventory, cuts) if counted else cuts
         fallback = host.cut(fewer, usable=not problem)
         retired_there = host.others(kept, fallback)
-        fallback = [device for device in fallback if not any(overlap([device, other]) for other in retired_there)]
+        clash = [device for device in fallback if any(overlap([device, other]) for other in retired_there)]
+        fallback = [device for device in fallback if device not in clash]
+        # As long as it is not known who holds which of them, none can be given.
+        retired_there += [device for device in clash if device.name in kept]
         counted = True
     shown = [*wanted, *retired]
     totals = host.totals(shown) if counted else {}
