@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -96,6 +96,8 @@ class Preparer:
         self._sleep = sleep
         self.unhealthy: Unhealthy = {}
         """What is wrong with the node's chips now. Replaced as a whole by whoever knows; may be, by any thread."""
+        self.core_sizes: Mapping[int, int] = {}
+        """Physical cores in a logical one by chip, where they are offered at another size than the node's; likewise."""
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
@@ -146,7 +148,8 @@ class Preparer:
         if claim is None:
             return nullcontext()
         return self._checkpoint.staged(
-            claim.metadata.uid, lambda held: plan(claim, inventory, held, self._settings, consumers)
+            claim.metadata.uid,
+            lambda held: plan(claim, inventory, held, self._settings, consumers, self.unhealthy, self.core_sizes),
         )
 
     def _planned(
@@ -157,7 +160,11 @@ class Preparer:
             outlived = entry.outlived(self._checkpoint.boot_id)
             if same_allocation(entry.plan, claim):
                 wanted = refreshed(entry.plan, inventory)
-                return replace(wanted, env=environment(claim, own_results(claim), inventory)) if outlived else wanted
+                if not outlived:
+                    return wanted
+                # Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
+                sizes = {device.request: wanted.core_size for device in wanted.devices} if wanted.has_cores else {}
+                return replace(wanted, env=environment(claim, own_results(claim), inventory, sizes))
             if not outlived:
                 raise PrepareError(
                     f"claim {entry.plan.reference} was allocated anew, but its former devices are still prepared here",
@@ -165,7 +172,7 @@ class Preparer:
                     remedy="delete the pods that use the claim; kubelet then unprepares it",
                 )
             log.info("claim %s was allocated anew since the node was booted", entry.plan.reference)
-        wanted = plan(claim, inventory, held, self._settings, consumers, self.unhealthy)
+        wanted = plan(claim, inventory, held, self._settings, consumers, self.unhealthy, self.core_sizes)
         for warning in wanted.warnings:
             log.warning("claim %s: %s", wanted.reference, warning)
         return wanted

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.topology.cuts import NODE_DEVICE
+from dra_driver.topology.cuts import NODE_DEVICE, Part
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, result, uid
 from tests.generators.effort import examples
@@ -199,7 +199,7 @@ class Histories(RuleBasedStateMachine):
             with node.checkpoint.locked() as held:
                 for number in self.promised:
                     for chip in _exclusive(CLAIMS[number]):
-                        holder = held.holder(chip)
+                        holder = held.holder(Part(chip))
                         assert (holder is not None and holder.uid == uid(number)) or held.quarantined_holder(
                             chip, exclude=""
                         )
