@@ -62,8 +62,9 @@ _DIGEST_LENGTH = 10
 
 def cdi_spec(plan: Plan) -> Spec:
     """The CDI spec of a plan, with the lowest CDI version that suffices."""
-    # One device may stand in several results (a request with admin access beside an ordinary one).
-    devices = {device.cdi_name: _container_edits(plan, device) for device in plan.devices}
+    # One device may stand in several results (a request with admin access beside an ordinary one, which counts).
+    results = sorted(plan.devices, key=lambda device: not device.admin)
+    devices = {device.cdi_name: _container_edits(plan, device) for device in results}
     spec = Spec(
         cdi_version="",
         kind=CDI_KIND,

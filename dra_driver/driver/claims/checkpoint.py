@@ -199,8 +199,8 @@ class StateLock:
 VERSION = 2
 """Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
 _WHOLE_CHIPS, _CORES = 1, 2
-"""Format of the entries that hold whole chips only, and of those with cores, which a reader of format 1 would take for
-whole chips. Others are written as ever, so that it can read them."""
+"""Format of entries about whole chips, and of those with cores, which a reader of format 1 would take for whole chips.
+The former are written as ever, so that it can read them."""
 
 
 class _File(msgspec.Struct, frozen=True, rename="camel"):
@@ -217,7 +217,7 @@ _ENTRY = msgspec.json.Decoder(CheckpointEntry)
 def encoded(entry: CheckpointEntry) -> bytes:
     """The file of an entry."""
     raw = msgspec.json.encode(entry)
-    cores = any(node.cores for device in entry.plan.devices for node in device.nodes)
+    cores = any(device.env or any(node.cores for node in device.nodes) for device in entry.plan.devices)
     form = _CORES if cores else _WHOLE_CHIPS
     return msgspec.json.encode(_File(form, form, _checksum(raw), msgspec.Raw(raw))) + b"\n"
 

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from dra_driver.health.policy import Blocking
+from dra_driver.kube.types import ClaimPod
 from dra_driver.names import LOGICAL_CORE_VARIABLES
 from dra_driver.topology.cuts import Part
 from dra_driver.util.errors import DriverError
@@ -21,6 +22,8 @@ DEVICE_PATH = "/dev/neuron"
 Consumers = Mapping[str, frozenset[str] | None]
 """Pods (UIDs) that claims are reserved for now, by claim UID; None: could not be found out."""
 
+Pods = Mapping[str, ClaimPod | str]
+"""Pods by UID, or why one cannot be read."""
 
 Unhealthy = Mapping[int, tuple[Blocking, ...]]
 """What is wrong with chips, by host index (``health.policy.HealthPolicy.blocking``)."""
@@ -204,9 +207,12 @@ class _Namespace:
         self.shareable: dict[str, Plan] = {}
         self.shown: dict[int, Counter[int]] = {}
         """Of the shareable claims: how many show a chip under a container number."""
+        self.with_cores: set[str] = set()
 
     def add(self, plan: Plan) -> None:
         self.claims[plan.uid] = plan
+        if plan.has_cores:
+            self.with_cores.add(plan.uid)
         for pod in _pods(plan):
             self.by_pod.setdefault(pod, {})[plan.uid] = plan
         if not plan.own_pod:
@@ -216,6 +222,7 @@ class _Namespace:
 
     def discard(self, plan: Plan) -> None:
         del self.claims[plan.uid]
+        self.with_cores.discard(plan.uid)
         for pod in _pods(plan):
             del self.by_pod[pod][plan.uid]
             if not self.by_pod[pod]:
@@ -310,6 +317,27 @@ class PreparedClaims:
         if found is None or not any(chip != wanted for number, wanted in shown for chip in found.shown.get(number, ())):
             return []
         return [plan for plan in found.shareable.values() if clashing(plan.shown, shown)]
+
+    def companions(self, namespace: str, pods: frozenset[str] | None, *, exclude: str, cores: bool) -> list[Plan]:
+        """Claims other than ``exclude`` that one of the pods may use too; none if there are no cores among them.
+
+        Of a claim that is no pod's own, it is not known whether one of them does.
+
+        Args:
+            namespace: of the pods.
+            pods: UIDs; None: pods that are not known.
+            exclude: UID of the claim that asks.
+            cores: whether that one has cores.
+        """
+        found = self._namespaces.get(namespace)
+        if found is None or not (cores or found.with_cores):
+            return []
+        plans = [
+            plan
+            for plan in found.claims.values()
+            if plan.uid != exclude and (not plan.own_pod or pods is None or plan.own_pod in pods)
+        ]
+        return plans if cores or any(plan.uid in found.with_cores for plan in plans) else []
 
     def add(self, entry: CheckpointEntry, *, missing: bool = False) -> None:
         """Put a claim in, or replace it."""

@@ -37,7 +37,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.cdi_spec import cdi_device_name
-from dra_driver.driver.claims.cores import offered_sizes, with_cores
+from dra_driver.driver.claims.cores import PodsUnknown, offered_sizes, with_cores
 from dra_driver.driver.claims.environment import environment, parameters, shared_pod_warnings
 from dra_driver.driver.claims.model import (
     ChipNode,
@@ -45,6 +45,7 @@ from dra_driver.driver.claims.model import (
     Plan,
     PlannedDevice,
     PlanSettings,
+    Pods,
     PreparedClaims,
     PrepareError,
     Shown,
@@ -193,11 +194,13 @@ __all__ = [
     "ConsumersUnknown",
     "Plan",
     "PlanSettings",
+    "PodsUnknown",
     "PrepareError",
     "chips_needed",
     "own_pod",
     "own_results",
     "plan",
+    "planned",
     "refreshed",
     "users",
 ]
@@ -213,8 +216,25 @@ def plan(
     consumers: Consumers | None = None,
     unhealthy: Unhealthy = MappingProxyType({}),
     core_sizes: Mapping[int, int] = MappingProxyType({}),
+    pods: Pods | None = None,
 ) -> Plan:
-    """What the claim gets on this node.
+    """What the claim gets on this node; see ``planned``."""
+    return planned(claim, inventory, held, settings, consumers, unhealthy, core_sizes, pods)[0]
+
+
+def planned(
+    claim: ResourceClaim,
+    inventory: NodeInventory,
+    held: PreparedClaims,
+    settings: PlanSettings,
+    consumers: Consumers | None = None,
+    unhealthy: Unhealthy = MappingProxyType({}),
+    core_sizes: Mapping[int, int] = MappingProxyType({}),
+    pods: Pods | None = None,
+) -> tuple[Plan, tuple[Plan, ...]]:
+    """What the claim gets on this node, and other prepared claims of its pod that change with it.
+
+    Others change where a container uses both, and is to be told the cores of both with each device.
 
     Args:
         claim: the claim as the API server has it.
@@ -224,9 +244,10 @@ def plan(
         consumers: who uses other prepared claims now, as far as ``ConsumersUnknown`` asked for it.
         unhealthy: what is wrong with chips; the scheduler may have been quicker than the fault.
         core_sizes: physical cores in a logical one by chip, where the node offers them at another size than its own.
+        pods: the pods of the claim, as far as ``PodsUnknown`` asked for them; None: they cannot be read.
 
     Raises:
-        PrepareError: why the claim cannot be prepared. ConsumersUnknown: more has to be known first.
+        PrepareError: why the claim cannot be prepared. ConsumersUnknown, PodsUnknown: more has to be known first.
     """
     meta = claim.metadata
     _check_uid(meta.uid)
@@ -259,7 +280,7 @@ def plan(
         for index in unit
     }
     decided = parameters(claim)
-    planned = Plan(
+    made = Plan(
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
@@ -280,10 +301,12 @@ def plan(
         warnings=(*warnings, *shared_pod_warnings(env, together)),
         parameters=decided,
     )
-    if not cores:
-        return planned
+    companions = held.companions(meta.namespace, use.pods, exclude=meta.uid, cores=bool(cores))
+    if not cores and not companions:
+        return made, ()
     # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
-    return with_cores(planned, units, inventory, held, settings, as_ranges=not for_extended_resources(claim))
+    as_ranges = not for_extended_resources(claim)
+    return with_cores(made, claim, units, companions, pods, inventory, held, settings, as_ranges=as_ranges)
 
 
 def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:

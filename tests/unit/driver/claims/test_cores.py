@@ -14,13 +14,24 @@ from hypothesis import strategies as st
 from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document, shown_in
 from dra_driver.driver.claims.checkpoint import decoded, encoded
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
-from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM, plan, refreshed
+from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM, PodsUnknown, plan, planned, refreshed
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.types import ClaimPod, DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.names import VISIBLE_CORES
 from dra_driver.topology.cuts import Part, core_name
 from dra_driver.util.errors import DriverError
-from tests.builders.claims import SETTINGS, changed, claim, config, host, neuron_config, result, uid
+from tests.builders.claims import (
+    SETTINGS,
+    changed,
+    claim,
+    config,
+    host,
+    neuron_config,
+    pod,
+    result,
+    uid,
+    with_extended_resources,
+)
 from tests.generators.effort import examples
 
 TRN1 = "trn1.32xlarge"
@@ -83,15 +94,15 @@ def spec_env(of: Plan) -> list[dict[str, str]]:
 
 
 def test_cores_of_a_chip_are_told_in_the_numbers_of_the_container() -> None:
-    planned = made(claim(1, cores(5, 2, 3)))
-    assert visible(planned) == "2-3"
-    assert {number: node.chip for number, node in planned.nodes.items()} == {0: 5}
-    assert [device.nodes[0].cores for device in planned.devices] == [(4, 5), (6, 7)]
+    got = made(claim(1, cores(5, 2, 3)))
+    assert visible(got) == "2-3"
+    assert {number: node.chip for number, node in got.nodes.items()} == {0: 5}
+    assert [device.nodes[0].cores for device in got.devices] == [(4, 5), (6, 7)]
     assert (
-        spec_env(planned)
+        spec_env(got)
         == [{VISIBLE_CORES: "2-3", "NEURON_LOGICAL_NC_CONFIG": "2", "NEURON_RT_VIRTUAL_CORE_SIZE": "2"}] * 2
     )
-    assert planned.warnings == ()
+    assert got.warnings == ()
 
 
 def test_cores_of_several_chips_count_over_the_chips_of_the_container() -> None:
@@ -103,9 +114,9 @@ def test_with_host_numbers_cores_are_counted_as_on_the_host() -> None:
 
 
 def test_chips_without_logical_cores_are_told_physical_ones() -> None:
-    planned = made(claim(1, cores(3, 1)), inventory=host(instance_type=TRN1, chip=None), core_sizes={})
-    assert visible(planned) == "1"
-    assert planned.env == {}
+    got = made(claim(1, cores(3, 1)), inventory=host(instance_type=TRN1))
+    assert visible(got) == "1"
+    assert got.env == {}
 
 
 def test_a_whole_chip_beside_cores_is_named_too() -> None:
@@ -117,20 +128,20 @@ def test_claims_of_whole_chips_name_no_cores() -> None:
 
 
 def test_cores_to_look_at_are_not_told_as_cores_to_use() -> None:
-    planned = made(claim(1, [core(5, 1, admin_access=True)]))
-    assert (visible(planned), planned.held) == ("", ())
+    got = made(claim(1, [core(5, 1, admin_access=True)]))
+    assert (visible(got), got.held) == ("", ())
 
 
 def test_a_logical_core_size_of_the_claim_divides_what_was_offered() -> None:
-    planned = made(claim(1, cores(5, 1, 2), configs=[config(neuron_config(1))]))
-    assert visible(planned) == "2-5"
-    assert planned.env["NEURON_LOGICAL_NC_CONFIG"] == "1"
+    got = made(claim(1, cores(5, 1, 2), configs=[config(neuron_config(1))]))
+    assert visible(got) == "2-5"
+    assert got.env["NEURON_LOGICAL_NC_CONFIG"] == "1"
 
 
 def test_cores_offered_at_another_size_than_the_nodes_are_used_at_that_size() -> None:
-    planned = made(claim(1, cores(5, 2, 3)), core_sizes={5: 1})
-    assert (visible(planned), planned.env["NEURON_LOGICAL_NC_CONFIG"]) == ("2-3", "1")
-    assert [part.cores for part in planned.held] == [(2,), (3,)]
+    got = made(claim(1, cores(5, 2, 3)), core_sizes={5: 1})
+    assert (visible(got), got.env["NEURON_LOGICAL_NC_CONFIG"]) == ("2-3", "1")
+    assert [part.cores for part in got.held] == [(2,), (3,)]
     joined = made(claim(1, cores(5, 2, 3), configs=[config(neuron_config(2))]), core_sizes={5: 1})
     assert visible(joined) == "1"
 
@@ -147,8 +158,8 @@ def test_a_core_that_the_chip_does_not_have_is_refused(name: str) -> None:
 
 
 def test_the_document_of_a_plan_shows_physical_cores_and_the_environment() -> None:
-    planned = made(claim(1, cores(5, 2)))
-    document = plan_document(planned, cdi_spec(planned))
+    got = made(claim(1, cores(5, 2)))
+    document = plan_document(got, cdi_spec(got))
     assert document["environment"][VISIBLE_CORES] == "2"
     assert [row["physicalCores"] for row in document["devices"]] == [[4, 5]]
     assert "environment" not in document["devices"][0]
@@ -236,13 +247,13 @@ def test_cores_that_are_held_keep_the_size_at_which_they_were_offered() -> None:
 
 
 def test_after_a_reboot_cores_are_the_same_with_the_device_numbers_of_now() -> None:
-    planned = made(claim(1, cores(5, 2, 3)))
-    again = refreshed(planned, changed(host(), 5, major=511))
+    got = made(claim(1, cores(5, 2, 3)))
+    again = refreshed(got, changed(host(), 5, major=511))
     assert [(node.major, node.cores) for device in again.devices for node in device.nodes] == [
         (511, (4, 5)),
         (511, (6, 7)),
     ]
-    assert again.held == planned.held
+    assert again.held == got.held
     assert visible(again) == "2-3"
 
 
@@ -257,23 +268,139 @@ def test_a_chip_of_which_two_claims_of_a_pod_have_cores_has_one_number() -> None
     assert {node.chip: number for number, node in third.nodes.items()} == {5: 1, 6: 2}
 
 
+def together(
+    item: ResourceClaim, *held: Plan, pods: Sequence[ClaimPod | str], **choices: Any
+) -> tuple[Plan, dict[str, Plan]]:
+    """The plan of a claim of pods that can be read, and those that changed with it, by name."""
+    known = {(of if isinstance(of, str) else of.metadata.uid): of for of in pods}
+    index = PreparedClaims(CheckpointEntry(one) for one in held)
+    got, others = planned(item, host(), index, replace(SETTINGS, **choices), pods=known)
+    return got, {other.name: other for other in others}
+
+
+def test_a_pod_is_asked_for_only_where_its_containers_decide() -> None:
+    index = PreparedClaims([CheckpointEntry(made(for_pod(1, "a", cores(5, 0))))])
+    for alone in (for_pod(2, "b", cores(5, 1)), for_pod(2, "b", [6]), for_pod(2, "a", [6], namespace="other")):
+        assert planned(alone, host(), index, SETTINGS, pods={})[1] == ()
+    requests = [core(5, 1, "x"), core(5, 2, "y")]
+    for of_pod in (for_pod(2, "a", cores(5, 1)), for_pod(2, "a", [6]), for_pod(2, "b", requests)):
+        with pytest.raises(PodsUnknown) as caught:
+            planned(of_pod, host(), index, SETTINGS, pods={})
+        assert [pod.uid for pod in caught.value.pods] == [of_pod.status.reserved_for[0].uid]
+
+
+def test_two_claims_of_one_container_tell_the_cores_of_both() -> None:
+    first = made(for_pod(1, "a", cores(5, 0, 1)))
+    both = pod("a", main=["claim-1", "claim-2"], other=[])
+    second, others = together(for_pod(2, "a", cores(5, 2)), first, pods=[both])
+    assert visible(second) == "0-2"
+    assert visible(others["claim-1"]) == "0-2"
+    assert [device.cdi_name for device in others["claim-1"].devices] == [device.cdi_name for device in first.devices], (
+        "kubelet has been told them"
+    )
+    again, unchanged = together(for_pod(2, "a", cores(5, 2)), others["claim-1"], pods=[both])
+    assert (again, unchanged) == (second, {})
+
+
+def test_two_claims_of_different_containers_stay_apart() -> None:
+    first = made(for_pod(1, "a", cores(5, 0, 1)))
+    second, others = together(for_pod(2, "a", cores(5, 2)), first, pods=[pod("a", x=["claim-1"], y=["claim-2"])])
+    assert (visible(second), others) == ("2", {})
+
+
+def test_claims_that_containers_share_in_part_are_refused() -> None:
+    first = made(for_pod(1, "a", cores(5, 0, 1)))
+    mixed = pod("a", x=["claim-1", "claim-2"], y=["claim-1"])
+    with pytest.raises(DriverError) as caught:
+        together(for_pod(2, "a", cores(5, 2)), first, pods=[mixed])
+    assert str(caught.value).startswith(
+        "containers a/x and a/y both use claim-1/cores, one of them with claim-2/cores; a device can tell only one set"
+    )
+    assert "use the same claims and requests" in str(caught.value)
+
+
+def test_a_whole_chip_and_cores_in_one_container_are_told_together_in_any_order() -> None:
+    both = [pod("a", main=["claim-1", "claim-2"])]
+    core_claim, chip_claim = for_pod(1, "a", cores(5, 3)), for_pod(2, "a", [6])
+    second, others = together(chip_claim, made(core_claim), pods=both)
+    assert (visible(second), visible(others["claim-1"])) == ("3-7", "3-7")
+    assert second.shown == {(1, 6)}
+    assert second.warnings == ()
+    second, others = together(core_claim, made(chip_claim), pods=both)
+    # Chip 6 has number 0 already, so the runtime would count from it.
+    assert (visible(second), visible(others["claim-2"])) == ("0-3,7", "0-3,7")
+    assert any("whose chips 6, 5 are, in this order, no contiguous run" in text for text in second.warnings)
+    with pytest.raises(DriverError, match="use one claim with both requests"):
+        together(core_claim, made(chip_claim), pods=both, contiguity="refuse")
+
+
+def test_claims_of_other_pods_are_never_joined() -> None:
+    shared = made(claim(1, cores(5, 0), pods=["a", "b"]))
+    with pytest.raises(DriverError) as caught:
+        together(for_pod(2, "a", cores(5, 1)), shared, pods=[pod("a", main=["claim-1", "claim-2"])])
+    assert "claim-1 is not the pod's own, so that other pods would be told cores that are not theirs" in str(
+        caught.value
+    )
+    apart, others = together(for_pod(2, "a", cores(5, 1)), shared, pods=[pod("a", main=["claim-2"])])
+    assert (visible(apart), others) == ("1", {})
+
+
+def test_claims_with_different_logical_core_sizes_are_not_joined() -> None:
+    first = made(for_pod(1, "a", cores(5, 0), configs=[config(neuron_config(1))]))
+    with pytest.raises(DriverError, match="logical cores of different sizes"):
+        together(for_pod(2, "a", cores(6, 0)), first, pods=[pod("a", main=["claim-1", "claim-2"])])
+
+
+def test_a_pod_that_may_not_be_read_leaves_its_claims_apart_with_a_warning() -> None:
+    first = made(for_pod(1, "a", cores(5, 0, 1)))
+    index = PreparedClaims([CheckpointEntry(first)])
+    second, others = planned(for_pod(2, "a", cores(5, 2)), host(), index, SETTINGS, pods={"a": "403 Forbidden"})
+    assert (visible(second), others) == ("2", ())
+    (warning,) = second.warnings
+    assert "claim default/claim-2 and default/claim-1 is not known (403 Forbidden)" in warning
+    assert "allow the driver to get pods" in warning
+
+
+def test_requests_of_different_containers_tell_each_its_own_cores() -> None:
+    item = for_pod(1, "a", [core(5, 0, "x"), core(5, 1, "y/big"), core(6, 0, "y/big")])
+    apart, _ = together(item, pods=[pod("a", one=["claim-1/x"], two=["claim-1/y"])])
+    assert [device.env[VISIBLE_CORES] for device in apart.devices] == ["0", "1,4", "1,4"]
+    whole, _ = together(item, pods=[pod("a", one=["claim-1"], two=["claim-1"])])
+    assert visible(whole) == "0-1,4"
+    unused, _ = together(item, pods=[pod("a", one=["claim-1/x"])])
+    assert [device.env[VISIBLE_CORES] for device in unused.devices] == ["0", "1,4", "1,4"]
+    with pytest.raises(DriverError, match="containers a/one and a/two both use claim-1/x, one of them with claim-1/y"):
+        together(item, pods=[pod("a", one=["claim-1"], two=["claim-1/x"])])
+
+
+def test_an_extended_resource_and_a_claim_in_one_container_are_told_together() -> None:
+    first = made(for_pod(1, "pod-1", cores(5, 0)))
+    item = extended(2, [core(5, 1, "container-0-request-0"), core(6, 2, "container-1-request-0")])
+    of = with_extended_resources(
+        pod("pod-1", main=["claim-1"]), "claim-2", main="container-0-request-0", side="container-1-request-0"
+    )
+    second, others = together(item, first, pods=[of])
+    assert [device.env[VISIBLE_CORES] for device in second.devices] == ["0,1", "6"]
+    assert visible(others["claim-1"]) == "0,1"
+
+
 # Claims that were made for extended resources
 
 
 def test_each_container_of_an_extended_resource_claim_counts_from_0() -> None:
     first, second = "container-0-request-0", "container-1-request-0"
-    planned = made(extended(1, [core(5, 0, first), core(5, 1, first), core(5, 2, second), core(6, 0, second)]))
-    assert [device.env[VISIBLE_CORES] for device in planned.devices] == ["0,1", "0,1", "2,4", "2,4"]
-    assert [node.number for device in planned.devices for node in device.nodes] == [0, 0, 0, 1]
-    assert [text.partition(" are")[0] for text in planned.warnings] == ["cores 2,4 (numbers in the container)"]
+    got = made(extended(1, [core(5, 0, first), core(5, 1, first), core(5, 2, second), core(6, 0, second)]))
+    assert [device.env[VISIBLE_CORES] for device in got.devices] == ["0,1", "0,1", "2,4", "2,4"]
+    assert [node.number for device in got.devices for node in device.nodes] == [0, 0, 0, 1]
+    assert [text.partition(" are")[0] for text in got.warnings] == ["cores 2,4 (numbers in the container)"]
 
 
 def test_chips_of_an_extended_resource_claim_are_numbered_for_each_container() -> None:
-    planned = made(extended(1, [result(4, "container-0-request-0"), result(9, "container-1-request-0")]))
-    assert planned.shown == {(0, 4), (0, 9)}
-    assert planned.warnings == (), "no container has both"
-    assert shown_in(cdi_spec(planned), uid(1)) == planned.shown
-    assert planned.held_chips == (4, 9)
+    got = made(extended(1, [result(4, "container-0-request-0"), result(9, "container-1-request-0")]))
+    assert got.shown == {(0, 4), (0, 9)}
+    assert got.warnings == (), "no container has both"
+    assert shown_in(cdi_spec(got), uid(1)) == got.shown
+    assert got.held_chips == (4, 9)
 
 
 def test_another_claim_of_the_pod_counts_on_from_those_numbers() -> None:
@@ -285,17 +412,17 @@ def test_another_claim_of_the_pod_counts_on_from_those_numbers() -> None:
 def test_the_numbers_of_an_extended_resource_claim_survive_its_file() -> None:
     other = made(for_pod(2, "pod-1", [6, 7]))
     item = extended(1, [result(4, "container-0-request-0"), result(9, "container-1-request-0")])
-    planned = made(item, other)
-    assert planned.shown == {(2, 4), (2, 9)}
-    shown = shown_in(cdi_spec(planned), uid(1))
+    got = made(item, other)
+    assert got.shown == {(2, 4), (2, 9)}
+    shown = shown_in(cdi_spec(got), uid(1))
     assert shown is not None
     held = PreparedClaims((), [Quarantined(uid(1), "x", "empty", frozenset({4, 9}), shown)])
-    assert plan(item, host(), held, SETTINGS).shown == planned.shown
+    assert plan(item, host(), held, SETTINGS).shown == got.shown
 
 
 def test_a_container_that_differs_is_told_so_in_the_document() -> None:
-    planned = made(extended(1, [core(5, 0, "container-0-request-0"), core(5, 1, "container-1-request-0")]))
-    document = plan_document(planned, cdi_spec(planned))
+    got = made(extended(1, [core(5, 0, "container-0-request-0"), core(5, 1, "container-1-request-0")]))
+    document = plan_document(got, cdi_spec(got))
     assert VISIBLE_CORES not in document["environment"]
     assert [row["environment"] for row in document["devices"]] == [{VISIBLE_CORES: "0"}, {VISIBLE_CORES: "1"}]
 
@@ -324,39 +451,39 @@ def test_no_physical_core_is_given_twice_and_containers_are_told_what_is_held(
         devices, size = arrival
         item = for_pod(number, f"pod-{number}", devices, configs=[config(neuron_config(size))] if size else [])
         try:
-            planned = plan(item, host(), held, SETTINGS, core_sizes=core_sizes)
+            got = plan(item, host(), held, SETTINGS, core_sizes=core_sizes)
         except DriverError:
             continue
-        held.add(CheckpointEntry(planned))
-        told = msgspec.json.decode(msgspec.json.encode(planned), type=Plan)
-        assert told == planned
+        held.add(CheckpointEntry(got))
+        told = msgspec.json.decode(msgspec.json.encode(got), type=Plan)
+        assert told == got
     taken: list[tuple[int, int]] = []
     size_of: dict[int, set[int]] = {}
     for entry in held.entries.values():
-        planned = entry.plan
-        mine = [(part.chip, physical) for part in planned.held for physical in part.cores or range(8)]
+        got = entry.plan
+        mine = [(part.chip, physical) for part in got.held for physical in part.cores or range(8)]
         taken += mine
-        if not planned.has_cores:
-            assert visible(planned) == ""
+        if not got.has_cores:
+            assert visible(got) == ""
             continue
-        for part in planned.held:
+        for part in got.held:
             if part.cores:
-                size_of.setdefault(part.chip, set()).add(planned.core_size)
-        assert _physical(planned) == set(mine)
+                size_of.setdefault(part.chip, set()).add(got.core_size)
+        assert _physical(got) == set(mine)
     assert len(taken) == len(set(taken))
     assert all(len(sizes) == 1 for sizes in size_of.values())
     for chip, physical in taken:
         assert held.holder(Part(chip, (physical,))) is not None
 
 
-def _physical(planned: Plan) -> set[tuple[int, int]]:
+def _physical(got: Plan) -> set[tuple[int, int]]:
     """Chips and physical cores that NEURON_RT_VISIBLE_CORES means in a container, read as the runtime reads it."""
-    size, found = planned.core_size, set()
-    for part in visible(planned).split(","):
+    size, found = got.core_size, set()
+    for part in visible(got).split(","):
         first, _, last = part.partition("-")
         for number in range(int(first), int(last or first) + 1):
             at, logical = divmod(number, 8 // size)
-            chip = planned.nodes[at].chip
+            chip = got.nodes[at].chip
             found |= {(chip, logical * size + rest) for rest in range(size)}
     return found
 
@@ -366,7 +493,7 @@ def _physical(planned: Plan) -> set[tuple[int, int]]:
 
 def test_only_entries_with_cores_need_a_reader_that_knows_cores() -> None:
     whole, part = made(claim(1, [4, 5])), made(claim(2, [*cores(6, 0), 7]))
-    documents = [msgspec.json.decode(encoded(CheckpointEntry(planned, "boot-1"))) for planned in (whole, part)]
+    documents = [msgspec.json.decode(encoded(CheckpointEntry(got, "boot-1"))) for got in (whole, part)]
     assert [(document["version"], document["minimumReader"]) for document in documents] == [(1, 1), (2, 2)]
-    for planned in (whole, part):
-        assert decoded(encoded(CheckpointEntry(planned, "boot-1")), planned.uid).plan == planned
+    for got in (whole, part):
+        assert decoded(encoded(CheckpointEntry(got, "boot-1")), got.uid).plan == got
