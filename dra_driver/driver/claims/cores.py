@@ -25,7 +25,7 @@ from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import ClaimPod, DeviceRequestAllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_driver.names import DRIVER_NAME, VISIBLE_CORES
 from dra_driver.topology.cuts import Part
-from dra_driver.util.text import first_of, ranges
+from dra_driver.util.text import first_of, ranges, shorten
 
 _NOT_PREPARED: Final = "the claim is not prepared"
 
@@ -229,8 +229,8 @@ def _unread(plan: Plan, companions: Sequence[Plan], reason: str | None) -> str:
 
 
 def _named(members: Collection[_Member], plans: Mapping[str, Plan]) -> str:
-    names = dict.fromkeys(f"{plans[uid].name}/{plans[uid].devices[at].request[:63]}" for uid, at in sorted(members))
-    return first_of(list(names), 4)
+    names = [f"{shorten(plans[uid].name, 63)}/{plans[uid].devices[at].request[:63]}" for uid, at in sorted(members)]
+    return first_of(list(dict.fromkeys(names)), 2)
 
 
 def _main(request: str) -> str:

@@ -289,10 +289,8 @@ class Preparer:
         return users(claim) if claim.metadata.uid == other.uid else frozenset()
 
     def _pod(self, namespace: str, of: ResourceClaimConsumerReference, deadline: float) -> ClaimPod | str:
-        """A pod, or why it may not be read. ApiError when that may change by itself."""
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise Unreachable("the time of kubelet's call is over before the API server was asked for the pod")
+        """A pod, or why it may not be read. PrepareError when that may change by itself."""
+        left = max(deadline - time.monotonic(), 0.1)
         gone = ClaimPod(ObjectMeta(name=of.name, namespace=namespace))
         try:
             pod = self._source.get_pod(namespace, of.name, timeout=min(_GET_SECONDS, left / 2))
@@ -301,7 +299,11 @@ class Preparer:
                 return gone
             if error.status == _FORBIDDEN:
                 return error.what
-            raise
+            raise PrepareError(
+                f"cannot get pod {namespace}/{of.name}: {error.what}",
+                consequence="which cores its containers use is not known, so the claim is not prepared",
+                remedy=error.remedy or "kubelet tries again",
+            ) from error
         return pod if pod.metadata.uid == of.uid else gone
 
 

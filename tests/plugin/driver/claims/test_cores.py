@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.kube.errors import ApiError, Unreachable
+from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.types import ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
@@ -184,7 +184,7 @@ def test_while_the_pod_cannot_be_read_the_claim_waits(node: Node, api: ApiServer
         raise Unreachable("connection refused")
 
     api.get_pod = away  # type: ignore[method-assign] # the answer about the pod is missing
-    with pytest.raises(ApiError, match="connection refused"):
+    with pytest.raises(DriverError, match="cannot get pod default/a: connection refused; which cores"):
         node.prepare(two)
     assert set(node.checkpointed()) == {uid(1)}
     api.get_pod = get  # type: ignore[method-assign]

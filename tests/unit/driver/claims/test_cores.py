@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,11 @@ from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims
 from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM, PodsUnknown, plan, planned, refreshed
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import ClaimPod, DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.legacy.annotations import Share
+from dra_driver.legacy.device_plugin.devices import AnswerSettings, answer, offer
+from dra_driver.legacy.rules import Resource
 from dra_driver.names import VISIBLE_CORES
-from dra_driver.topology.cuts import Part, core_name
+from dra_driver.topology.cuts import Part, core_name, device_name
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     SETTINGS,
@@ -427,7 +430,79 @@ def test_a_container_that_differs_is_told_so_in_the_document() -> None:
     assert [row["environment"] for row in document["devices"]] == [{VISIBLE_CORES: "0"}, {VISIBLE_CORES: "1"}]
 
 
+@pytest.mark.parametrize(
+    ("instance_type", "ids"), [("trn2.48xlarge", (20, 21)), ("trn2.48xlarge", (19, 20, 21)), ("trn1.32xlarge", (10,))]
+)
+def test_a_container_gets_what_the_device_plugin_would_give_it(instance_type: str, ids: tuple[int, ...]) -> None:
+    inventory = host(instance_type=instance_type)
+    inventory = replace(inventory, devices=tuple(replace(d, core_count=None) for d in inventory.devices))
+    node = offer(inventory, None)
+    assert node is not None
+    given = answer(node, Share("main", Resource.CORE, ids), AnswerSettings(numbering="renumber"))
+    width = node.hardware.cores_per_device
+    item = extended(1, [core(number // width, number % width, "container-0-request-0") for number in ids])
+    got = made(item, inventory=inventory)
+    assert all(env == given.env for env in spec_env(got))
+    shown = {node.container_path: node.host_path for device in got.devices for node in device.nodes}
+    assert shown == {device.container_path: device.host_path for device in given.nodes}
+    whole = answer(node, Share("main", Resource.DEVICE, (4, 5)), AnswerSettings(numbering="renumber"))
+    chips = made(extended(1, [result(chip, "container-0-request-0") for chip in (4, 5)]), inventory=inventory)
+    assert all(env == whole.env for env in spec_env(chips))
+
+
 # Any history
+
+
+@st.composite
+def pods_with_claims(draw: st.DrawFn) -> tuple[list[list[DeviceRequestAllocationResult]], dict[str, list[str]]]:
+    """Devices of a pod's claims, none twice, and what its containers use: claims, or requests of them."""
+    small = [core_name(chip, number) for chip in (4, 5) for number in range(4)]
+    hardware = draw(st.permutations([*small, device_name(6), device_name(7)]))
+    claims, start = [], 0
+    for _ in range(draw(st.integers(1, 3))):
+        size = draw(st.integers(1, 3))
+        claims.append([result(name, draw(st.sampled_from("xy"))) for name in hardware[start : start + size]])
+        start += size
+    uses = [f"claim-{n}{request}" for n in range(len(claims)) for request in ("", "/x", "/y")]
+    containers = draw(st.dictionaries(st.sampled_from("abc"), st.lists(st.sampled_from(uses), max_size=3)))
+    return claims, containers
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(pods_with_claims())
+def test_each_container_is_told_exactly_the_cores_of_the_devices_that_it_uses(
+    drawn: tuple[list[list[DeviceRequestAllocationResult]], dict[str, list[str]]],
+) -> None:
+    claims, containers = drawn
+    of = pod("p", **containers)
+    held = PreparedClaims()
+    for number, devices in enumerate(claims):
+        item = for_pod(number, "p", devices)
+        try:
+            got, others = planned(item, host(), held, SETTINGS, pods={"p": of})
+        except DriverError as error:
+            assert "a device can tell only one set of cores" in str(error)
+            return
+        for each in (got, *others):
+            held.add(CheckpointEntry(each))
+    plans = [entry.plan for entry in held.entries.values()]
+    for uses in containers.values():
+        seen = [
+            device
+            for plan_ in plans
+            for device in plan_.devices
+            if plan_.name in uses or f"{plan_.name}/{device.request}" in uses
+        ]
+        if not any(node.cores for device in seen for node in device.nodes):
+            assert all(VISIBLE_CORES not in device.env for device in seen)
+            continue
+        chip_of = {node.number: node.chip for device in seen for node in device.nodes}
+        wanted = {
+            (node.chip, physical) for device in seen for node in device.nodes for physical in node.cores or range(8)
+        }
+        for device in seen:
+            assert _physical(device.env[VISIBLE_CORES], 2, chip_of) == wanted
+
 
 SIZES = st.sampled_from([None, 1, 2])
 DEVICES = st.one_of(
@@ -469,22 +544,22 @@ def test_no_physical_core_is_given_twice_and_containers_are_told_what_is_held(
         for part in got.held:
             if part.cores:
                 size_of.setdefault(part.chip, set()).add(got.core_size)
-        assert _physical(got) == set(mine)
+        chip_of = {number: node.chip for number, node in got.nodes.items()}
+        assert _physical(visible(got), got.core_size, chip_of) == set(mine)
     assert len(taken) == len(set(taken))
     assert all(len(sizes) == 1 for sizes in size_of.values())
     for chip, physical in taken:
         assert held.holder(Part(chip, (physical,))) is not None
 
 
-def _physical(got: Plan) -> set[tuple[int, int]]:
-    """Chips and physical cores that NEURON_RT_VISIBLE_CORES means in a container, read as the runtime reads it."""
-    size, found = got.core_size, set()
-    for part in visible(got).split(","):
+def _physical(told: str, size: int, chip_of: Mapping[int, int]) -> set[tuple[int, int]]:
+    """Chips and physical cores that NEURON_RT_VISIBLE_CORES means, read as the runtime reads it."""
+    found = set()
+    for part in told.split(","):
         first, _, last = part.partition("-")
         for number in range(int(first), int(last or first) + 1):
             at, logical = divmod(number, 8 // size)
-            chip = got.nodes[at].chip
-            found |= {(chip, logical * size + rest) for rest in range(size)}
+            found |= {(chip_of[at], logical * size + rest) for rest in range(size)}
     return found
 
 
