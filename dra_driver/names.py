@@ -21,3 +21,7 @@ NODES_OF = {SERVER_4: 4, SERVER_2: 2}
 LOGICAL_CORE_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 """The Neuron runtime's variable of the logical core size, and its older name (aws-neuron-sdk,
 logical-neuroncore-config)."""
+
+VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
+"""The Neuron runtime's variable of the logical cores to use, such as ``4-7`` or ``4,5,6,7``: numbers counted over the
+chips that the container sees, ascending and contiguous (aws-neuron-sdk, neuron-runtime/configuration-guide)."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli.slices import add_host_arguments, print_object, read_host
 from dra_driver.util.errors import UsageError
+from dra_driver.util.text import ranges
 
 if TYPE_CHECKING:
     from dra_driver.kube.types import ResourceClaim
@@ -61,10 +62,13 @@ def text(document: dict[str, Any]) -> str:
     """The plan as text."""
     claim = document["claim"]
     lines = [f"claim        {claim['namespace']}/{claim['name']} ({claim['uid']})", "devices"]
-    lines += [
-        f"  {row['containerPath']:<14} is {row['hostPath']} of the host ({row['device']}, request {row['request']})"
-        for row in document["devices"]
-    ]
+    for row in document["devices"]:
+        cores = f", physical cores {ranges(row['physicalCores'])}" if "physicalCores" in row else ""
+        lines.append(
+            f"  {row['containerPath']:<14} is {row['hostPath']} of the host "
+            f"({row['device']}, request {row['request']}{cores})"
+        )
+        lines += [f"    {name}={value}" for name, value in row.get("environment", {}).items()]
     lines.append("environment")
     lines += [f"  {name}={value}" for name, value in document["environment"].items()] or ["  (none)"]
     lines.append("CDI devices")

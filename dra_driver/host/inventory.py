@@ -123,9 +123,11 @@ class NodeInventory:
         """
         return tuple(sorted({*range(self.expected_devices), *(device.index for device in self.devices)}))
 
-    def chips_of(self, name: str) -> tuple[int, ...] | None:
-        """Host indexes of the chips that the published device ``name`` is made of here; see ``chips_of``."""
-        return chips_of(name, self.chip_indexes)
+    def physical_cores(self, index: int) -> int | None:
+        """How many NeuronCores chip ``index`` has; None: neither the host nor its type tells."""
+        device = self.device(index)
+        count = device.core_count if device is not None else None
+        return count or (self.chip.cores if self.chip is not None else None)
 
     @property
     def logical_core_size(self) -> int | None:

@@ -14,10 +14,12 @@ import msgspec
 from dra_driver.kube.client import JSON, READ_TIMEOUT, Query, Response, Stream, Transport
 from dra_driver.kube.errors import ApiError, Status, refusal
 from dra_driver.kube.types import (
+    CLAIM_PODS,
     EVENTS,
     NODES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    ClaimPod,
     Event,
     JsonObject,
     ListMeta,
@@ -296,7 +298,10 @@ class Stored(Generic[T]):
 
 
 class ResourceApi:
-    """The API calls of a DRA driver: claims, slices, its Node, events. Thread-safe. Every call may raise ApiError."""
+    """The API calls of a DRA driver: claims, their pods, slices, its Node, events.
+
+    Thread-safe. Every call may raise ApiError.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -304,6 +309,7 @@ class ResourceApi:
         self._claims = Collection(transport, RESOURCE_CLAIMS, served=self._served)
         self._slices = Collection(transport, RESOURCE_SLICES, served=self._served)
         self._nodes = Collection(transport, NODES)
+        self._pods = Collection(transport, CLAIM_PODS)
         self._events = Collection(transport, EVENTS, timeout=EVENT_SECONDS)
 
     @property
@@ -326,6 +332,10 @@ class ResourceApi:
     def list_claims(self) -> list[ResourceClaim]:
         """List all claims of the cluster, in pages."""
         return self._claims.list_all()[0]
+
+    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> ClaimPod:
+        """Get one pod as stored now, with what tells which container uses which claims; timeout as of ``get_claim``."""
+        return self._pods.get(namespace, name, timeout=timeout)
 
     # Slices
 

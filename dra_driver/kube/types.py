@@ -431,6 +431,70 @@ class Pod(ApiObject, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class ContainerClaim(ApiObject, frozen=True):
+    """``spec.containers[].resources.claims[]``: a claim of the pod by its name there; ``request`` "" means all."""
+
+    name: str
+    request: str = ""
+
+
+class ContainerResources(ApiObject, frozen=True):
+    """``spec.containers[].resources``: the claims."""
+
+    claims: tuple[ContainerClaim, ...] = ()
+
+
+class ClaimContainer(ApiObject, frozen=True):
+    """A container: its claims."""
+
+    name: str
+    resources: ContainerResources = ContainerResources()
+
+
+class ClaimOfPod(ApiObject, frozen=True):
+    """``spec.resourceClaims[]``, or what the pod's status tells of a claim that was made from a template."""
+
+    name: str
+    resource_claim_name: str = ""
+
+
+class ClaimPodSpec(ApiObject, frozen=True):
+    """``spec``: what tells which container uses which claims."""
+
+    init_containers: tuple[ClaimContainer, ...] = ()
+    containers: tuple[ClaimContainer, ...] = ()
+    resource_claims: tuple[ClaimOfPod, ...] = ()
+
+
+class ContainerExtendedResourceRequest(ApiObject, frozen=True):
+    """``status.extendedResourceClaimStatus.requestMappings[]``."""
+
+    container_name: str
+    request_name: str
+
+
+class ExtendedResourceClaimStatus(ApiObject, frozen=True):
+    """``status.extendedResourceClaimStatus``: the claim that the scheduler made for the pod's extended resources."""
+
+    resource_claim_name: str
+    request_mappings: tuple[ContainerExtendedResourceRequest, ...] = ()
+
+
+class ClaimPodStatus(ApiObject, frozen=True):
+    """``status``: what tells which claims are the pod's."""
+
+    resource_claim_statuses: tuple[ClaimOfPod, ...] = ()
+    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
+
+
+class ClaimPod(ApiObject, frozen=True):
+    """A pod: which of its containers use which claims. Read only."""
+
+    metadata: ObjectMeta
+    spec: ClaimPodSpec = ClaimPodSpec()
+    status: ClaimPodStatus = ClaimPodStatus()
+
+
 # Objects with which controllers report on themselves and their decisions
 
 
@@ -624,6 +688,7 @@ RESOURCE_SLICES: Final = Resource(
 PARTIAL_RESOURCE_SLICES: Final = Resource(PartialResourceSlice, "ResourceSlice", "resourceslices", _GROUP_VERSIONS)
 RESOURCE_CLAIMS: Final = Resource(ResourceClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
 PODS: Final = Resource(Pod, "Pod", "pods", ("v1",))
+CLAIM_PODS: Final = Resource(ClaimPod, "Pod", "pods", ("v1",))
 LEASES: Final = Resource(Lease, "Lease", "leases", ("coordination.k8s.io/v1",))
 EVENTS: Final = Resource(Event, "Event", "events", ("v1",))
 CONFIG_MAPS: Final = Resource(ConfigMap, "ConfigMap", "configmaps", ("v1",))

@@ -25,7 +25,7 @@ from dra_driver.kube.types import ApiObject
 from dra_driver.legacy.resource_requests import MAX_CONTAINERS
 from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, RETIRED_DEVICE, Hardware, Resource
 from dra_driver.util.errors import DriverError
-from dra_driver.util.text import quoted
+from dra_driver.util.text import quoted, ranges
 
 IDS: Final = "AWS_NEURON_IDS"
 ALLOCATED: Final = "NEURON_ALLOCATED"
@@ -246,17 +246,6 @@ def parse_ids(key: str, text: str) -> tuple[int, ...]:
             raise _unreadable(key, text)
         found.update(ids)
     return tuple(sorted(found))
-
-
-def ranges(ids: Iterable[int]) -> str:
-    """Ascending ids with runs as ranges: ``0-8,12``."""
-    parts: list[list[int]] = []
-    for number in ids:
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def usage_map(hardware: Hardware, taken: int, resource: Resource) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 MAX_LINE_BYTES: Final = 1024
@@ -49,3 +49,14 @@ def first_of(items: Sequence[object], limit: int) -> str:
 def printable(text: str) -> str:
     """Text of somebody else, with ``?`` for whatever could drive a terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def ranges(ids: Iterable[int]) -> str:
+    """Ascending ids with runs as ranges: ``0-8,12``."""
+    parts: list[list[int]] = []
+    for number in ids:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)

@@ -18,9 +18,18 @@ from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import (
     AllocationResult,
+    ClaimContainer,
+    ClaimOfPod,
+    ClaimPod,
+    ClaimPodSpec,
+    ClaimPodStatus,
+    ContainerClaim,
+    ContainerExtendedResourceRequest,
+    ContainerResources,
     DeviceAllocationConfiguration,
     DeviceAllocationResult,
     DeviceRequestAllocationResult,
+    ExtendedResourceClaimStatus,
     ObjectMeta,
     OpaqueDeviceConfiguration,
     OwnerReference,
@@ -107,6 +116,35 @@ def claim(
     )
 
 
+def pod(name: str, **containers: Sequence[str]) -> ClaimPod:
+    """A pod whose UID is its name. Each container uses claims, by name, or requests of them: ``claim/request``."""
+    uses = {container: [use.partition("/") for use in names] for container, names in containers.items()}
+    claims = dict.fromkeys(claim for found in uses.values() for claim, _, _ in found)
+    return ClaimPod(
+        ObjectMeta(name=name, namespace="default", uid=name),
+        ClaimPodSpec(
+            containers=tuple(
+                ClaimContainer(
+                    container,
+                    ContainerResources(tuple(ContainerClaim(f"of-{claim}", request) for claim, _, request in found)),
+                )
+                for container, found in uses.items()
+            ),
+            resource_claims=tuple(ClaimOfPod(f"of-{claim}") for claim in claims),
+        ),
+        ClaimPodStatus(resource_claim_statuses=tuple(ClaimOfPod(f"of-{claim}", claim) for claim in claims)),
+    )
+
+
+def with_extended_resources(of: ClaimPod, claim: str, **requests: str) -> ClaimPod:
+    """The pod with a claim for its extended resources: the request of each container."""
+    mappings = tuple(ContainerExtendedResourceRequest(container, request) for container, request in requests.items())
+    containers = tuple(ClaimContainer(name) for name in requests if name not in {c.name for c in of.spec.containers})
+    status = ClaimPodStatus(of.status.resource_claim_statuses, ExtendedResourceClaimStatus(claim, mappings))
+    spec = ClaimPodSpec((), (*of.spec.containers, *containers), of.spec.resource_claims)
+    return ClaimPod(of.metadata, spec, status)
+
+
 def ref(of: ResourceClaim) -> ClaimRef:
     return ClaimRef(of.metadata.namespace, of.metadata.name, of.metadata.uid)
 
@@ -125,6 +163,8 @@ class ApiServer:
 
     def __init__(self, *claims: ResourceClaim) -> None:
         self.claims: dict[tuple[str, str], ResourceClaim] = {}
+        self.pods: dict[str, ClaimPod] = {}
+        self.pods_forbidden = False
         self.trouble: list[ApiError] = []
         self.down: ApiError | None = None
         self.gets: list[str] = []
@@ -146,6 +186,15 @@ class ApiServer:
         if found is None:
             raise missing()
         return found
+
+    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> ClaimPod:
+        self.gets.append(f"pod {namespace}/{name}")
+        self._fail()
+        if self.pods_forbidden:
+            raise ApiError("the API server answered GET pods with 403 Forbidden", status=403, reason="Forbidden")
+        if name not in self.pods:
+            raise missing()
+        return self.pods[name]
 
     def list_claims(self) -> list[ResourceClaim]:
         self.lists += 1

@@ -1,14 +1,15 @@
 """From a plan to the CDI spec that shows its chips to containers, and to the document of ``dra-driver plan``.
 
-Each allocated device is a CDI device with its nodes and the claim's variables. The same variables stand in each, and
-nodes and variables replace what has the same path or name, so it does no harm when a runtime is handed a device twice,
-as some kubelet versions do after a restart.
+Each allocated device is a CDI device with its nodes, the claim's variables and, for cores, which of them its containers
+are to use. The same variables stand in each device that a container uses, and nodes and variables replace what has the
+same path or name, so it does no harm when a runtime is handed a device twice, as some kubelet versions do after a
+restart.
 
-The name of a CDI device is ``<claim UID>-<device>-<digest>``, the digest being over what the allocation decides: chips,
-their numbers in the container, parameters. So a name never stands for two allocations: not for another claim's, and not
-for the next one of the same claim object. What the host decides is no part of it, neither the numbers that the kernel
-gives a chip nor the variables: they change in a reboot, when kubelet still passes the old names, and then the old
-content would be wrong.
+The name of a CDI device is ``<claim UID>-<device>-<digest>``, the digest being over what the allocation decides: chips
+and cores, their numbers in the container, parameters. So a name never stands for two allocations: not for another
+claim's, and not for the next one of the same claim object. What the host decides is no part of it, neither the numbers
+that the kernel gives a chip nor the variables: they change in a reboot, when kubelet still passes the old names, and
+then the old content would be wrong.
 
 Nodes carry type, major and minor, hence a runtime neither needs nor looks at a node on the host
 (cncf-tags/container-device-interface, ``pkg/cdi/container-edits_unix.go``).
@@ -24,13 +25,18 @@ import msgspec
 from msgspec.structs import replace
 
 from dra_driver.cdi import ContainerEdits, Device, DeviceNode, Spec, minimum_version
-from dra_driver.driver.claims.model import DEVICE_PATH, ChipNode, Plan, PlannedDevice
+from dra_driver.driver.claims.model import DEVICE_PATH, ChipNode, Plan, PlannedDevice, Shown
 from dra_driver.host.inventory import chips_of
 from dra_driver.names import CDI_KIND
 
 
 def plan_document(plan: Plan, spec: Spec) -> dict[str, Any]:
-    """JSON-ready values: ``claim``, ``devices`` (one row a device node), ``environment``, ``cdi``."""
+    """JSON-ready values: ``claim``, ``devices`` (one row a device node), ``environment``, ``cdi``.
+
+    A row of cores has ``physicalCores``. ``environment`` is what every container that uses the claim gets; a row has
+    one of its own where containers differ.
+    """
+    common = dict(set.intersection(*(set(device.env.items()) for device in plan.devices)))
     return {
         "claim": {"namespace": plan.namespace, "name": plan.name, "uid": plan.uid},
         "devices": [
@@ -40,10 +46,12 @@ def plan_document(plan: Plan, spec: Spec) -> dict[str, Any]:
                 "hostPath": node.host_path,
                 "containerPath": node.container_path,
             }
+            | ({"physicalCores": list(node.cores)} if node.cores else {})
+            | ({"environment": dict(sorted(device.env.items()))} if device.env != common else {})
             for device in plan.devices
             for node in device.nodes
         ],
-        "environment": dict(sorted(plan.env.items())),
+        "environment": dict(sorted((plan.env | common).items())),
         "cdi": msgspec.json.decode(msgspec.json.encode(spec)),
     }
 
@@ -54,8 +62,9 @@ _DIGEST_LENGTH = 10
 
 def cdi_spec(plan: Plan) -> Spec:
     """The CDI spec of a plan, with the lowest CDI version that suffices."""
-    # One device may stand in several results (a request with admin access beside an ordinary one).
-    devices = {device.cdi_name: _container_edits(plan, device) for device in plan.devices}
+    # One device may stand in several results (a request with admin access beside an ordinary one, which counts).
+    results = sorted(plan.devices, key=lambda device: not device.admin)
+    devices = {device.cdi_name: _container_edits(plan, device) for device in results}
     spec = Spec(
         cdi_version="",
         kind=CDI_KIND,
@@ -66,14 +75,19 @@ def cdi_spec(plan: Plan) -> Spec:
 
 def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], decided: Sequence[str]) -> str:
     """Name of the CDI device for an allocated device; ``decided`` is what beside the nodes the allocation decides."""
-    parts = [*(f"{node.container_path}={node.host_path}" for node in nodes), *decided]
+    parts = [*map(_shown, nodes), *decided]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
     return f"{uid}-{device}-{digest}"
 
 
-def shown_in(spec: Spec, uid: str) -> dict[int, int] | None:
-    """Chips by container number that the spec of claim ``uid`` shows; None when it was not written by this driver."""
-    shown: dict[int, int] = {}
+def _shown(node: ChipNode) -> str:
+    cores = f":{','.join(map(str, node.cores))}" if node.cores else ""
+    return f"{node.container_path}={node.host_path}{cores}"
+
+
+def shown_in(spec: Spec, uid: str) -> Shown | None:
+    """What the spec of claim ``uid`` shows; None when it was not written by this driver."""
+    shown: set[tuple[int, int]] = set()
     for device in spec.devices:
         nodes = device.container_edits.device_nodes
         found = [(_number(node.host_path or node.path), _number(node.path)) for node in nodes]
@@ -85,8 +99,8 @@ def shown_in(spec: Spec, uid: str) -> dict[int, int] | None:
         for chip, number in found:
             if chip is None or number is None:
                 return None
-            shown[number] = chip
-    return shown
+            shown.add((number, chip))
+    return frozenset(shown)
 
 
 def _number(path: str) -> int | None:
@@ -96,7 +110,7 @@ def _number(path: str) -> int | None:
 
 def _container_edits(plan: Plan, device: PlannedDevice) -> ContainerEdits:
     return ContainerEdits(
-        env=tuple(f"{name}={value}" for name, value in sorted(plan.env.items())),
+        env=tuple(f"{name}={value}" for name, value in sorted((plan.env | device.env).items())),
         device_nodes=tuple(map(_device_node, device.nodes)),
     )
 

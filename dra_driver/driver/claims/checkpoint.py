@@ -18,7 +18,8 @@ What is on the disk when, and why that suffices:
 A file has a version, a checksum and the entry. The checksum is over the bytes of the entry as they stand in the file,
 so fields that another version of the driver added do not spoil it; they are ignored on reading. A file says which
 version a reader must have at least (``minimumReader``), so a format may grow for as long as older drivers can still use
-it, and an older driver sets aside, rather than misreads, what it cannot.
+it, and an older driver sets aside, rather than misreads, what it cannot. Of claims for cores, it knows nothing then
+but that they are there: it holds back all devices that no other claim has, until they end.
 
 A file that cannot be read is moved to ``quarantine/`` under its name and reported; the others are not affected. What it
 held stays held (``model.Quarantined``) until the claim is prepared again or unprepared, or the API server settles it.
@@ -195,9 +196,11 @@ class StateLock:
         )
 
 
-VERSION = 1
+VERSION = 2
 """Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
-_MINIMUM_READER = 1
+_WHOLE_CHIPS, _CORES = 1, 2
+"""Format of entries about whole chips, and of those with cores, which a reader of format 1 would take for whole chips.
+The former are written as ever, so that it can read them."""
 
 
 class _File(msgspec.Struct, frozen=True, rename="camel"):
@@ -214,7 +217,9 @@ _ENTRY = msgspec.json.Decoder(CheckpointEntry)
 def encoded(entry: CheckpointEntry) -> bytes:
     """The file of an entry."""
     raw = msgspec.json.encode(entry)
-    return msgspec.json.encode(_File(VERSION, _MINIMUM_READER, _checksum(raw), msgspec.Raw(raw))) + b"\n"
+    cores = any(device.env or any(node.cores for node in device.nodes) for device in entry.plan.devices)
+    form = _CORES if cores else _WHOLE_CHIPS
+    return msgspec.json.encode(_File(form, form, _checksum(raw), msgspec.Raw(raw))) + b"\n"
 
 
 def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
@@ -588,8 +593,8 @@ class Checkpoint:
             return
         spec = self._cdi.read(uid) if self._cdi is not None else None
         shown = None if spec is None else shown_in(spec, uid)
-        chips = None if shown is None else frozenset(shown.values())
-        held.quarantine(Quarantined(uid, str(path), reason, chips, shown or {}))
+        chips = None if shown is None else frozenset(chip for _, chip in shown)
+        held.quarantine(Quarantined(uid, str(path), reason, chips, shown or frozenset()))
 
     def _drop_quarantined(self, uid: str) -> None:
         remove_file(Path(self._held.quarantined[uid].path))

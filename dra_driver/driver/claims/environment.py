@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -28,12 +29,15 @@ NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
 _NOT_PREPARED = "the claim is not prepared"
 
 
-def _core_size_variables(inventory: NodeInventory, requested: Mapping[str, int | None]) -> dict[str, str]:
+def _core_size_variables(
+    inventory: NodeInventory, requested: Mapping[str, int | None], in_force: Mapping[str, int]
+) -> dict[str, str]:
     """Variables for the containers of a claim; none where the hardware has no logical cores.
 
     Args:
         inventory: the node.
         requested: for each request of the claim the configured size, or None.
+        in_force: see ``environment``.
 
     Raises:
         PrepareError: a size is configured that this hardware does not have, or the requests' sizes differ.
@@ -50,7 +54,7 @@ def _core_size_variables(inventory: NodeInventory, requested: Mapping[str, int |
             consequence="the claim is not prepared",
             remedy="leave logicalNeuronCore out, or select Trainium2 or later in the request",
         )
-    sizes = {request: asked.get(request, default) for request in requested}
+    sizes = {request: asked.get(request, in_force.get(request, default)) for request in requested}
     illegal = sorted(set(asked.values()).difference(hardware.lnc_values))
     if illegal:
         legal = ", ".join(map(str, hardware.lnc_values))
@@ -181,7 +185,10 @@ _COMPARED = (LOGICAL_CORE_VARIABLES[0], MODE)
 
 
 def environment(
-    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult], inventory: NodeInventory
+    claim: ResourceClaim,
+    results: Sequence[DeviceRequestAllocationResult],
+    inventory: NodeInventory,
+    in_force: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Variables for every container that uses a device of the claim.
 
@@ -189,6 +196,7 @@ def environment(
         claim: allocated.
         results: its allocation results of this driver.
         inventory: the node.
+        in_force: logical core sizes that hold where none is configured, by request, instead of the node's.
 
     Raises:
         ConfigError: the configuration is not legal. PrepareError: it is not for this node or these devices.
@@ -201,7 +209,7 @@ def environment(
 
         for request, value in effective(_config(claim), requests, DRIVER_NAME).items():
             sizes[request], nodes[request] = value.logical_neuron_core, value.ultraserver_mode
-    return _core_size_variables(inventory, sizes) | _ultraserver_variables(inventory, results, nodes)
+    return _core_size_variables(inventory, sizes, in_force) | _ultraserver_variables(inventory, results, nodes)
 
 
 def parameters(claim: ResourceClaim) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 
 from dra_driver.health.policy import Blocking
+from dra_driver.kube.types import ClaimPod
+from dra_driver.names import LOGICAL_CORE_VARIABLES
+from dra_driver.topology.cuts import Part
 from dra_driver.util.errors import DriverError
 
 DEVICE_PATH = "/dev/neuron"
@@ -19,9 +22,15 @@ DEVICE_PATH = "/dev/neuron"
 Consumers = Mapping[str, frozenset[str] | None]
 """Pods (UIDs) that claims are reserved for now, by claim UID; None: could not be found out."""
 
+Pods = Mapping[str, ClaimPod | str]
+"""Pods by UID, or why one cannot be read."""
 
 Unhealthy = Mapping[int, tuple[Blocking, ...]]
 """What is wrong with chips, by host index (``health.policy.HealthPolicy.blocking``)."""
+
+Shown = frozenset[tuple[int, int]]
+"""Pairs of a number in a container and the chip that has it there. Where containers have numbers of their own, a number
+may stand for several chips, and a chip may have several numbers."""
 
 
 class PrepareError(DriverError):
@@ -37,13 +46,13 @@ class PlanSettings:
     device_numbering: Literal["renumber", "host"] = "renumber"
     """``renumber``: a claim's chips are /dev/neuron0..k-1 in host order; ``host``: they keep the host's numbers."""
     contiguity: Literal["refuse", "warn", "allow"] = "warn"
-    """What to do with a claim whose host ids are no contiguous run."""
+    """What to do with a claim whose chips (host ids) or cores (as the runtime counts them) are no contiguous run."""
     unhealthy: Literal["warn", "refuse"] = "warn"
     """What to do with a claim that has an unhealthy chip and does not tolerate its taint."""
 
 
 class ChipNode(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One chip in a container."""
+    """One chip in a container, whole or some of its cores."""
 
     chip: int
     """N of ``/dev/neuronN`` on the host."""
@@ -52,7 +61,7 @@ class ChipNode(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     major: int
     minor: int
     cores: tuple[int, ...] = ()
-    """Physical NeuronCores that are held of it, ascending; (): the whole chip."""
+    """Physical NeuronCores that the device is made of, ascending; (): the whole chip."""
 
     @property
     def host_path(self) -> str:
@@ -77,6 +86,9 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     """Admin access: the chips are shown, not held."""
     cdi_name: str = ""
     """Name of its CDI device. Kept, since kubelet passes it at each start of a container, also after an update."""
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    """For every container that uses the device, beside the claim's: which cores it is to use. Equal on all devices that
+    one container uses."""
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -107,13 +119,36 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     @property
     def nodes(self) -> dict[int, ChipNode]:
-        """All chips by container number."""
+        """All chips by container number; of containers with numbers of their own, those of the last."""
         return {node.number: node for device in self.devices for node in device.nodes}
 
     @property
+    def shown(self) -> Shown:
+        """Numbers in containers and their chips."""
+        return frozenset((node.number, node.chip) for device in self.devices for node in device.nodes)
+
+    @property
+    def held(self) -> tuple[Part, ...]:
+        """Hardware that no other claim may have, ascending."""
+        return tuple(
+            sorted(Part(node.chip, node.cores) for device in self.devices if not device.admin for node in device.nodes)
+        )
+
+    @property
     def held_chips(self) -> tuple[int, ...]:
-        """Chips that no other claim may have, ascending."""
-        return tuple(sorted({node.chip for device in self.devices if not device.admin for node in device.nodes}))
+        """Chips that no other claim may have, or only other cores of, ascending."""
+        return tuple(sorted({part.chip for part in self.held}))
+
+    @property
+    def has_cores(self) -> bool:
+        """Whether it holds cores, and not only whole chips."""
+        return any(part.cores for part in self.held)
+
+    @property
+    def core_size(self) -> int:
+        """Physical NeuronCores in a logical core, as its containers are told."""
+        size = self.env.get(LOGICAL_CORE_VARIABLES[0], "")
+        return int(size) if size.isascii() and size.isdecimal() and len(size) < 3 else 1
 
 
 class CheckpointEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -126,6 +161,14 @@ class CheckpointEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     def outlived(self, boot_id: str) -> bool:
         """Whether the node was certainly booted since, so that no container runs that was given the plan."""
         return bool(self.boot_id and boot_id) and self.boot_id != boot_id
+
+
+def clashing(one: Shown, other: Shown) -> tuple[int, ...]:
+    """Numbers that mean different chips in two claims, ascending."""
+    chips: dict[int, set[int]] = {}
+    for number, chip in one:
+        chips.setdefault(number, set()).add(chip)
+    return tuple(sorted({number for number, chip in other if chips.get(number, set()) - {chip}}))
 
 
 _ANY_POD = "*"
@@ -144,9 +187,10 @@ class Quarantined:
     """Where the file is now, or was."""
     reason: str
     chips: frozenset[int] | None
-    """What it held as far as its CDI spec or the API server shows; None: not known, so it may be anything."""
-    shown: Mapping[int, int] = field(default_factory=dict)
-    """Chips by container number, as far as its CDI spec shows."""
+    """What it held as far as its CDI spec or the API server shows; None: not known, so it may be anything. A chip
+    counts as a whole, also where only some of its cores were held."""
+    shown: Shown = frozenset()
+    """As far as its CDI spec shows."""
 
     @property
     def problem(self) -> str:
@@ -163,33 +207,38 @@ class _Namespace:
         self.shareable: dict[str, Plan] = {}
         self.shown: dict[int, Counter[int]] = {}
         """Of the shareable claims: how many show a chip under a container number."""
+        self.with_cores: set[str] = set()
 
     def add(self, plan: Plan) -> None:
         self.claims[plan.uid] = plan
+        if plan.has_cores:
+            self.with_cores.add(plan.uid)
         for pod in _pods(plan):
             self.by_pod.setdefault(pod, {})[plan.uid] = plan
         if not plan.own_pod:
             self.shareable[plan.uid] = plan
-            for number, node in plan.nodes.items():
-                self.shown.setdefault(number, Counter())[node.chip] += 1
+            for number, chip in plan.shown:
+                self.shown.setdefault(number, Counter())[chip] += 1
 
     def discard(self, plan: Plan) -> None:
         del self.claims[plan.uid]
+        self.with_cores.discard(plan.uid)
         for pod in _pods(plan):
             del self.by_pod[pod][plan.uid]
             if not self.by_pod[pod]:
                 del self.by_pod[pod]
         if self.shareable.pop(plan.uid, None) is not None:
-            for number, node in plan.nodes.items():
-                self.shown[number] -= Counter({node.chip: 1})
+            for number, chip in plan.shown:
+                self.shown[number] -= Counter({chip: 1})
 
 
 class PreparedClaims:
-    """Prepared claims by UID, by chip and by who uses them. Changed only by the checkpoint, under its lock."""
+    """Prepared claims by UID, by hardware and by who uses them. Changed only by the checkpoint, under its lock."""
 
     def __init__(self, entries: Iterable[CheckpointEntry] = (), quarantined: Iterable[Quarantined] = ()) -> None:
         self._entries: dict[str, CheckpointEntry] = {}
-        self._holders: dict[int, str] = {}
+        self._holders: dict[int, dict[str, tuple[Part, ...]]] = {}
+        """By chip, what of it claims hold."""
         self._namespaces: dict[str, _Namespace] = {}
         self._missing: set[str] = set()
         self._quarantined = {item.uid: item for item in quarantined}
@@ -211,10 +260,33 @@ class PreparedClaims:
         """Unreadable checkpoint files by the claim UID in their name."""
         return MappingProxyType(self._quarantined)
 
-    def holder(self, chip: int) -> Plan | None:
-        """The claim that has the chip for itself."""
-        uid = self._holders.get(chip)
-        return None if uid is None else self._entries[uid].plan
+    def holder(self, part: Part, *, exclude: str = "") -> Plan | None:
+        """A claim other than ``exclude`` that has some of the hardware for itself."""
+        for uid, parts in self._holders.get(part.chip, {}).items():
+            if uid != exclude and any(part.overlaps(held) for held in parts):
+                return self._entries[uid].plan
+        return None
+
+    def core_holders(self, chip: int, *, exclude: str) -> list[Plan]:
+        """Claims other than ``exclude`` that hold cores of the chip."""
+        return [
+            self._entries[uid].plan
+            for uid, parts in self._holders.get(chip, {}).items()
+            if uid != exclude and any(part.cores for part in parts)
+        ]
+
+    def core_size(self, chip: int, *, exclude: str) -> int | None:
+        """Physical cores in a logical one, as the chip's cores were offered that are held now; None: none is held."""
+        return next(
+            (
+                len(part.cores)
+                for uid, parts in self._holders.get(chip, {}).items()
+                if uid != exclude
+                for part in parts
+                if part.cores
+            ),
+            None,
+        )
 
     def quarantined_holder(self, chip: int, *, exclude: str) -> Quarantined | None:
         """An unreadable file of another claim than ``exclude`` that may hold the chip."""
@@ -223,14 +295,9 @@ class PreparedClaims:
                 return item
         return None
 
-    def shown_by_quarantined(self, *, exclude: str) -> dict[int, int]:
-        """Chips by container number that claims with unreadable files show: their namespaces are not known."""
-        return {
-            number: chip
-            for item in self._quarantined.values()
-            if item.uid != exclude
-            for number, chip in item.shown.items()
-        }
+    def shown_by_quarantined(self, *, exclude: str) -> Shown:
+        """What claims with unreadable files show: their namespaces are not known."""
+        return frozenset(pair for item in self._quarantined.values() if item.uid != exclude for pair in item.shown)
 
     def used_by(self, namespace: str, pods: frozenset[str] | None) -> list[Plan]:
         """Claims that one of the pods uses, according to their plans; ``None``: pods that are not known."""
@@ -244,18 +311,33 @@ class PreparedClaims:
             plans |= found.by_pod.get(pod, {})
         return list(plans.values())
 
-    def shareable_with_other(self, namespace: str, chip_at: Mapping[int, int]) -> list[Plan]:
+    def shareable_with_other(self, namespace: str, shown: Shown) -> list[Plan]:
         """Claims whose pods may have changed since, and that show another chip under one of the numbers."""
         found = self._namespaces.get(namespace)
-        if found is None or not any(
-            chip != wanted for number, wanted in chip_at.items() for chip in found.shown.get(number, ())
-        ):
+        if found is None or not any(chip != wanted for number, wanted in shown for chip in found.shown.get(number, ())):
             return []
-        return [
+        return [plan for plan in found.shareable.values() if clashing(plan.shown, shown)]
+
+    def companions(self, namespace: str, pods: frozenset[str] | None, *, exclude: str, cores: bool) -> list[Plan]:
+        """Claims other than ``exclude`` that one of the pods may use too; none if there are no cores among them.
+
+        Of a claim that is no pod's own, it is not known whether one of them does.
+
+        Args:
+            namespace: of the pods.
+            pods: UIDs; None: pods that are not known.
+            exclude: UID of the claim that asks.
+            cores: whether that one has cores.
+        """
+        found = self._namespaces.get(namespace)
+        if found is None or not (cores or found.with_cores):
+            return []
+        plans = [
             plan
-            for plan in found.shareable.values()
-            if any(chip_at.get(number, node.chip) != node.chip for number, node in plan.nodes.items())
+            for plan in found.claims.values()
+            if plan.uid != exclude and (not plan.own_pod or pods is None or plan.own_pod in pods)
         ]
+        return plans if cores or any(plan.uid in found.with_cores for plan in plans) else []
 
     def add(self, entry: CheckpointEntry, *, missing: bool = False) -> None:
         """Put a claim in, or replace it."""
@@ -265,8 +347,9 @@ class PreparedClaims:
             self._missing.add(plan.uid)
         self._entries[plan.uid] = entry
         self._namespaces.setdefault(plan.namespace, _Namespace()).add(plan)
-        for chip in plan.held_chips:
-            self._holders[chip] = plan.uid
+        for part in plan.held:
+            holders = self._holders.setdefault(part.chip, {})
+            holders[plan.uid] = (*holders.get(plan.uid, ()), part)
 
     def discard(self, uid: str) -> None:
         """Take a claim out; unknown ones are fine."""
@@ -280,7 +363,8 @@ class PreparedClaims:
         if not namespace.claims:
             del self._namespaces[plan.namespace]
         for chip in plan.held_chips:
-            if self._holders.get(chip) == uid:
+            del self._holders[chip][uid]
+            if not self._holders[chip]:
                 del self._holders[chip]
 
     def quarantine(self, item: Quarantined) -> None:

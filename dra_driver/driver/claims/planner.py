@@ -5,8 +5,10 @@ devices exist, are they free, does their set make sense, is the configuration le
 
 **Device numbers in containers.** The Neuron runtime counts chips from 0, so a claim's chips are numbered 0..k-1 in host
 order (setting ``renumber``). The numbers are one set over the whole claim: kubelet gives a container the CDI devices of
-the claim, or of one of its requests, and a chip has one CDI device, so a chip has the same number in every container. A
-container that takes one request of several therefore sees that request's part of the claim's numbers.
+the claim, or of one of its requests, and a device has one CDI device, so a chip has the same number in every container.
+A container that takes one request of several therefore sees that request's part of the claim's numbers. A claim that
+the scheduler made for extended resources is different: each of its requests is one container's, so each container has
+numbers from 0 of its own (``container_units``).
 
 Two claims of one pod may meet in one container, where the second ``/dev/neuron0`` would replace the first. kubelet asks
 for each claim alone and a number, once given, never changes (containers may be using it), so the rule is: a claim keeps
@@ -25,13 +27,17 @@ clear of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
+from typing import Final
 
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.cdi_spec import cdi_device_name
+from dra_driver.driver.claims.cores import PodsUnknown, offered_sizes, with_cores
 from dra_driver.driver.claims.environment import environment, parameters, shared_pod_warnings
 from dra_driver.driver.claims.model import (
     ChipNode,
@@ -39,14 +45,18 @@ from dra_driver.driver.claims.model import (
     Plan,
     PlannedDevice,
     PlanSettings,
+    Pods,
     PreparedClaims,
     PrepareError,
+    Shown,
     Unhealthy,
+    clashing,
 )
 from dra_driver.health.policy import Blocking
 from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.types import DeviceRequestAllocationResult, DeviceTaint, ResourceClaim
 from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.cuts import Part, parts_of
 from dra_driver.util.files import is_uid
 from dra_driver.util.text import shorten
 
@@ -73,19 +83,47 @@ class ConsumersUnknown(PrepareError):  # noqa: N818 - a question, which is mostl
         self.claims = tuple(claims)
 
 
+EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
+"""Annotation of a claim that the scheduler made for the extended resources in a pod's limits (Kubernetes,
+``staging/src/k8s.io/api/resource/v1/types.go``)."""
+_CONTAINER_REQUEST: Final = re.compile(r"container-([0-9]{1,5})-request-[0-9]{1,5}")
+
+
+def container_units(
+    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult]
+) -> tuple[tuple[int, ...], ...]:
+    """Which of the results are numbered together: indexes into ``results``, ascending.
+
+    All, for most claims. A request of a claim for extended resources is one container's, which its name tells:
+    ``container-<i>-request-<j>``, init containers first (kube-scheduler, ``extendeddynamicresources.go``).
+    """
+    if not for_extended_resources(claim):
+        return (tuple(range(len(results))),)
+    units: dict[str, list[int]] = {}
+    for index, result in enumerate(results):
+        named = _CONTAINER_REQUEST.fullmatch(result.request)
+        units.setdefault(named[1] if named else "", []).append(index)
+    return tuple(map(tuple, units.values()))
+
+
+def for_extended_resources(claim: ResourceClaim) -> bool:
+    """Whether the scheduler made the claim for the extended resources in a pod's limits."""
+    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
+
+
 def numbers(
-    chips: Sequence[int],
+    units: Sequence[Sequence[int]],
     claim: ClaimUse,
     held: PreparedClaims,
     consumers: Consumers,
     together: Sequence[Plan],
     *,
     host: bool,
-) -> dict[int, int]:
-    """Container number of each chip.
+) -> list[dict[int, int]]:
+    """Container number of each chip, for each unit.
 
     Args:
-        chips: host ids, ascending.
+        units: chips (host ids, ascending) that are numbered together: those of the claim, or of each of its containers.
         claim: whose chips they are.
         held: prepared claims; the claim itself may be among them.
         consumers: what is known newly of who uses prepared claims.
@@ -95,23 +133,50 @@ def numbers(
     Raises:
         ConsumersUnknown: it has to be known who uses some other claims now.
     """
-    former = held.quarantined[claim.uid].shown if claim.uid in held.quarantined else {}
-    if sorted(former.values()) == list(chips):
-        return {chip: number for number, chip in former.items()}
-    wanted = {chip: chip if host else rank for rank, chip in enumerate(chips)}
-    taken = held.shown_by_quarantined(exclude=claim.uid)
-    for other in together:
-        taken |= {number: node.chip for number, node in other.nodes.items()}
-    chip_at = {number: chip for chip, number in wanted.items()}
-    if any(chip_at.get(number, chip) != chip for number, chip in taken.items()):
-        first = max(taken) + 1
-        wanted = {chip: first + rank for rank, chip in enumerate(chips)}
-        chip_at = {number: chip for chip, number in wanted.items()}
-    clashing_ones = held.shareable_with_other(claim.namespace, chip_at) if claim.pods else []
+    former = held.quarantined[claim.uid].shown if claim.uid in held.quarantined else frozenset()
+    for again in _formerly(units, former):
+        if _shown(again) == former:
+            return again
+    wanted = [{chip: chip for chip in unit} for unit in units] if host else _counted(units, 0)
+    taken = held.shown_by_quarantined(exclude=claim.uid).union(*(other.shown for other in together))
+    # A chip of which the pod's claims have different cores is one chip for the runtime too.
+    known = {} if host else {node.chip: node.number for other in together for node in _with_cores(other)}
+    if clashing(_shown(wanted), taken) or any(
+        known.get(chip, at) != at for unit in wanted for chip, at in unit.items()
+    ):
+        first = max(number for number, _ in taken) + 1
+        new = _counted([[chip for chip in unit if chip not in known] for unit in units], first)
+        wanted = [
+            {chip: known[chip] if chip in known else counted[chip] for chip in unit}
+            for unit, counted in zip(units, new, strict=True)
+        ]
+    clashing_ones = held.shareable_with_other(claim.namespace, _shown(wanted)) if claim.pods else []
     unknown = [other for other in clashing_ones if other.uid != claim.uid and other.uid not in consumers]
     if unknown:
         raise ConsumersUnknown(unknown)
     return wanted
+
+
+def _counted(units: Sequence[Sequence[int]], first: int) -> list[dict[int, int]]:
+    return [{chip: first + rank for rank, chip in enumerate(unit)} for unit in units]
+
+
+def _formerly(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dict[int, int]]]:
+    """What the numbers of a claim may have been, of which a CDI spec shows all pairs."""
+    if not shown:
+        return
+    at = {chip: number for number, chip in shown}
+    if len(units) == 1 and sorted(at) == list(units[0]):
+        yield [at]
+    yield _counted(units, min(number for number, _ in shown))
+
+
+def _shown(numbered: Sequence[Mapping[int, int]]) -> Shown:
+    return frozenset((number, chip) for unit in numbered for chip, number in unit.items())
+
+
+def _with_cores(plan: Plan) -> Iterator[ChipNode]:
+    return (node for device in plan.devices if not device.admin for node in device.nodes if node.cores)
 
 
 def co_used_claims(claim: ClaimUse, held: PreparedClaims, consumers: Consumers) -> list[Plan]:
@@ -125,21 +190,17 @@ def co_used_claims(claim: ClaimUse, held: PreparedClaims, consumers: Consumers) 
     return list(found.values())
 
 
-def number_conflicts(one: Plan, other: Plan) -> tuple[int, ...]:
-    """Container numbers that mean different chips in two claims, ascending."""
-    chip_at = {number: node.chip for number, node in one.nodes.items()}
-    return tuple(sorted(number for number, node in other.nodes.items() if chip_at.get(number, node.chip) != node.chip))
-
-
 __all__ = [
     "ConsumersUnknown",
     "Plan",
     "PlanSettings",
+    "PodsUnknown",
     "PrepareError",
     "chips_needed",
     "own_pod",
     "own_results",
     "plan",
+    "planned",
     "refreshed",
     "users",
 ]
@@ -154,8 +215,26 @@ def plan(
     settings: PlanSettings,
     consumers: Consumers | None = None,
     unhealthy: Unhealthy = MappingProxyType({}),
+    core_sizes: Mapping[int, int] = MappingProxyType({}),
+    pods: Pods | None = None,
 ) -> Plan:
-    """What the claim gets on this node.
+    """What the claim gets on this node; see ``planned``."""
+    return planned(claim, inventory, held, settings, consumers, unhealthy, core_sizes, pods)[0]
+
+
+def planned(
+    claim: ResourceClaim,
+    inventory: NodeInventory,
+    held: PreparedClaims,
+    settings: PlanSettings,
+    consumers: Consumers | None = None,
+    unhealthy: Unhealthy = MappingProxyType({}),
+    core_sizes: Mapping[int, int] = MappingProxyType({}),
+    pods: Pods | None = None,
+) -> tuple[Plan, tuple[Plan, ...]]:
+    """What the claim gets on this node, and other prepared claims of its pod that change with it.
+
+    Others change where a container uses both, and is to be told the cores of both with each device.
 
     Args:
         claim: the claim as the API server has it.
@@ -164,24 +243,44 @@ def plan(
         settings: the administrator's choices.
         consumers: who uses other prepared claims now, as far as ``ConsumersUnknown`` asked for it.
         unhealthy: what is wrong with chips; the scheduler may have been quicker than the fault.
+        core_sizes: physical cores in a logical one by chip, where the node offers them at another size than its own.
+        pods: the pods of the claim, as far as ``PodsUnknown`` asked for them; None: they cannot be read.
 
     Raises:
-        PrepareError: why the claim cannot be prepared. ConsumersUnknown: more has to be known first.
+        PrepareError: why the claim cannot be prepared. ConsumersUnknown, PodsUnknown: more has to be known first.
     """
     meta = claim.metadata
     _check_uid(meta.uid)
     results = own_results(claim)
-    pairs = [(result, _chips(result, inventory, settings)) for result in results]
-    present = {chip: _present(inventory, chip, result.device) for result, chips in pairs for chip in chips}
-    warnings = _contiguity(_exclusive(pairs, meta.uid, held), settings) + _health(pairs, unhealthy, settings)
-    env = environment(claim, results, inventory)
+    in_force = partial(_core_size, inventory, held, core_sizes, meta.uid)
+    pairs = [(result, _parts(result, inventory, settings, in_force)) for result in results]
+    present = {part.chip: _present(inventory, part.chip, result.device) for result, parts in pairs for part in parts}
+    cores = [(result, part) for result, parts in pairs for part in parts if part.cores and not result.admin_access]
+    _exclusive(pairs, meta.uid, held)
+    units = container_units(claim, results)
+    warnings = (
+        *(text for unit in units for text in _contiguity(_held_chips(pairs[index] for index in unit), settings)),
+        *_health(pairs, unhealthy, settings),
+    )
+    env = environment(claim, results, inventory, offered_sizes(cores) if cores else {})
     use = ClaimUse(meta.namespace, meta.uid, users(claim))
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
     together = co_used_claims(use, held, consumers or {})
-    number_of = numbers(sorted(present), use, held, consumers or {}, together, host=keeps_host_numbers)
-    nodes = {chip: replace(node, number=number_of[chip]) for chip, node in present.items()}
+    number_of = numbers(
+        [sorted({part.chip for index in unit for part in pairs[index][1]}) for unit in units],
+        use,
+        held,
+        consumers or {},
+        together,
+        host=keeps_host_numbers,
+    )
+    shown = {
+        index: tuple(replace(present[part.chip], number=at[part.chip], cores=part.cores) for part in pairs[index][1])
+        for unit, at in zip(units, number_of, strict=True)
+        for index in unit
+    }
     decided = parameters(claim)
-    return Plan(
+    made = Plan(
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
@@ -190,12 +289,11 @@ def plan(
                 request=result.request,
                 pool=result.pool,
                 device=result.device,
-                nodes=shown,
+                nodes=shown[index],
                 admin=bool(result.admin_access),
-                cdi_name=cdi_device_name(meta.uid, result.device, shown, [decided]),
+                cdi_name=cdi_device_name(meta.uid, result.device, shown[index], [decided]),
             )
-            for result, chips in pairs
-            for shown in [tuple(nodes[chip] for chip in chips)]
+            for index, result in enumerate(results)
         ),
         env=env,
         pods=None if use.pods is None else tuple(sorted(use.pods)),
@@ -203,6 +301,12 @@ def plan(
         warnings=(*warnings, *shared_pod_warnings(env, together)),
         parameters=decided,
     )
+    companions = held.companions(meta.namespace, use.pods, exclude=meta.uid, cores=bool(cores))
+    if not cores and not companions:
+        return made, ()
+    # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
+    as_ranges = not for_extended_resources(claim)
+    return with_cores(made, claim, units, companions, pods, inventory, held, settings, as_ranges=as_ranges)
 
 
 def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
@@ -218,7 +322,8 @@ def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
         replace(
             device,
             nodes=tuple(
-                replace(_present(inventory, node.chip, device.device), number=node.number) for node in device.nodes
+                replace(_present(inventory, node.chip, device.device), number=node.number, cores=node.cores)
+                for node in device.nodes
             ),
         )
         for device in prepared.devices
@@ -273,7 +378,19 @@ def own_pod(claim: ResourceClaim) -> str:
     return next(iter(owners)) if len(owners) == 1 and pods is not None and pods <= owners else ""
 
 
-def _chips(result: DeviceRequestAllocationResult, inventory: NodeInventory, settings: PlanSettings) -> tuple[int, ...]:
+def _core_size(
+    inventory: NodeInventory, held: PreparedClaims, core_sizes: Mapping[int, int], uid: str, chip: int
+) -> int:
+    """Physical cores in a logical core of the chip, as its cores are offered: cores that are held keep their size."""
+    return held.core_size(chip, exclude=uid) or core_sizes.get(chip) or inventory.core_size
+
+
+def _parts(
+    result: DeviceRequestAllocationResult,
+    inventory: NodeInventory,
+    settings: PlanSettings,
+    core_size: Callable[[int], int],
+) -> tuple[Part, ...]:
     if result.pool != settings.node_name:
         raise PrepareError(
             f"device {_named(result.device)} is allocated from pool {_named(result.pool)}, not from this node's pool "
@@ -287,14 +404,16 @@ def _chips(result: DeviceRequestAllocationResult, inventory: NodeInventory, sett
             consequence=_NOT_PREPARED,
             remedy="remove capacity requests from the claim; pods can share a whole claim instead",
         )
-    chips = inventory.chips_of(result.device)
-    if chips is None:
+    parts = parts_of(result.device, inventory.chip_indexes, core_size)
+    if parts is None or any(
+        part.cores and part.cores[-1] >= (inventory.physical_cores(part.chip) or 0) for part in parts
+    ):
         raise PrepareError(
             f"device {_named(result.device)} is not one that this driver publishes",
             consequence=_NOT_PREPARED,
             remedy="delete the pod so that it is scheduled again; check that one version of the driver runs",
         )
-    return chips
+    return parts
 
 
 def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
@@ -326,27 +445,30 @@ def _check_uid(uid: str) -> None:
 
 
 def _exclusive(
-    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], uid: str, held: PreparedClaims
-) -> list[int]:
-    """Chips that the claim is to have for itself, ascending. PrepareError when one is not free, or allocated twice."""
-    taken: dict[int, DeviceRequestAllocationResult] = {}
-    for result, chips in pairs:
-        for chip in () if result.admin_access else chips:
-            _check_free(chip, result.device, uid, held)
-            _check_once(chip, result, taken)
-            taken[chip] = result
-    return sorted(taken)
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[Part, ...]]], uid: str, held: PreparedClaims
+) -> None:
+    """PrepareError when something that the claim is to have for itself is not free, or allocated twice."""
+    taken: dict[int, list[tuple[Part, DeviceRequestAllocationResult]]] = {}
+    for result, parts in pairs:
+        for part in () if result.admin_access else parts:
+            _check_free(part, result.device, uid, held)
+            _check_once(part, result, taken.setdefault(part.chip, []))
+            taken[part.chip].append((part, result))
 
 
-def _check_free(chip: int, device: str, uid: str, held: PreparedClaims) -> None:
-    holder = held.holder(chip)
-    if holder is not None and holder.uid != uid:
+def _held_chips(pairs: Iterable[tuple[DeviceRequestAllocationResult, tuple[Part, ...]]]) -> list[int]:
+    return sorted({part.chip for result, parts in pairs if not result.admin_access for part in parts})
+
+
+def _check_free(part: Part, device: str, uid: str, held: PreparedClaims) -> None:
+    holder = held.holder(part, exclude=uid)
+    if holder is not None:
         raise PrepareError(
             f"device {device} is still prepared for claim {holder.reference} ({holder.uid})",
             consequence="it is not given to a second claim",
             remedy="kubelet tries again; the device is free once the pods of that claim have ended on this node",
         )
-    doubt = held.quarantined_holder(chip, exclude=uid)
+    doubt = held.quarantined_holder(part.chip, exclude=uid)
     if doubt is None:
         return
     if doubt.chips is None:
@@ -362,9 +484,9 @@ def _check_free(chip: int, device: str, uid: str, held: PreparedClaims) -> None:
 
 
 def _check_once(
-    chip: int, result: DeviceRequestAllocationResult, taken: Mapping[int, DeviceRequestAllocationResult]
+    part: Part, result: DeviceRequestAllocationResult, taken: Sequence[tuple[Part, DeviceRequestAllocationResult]]
 ) -> None:
-    other = taken.get(chip)
+    other = next((other for has, other in taken if has.overlaps(part)), None)
     if other is None:
         return
     if other.device == result.device:
@@ -375,10 +497,10 @@ def _check_once(
             remedy="delete the pod so that the claim is allocated again",
         )
     raise PrepareError(
-        f"devices {other.device} and {result.device} are both allocated to this claim, but share chip {chip}",
+        f"devices {other.device} and {result.device} are both allocated to this claim, but share chip {part.chip}",
         consequence=_NOT_PREPARED,
-        remedy="select resourceType 'neuron_node' or 'neuron_device' in each request; allocationMode All without it "
-        "takes the whole node and its chips",
+        remedy="select resourceType 'neuron_node' or 'neuron_device' ('neuron_group', 'neuron_core') in each request; "
+        "allocationMode All without it takes the hardware more than once",
     )
 
 
@@ -397,12 +519,14 @@ def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]
 
 
 def _health(
-    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[int, ...]]], unhealthy: Unhealthy, settings: PlanSettings
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[Part, ...]]],
+    unhealthy: Unhealthy,
+    settings: PlanSettings,
 ) -> tuple[str, ...]:
     """One warning for each chip with a fault whose taint the claim does not tolerate."""
     warnings = []
-    for result, chips in pairs if unhealthy else ():
-        for chip in chips:
+    for result, parts in pairs if unhealthy else ():
+        for chip in (part.chip for part in parts):
             fault = next((item for item in unhealthy.get(chip, ()) if not _tolerated(result, item)), None)
             if fault is None:
                 continue

@@ -21,6 +21,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -28,12 +29,13 @@ from msgspec.structs import replace
 from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.cdi_spec import cdi_spec
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
+from dra_driver.driver.claims.cores import PodsUnknown
 from dra_driver.driver.claims.environment import environment, parameters
-from dra_driver.driver.claims.model import Consumers, Plan, PlanSettings, PreparedClaims, PrepareError, Unhealthy
-from dra_driver.driver.claims.planner import ConsumersUnknown, chips_needed, own_results, plan, refreshed, users
+from dra_driver.driver.claims.model import Plan, PlanSettings, PreparedClaims, PrepareError, Unhealthy
+from dra_driver.driver.claims.planner import ConsumersUnknown, chips_needed, own_results, planned, refreshed, users
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.errors import ApiError, Unreachable
-from dra_driver.kube.types import ResourceClaim
+from dra_driver.kube.types import ClaimPod, ObjectMeta, ResourceClaim, ResourceClaimConsumerReference
 from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
@@ -47,6 +49,9 @@ _ENOUGH = 5.0
 _ROUNDS = 5
 """How often other claims' pods are asked for, while other calls keep preparing claims."""
 
+_FORBIDDEN = 403
+"""Status for what the driver's role does not allow: clusters without cores need no right to read pods."""
+
 log = logging.getLogger(__name__)
 
 
@@ -57,9 +62,21 @@ class ClaimSource(Protocol):
         """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
         ...
 
+    def get_pod(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ClaimPod:
+        """A pod, what of it tells which container uses which claims; timeout as above."""
+        ...
+
     def list_claims(self) -> Sequence[ResourceClaim]:
         """All claims of the cluster."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a call has asked the API server beside its claim: see ``planner.planned``."""
+
+    consumers: dict[str, frozenset[str] | None]
+    pods: dict[str, ClaimPod | str]
 
 
 class Preparer:
@@ -97,7 +114,7 @@ class Preparer:
         self.unhealthy: Unhealthy = {}
         """What is wrong with the node's chips now. Replaced as a whole by whoever knows; may be, by any thread."""
         self.core_sizes: Mapping[int, int] = {}
-        """Physical NeuronCores in a logical core on chips where it is not the node's default. Replaced like it."""
+        """Physical cores in a logical one by chip, where they are offered at another size than the node's; likewise."""
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
@@ -118,48 +135,81 @@ class Preparer:
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
         inventory = self._inventory(None if stored is None else chips_needed(stored))
-        consumers: dict[str, frozenset[str] | None] = {}
+        known = _Known({}, {})
         for _ in range(_ROUNDS):
             try:
-                with self._staged(stored, inventory, consumers) as staged, self._checkpoint.locked(deadline) as held:
-                    if stored is None:
-                        wanted = self._from_checkpoint(claim, inventory, held, trouble)
-                    else:
-                        wanted = self._planned(stored, inventory, held, consumers)
-                    self._checkpoint.put(wanted, staged)
-                    self._cdi.write(wanted.uid, cdi_spec(wanted))
+                with self._staged(stored, inventory, known) as staged, self._checkpoint.locked(deadline) as held:
+                    return self._recorded(claim, stored, trouble, inventory, held, known, staged)
             except ConsumersUnknown as unknown:
                 for other in unknown.claims:
                     if time.monotonic() >= deadline:
                         raise
-                    consumers[other.uid] = self._users_now(other, deadline)
-            else:
-                return wanted
+                    known.consumers[other.uid] = self._users_now(other, deadline)
+            except PodsUnknown as unknown:
+                for pod in unknown.pods:
+                    known.pods[pod.uid] = self._pod(unknown.namespace, pod, deadline)
         raise PrepareError(
-            "the device numbers depend on other claims that are being prepared at the same time",
+            "the device numbers and cores depend on other claims that are being prepared at the same time",
             consequence="the claim is not prepared",
             remedy="kubelet tries again",
         )
 
+    def _recorded(
+        self,
+        ref: ClaimRef,
+        stored: ResourceClaim | None,
+        trouble: ApiError | None,
+        inventory: NodeInventory,
+        held: PreparedClaims,
+        known: _Known,
+        staged: Staged | None,
+    ) -> Plan:
+        """What the claim gets, kept and made visible. With the lock held."""
+        changed: tuple[Plan, ...] = ()
+        if stored is None:
+            wanted = self._from_checkpoint(ref, inventory, held, trouble)
+        else:
+            wanted, changed = self._planned(stored, inventory, held, known)
+        for other in changed:
+            # First, since a claim that is recorded is not planned again. The containers start after both.
+            self._checkpoint.keep(replace(held.entries[other.uid], plan=other))
+            self._cdi.write(other.uid, cdi_spec(other))
+        self._checkpoint.put(wanted, staged)
+        self._cdi.write(wanted.uid, cdi_spec(wanted))
+        return wanted
+
     def _staged(
-        self, claim: ResourceClaim | None, inventory: NodeInventory, consumers: Consumers
+        self, claim: ResourceClaim | None, inventory: NodeInventory, known: _Known
     ) -> AbstractContextManager[Staged | None]:
         """What the checkpoint can write before it is this call's turn."""
         if claim is None:
             return nullcontext()
         return self._checkpoint.staged(
-            claim.metadata.uid, lambda held: plan(claim, inventory, held, self._settings, consumers)
+            claim.metadata.uid, lambda held: self._new_plan(claim, inventory, held, known)[0]
+        )
+
+    def _new_plan(
+        self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
+    ) -> tuple[Plan, tuple[Plan, ...]]:
+        return planned(
+            claim, inventory, held, self._settings, known.consumers, self.unhealthy, self.core_sizes, known.pods
         )
 
     def _planned(
-        self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, consumers: Consumers
-    ) -> Plan:
+        self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
+    ) -> tuple[Plan, tuple[Plan, ...]]:
+        """The plan of the claim, and those of other claims of its pod that change with it."""
         entry = held.entries.get(claim.metadata.uid)
         if entry is not None:
             outlived = entry.outlived(self._checkpoint.boot_id)
             if same_allocation(entry.plan, claim):
                 wanted = refreshed(entry.plan, inventory)
-                return replace(wanted, env=environment(claim, own_results(claim), inventory)) if outlived else wanted
+                if not outlived:
+                    return wanted, ()
+                # Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
+                told = any(device.env for device in wanted.devices)
+                sizes = {device.request: wanted.core_size for device in wanted.devices} if told else {}
+                return replace(wanted, env=environment(claim, own_results(claim), inventory, sizes)), ()
             if not outlived:
                 raise PrepareError(
                     f"claim {entry.plan.reference} was allocated anew, but its former devices are still prepared here",
@@ -167,10 +217,10 @@ class Preparer:
                     remedy="delete the pods that use the claim; kubelet then unprepares it",
                 )
             log.info("claim %s was allocated anew since the node was booted", entry.plan.reference)
-        wanted = plan(claim, inventory, held, self._settings, consumers, self.unhealthy)
+        wanted, changed = self._new_plan(claim, inventory, held, known)
         for warning in wanted.warnings:
             log.warning("claim %s: %s", wanted.reference, warning)
-        return wanted
+        return wanted, changed
 
     def _from_checkpoint(
         self, ref: ClaimRef, inventory: NodeInventory, held: PreparedClaims, trouble: ApiError | None
@@ -237,6 +287,24 @@ class Preparer:
         except ApiError as error:
             return frozenset() if error.object_missing else None
         return users(claim) if claim.metadata.uid == other.uid else frozenset()
+
+    def _pod(self, namespace: str, of: ResourceClaimConsumerReference, deadline: float) -> ClaimPod | str:
+        """A pod, or why it may not be read. PrepareError when that may change by itself."""
+        left = max(deadline - time.monotonic(), 0.1)
+        gone = ClaimPod(ObjectMeta(name=of.name, namespace=namespace))
+        try:
+            pod = self._source.get_pod(namespace, of.name, timeout=min(_GET_SECONDS, left / 2))
+        except ApiError as error:
+            if error.object_missing:
+                return gone
+            if error.status == _FORBIDDEN:
+                return error.what
+            raise PrepareError(
+                f"cannot get pod {namespace}/{of.name}: {error.what}",
+                consequence="which cores its containers use is not known, so the claim is not prepared",
+                remedy=error.remedy or "kubelet tries again",
+            ) from error
+        return pod if pod.metadata.uid == of.uid else gone
 
 
 def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:

@@ -35,8 +35,8 @@ from dra_driver.cdi import SpecDirectory, encode
 from dra_driver.driver.claims.cdi_spec import cdi_spec
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.environment import outdated_ultraserver
-from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError
-from dra_driver.driver.claims.planner import number_conflicts, refreshed, users
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing
+from dra_driver.driver.claims.planner import refreshed, users
 from dra_driver.driver.claims.prepare import ClaimSource
 from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.errors import ApiError, DecodeError
@@ -269,7 +269,7 @@ def clashes(held: PreparedClaims, observations: Mapping[str, ClaimObservation]) 
         for plans in users.values()
         for index, one in enumerate(plans)
         for other in plans[index + 1 :]
-        if number_conflicts(one, other)
+        if clashing(one.shown, other.shown)
     }
     return [pairs[key] for key in sorted(pairs)]
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from dra_driver.kube.errors import ApiError
 from dra_driver.kubelet.client import CallError, PodDevices
 from dra_driver.kubelet.deviceplugin import ContainerDevices
-from dra_driver.legacy.annotations import Share, ranges
+from dra_driver.legacy.annotations import Share
 from dra_driver.legacy.device_plugin.choosing import (
     AllocateError,
     Choice,
@@ -32,6 +32,7 @@ from dra_driver.legacy.resource_requests import ENDED
 from dra_driver.legacy.rules import Resource
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
+from dra_driver.util.text import ranges
 
 OPERATIONS: Final = ("prefer", "allocate")
 """kubelet's calls, as the metrics name them."""

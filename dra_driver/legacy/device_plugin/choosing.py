@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dra_driver.legacy.annotations import ALLOCATION, Allocation, Share, ranges
+from dra_driver.legacy.annotations import ALLOCATION, Allocation, Share
 from dra_driver.legacy.device_plugin.snapshot import (
     BoundPod,
     Snapshot,
@@ -32,6 +32,7 @@ from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.legacy.rules import Resource, candidates, least_breaking_first
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import ranges
 
 _LAST: Final = 1 << 64
 

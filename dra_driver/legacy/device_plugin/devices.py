@@ -15,7 +15,7 @@ from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kubelet.deviceplugin import ContainerDevices, DeviceNode, PluginDevice
 from dra_driver.legacy.annotations import Share
 from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, Hardware, Resource, hardware
-from dra_driver.names import LOGICAL_CORE_VARIABLES
+from dra_driver.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
 from dra_driver.topology.instance_types import lookup
 
 BROKEN: Final = frozenset({"device-invalid"})
@@ -123,8 +123,6 @@ def plugin_devices(found: Offer, resource: Resource, withheld: Collection[int] =
     )
 
 
-VISIBLE_CORES: Final = "NEURON_RT_VISIBLE_CORES"
-"""Read by the Neuron runtime: logical cores by number, counted over the chips that the container sees."""
 VISIBLE_DEVICES: Final = "AWS_NEURON_VISIBLE_DEVICES"
 """Read by the vendor's OCI hook, which makes these chips available by itself."""
 CDI_KIND: Final = "k8s.neuron.aws.com/chip"

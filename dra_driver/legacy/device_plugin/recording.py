@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dra_driver.legacy.annotations import ALLOCATED, UNUSABLE, Allocation, Share, parse_ids, ranges, write
+from dra_driver.legacy.annotations import ALLOCATED, UNUSABLE, Allocation, Share, parse_ids, write
 from dra_driver.legacy.device_plugin.snapshot import (
     CHOSEN_BY,
     DEVICE_PLUGIN,
@@ -21,6 +21,7 @@ from dra_driver.legacy.device_plugin.snapshot import (
 )
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import ranges
 
 FAILED: Final = "neuron.aws.com/failed-devices"
 """Node annotation: the entries of UNUSABLE that this plugin added; the others were added by hand, and stay."""

@@ -24,12 +24,13 @@ from dra_driver.kube.api import Collection
 from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS
 from dra_driver.kube.errors import ApiError
-from dra_driver.legacy.annotations import ALLOC_TIME, ranges, write
+from dra_driver.legacy.annotations import ALLOC_TIME, write
 from dra_driver.legacy.extender.cluster import Choice, Chosen, Cluster
 from dra_driver.legacy.extender.wire import PODS, PartialPod, Pod, pod_of, requests_of
 from dra_driver.legacy.placement import DoesNotFit
 from dra_driver.legacy.rules import Resource
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import ranges
 
 TRIES: Final = 4
 """Bindings sent for one request of the scheduler: a pod may change while it is bound."""

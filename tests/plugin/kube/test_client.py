@@ -53,6 +53,21 @@ def test_reads_a_claim_and_a_node(api: ResourceApi) -> None:
     assert [item.metadata.name for item in api.list_claims()] == ["claim"]
 
 
+def test_reads_which_containers_of_a_pod_use_which_claims(server: ApiServer, api: ResourceApi) -> None:
+    container = {"name": "main", "image": "x", "resources": {"claims": [{"name": "mine", "request": "cores"}]}}
+    spec = {"containers": [container], "resourceClaims": [{"name": "mine", "resourceClaimTemplateName": "t"}]}
+    status = {"resourceClaimStatuses": [{"name": "mine", "resourceClaimName": "pod-mine-x"}]}
+    metadata = {"namespace": "ns", "name": "pod", "uid": "pod-uid"}
+    server.store.create("pods", {"metadata": metadata, "spec": spec, "status": status})
+    pod = api.get_pod("ns", "pod")
+    assert pod.metadata.uid == "pod-uid"
+    assert [(item.name, item.request) for item in pod.spec.containers[0].resources.claims] == [("mine", "cores")]
+    assert [item.resource_claim_name for item in pod.status.resource_claim_statuses] == ["pod-mine-x"]
+    with pytest.raises(ApiError) as caught:
+        api.get_pod("ns", "gone")
+    assert caught.value.object_missing
+
+
 def test_names_cannot_leave_their_place_in_the_path(server: ApiServer, api: ResourceApi) -> None:
     with pytest.raises(ApiError):
         api.get_claim("ns", "../../nodes/node-a?x=/y")

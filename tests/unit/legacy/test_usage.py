@@ -16,7 +16,6 @@ from dra_driver.legacy.annotations import (
     Share,
     from_mapping,
     parse_ids,
-    ranges,
     read,
     usage_map,
     write,
@@ -25,6 +24,7 @@ from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Ro
 from dra_driver.legacy.rules import Resource, hardware
 from dra_driver.legacy.usage import Holding, held, holding, usage
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import ranges
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE
 TRN1, INF1 = hardware("trn1.32xlarge", 16, 32), hardware("inf1.6xlarge", 4, 16)

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.topology.cuts import NODE_DEVICE
+from dra_driver.topology.cuts import NODE_DEVICE, Part, parts_of
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, result, uid
 from tests.generators.effort import examples
@@ -29,6 +29,9 @@ CHIPS: list[list[int | DeviceRequestAllocationResult]] = [
     [5],
     [result(0, admin_access=True), 4],
     [result(NODE_DEVICE)],
+    [result("neuron-core-5-0"), result("neuron-core-5-1")],
+    [result("neuron-core-5-3"), result("neuron-core-6-0")],
+    [result("neuron-core-6-0"), result("neuron-core-6-1", admin_access=True)],
 ]
 CLAIMS = {
     number: claim(number, chips, pods=[f"pod-{number % 3}"], template=number % 2 == 0)
@@ -189,19 +192,19 @@ class Histories(RuleBasedStateMachine):
         return self.instances[0].checkpoint_file(CLAIMS[number]).exists()
 
     @invariant()
-    def no_chip_is_promised_twice(self) -> None:
-        chips = [chip for number in self.promised for chip in _exclusive(CLAIMS[number])]
-        assert len(chips) == len(set(chips))
+    def no_core_is_promised_twice(self) -> None:
+        cores = [core for number in self.promised for part in _exclusive(CLAIMS[number]) for core in _cores(part)]
+        assert len(cores) == len(set(cores))
 
     @invariant()
     def what_is_promised_is_held_or_held_back(self) -> None:
         for node in self.instances:
             with node.checkpoint.locked() as held:
                 for number in self.promised:
-                    for chip in _exclusive(CLAIMS[number]):
-                        holder = held.holder(chip)
+                    for part in _exclusive(CLAIMS[number]):
+                        holder = held.holder(part)
                         assert (holder is not None and holder.uid == uid(number)) or held.quarantined_holder(
-                            chip, exclude=""
+                            part.chip, exclude=""
                         )
 
     @invariant()
@@ -218,7 +221,7 @@ class Histories(RuleBasedStateMachine):
             assert names == set(self.promised[number])
             minors = {node.minor for device in spec.devices for node in device.container_edits.device_nodes}
             majors = {node.major for device in spec.devices for node in device.container_edits.device_nodes}
-            assert minors == {chip for one in _results(CLAIMS[number]) for chip in _chips(one)}
+            assert minors == {part.chip for one in _results(CLAIMS[number]) for part in _parts(one)}
             assert majors == {self.major}
 
 
@@ -227,13 +230,18 @@ def _results(item: ResourceClaim) -> Any:
     return item.status.allocation.devices.results
 
 
-def _exclusive(item: ResourceClaim) -> list[int]:
-    return [chip for one in _results(item) if not one.admin_access for chip in _chips(one)]
+def _exclusive(item: ResourceClaim) -> list[Part]:
+    return [part for one in _results(item) if not one.admin_access for part in _parts(one)]
 
 
-def _chips(of: DeviceRequestAllocationResult) -> list[int]:
-    """Chips of the host that a device is made of, of all sixteen for a whole node."""
-    return list(range(16)) if of.device == NODE_DEVICE else [int(of.device.removeprefix("neuron-device-"))]
+def _parts(of: DeviceRequestAllocationResult) -> tuple[Part, ...]:
+    """What a device is made of on this host of sixteen chips, whose logical cores are two physical ones."""
+    return parts_of(of.device, range(16), lambda _: 2) or ()
+
+
+def _cores(part: Part) -> list[tuple[int, int]]:
+    """Physical cores, by chip."""
+    return [(part.chip, core) for core in part.cores or range(8)]
 
 
 Histories.TestCase.settings = settings(

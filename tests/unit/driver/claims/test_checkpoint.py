@@ -21,6 +21,7 @@ from dra_driver.driver.claims.checkpoint import Checkpoint, StateLock
 from dra_driver.driver.claims.model import ChipNode, PlannedDevice
 from dra_driver.driver.claims.planner import Plan
 from dra_driver.names import CDI_KIND
+from dra_driver.topology.cuts import Part
 from dra_driver.util import files
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import DirectorySync
@@ -80,8 +81,8 @@ def test_a_plan_is_kept_as_it_is(checkpoint: Checkpoint, directory: Path) -> Non
         entry = found.entries[uid(1)]
         assert entry.plan == plan
         assert entry.boot_id == "boot-1"
-        assert found.holder(4) == plan
-        assert found.holder(6) is None
+        assert found.holder(Part(4)) == plan
+        assert found.holder(Part(6)) is None
     assert remove(checkpoint, 1)
     assert held(Checkpoint(directory)) == {}
 
@@ -98,8 +99,8 @@ def test_a_changed_plan_frees_what_it_no_longer_has(checkpoint: Checkpoint) -> N
     put(checkpoint, made(1, 4, 5))
     put(checkpoint, made(1, 5, 6))
     with checkpoint.locked() as found:
-        assert found.holder(4) is None
-        assert found.holder(6) is not None
+        assert found.holder(Part(4)) is None
+        assert found.holder(Part(6)) is not None
 
 
 def test_a_file_is_private_and_says_version_and_checksum(checkpoint: Checkpoint) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.driver.claims.model import CheckpointEntry, Consumers, PreparedClaims, Quarantined
-from dra_driver.driver.claims.planner import ConsumersUnknown, Plan, PlanSettings, number_conflicts, plan, users
+from dra_driver.driver.claims.model import CheckpointEntry, Consumers, PreparedClaims, Quarantined, clashing
+from dra_driver.driver.claims.planner import ConsumersUnknown, Plan, PlanSettings, plan, users
 from dra_driver.kube.types import ResourceClaim, ResourceClaimConsumerReference
 from tests.builders.claims import SETTINGS, claim, config, host, neuron_config, result, uid
 
@@ -135,7 +135,7 @@ def test_claims_of_a_pod_with_different_logical_core_sizes_are_warned_about() ->
 
 
 def test_a_claim_with_an_unreadable_file_gets_its_numbers_again_and_others_keep_clear_of_them() -> None:
-    quarantined = Quarantined(uid(1), "x", "empty", frozenset({4, 5}), {2: 4, 3: 5})
+    quarantined = Quarantined(uid(1), "x", "empty", frozenset({4, 5}), frozenset({(2, 4), (3, 5)}))
     held = PreparedClaims((), [quarantined])
     assert numbers(plan(own(1, [4, 5], "a"), host(), held, SETTINGS)) == {4: 2, 5: 3}
     assert numbers(plan(own(2, [0, 1], "b"), host(), held, SETTINGS)) == {0: 0, 1: 1}
@@ -180,4 +180,4 @@ def test_claims_that_a_pod_uses_never_show_two_chips_under_one_number(
         for other in items:
             common = (users(one) or frozenset()) & (users(other) or frozenset())
             if one is not other and common:
-                assert number_conflicts(prepared[one.metadata.uid], prepared[other.metadata.uid]) == ()
+                assert clashing(prepared[one.metadata.uid].shown, prepared[other.metadata.uid].shown) == ()

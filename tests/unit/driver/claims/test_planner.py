@@ -17,6 +17,7 @@ from dra_driver.health.policy import Blocking, Taint
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import DeviceToleration, ObjectMeta, ResourceClaim, ResourceClaimStatus
 from dra_driver.opaque_config import ConfigError
+from dra_driver.topology.cuts import core_name
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     NODE,
@@ -372,7 +373,7 @@ def test_the_page_about_containers_shows_the_names_that_are_made() -> None:
 
 RESULTS = st.builds(
     result,
-    st.integers(0, 17) | st.text(max_size=70),
+    st.integers(0, 17) | st.builds(core_name, st.integers(0, 17), st.integers(0, 5)) | st.text(max_size=70),
     st.sampled_from(["a", "b", "b/c"]) | st.text(max_size=70),
     driver=st.sampled_from(["neuron.aws.com"] * 9 + ["other.example.com"]),
     pool=st.sampled_from([NODE] * 9 + ["node-2"]),

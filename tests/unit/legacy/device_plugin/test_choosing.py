@@ -24,7 +24,6 @@ from dra_driver.legacy.annotations import (
     PodAnnotations,
     Share,
     from_mapping,
-    ranges,
     read,
     write,
 )
@@ -45,6 +44,7 @@ from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Ro
 from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.legacy.usage import usage
 from dra_driver.topology.instance_types import INSTANCE_TYPES, resolve
+from dra_driver.util.text import ranges
 from tests.builders.claims import of_type
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE

@@ -1,0 +1,341 @@
+"""Claims for cores: on the files of one node, and through kubelet's calls to the whole agent."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.kube.errors import Unreachable
+from dra_driver.kube.types import ResourceClaim
+from dra_driver.names import DRIVER_NAME
+from dra_driver.util.errors import DriverError
+from tests.builders.agent import NODE, World, agent
+from tests.builders.agent import node as bare_node
+from tests.builders.claims import ApiServer, Node, claim, config, container, neuron_config, pod, result, uid
+from tests.doubles.kubelet import Claim, KubeletError
+from tests.oracles import checkpoint_format_1
+
+VISIBLE = "NEURON_RT_VISIBLE_CORES"
+
+
+@pytest.fixture
+def api() -> ApiServer:
+    return ApiServer()
+
+
+@pytest.fixture
+def node(tmp_path: Path, api: ApiServer) -> Node:
+    return Node(tmp_path, api)
+
+
+def cores(number: int, of_pod: str, *names: str, **changes: Any) -> ResourceClaim:
+    """A claim of a pod for cores such as ``5-0``."""
+    return claim(number, [result(f"neuron-core-{name}") for name in names], pods=[of_pod], template=True, **changes)
+
+
+def told(node: Node, item: ResourceClaim) -> str:
+    values = {entry.partition("=")[2] for entry in node.env(item) if entry.startswith(f"{VISIBLE}=")}
+    return values.pop() if len(values) == 1 else repr(values)
+
+
+# One node's files
+
+
+def test_two_pods_share_a_chip_each_with_its_own_cores(node: Node, api: ApiServer) -> None:
+    one, other = api.put(cores(1, "a", "5-0", "5-1")), api.put(cores(2, "b", "5-2"))
+    for item, expected in ((one, "0-1"), (other, "2")):
+        ids = node.prepare(item)
+        nodes, env = container([node.spec(item)], ids)
+        assert (nodes, env[VISIBLE]) == ({"/dev/neuron0": (240, 5)}, expected)
+    with pytest.raises(DriverError, match="still prepared for claim default/claim-2"):
+        node.prepare(api.put(cores(3, "c", "5-2")))
+    with pytest.raises(DriverError, match="still prepared for claim default/claim-1"):
+        node.prepare(api.put(claim(4, [5], pods=["d"])))
+    node.unprepare(other)
+    assert node.prepare(api.put(cores(3, "c", "5-2")))
+
+
+def test_cores_stay_held_over_a_restart(node: Node, api: ApiServer) -> None:
+    one = api.put(cores(1, "a", "5-0", "5-1"))
+    ids = node.prepare(one)
+    node.restart()
+    with pytest.raises(DriverError, match="still prepared for claim default/claim-1"):
+        node.prepare(api.put(cores(2, "b", "5-1")))
+    assert node.prepare(api.put(cores(3, "c", "5-2")))
+    assert node.prepare(one) == ids
+
+
+def test_after_a_reboot_cores_keep_their_size_though_the_nodes_default_changed(node: Node, api: ApiServer) -> None:
+    one = api.put(cores(1, "a", "5-2"))
+    ids = node.prepare(one)
+    before = node.env(one)
+    node.reboot(major=251)
+    node.inventory = replace(node.inventory, default_lnc=1)
+    assert node.prepare(one) == ids
+    assert node.env(one) == before
+    assert f"{VISIBLE}=2" in before
+    assert container([node.spec(one)], ids)[0] == {"/dev/neuron0": (251, 5)}
+    # What is new on the chip is still offered at its size; on others at the node's.
+    assert told(node, _prepared(node, cores(2, "b", "5-3"))) == "3"
+    assert told(node, _prepared(node, cores(3, "c", "6-7"))) == "7"
+    with pytest.raises(DriverError, match="is not one that this driver publishes"):
+        node.prepare(api.put(cores(4, "d", "5-7")))
+
+
+def _prepared(node: Node, item: ResourceClaim) -> ResourceClaim:
+    node.prepare(node.api.put(item))
+    return item
+
+
+def test_the_agent_says_at_which_size_cores_of_a_chip_are_offered(node: Node, api: ApiServer) -> None:
+    node.preparer.core_sizes = {5: 1}
+    assert told(node, _prepared(node, cores(1, "a", "5-2", "5-3"))) == "2-3"
+    assert told(node, _prepared(node, cores(2, "b", "6-2", "6-3"))) == "2-3"
+    assert "NEURON_LOGICAL_NC_CONFIG=1" in node.env(cores(1, "a", "5-2"))
+    assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(cores(2, "b", "6-2"))
+
+
+def test_the_size_of_a_chip_is_free_once_no_claim_holds_its_cores(node: Node, api: ApiServer) -> None:
+    first = _prepared(node, cores(1, "a", "5-0", configs=[config(neuron_config(1))]))
+    second = api.put(cores(2, "b", "5-1"))
+    with pytest.raises(DriverError, match=r"claim default/claim-1 .* uses chip 5 with logical cores of 1 physical"):
+        node.prepare(second)
+    node.unprepare(first)
+    assert told(node, _prepared(node, second)) == "1"
+
+
+def test_a_spoiled_file_holds_the_whole_chip_until_the_claim_is_prepared_again(node: Node, api: ApiServer) -> None:
+    one = _prepared(node, cores(1, "a", "5-0"))
+    ids = node.prepare(one)
+    node.checkpoint_file(one).write_bytes(b"{")
+    node.restart()
+    with pytest.raises(DriverError, match="device neuron-core-5-3 is held by claim"):
+        node.prepare(api.put(cores(2, "b", "5-3")))
+    other = _prepared(node, cores(3, "c", "6-3"))
+    assert told(node, other) == "7", "it is /dev/neuron1: the namespace of the claim that has 0 is not known"
+    assert node.prepare(one) == ids
+    assert told(node, _prepared(node, cores(2, "b", "5-3"))) == "3"
+
+
+def test_a_spoiled_file_without_spec_is_known_from_the_api_server_by_chip(node: Node, api: ApiServer) -> None:
+    one = _prepared(node, cores(1, "a", "5-0"))
+    node.checkpoint_file(one).write_bytes(b"{")
+    node.cdi.remove(uid(1))
+    node.restart()
+    assert [repair.kind for repair in node.reconciler.reconcile()] == ["learn"]
+    with node.checkpoint.locked() as held:
+        assert held.quarantined[uid(1)].chips == frozenset({5})
+
+
+def test_a_driver_without_cores_reads_what_it_can_and_the_rest_comes_back(node: Node, api: ApiServer) -> None:
+    whole, part = _prepared(node, claim(1, [4, 7], pods=["a"])), _prepared(node, cores(2, "b", "5-0"))
+    old = checkpoint_format_1.read(node.checkpoint_file(whole).read_bytes())
+    assert (old.chips, old.held, old.problem) == ({0: 4, 1: 7}, frozenset({4, 7}), "")
+    aside = checkpoint_format_1.read(node.checkpoint_file(part).read_bytes())
+    assert aside.problem == "format 2, for readers of format 2 and later"
+    spec = node.spec(part)
+    assert spec is not None
+    names = [device.name.removeprefix(f"{uid(2)}-").rpartition("-")[0] for device in spec.devices]
+    assert not any(map(checkpoint_format_1.knows, names)), "so all that no other claim has is held back"
+    # It moves the file to quarantine; the next driver that can read it brings it back.
+    ids = node.prepare(part)
+    path = node.checkpoint_file(part)
+    (node.root / "state" / "quarantine").mkdir()
+    path.rename(node.root / "state" / "quarantine" / path.name)
+    node.restart()
+    assert node.checkpointed() == {uid(1): (4, 7), uid(2): (5,)}
+    assert node.prepare(part) == ids
+
+
+def test_claims_of_one_container_tell_the_cores_of_both(node: Node, api: ApiServer) -> None:
+    one, two = api.put(cores(1, "a", "5-0", "5-1")), api.put(cores(2, "a", "5-2"))
+    api.pods["a"] = pod("a", main=["claim-1", "claim-2"])
+    ids = [*node.prepare(one), *node.prepare(two)]
+    nodes, env = container([node.spec(one), node.spec(two)], ids)
+    assert (nodes, env[VISIBLE]) == ({"/dev/neuron0": (240, 5)}, "0-2")
+    assert told(node, one) == told(node, two)
+    assert api.gets.count("pod default/a") == 1
+    node.restart()
+    node.reboot()
+    assert [*node.prepare(one), *node.prepare(two)] == ids
+    assert (told(node, one), told(node, two)) == ("0-2", "0-2")
+
+
+def test_without_the_right_to_read_pods_claims_stay_apart(
+    node: Node, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.pods_forbidden = True
+    one, two = _prepared(node, cores(1, "a", "5-0")), _prepared(node, cores(2, "a", "5-1"))
+    assert (told(node, one), told(node, two)) == ("0", "1")
+    assert "allow the driver to get pods" in caplog.text
+
+
+def test_while_the_pod_cannot_be_read_the_claim_waits(node: Node, api: ApiServer) -> None:
+    _prepared(node, cores(1, "a", "5-0"))
+    two = api.put(cores(2, "a", "5-1"))
+    get = api.get_pod
+
+    def away(namespace: str, name: str, **options: Any) -> Any:
+        raise Unreachable("connection refused")
+
+    api.get_pod = away  # type: ignore[method-assign] # the answer about the pod is missing
+    with pytest.raises(DriverError, match="cannot get pod default/a: connection refused; which cores"):
+        node.prepare(two)
+    assert set(node.checkpointed()) == {uid(1)}
+    api.get_pod = get  # type: ignore[method-assign]
+    api.pods["a"] = pod("a", main=["claim-1", "claim-2"])
+    assert told(node, _prepared(node, two)) == "0-1"
+
+
+# The whole agent
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    # A short path: sockets lie below it, and theirs may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="c-") as directory, bare_node(Path(directory)) as made, agent(made) as one:
+        one.ready()
+        yield made
+
+
+def stored(
+    world: World, name: str, of_pod: str, devices: Sequence[tuple[str, str]], *, extended: bool = False
+) -> Claim:
+    """A claim of the pod, as the API server has it."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": of_pod, "uid": f"uid-{of_pod}", "controller": True}
+    annotations = {"resource.kubernetes.io/extended-resource-claim": "true"} if extended else {}
+    results = [{"request": r, "driver": DRIVER_NAME, "pool": NODE, "device": device} for r, device in devices]
+    made = world.server.store.create(
+        "resourceclaims",
+        {
+            "metadata": {
+                "namespace": "default",
+                "name": name,
+                "ownerReferences": [owner],
+                "annotations": annotations,
+            },
+            "spec": {"devices": {}},
+            "status": {
+                "allocation": {"devices": {"results": results, "config": []}},
+                "reservedFor": [{"resource": "pods", "name": of_pod, "uid": f"uid-{of_pod}"}],
+            },
+        },
+    )
+    return Claim("default", name, made["metadata"]["uid"], (DRIVER_NAME,))
+
+
+def running_pod(
+    world: World, name: str, containers: dict[str, list[str]], extended: dict[str, str] | None = None
+) -> None:
+    """A pod whose containers use these claims, and have these requests of the claim ``<pod>-extended``."""
+    claims = sorted({item for items in containers.values() for item in items})
+    spec = {
+        "containers": [
+            {"name": key, "image": "x", "resources": {"claims": [{"name": f"my-{item}"} for item in items]}}
+            for key, items in containers.items()
+        ],
+        "resourceClaims": [{"name": f"my-{item}", "resourceClaimTemplateName": "t"} for item in claims],
+    }
+    status: dict[str, Any] = {
+        "resourceClaimStatuses": [{"name": f"my-{item}", "resourceClaimName": item} for item in claims]
+    }
+    if extended:
+        status["extendedResourceClaimStatus"] = {
+            "resourceClaimName": f"{name}-extended",
+            "requestMappings": [
+                {"containerName": key, "resourceName": "aws.amazon.com/neuroncore", "requestName": request}
+                for key, request in extended.items()
+            ],
+        }
+    world.server.store.create(
+        "pods",
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}"},
+            "spec": spec,
+            "status": status,
+        },
+    )
+
+
+def environment(world: World, of: Sequence[Any]) -> dict[str, str]:
+    """What a container gets with these prepared devices: its variables, and the host's paths of its device nodes."""
+    edits = {
+        f"{spec['kind']}={device['name']}": device["containerEdits"]
+        for spec in world.specs()
+        for device in spec["devices"]
+    }
+    found: dict[str, str] = {}
+    for device in of:
+        for name in device.cdi_ids:
+            found |= dict(entry.split("=", 1) for entry in edits[name]["env"])
+            found |= {node["path"]: node.get("hostPath", node["path"]) for node in edits[name]["deviceNodes"]}
+    return found
+
+
+@pytest.fixture
+def kubelet_of(world: World) -> Iterator[World]:
+    yield world
+    for name in ("a", "b"):
+        world.kubelet.unprepare(name)
+    for kind in ("pods", "resourceclaims"):
+        for item in world.server.store.list(kind)[0]:
+            world.server.store.delete(kind, f"default/{item['metadata']['name']}")
+    assert world.specs() == []
+
+
+def test_pods_on_one_chip_are_told_their_own_cores(kubelet_of: World) -> None:
+    world = kubelet_of
+    one = stored(world, "one", "a", [("r", "neuron-core-3-0"), ("r", "neuron-core-3-1")])
+    other = stored(world, "other", "b", [("r", "neuron-core-3-2"), ("r", "neuron-core-3-3")])
+    found = [
+        environment(world, world.kubelet.prepare(name, [item])[item.uid]) for name, item in (("a", one), ("b", other))
+    ]
+    expected = [("0-1", "/dev/neuron3"), ("2-3", "/dev/neuron3")]
+    assert [(env[VISIBLE], env["/dev/neuron0"]) for env in found] == expected
+
+
+def test_two_claims_of_a_container_are_joined(kubelet_of: World) -> None:
+    world = kubelet_of
+    claims = [stored(world, name, "a", [("r", f"neuron-core-3-{core}")]) for core, name in enumerate(("x", "y"))]
+    running_pod(world, "a", {"main": ["x", "y"]})
+    prepared = world.kubelet.prepare("a", claims)
+    found = [environment(world, prepared[item.uid])[VISIBLE] for item in claims]
+    assert found == ["0-1", "0-1"]
+
+
+def test_two_claims_of_different_containers_stay_apart(kubelet_of: World) -> None:
+    world = kubelet_of
+    claims = [stored(world, name, "a", [("r", f"neuron-core-3-{core}")]) for core, name in enumerate(("x", "y"))]
+    running_pod(world, "a", {"main": ["x"], "side": ["y"]})
+    prepared = world.kubelet.prepare("a", claims)
+    assert [environment(world, prepared[item.uid])[VISIBLE] for item in claims] == ["0", "1"]
+
+
+def test_claims_that_containers_share_in_part_are_refused(kubelet_of: World) -> None:
+    world = kubelet_of
+    claims = [stored(world, name, "a", [("r", f"neuron-core-3-{core}")]) for core, name in enumerate(("x", "y"))]
+    running_pod(world, "a", {"main": ["x", "y"], "side": ["y"]})
+    with pytest.raises(KubeletError, match="containers a/main and a/side both use y/r, one of them with x/r"):
+        world.kubelet.prepare("a", claims)
+
+
+def test_containers_with_extended_resources_count_from_0_each(kubelet_of: World) -> None:
+    world = kubelet_of
+    requests = ["container-0-request-0", "container-1-request-0"]
+    devices = [(requests[0], "neuron-core-3-2"), (requests[0], "neuron-core-3-3"), (requests[1], "neuron-core-4-0")]
+    item = stored(world, "a-extended", "a", devices, extended=True)
+    running_pod(world, "a", {"main": [], "side": []}, dict(zip(("main", "side"), requests, strict=True)))
+    prepared = world.kubelet.prepare("a", [item])[item.uid]
+    main, side = (
+        environment(world, [device for device in prepared if device.requests == (request,)]) for request in requests
+    )
+    assert (main[VISIBLE], main["/dev/neuron0"]) == ("2,3", "/dev/neuron3")
+    assert (side[VISIBLE], side["/dev/neuron0"]) == ("0", "/dev/neuron4")
+    assert {name for name in main if name.startswith("/dev")} == {"/dev/neuron0"}

@@ -1,0 +1,574 @@
+"""Claims for cores: what their containers are told, who may share a chip, and at which logical core size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document, shown_in
+from dra_driver.driver.claims.checkpoint import decoded, encoded
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
+from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM, PodsUnknown, plan, planned, refreshed
+from dra_driver.host.inventory import NodeInventory
+from dra_driver.kube.types import ClaimPod, DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.legacy.annotations import Share
+from dra_driver.legacy.device_plugin.devices import AnswerSettings, answer, offer
+from dra_driver.legacy.rules import Resource
+from dra_driver.names import VISIBLE_CORES
+from dra_driver.topology.cuts import Part, core_name, device_name
+from dra_driver.util.errors import DriverError
+from tests.builders.claims import (
+    SETTINGS,
+    changed,
+    claim,
+    config,
+    host,
+    neuron_config,
+    pod,
+    result,
+    uid,
+    with_extended_resources,
+)
+from tests.generators.effort import examples
+
+TRN1 = "trn1.32xlarge"
+
+
+def core(chip: int, number: int, request: str = "cores", **changes: Any) -> DeviceRequestAllocationResult:
+    return result(core_name(chip, number), request, **changes)
+
+
+def cores(chip: int, *numbers: int) -> list[DeviceRequestAllocationResult]:
+    return [core(chip, number) for number in numbers]
+
+
+def made(
+    item: ResourceClaim,
+    *held: Plan,
+    inventory: NodeInventory | None = None,
+    core_sizes: dict[int, int] | None = None,
+    **choices: Any,
+) -> Plan:
+    return plan(
+        item,
+        inventory or host(),
+        PreparedClaims(CheckpointEntry(one) for one in held),
+        replace(SETTINGS, **choices),
+        core_sizes=core_sizes or {},
+    )
+
+
+def refusal(item: ResourceClaim, *held: Plan, **changes: Any) -> str:
+    with pytest.raises(DriverError) as caught:
+        made(item, *held, **changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def visible(of: Plan) -> str:
+    """What the containers of a plan are told, all the same."""
+    (value,) = {device.env.get(VISIBLE_CORES, "") for device in of.devices}
+    return value
+
+
+def for_pod(number: int, pod: str, results: Sequence[int | DeviceRequestAllocationResult], **changes: Any) -> Any:
+    return claim(number, results, pods=[pod], template=True, **changes)
+
+
+def extended(number: int, results: Sequence[DeviceRequestAllocationResult], pod: str = "pod-1") -> ResourceClaim:
+    """A claim as the scheduler makes it for extended resources."""
+    made_for = claim(number, results, pods=[pod], template=True)
+    metadata = msgspec.structs.replace(made_for.metadata, annotations={EXTENDED_RESOURCE_CLAIM: "true"})
+    return ResourceClaim(metadata, made_for.status)
+
+
+def spec_env(of: Plan) -> list[dict[str, str]]:
+    """Variables of each CDI device."""
+    return [dict(entry.split("=", 1) for entry in device.container_edits.env) for device in cdi_spec(of).devices]
+
+
+# What containers are told
+
+
+def test_cores_of_a_chip_are_told_in_the_numbers_of_the_container() -> None:
+    got = made(claim(1, cores(5, 2, 3)))
+    assert visible(got) == "2-3"
+    assert {number: node.chip for number, node in got.nodes.items()} == {0: 5}
+    assert [device.nodes[0].cores for device in got.devices] == [(4, 5), (6, 7)]
+    assert (
+        spec_env(got)
+        == [{VISIBLE_CORES: "2-3", "NEURON_LOGICAL_NC_CONFIG": "2", "NEURON_RT_VIRTUAL_CORE_SIZE": "2"}] * 2
+    )
+    assert got.warnings == ()
+
+
+def test_cores_of_several_chips_count_over_the_chips_of_the_container() -> None:
+    assert visible(made(claim(1, [*cores(4, 2, 3), *cores(5, 0)]))) == "2-4"
+
+
+def test_with_host_numbers_cores_are_counted_as_on_the_host() -> None:
+    assert visible(made(claim(1, cores(12, 1)), device_numbering="host")) == "49"
+
+
+def test_chips_without_logical_cores_are_told_physical_ones() -> None:
+    got = made(claim(1, cores(3, 1)), inventory=host(instance_type=TRN1))
+    assert visible(got) == "1"
+    assert got.env == {}
+
+
+def test_a_whole_chip_beside_cores_is_named_too() -> None:
+    assert visible(made(claim(1, [*cores(4, 3), 5]))) == "3-7"
+
+
+def test_claims_of_whole_chips_name_no_cores() -> None:
+    assert visible(made(claim(1, [4, 5]))) == ""
+
+
+def test_cores_to_look_at_are_not_told_as_cores_to_use() -> None:
+    got = made(claim(1, [core(5, 1, admin_access=True)]))
+    assert (visible(got), got.held) == ("", ())
+
+
+def test_a_logical_core_size_of_the_claim_divides_what_was_offered() -> None:
+    got = made(claim(1, cores(5, 1, 2), configs=[config(neuron_config(1))]))
+    assert visible(got) == "2-5"
+    assert got.env["NEURON_LOGICAL_NC_CONFIG"] == "1"
+
+
+def test_cores_offered_at_another_size_than_the_nodes_are_used_at_that_size() -> None:
+    got = made(claim(1, cores(5, 2, 3)), core_sizes={5: 1})
+    assert (visible(got), got.env["NEURON_LOGICAL_NC_CONFIG"]) == ("2-3", "1")
+    assert [part.cores for part in got.held] == [(2,), (3,)]
+    joined = made(claim(1, cores(5, 2, 3), configs=[config(neuron_config(2))]), core_sizes={5: 1})
+    assert visible(joined) == "1"
+
+
+def test_cores_that_fill_no_logical_core_of_the_wanted_size_are_refused() -> None:
+    said = refusal(claim(1, cores(5, 1, 2), configs=[config(neuron_config(2))]), core_sizes={5: 1})
+    assert "logical cores of 2 physical NeuronCores, but its physical cores 1-2 of chip 5 do not make up whole" in said
+    assert "leave logicalNeuronCore out" in said
+
+
+@pytest.mark.parametrize("name", ["neuron-core-5-4", "neuron-core-5-99999", "neuron-core-05-1", "neuron-core-5"])
+def test_a_core_that_the_chip_does_not_have_is_refused(name: str) -> None:
+    assert "is not one that this driver publishes" in refusal(claim(1, [result(name)]))
+
+
+def test_the_document_of_a_plan_shows_physical_cores_and_the_environment() -> None:
+    got = made(claim(1, cores(5, 2)))
+    document = plan_document(got, cdi_spec(got))
+    assert document["environment"][VISIBLE_CORES] == "2"
+    assert [row["physicalCores"] for row in document["devices"]] == [[4, 5]]
+    assert "environment" not in document["devices"][0]
+
+
+def test_a_cdi_name_tells_cores_of_one_size_from_those_of_another() -> None:
+    at_two, at_one = made(claim(1, cores(5, 0))), made(claim(1, cores(5, 0)), core_sizes={5: 1})
+    assert at_two.devices[0].cdi_name != at_one.devices[0].cdi_name
+
+
+# Contiguous cores
+
+
+def test_cores_that_are_no_contiguous_run_are_warned_of_refused_or_let_through() -> None:
+    item = claim(1, cores(5, 0, 2))
+    (warning,) = made(item).warnings
+    assert warning.startswith("cores 0,2 (numbers in the container) are not one contiguous run; ")
+    assert "coreRun2_id" in warning
+    assert "so the claim is not prepared" in refusal(item, contiguity="refuse")
+    assert made(item, contiguity="allow").warnings == ()
+
+
+def test_chips_of_cores_that_are_no_contiguous_run_are_warned_of() -> None:
+    (warning,) = made(claim(1, [*cores(3, 3), *cores(5, 0)])).warnings
+    assert warning.startswith("chips 3, 5 are not one contiguous run of host ids")
+
+
+# Who may share a chip
+
+
+def test_two_claims_share_a_chip_and_see_it_under_number_0_each() -> None:
+    one = made(for_pod(1, "a", cores(5, 0, 1)))
+    other = made(for_pod(2, "b", cores(5, 2, 3)), one)
+    assert (visible(one), visible(other)) == ("0-1", "2-3")
+    assert set(other.nodes) == {0}
+
+
+def test_a_core_that_another_claim_holds_is_refused() -> None:
+    one = made(for_pod(1, "a", cores(5, 0, 1)))
+    said = refusal(for_pod(2, "b", cores(5, 1)), one)
+    assert f"device neuron-core-5-1 is still prepared for claim {one.reference}" in said
+
+
+def test_a_chip_and_its_cores_exclude_each_other() -> None:
+    part, whole = made(for_pod(1, "a", cores(5, 0))), made(for_pod(2, "b", [5]))
+    assert f"still prepared for claim {part.reference}" in refusal(for_pod(3, "c", [5]), part)
+    assert f"still prepared for claim {whole.reference}" in refusal(for_pod(3, "c", cores(5, 0)), whole)
+    assert f"still prepared for claim {part.reference}" in refusal(for_pod(3, "c", [result("neuron-node")]), part)
+    assert f"still prepared for claim {part.reference}" in refusal(for_pod(3, "c", [result("neuron-group4-1")]), part)
+
+
+def test_a_core_is_given_once_in_a_claim_and_not_beside_its_chip() -> None:
+    assert "device neuron-core-5-1 is allocated twice" in refusal(claim(1, cores(5, 1, 1)))
+    assert "devices neuron-core-5-1 and neuron-device-5 are both" in refusal(claim(1, [*cores(5, 1), 5]))
+
+
+def test_a_spoiled_file_of_cores_holds_the_whole_chip_back() -> None:
+    spec = cdi_spec(made(for_pod(1, "a", cores(5, 0))))
+    shown = shown_in(spec, uid(1))
+    assert shown == frozenset({(0, 5)})
+    held = PreparedClaims((), [Quarantined(uid(1), "x", "empty", frozenset({5}), shown)])
+    with pytest.raises(DriverError, match="is held by claim"):
+        plan(for_pod(2, "b", cores(5, 3)), host(), held, SETTINGS)
+    assert visible(plan(for_pod(2, "b", cores(6, 3)), host(), held, SETTINGS)) == "7"
+
+
+# The logical core size of a chip
+
+
+def test_the_first_claim_on_a_chip_decides_its_logical_core_size() -> None:
+    one = made(for_pod(1, "a", cores(5, 0), configs=[config(neuron_config(1))]))
+    said = refusal(for_pod(2, "b", cores(5, 1)), one)
+    assert f"claim {one.reference} ({one.uid}) uses chip 5 with logical cores of 1 physical NeuronCore, " in said
+    assert "set logicalNeuronCore 1 in the claim's NeuronConfig" in said
+    same = made(for_pod(2, "b", cores(5, 1), configs=[config(neuron_config(1))]), one)
+    assert visible(same) == "2-3"
+    assert visible(made(for_pod(2, "b", cores(6, 1)), one)) == "1", "another chip has a size of its own"
+
+
+def test_cores_that_are_held_keep_the_size_at_which_they_were_offered() -> None:
+    one = made(for_pod(1, "a", cores(5, 0)))
+    node = host(default_lnc=1)
+    assert visible(made(for_pod(2, "b", cores(5, 3)), one, inventory=node)) == "3", "four logical cores, not eight"
+    assert visible(made(for_pod(2, "b", cores(6, 7)), one, inventory=node)) == "7"
+
+
+def test_after_a_reboot_cores_are_the_same_with_the_device_numbers_of_now() -> None:
+    got = made(claim(1, cores(5, 2, 3)))
+    again = refreshed(got, changed(host(), 5, major=511))
+    assert [(node.major, node.cores) for device in again.devices for node in device.nodes] == [
+        (511, (4, 5)),
+        (511, (6, 7)),
+    ]
+    assert again.held == got.held
+    assert visible(again) == "2-3"
+
+
+# Two claims of one pod
+
+
+def test_a_chip_of_which_two_claims_of_a_pod_have_cores_has_one_number() -> None:
+    one = made(for_pod(1, "a", [*cores(4, 3), *cores(5, 0)]))
+    other = made(for_pod(2, "a", cores(5, 1)), one)
+    assert {node.chip: number for number, node in other.nodes.items()} == {5: 1}
+    third = made(for_pod(3, "a", [*cores(5, 2), *cores(6, 0)]), one, other)
+    assert {node.chip: number for number, node in third.nodes.items()} == {5: 1, 6: 2}
+
+
+def together(
+    item: ResourceClaim, *held: Plan, pods: Sequence[ClaimPod | str], **choices: Any
+) -> tuple[Plan, dict[str, Plan]]:
+    """The plan of a claim of pods that can be read, and those that changed with it, by name."""
+    known = {(of if isinstance(of, str) else of.metadata.uid): of for of in pods}
+    index = PreparedClaims(CheckpointEntry(one) for one in held)
+    got, others = planned(item, host(), index, replace(SETTINGS, **choices), pods=known)
+    return got, {other.name: other for other in others}
+
+
+def test_a_pod_is_asked_for_only_where_its_containers_decide() -> None:
+    index = PreparedClaims([CheckpointEntry(made(for_pod(1, "a", cores(5, 0))))])
+    for alone in (for_pod(2, "b", cores(5, 1)), for_pod(2, "b", [6]), for_pod(2, "a", [6], namespace="other")):
+        assert planned(alone, host(), index, SETTINGS, pods={})[1] == ()
+    requests = [core(5, 1, "x"), core(5, 2, "y")]
+    for of_pod in (for_pod(2, "a", cores(5, 1)), for_pod(2, "a", [6]), for_pod(2, "b", requests)):
+        with pytest.raises(PodsUnknown) as caught:
+            planned(of_pod, host(), index, SETTINGS, pods={})
+        assert [pod.uid for pod in caught.value.pods] == [of_pod.status.reserved_for[0].uid]
+
+
+def test_two_claims_of_one_container_tell_the_cores_of_both() -> None:
+    first = made(for_pod(1, "a", cores(5, 0, 1)))
+    both = pod("a", main=["claim-1", "claim-2"], other=[])
+    second, others = together(for_pod(2, "a", cores(5, 2)), first, pods=[both])
+    assert visible(second) == "0-2"
+    assert visible(others["claim-1"]) == "0-2"
+    assert [device.cdi_name for device in others["claim-1"].devices] == [device.cdi_name for device in first.devices], (
+        "kubelet has been told them"
+    )
+    again, unchanged = together(for_pod(2, "a", cores(5, 2)), others["claim-1"], pods=[both])
+    assert (again, unchanged) == (second, {})
+
+
+def test_two_claims_of_different_containers_stay_apart() -> None:
+    first = made(for_pod(1, "a", cores(5, 0, 1)))
+    second, others = together(for_pod(2, "a", cores(5, 2)), first, pods=[pod("a", x=["claim-1"], y=["claim-2"])])
+    assert (visible(second), others) == ("2", {})
+
+
+def test_claims_that_containers_share_in_part_are_refused() -> None:
+    first = made(for_pod(1, "a", cores(5, 0, 1)))
+    mixed = pod("a", x=["claim-1", "claim-2"], y=["claim-1"])
+    with pytest.raises(DriverError) as caught:
+        together(for_pod(2, "a", cores(5, 2)), first, pods=[mixed])
+    assert str(caught.value).startswith(
+        "containers a/x and a/y both use claim-1/cores, one of them with claim-2/cores; a device can tell only one set"
+    )
+    assert "use the same claims and requests" in str(caught.value)
+
+
+def test_a_whole_chip_and_cores_in_one_container_are_told_together_in_any_order() -> None:
+    both = [pod("a", main=["claim-1", "claim-2"])]
+    core_claim, chip_claim = for_pod(1, "a", cores(5, 3)), for_pod(2, "a", [6])
+    second, others = together(chip_claim, made(core_claim), pods=both)
+    assert (visible(second), visible(others["claim-1"])) == ("3-7", "3-7")
+    assert second.shown == {(1, 6)}
+    assert second.warnings == ()
+    second, others = together(core_claim, made(chip_claim), pods=both)
+    # Chip 6 has number 0 already, so the runtime would count from it.
+    assert (visible(second), visible(others["claim-2"])) == ("0-3,7", "0-3,7")
+    assert any("whose chips 6, 5 are, in this order, no contiguous run" in text for text in second.warnings)
+    with pytest.raises(DriverError, match="use one claim with both requests"):
+        together(core_claim, made(chip_claim), pods=both, contiguity="refuse")
+
+
+def test_claims_of_other_pods_are_never_joined() -> None:
+    shared = made(claim(1, cores(5, 0), pods=["a", "b"]))
+    with pytest.raises(DriverError) as caught:
+        together(for_pod(2, "a", cores(5, 1)), shared, pods=[pod("a", main=["claim-1", "claim-2"])])
+    assert "claim-1 is not the pod's own, so that other pods would be told cores that are not theirs" in str(
+        caught.value
+    )
+    apart, others = together(for_pod(2, "a", cores(5, 1)), shared, pods=[pod("a", main=["claim-2"])])
+    assert (visible(apart), others) == ("1", {})
+
+
+def test_claims_with_different_logical_core_sizes_are_not_joined() -> None:
+    first = made(for_pod(1, "a", cores(5, 0), configs=[config(neuron_config(1))]))
+    with pytest.raises(DriverError, match="logical cores of different sizes"):
+        together(for_pod(2, "a", cores(6, 0)), first, pods=[pod("a", main=["claim-1", "claim-2"])])
+
+
+def test_a_pod_that_may_not_be_read_leaves_its_claims_apart_with_a_warning() -> None:
+    first = made(for_pod(1, "a", cores(5, 0, 1)))
+    index = PreparedClaims([CheckpointEntry(first)])
+    second, others = planned(for_pod(2, "a", cores(5, 2)), host(), index, SETTINGS, pods={"a": "403 Forbidden"})
+    assert (visible(second), others) == ("2", ())
+    (warning,) = second.warnings
+    assert "claim default/claim-2 and default/claim-1 is not known (403 Forbidden)" in warning
+    assert "allow the driver to get pods" in warning
+
+
+def test_requests_of_different_containers_tell_each_its_own_cores() -> None:
+    item = for_pod(1, "a", [core(5, 0, "x"), core(5, 1, "y/big"), core(6, 0, "y/big")])
+    apart, _ = together(item, pods=[pod("a", one=["claim-1/x"], two=["claim-1/y"])])
+    assert [device.env[VISIBLE_CORES] for device in apart.devices] == ["0", "1,4", "1,4"]
+    whole, _ = together(item, pods=[pod("a", one=["claim-1"], two=["claim-1"])])
+    assert visible(whole) == "0-1,4"
+    unused, _ = together(item, pods=[pod("a", one=["claim-1/x"])])
+    assert [device.env[VISIBLE_CORES] for device in unused.devices] == ["0", "1,4", "1,4"]
+    with pytest.raises(DriverError, match="containers a/one and a/two both use claim-1/x, one of them with claim-1/y"):
+        together(item, pods=[pod("a", one=["claim-1"], two=["claim-1/x"])])
+
+
+def test_an_extended_resource_and_a_claim_in_one_container_are_told_together() -> None:
+    first = made(for_pod(1, "pod-1", cores(5, 0)))
+    item = extended(2, [core(5, 1, "container-0-request-0"), core(6, 2, "container-1-request-0")])
+    of = with_extended_resources(
+        pod("pod-1", main=["claim-1"]), "claim-2", main="container-0-request-0", side="container-1-request-0"
+    )
+    second, others = together(item, first, pods=[of])
+    assert [device.env[VISIBLE_CORES] for device in second.devices] == ["0,1", "6"]
+    assert visible(others["claim-1"]) == "0,1"
+
+
+# Claims that were made for extended resources
+
+
+def test_each_container_of_an_extended_resource_claim_counts_from_0() -> None:
+    first, second = "container-0-request-0", "container-1-request-0"
+    got = made(extended(1, [core(5, 0, first), core(5, 1, first), core(5, 2, second), core(6, 0, second)]))
+    assert [device.env[VISIBLE_CORES] for device in got.devices] == ["0,1", "0,1", "2,4", "2,4"]
+    assert [node.number for device in got.devices for node in device.nodes] == [0, 0, 0, 1]
+    assert [text.partition(" are")[0] for text in got.warnings] == ["cores 2,4 (numbers in the container)"]
+
+
+def test_chips_of_an_extended_resource_claim_are_numbered_for_each_container() -> None:
+    got = made(extended(1, [result(4, "container-0-request-0"), result(9, "container-1-request-0")]))
+    assert got.shown == {(0, 4), (0, 9)}
+    assert got.warnings == (), "no container has both"
+    assert shown_in(cdi_spec(got), uid(1)) == got.shown
+    assert got.held_chips == (4, 9)
+
+
+def test_another_claim_of_the_pod_counts_on_from_those_numbers() -> None:
+    asked = made(extended(1, [result(4, "container-0-request-0"), result(9, "container-1-request-0")]))
+    other = made(for_pod(2, "pod-1", [6, 7]), asked)
+    assert other.shown == {(1, 6), (2, 7)}
+
+
+def test_the_numbers_of_an_extended_resource_claim_survive_its_file() -> None:
+    other = made(for_pod(2, "pod-1", [6, 7]))
+    item = extended(1, [result(4, "container-0-request-0"), result(9, "container-1-request-0")])
+    got = made(item, other)
+    assert got.shown == {(2, 4), (2, 9)}
+    shown = shown_in(cdi_spec(got), uid(1))
+    assert shown is not None
+    held = PreparedClaims((), [Quarantined(uid(1), "x", "empty", frozenset({4, 9}), shown)])
+    assert plan(item, host(), held, SETTINGS).shown == got.shown
+
+
+def test_a_container_that_differs_is_told_so_in_the_document() -> None:
+    got = made(extended(1, [core(5, 0, "container-0-request-0"), core(5, 1, "container-1-request-0")]))
+    document = plan_document(got, cdi_spec(got))
+    assert VISIBLE_CORES not in document["environment"]
+    assert [row["environment"] for row in document["devices"]] == [{VISIBLE_CORES: "0"}, {VISIBLE_CORES: "1"}]
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "ids"), [("trn2.48xlarge", (20, 21)), ("trn2.48xlarge", (19, 20, 21)), ("trn1.32xlarge", (10,))]
+)
+def test_a_container_gets_what_the_device_plugin_would_give_it(instance_type: str, ids: tuple[int, ...]) -> None:
+    inventory = host(instance_type=instance_type)
+    inventory = replace(inventory, devices=tuple(replace(d, core_count=None) for d in inventory.devices))
+    node = offer(inventory, None)
+    assert node is not None
+    given = answer(node, Share("main", Resource.CORE, ids), AnswerSettings(numbering="renumber"))
+    width = node.hardware.cores_per_device
+    item = extended(1, [core(number // width, number % width, "container-0-request-0") for number in ids])
+    got = made(item, inventory=inventory)
+    assert all(env == given.env for env in spec_env(got))
+    shown = {node.container_path: node.host_path for device in got.devices for node in device.nodes}
+    assert shown == {device.container_path: device.host_path for device in given.nodes}
+    whole = answer(node, Share("main", Resource.DEVICE, (4, 5)), AnswerSettings(numbering="renumber"))
+    chips = made(extended(1, [result(chip, "container-0-request-0") for chip in (4, 5)]), inventory=inventory)
+    assert all(env == whole.env for env in spec_env(chips))
+
+
+# Any history
+
+
+@st.composite
+def pods_with_claims(draw: st.DrawFn) -> tuple[list[list[DeviceRequestAllocationResult]], dict[str, list[str]]]:
+    """Devices of a pod's claims, none twice, and what its containers use: claims, or requests of them."""
+    small = [core_name(chip, number) for chip in (4, 5) for number in range(4)]
+    hardware = draw(st.permutations([*small, device_name(6), device_name(7)]))
+    claims, start = [], 0
+    for _ in range(draw(st.integers(1, 3))):
+        size = draw(st.integers(1, 3))
+        claims.append([result(name, draw(st.sampled_from("xy"))) for name in hardware[start : start + size]])
+        start += size
+    uses = [f"claim-{n}{request}" for n in range(len(claims)) for request in ("", "/x", "/y")]
+    containers = draw(st.dictionaries(st.sampled_from("abc"), st.lists(st.sampled_from(uses), max_size=3)))
+    return claims, containers
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(pods_with_claims())
+def test_each_container_is_told_exactly_the_cores_of_the_devices_that_it_uses(
+    drawn: tuple[list[list[DeviceRequestAllocationResult]], dict[str, list[str]]],
+) -> None:
+    claims, containers = drawn
+    of = pod("p", **containers)
+    held = PreparedClaims()
+    for number, devices in enumerate(claims):
+        item = for_pod(number, "p", devices)
+        try:
+            got, others = planned(item, host(), held, SETTINGS, pods={"p": of})
+        except DriverError as error:
+            assert "a device can tell only one set of cores" in str(error)
+            return
+        for each in (got, *others):
+            held.add(CheckpointEntry(each))
+    plans = [entry.plan for entry in held.entries.values()]
+    for uses in containers.values():
+        seen = [
+            device
+            for plan_ in plans
+            for device in plan_.devices
+            if plan_.name in uses or f"{plan_.name}/{device.request}" in uses
+        ]
+        if not any(node.cores for device in seen for node in device.nodes):
+            assert all(VISIBLE_CORES not in device.env for device in seen)
+            continue
+        chip_of = {node.number: node.chip for device in seen for node in device.nodes}
+        wanted = {
+            (node.chip, physical) for device in seen for node in device.nodes for physical in node.cores or range(8)
+        }
+        for device in seen:
+            assert _physical(device.env[VISIBLE_CORES], 2, chip_of) == wanted
+
+
+SIZES = st.sampled_from([None, 1, 2])
+DEVICES = st.one_of(
+    st.builds(core, st.integers(0, 3), st.integers(0, 7)),
+    st.builds(result, st.integers(0, 3)),
+    st.just(result("neuron-group4-0")),
+)
+ARRIVALS = st.tuples(st.integers(0, 9), st.none() | st.tuples(st.lists(DEVICES, min_size=1, max_size=4), SIZES))
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(ARRIVALS, max_size=30), st.dictionaries(st.integers(0, 3), st.sampled_from([1, 2])))
+def test_no_physical_core_is_given_twice_and_containers_are_told_what_is_held(
+    history: list[tuple[int, Any]], core_sizes: dict[int, int]
+) -> None:
+    held = PreparedClaims()
+    for number, arrival in history:
+        if arrival is None or uid(number) in held.entries:
+            held.discard(uid(number))
+            continue
+        devices, size = arrival
+        item = for_pod(number, f"pod-{number}", devices, configs=[config(neuron_config(size))] if size else [])
+        try:
+            got = plan(item, host(), held, SETTINGS, core_sizes=core_sizes)
+        except DriverError:
+            continue
+        held.add(CheckpointEntry(got))
+        told = msgspec.json.decode(msgspec.json.encode(got), type=Plan)
+        assert told == got
+    taken: list[tuple[int, int]] = []
+    size_of: dict[int, set[int]] = {}
+    for entry in held.entries.values():
+        got = entry.plan
+        mine = [(part.chip, physical) for part in got.held for physical in part.cores or range(8)]
+        taken += mine
+        if not got.has_cores:
+            assert visible(got) == ""
+            continue
+        for part in got.held:
+            if part.cores:
+                size_of.setdefault(part.chip, set()).add(got.core_size)
+        chip_of = {number: node.chip for number, node in got.nodes.items()}
+        assert _physical(visible(got), got.core_size, chip_of) == set(mine)
+    assert len(taken) == len(set(taken))
+    assert all(len(sizes) == 1 for sizes in size_of.values())
+    for chip, physical in taken:
+        assert held.holder(Part(chip, (physical,))) is not None
+
+
+def _physical(told: str, size: int, chip_of: Mapping[int, int]) -> set[tuple[int, int]]:
+    """Chips and physical cores that NEURON_RT_VISIBLE_CORES means, read as the runtime reads it."""
+    found = set()
+    for part in told.split(","):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            at, logical = divmod(number, 8 // size)
+            found |= {(chip_of[at], logical * size + rest) for rest in range(size)}
+    return found
+
+
+# The checkpoint
+
+
+def test_only_entries_with_cores_need_a_reader_that_knows_cores() -> None:
+    whole, part = made(claim(1, [4, 5])), made(claim(2, [*cores(6, 0), 7]))
+    documents = [msgspec.json.decode(encoded(CheckpointEntry(got, "boot-1"))) for got in (whole, part)]
+    assert [(document["version"], document["minimumReader"]) for document in documents] == [(1, 1), (2, 2)]
+    for got in (whole, part):
+        assert decoded(encoded(CheckpointEntry(got, "boot-1")), got.uid).plan == got
