@@ -75,8 +75,8 @@ def manifest() -> str:
     """
     head = (
         "# Made by `python -m dra_driver.driver.deviceclasses > scripts/manifests/deviceclass.yaml`; do not edit.",
-        "# Installer and chart write the apiVersion that the cluster serves (the fields used here are the same in all of",
-        '# them), and drop the blocks ">>> extended-resources" unless extended resources are asked for.',
+        "# Installer and chart write the apiVersion that the cluster serves (the fields used here are the same in all)",
+        '# and drop the blocks ">>> extended-resources" unless extended resources are asked for.',
     )
     return "\n".join([*head, "\n---\n".join(_document(row) for row in DEVICE_CLASSES)]) + "\n"
 

@@ -643,7 +643,9 @@ def test_a_setting_that_cannot_be_kept_is_not_guessed_at(cluster: Cluster) -> No
     assert cluster.run("--node-selector", "example.com/pool=a", IMAGE).returncode == 0
 
 
-@pytest.mark.parametrize("text", ["get daemonset neuron-dra-driver-kubelet-plugin --", "get deployment", "get deviceclasses"])
+@pytest.mark.parametrize(
+    "text", ["get daemonset neuron-dra-driver-kubelet-plugin --", "get deployment", "get deviceclasses"]
+)
 def test_an_update_that_cannot_tell_what_is_installed_changes_nothing(cluster: Cluster, text: str) -> None:
     (rule,) = [rule for rule in cluster.rules if rule.startswith(text)]
     cluster.reply(rule, "", "Forbidden\n", 1)

@@ -147,7 +147,15 @@ def test_what_nodes_offer_reaches_the_driver_as_it_reads_it(words: str) -> None:
 @variants
 def test_nothing_of_the_template_is_left(options: tuple[str, ...]) -> None:
     text = install("--dry-run", *options, IMAGE).stdout
-    for mark in ("NEURON_DRA_IMAGE", "EMULATED_INSTANCE_TYPE", "ULTRASERVER_TOPOLOGY", "OFFERED_", "NODE_SELECTOR_", ">>>", "<<<"):
+    for mark in (
+        "NEURON_DRA_IMAGE",
+        "EMULATED_INSTANCE_TYPE",
+        "ULTRASERVER_TOPOLOGY",
+        "OFFERED_",
+        "NODE_SELECTOR_",
+        ">>>",
+        "<<<",
+    ):
         assert mark not in text
 
 
