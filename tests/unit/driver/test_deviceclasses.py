@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 import yaml
 
-from dra_driver.cel import CelDevice, compile
+from dra_driver.cel import RELEASES, CelDevice, compile_for
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES, manifest
 from tests.paths import ROOT
 
@@ -41,9 +41,10 @@ KINDS: Mapping[str, CelDevice] = {
         ("node.neuron.aws.com", {"node"}),
     ],
 )
-def test_a_class_selects_its_kind_of_device_and_fails_on_none(name: str, selected: set[str]) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_class_selects_its_kind_of_device_and_fails_on_none(name: str, selected: set[str], release: str) -> None:
     (expression,) = [row.expression for row in DEVICE_CLASSES if row.name == name]
-    program = compile(expression)
+    program = compile_for(release)(expression)
     assert {kind for kind, device in KINDS.items() if program.matches(device)} == selected
 
 
