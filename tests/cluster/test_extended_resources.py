@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 import pytest
 import yaml
@@ -201,7 +200,10 @@ def test_pods_with_limits_and_pods_with_claims_share_a_node(offering: Installati
     assert len(set(chips)) == CHIPS
 
 
-@pytest.fixture
+# Beside the device plugin; these tests come last, since they take the installation away.
+
+
+@pytest.fixture(scope="module")
 def mixed(release: Release, kube: Kube) -> Iterator[Release]:
     """The DRA driver on node-1, the device plugin on node-2."""
     if release.settings:
@@ -215,24 +217,28 @@ def mixed(release: Release, kube: Kube) -> Iterator[Release]:
     kube.kubectl("label", "node", "node-1", "example.com/neuron=dra")
     release.ensure(settings, EMULATED)
     eventually("the slices of node-1", lambda: kube.slices("node-1"))
-    eventually("the devices of node-2", lambda: allocatable(kube, "node-2") == str(CHIPS), 60)
     yield release
     kube.kubectl("label", "nodes", "--all", "example.com/neuron-")
 
 
-def allocatable(kube: Kube, node: str) -> str:
-    found = kube.get("nodes", node) or {}
-    return str(found["status"]["allocatable"].get(NEURON, "0"))
+def wait_allocatable(kube: Kube, count: int) -> None:
+    """Wait until the device plugin of node-2 offers so many chips."""
+
+    def probe() -> bool:
+        found = kube.get("nodes", "node-2") or {}
+        return str(found["status"]["allocatable"].get(NEURON, "0")) == str(count)
+
+    eventually(f"{count} chips of the device plugin", probe, 60)
 
 
 def test_one_name_is_served_by_the_device_plugin_on_one_node_and_by_the_dra_driver_on_the_other(
     mixed: Release, kube: Kube, namespace: Namespace
 ) -> None:
-    """Pods choose no node; then the plugin's node is handed to the driver, and its kubelet goes on."""
+    assert mixed.settings
+    wait_allocatable(kube, CHIPS)
     everything = {"main": {NEURON: CHIPS}}
     namespace.apply(*(asking(name, everything) for name in ("first", "second")))
     namespace.wait_ready("first", "second")
-    assert {namespace.node_of(name) for name in ("first", "second")} == {"node-1", "node-2"}
     by_claim = {
         namespace.node_of(name): "extendedResourceClaimStatus" in (namespace.pod(name) or {})["status"]
         for name in ("first", "second")
@@ -241,25 +247,28 @@ def test_one_name_is_served_by_the_device_plugin_on_one_node_and_by_the_dra_driv
     assert [namespace.numbers(name) for name in ("first", "second")] == [list(range(CHIPS))] * 2
     namespace.apply(asking("third", everything))
     steadily("there is no third node", lambda: not namespace.node_of("third"), during=4)
-    for name in ("first", "second", "third"):
-        namespace.delete_pod(name)
 
-    eventually("the devices of node-2", lambda: allocatable(kube, "node-2") == str(CHIPS), 60)
-    for node in ("node-1", "node-2"):
-        namespace.apply(asking(f"core-{node}", {"main": {CORE: 1}}, node))
-    namespace.wait_ready("core-node-1", "core-node-2")
-    seen = [namespace.environment(f"core-{node}").get("NEURON_RT_VISIBLE_CORES") for node in ("node-1", "node-2")]
-    assert seen == ["0", "0"]
-    for node in ("node-1", "node-2"):
-        namespace.delete_pod(f"core-{node}")
 
+def test_cores_of_both_nodes_are_named_alike(mixed: Release, kube: Kube, namespace: Namespace) -> None:
+    assert mixed.settings
+    wait_allocatable(kube, CHIPS)
+    nodes = ("node-1", "node-2")
+    namespace.apply(*(asking(node, {"main": {CORE: 1}}, node) for node in nodes))
+    namespace.wait_ready(*nodes)
+    names = ("NEURON_RT_VISIBLE_CORES", "NEURON_LOGICAL_NC_CONFIG")
+    seen = [[namespace.environment(node).get(name) for name in names] for node in nodes]
+    assert seen == [["0", str(CORE_SIZE)]] * 2
+    assert [namespace.numbers(node) for node in nodes] == [[0], [0]]
+
+
+def test_a_node_of_the_device_plugin_is_handed_to_the_driver_and_its_kubelet_goes_on(
+    mixed: Release, kube: Kube, namespace: Namespace
+) -> None:
+    """kubelet names the plugin's resources for as long as it runs: a count of 0, which is no device plugin any more."""
+    assert mixed.settings
     kube.kubectl("label", "node", "node-2", "example.com/neuron=dra")
+    wait_allocatable(kube, 0)
     eventually("the slices of node-2", lambda: kube.slices("node-2"), 150)
-    eventually("kubelet to have noticed that the plugin is gone", partial(_gone, kube), 60)
-    namespace.apply(asking("moved", {"a": {NEURON: 1}, "b": {CORE: 2}}, "node-2"))
+    namespace.apply(asking("moved", {"a": {NEURON: 1}, "b": {NEURON: 2}}, "node-2"))
     namespace.wait_ready("moved")
-    assert [namespace.numbers("moved", name) for name in "ab"] == [[0], [0]]
-
-
-def _gone(kube: Kube) -> bool:
-    return allocatable(kube, "node-2") == "0"
+    assert [len(namespace.numbers("moved", name)) for name in "ab"] == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from dra_driver.cel import RELEASES, CelDevice, compile_for
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES, manifest
-from tests.paths import ROOT
+from tests.paths import DOCS, ROOT
 
 DRIVER = "neuron.aws.com"
 
@@ -72,3 +73,9 @@ def test_the_file_says_what_the_table_says() -> None:
         }
         for row in DEVICE_CLASSES
     ]
+
+
+def test_the_page_lists_the_limits_that_the_classes_serve() -> None:
+    page = (DOCS / "extended-resources.md").read_text()
+    rows = re.findall(r"(?m)^\| `(aws\.amazon\.com/[a-z0-9-]+): N` \| `([a-z0-9.-]+)` \|", page)
+    assert rows == [(row.extended_resource, row.name) for row in DEVICE_CLASSES if row.extended_resource]
