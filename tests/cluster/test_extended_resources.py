@@ -1,19 +1,18 @@
-"""Pods that were written for the device plugin, unchanged, on nodes of the DRA driver alone and beside the plugin's."""
+"""Pods that were written for the device plugin, unchanged, on the DRA driver alone."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 import yaml
 
 from dra_driver.topology.cuts import Part, parts_of
 from tests.cluster.lib.installation import EMULATED, Installation
-from tests.cluster.lib.kube import Kube, Object, eventually, steadily
+from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.namespace import Namespace
-from tests.cluster.lib.objects import IMAGE, SLEEP, pod, request, template
-from tests.cluster.lib.release import Release
+from tests.cluster.lib.objects import asking, pod, request, template
 from tests.paths import ROOT
 
 NEURON, CORE, GROUP = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neuron-4"
@@ -22,26 +21,6 @@ CHIPS, CORES, CORE_SIZE = 16, 8, 2
 """Chips of the emulated type, physical cores of each, and of these in a logical one."""
 OFFERED = ("--emulate", EMULATED, "--devices", "chip,core,group4", "--extended-resources")
 ON_NODE_1 = {"kubernetes.io/hostname": "node-1"}
-
-
-def asking(name: str, containers: Mapping[str, Mapping[str, int]], node: str = "") -> Object:
-    """A pod as users of the device plugin have it: limits by container."""
-    spec: Object = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 1,
-        "containers": [
-            {
-                "name": key,
-                "image": IMAGE,
-                "command": SLEEP,
-                "resources": {"limits": {resource: str(count) for resource, count in limits.items()}},
-            }
-            for key, limits in containers.items()
-        ],
-    }
-    if node:
-        spec["nodeSelector"] = {"kubernetes.io/hostname": node}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
 def claim_for(namespace: Namespace, name: str) -> Object:
@@ -198,77 +177,3 @@ def test_pods_with_limits_and_pods_with_claims_share_a_node(offering: Installati
     namespace.wait_ready("new", "old")
     chips = [*held(namespace, "old"), *(item.device for item in namespace.allocated(namespace.claim_of("new")))]
     assert len(set(chips)) == CHIPS
-
-
-# Beside the device plugin; these tests come last, since they take the installation away.
-
-
-@pytest.fixture(scope="module")
-def mixed(release: Release, kube: Kube) -> Iterator[Release]:
-    """The DRA driver on node-1, the device plugin on node-2."""
-    if release.settings:
-        release.uninstall()
-    settings = {
-        "draDriver.enabled": "true",
-        "draDriver.nodeSelector.example\\.com/neuron": "dra",
-        "draDriver.devices": "chip.core",
-        "draDriver.extendedResources": "true",
-    }
-    kube.kubectl("label", "node", "node-1", "example.com/neuron=dra")
-    release.ensure(settings, EMULATED)
-    eventually("the slices of node-1", lambda: kube.slices("node-1"))
-    yield release
-    kube.kubectl("label", "nodes", "--all", "example.com/neuron-")
-
-
-def wait_allocatable(kube: Kube, count: int) -> None:
-    """Wait until the device plugin of node-2 offers so many chips."""
-
-    def probe() -> bool:
-        found = kube.get("nodes", "node-2") or {}
-        return str(found["status"]["allocatable"].get(NEURON, "0")) == str(count)
-
-    eventually(f"{count} chips of the device plugin", probe, 60)
-
-
-def test_one_name_is_served_by_the_device_plugin_on_one_node_and_by_the_dra_driver_on_the_other(
-    mixed: Release, kube: Kube, namespace: Namespace
-) -> None:
-    assert mixed.settings
-    wait_allocatable(kube, CHIPS)
-    everything = {"main": {NEURON: CHIPS}}
-    namespace.apply(*(asking(name, everything) for name in ("first", "second")))
-    namespace.wait_ready("first", "second")
-    by_claim = {
-        namespace.node_of(name): "extendedResourceClaimStatus" in (namespace.pod(name) or {})["status"]
-        for name in ("first", "second")
-    }
-    assert by_claim == {"node-1": True, "node-2": False}
-    assert [namespace.numbers(name) for name in ("first", "second")] == [list(range(CHIPS))] * 2
-    namespace.apply(asking("third", everything))
-    steadily("there is no third node", lambda: not namespace.node_of("third"), during=4)
-
-
-def test_cores_of_both_nodes_are_named_alike(mixed: Release, kube: Kube, namespace: Namespace) -> None:
-    assert mixed.settings
-    wait_allocatable(kube, CHIPS)
-    nodes = ("node-1", "node-2")
-    namespace.apply(*(asking(node, {"main": {CORE: 1}}, node) for node in nodes))
-    namespace.wait_ready(*nodes)
-    names = ("NEURON_RT_VISIBLE_CORES", "NEURON_LOGICAL_NC_CONFIG")
-    seen = [[namespace.environment(node).get(name) for name in names] for node in nodes]
-    assert seen == [["0", str(CORE_SIZE)]] * 2
-    assert [namespace.numbers(node) for node in nodes] == [[0], [0]]
-
-
-def test_a_node_of_the_device_plugin_is_handed_to_the_driver_and_its_kubelet_goes_on(
-    mixed: Release, kube: Kube, namespace: Namespace
-) -> None:
-    """kubelet names the plugin's resources for as long as it runs: a count of 0, which is no device plugin any more."""
-    assert mixed.settings
-    kube.kubectl("label", "node", "node-2", "example.com/neuron=dra")
-    wait_allocatable(kube, 0)
-    eventually("the slices of node-2", lambda: kube.slices("node-2"), 150)
-    namespace.apply(asking("moved", {"a": {NEURON: 1}, "b": {NEURON: 2}}, "node-2"))
-    namespace.wait_ready("moved")
-    assert [len(namespace.numbers("moved", name)) for name in "ab"] == [1, 2]
