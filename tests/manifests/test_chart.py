@@ -580,9 +580,22 @@ def test_extended_resources_are_left_out_before_1_36_and_the_notes_say_so() -> N
         assert "wait until" not in notes(*asked, "draDriver.devices=chip.core", kubernetes=release)
 
 
-def test_the_example_that_the_notes_name_is_there() -> None:
+@needs_helm
+def test_the_notes_name_examples_that_run_on_what_nodes_offer() -> None:
+    def named(*settings: str) -> set[str]:
+        return set(re.findall(r"/([a-z0-9-]+)\.yaml", notes("draDriver.enabled=true", *settings, kubernetes="1.37.1")))
+
+    extended = "draDriver.extendedResources=true"
+    assert named() == named("draDriver.devices=group4.chip") == {"1x4-connected-devices"}
+    assert named("draDriver.devices=core") == set()
+    assert named("draDriver.devices=core", extended) == {"cores-deployment"}
+    assert named("draDriver.devices=chip.core", extended) == {"1x4-connected-devices", "chip", "cores-deployment"}
+    assert named(extended) == {"1x4-connected-devices", "chip"}
+
+
+def test_the_examples_that_the_notes_name_are_there() -> None:
     named = re.findall(r"-f (examples/\S+)", (CHART / "templates/NOTES.txt").read_text())
-    assert len(named) == 2
+    assert len(named) == 3
     assert all((ROOT / name).is_file() for name in named)
 
 
