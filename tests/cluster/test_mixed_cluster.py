@@ -10,7 +10,7 @@ from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Kube, eventually, steadily
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import DRIVER, asking
-from tests.cluster.lib.release import CORE, NEURON, Release
+from tests.cluster.lib.release import CORE, NEURON, PLUGIN, Release
 
 CHIPS, CORE_SIZE = 16, 2
 """Chips of the emulated type, physical cores in a logical one."""
@@ -34,21 +34,29 @@ def both_kinds(release: Release, kube: Kube) -> Iterator[Release]:
 @pytest.fixture(autouse=True)
 def mixed(both_kinds: Release, installation: Installation, kube: Kube) -> None:
     """The DRA driver on node-1, the device plugin on node-2, whatever a test before has made of it."""
-    kube.kubectl("label", "node", "node-2", "example.com/neuron-")
-    eventually("the driver to have left node-2", lambda: not installation.pods("node-2"), 60)
-    kube.kubectl("delete", "resourceslices", "--field-selector", f"spec.driver={DRIVER},spec.nodeName=node-2")
+    kube.kubectl("label", "node", "node-1", "--overwrite", "example.com/neuron=dra")
+    take_driver_away("node-2", installation, kube)
     eventually("the slices of node-1", lambda: kube.slices("node-1"))
     wait_allocatable(kube, CHIPS)
 
 
+def take_driver_away(node: str, installation: Installation, kube: Kube) -> None:
+    """Hand a node to the device plugin, which finds no slices there."""
+    kube.kubectl("label", "node", node, "example.com/neuron-")
+    eventually(f"the driver to have left {node}", lambda: not installation.pods(node), 60)
+    # kubelet would do so half a minute later.
+    kube.kubectl("delete", "resourceslices", "--field-selector", f"spec.driver={DRIVER},spec.nodeName={node}")
+
+
+def allocatable(kube: Kube, node: str) -> int:
+    """Chips that the device plugin of a node offers."""
+    found = kube.get("nodes", node) or {}
+    return int(found["status"]["allocatable"].get(NEURON, "0"))
+
+
 def wait_allocatable(kube: Kube, count: int) -> None:
     """Wait until the device plugin of node-2 offers so many chips."""
-
-    def probe() -> bool:
-        found = kube.get("nodes", "node-2") or {}
-        return str(found["status"]["allocatable"].get(NEURON, "0")) == str(count)
-
-    eventually(f"{count} chips of the device plugin", probe, 150)
+    eventually(f"{count} chips of the device plugin", lambda: allocatable(kube, "node-2") == count, 150)
 
 
 def test_one_name_is_served_by_the_device_plugin_on_one_node_and_by_the_dra_driver_on_the_other(
@@ -87,3 +95,20 @@ def test_a_node_of_the_device_plugin_is_handed_to_the_driver_and_its_kubelet_goe
     namespace.apply(asking("moved", {"a": {NEURON: 1}, "b": {NEURON: 2}}, "node-2"))
     namespace.wait_ready("moved")
     assert [len(namespace.numbers("moved", name)) for name in "ab"] == [1, 2]
+
+
+def test_the_device_plugin_stays_off_a_node_while_an_old_pod_there_has_a_chip_by_a_claim(
+    both_kinds: Release, installation: Installation, kube: Kube, namespace: Namespace
+) -> None:
+    """The pod's spec tells nothing of the claim, but kubelet does."""
+    namespace.apply(asking("old", {"main": {NEURON: 1}}, "node-1"))
+    namespace.wait_ready("old")
+    take_driver_away("node-1", installation, kube)
+    try:
+        said = "has chips by a claim of the DRA driver"
+        eventually("the plugin to end", lambda: said in both_kinds.logs(PLUGIN, "node-1"), 120, every=1)
+        assert allocatable(kube, "node-1") == 0
+    finally:
+        kube.kubectl("label", "node", "node-1", "example.com/neuron=dra")
+    eventually("the driver to be back", lambda: kube.slices("node-1"), 60)
+    namespace.delete_pod("old")
