@@ -8,6 +8,11 @@
 #   --emulate TYPE       emulate instances of TYPE, such as trn2.48xlarge; the driver then runs on every node
 #   --emulated-ultraservers SxN  with --emulate: group the nodes into S UltraServers of N nodes, such as 2x4, by the number
 #                        at the end of a node's name: node-1 to node-4 form the first server
+#   --devices WORDS      what each node offers, one or more of chip, core, group, group4 (or another size), node; such as
+#                        chip,core (default: chips, or what ULTRASERVER_LAYOUT says; a Node's label neuron.aws.com/devices
+#                        overrules both for that node)
+#   --extended-resources serve limits such as aws.amazon.com/neuron, neuroncore and neuron-4 of unchanged pods from the
+#                        driver's devices; needs Kubernetes 1.36
 #   --node-selector K=V  run on the nodes with this label instead of on the known instance types
 #   --kubelet-root DIR   kubelet's root directory on the nodes (default /var/lib/kubelet)
 #   --placer             also run the placer, which keeps groups of pods on UltraServers from blocking each other
@@ -35,12 +40,15 @@ DAEMONSET='neuron-dra-driver-kubelet-plugin'
 DRIVER='neuron.aws.com'
 POLICIES=(neuron-dra-driver-own-slices neuron-dra-driver-own-node neuron-dra-driver-own-events)
 PLACER='neuron-dra-driver-placer'
+CUT='(chip|core|node|group([2-9]|[1-9][0-9]{1,2})?)'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 MANIFESTS=$HERE/manifests
+MARKS='/# >>> /d;/# <<< /d'
 
 # Empty: not given.
-image='' emulate='' ultraservers='' node_selector='' kubelet_root='' placer='' group_timeout='' resource_api=''
-timeout=300 restart='' reset='' uninstall='' force='' dry_run='' yes='' with_policy=1 desired=0
+image='' emulate='' ultraservers='' devices='' extended='' node_selector='' kubelet_root='' placer='' group_timeout=''
+resource_api=''
+timeout=300 classes='' restart='' reset='' uninstall='' force='' dry_run='' yes='' with_policy=1 desired=0
 kubectl_command=${KUBECTL:-kubectl}
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
@@ -65,7 +73,7 @@ parse() {
     while [[ $# -gt 0 ]]; do
         case $1 in
         --emulate | --emulated-ultraservers | --node-selector | --kubelet-root | --resource-api | --timeout | --kubectl | \
-            --group-timeout)
+            --group-timeout | --devices)
             [[ $# -gt 1 ]] || bad_arguments "$1 needs a value"
             set_option "$1" "$2"
             shift
@@ -73,6 +81,7 @@ parse() {
         --*=*) set_option "${1%%=*}" "${1#*=}" ;;
         --restart) restart=1 ;;
         --placer) placer=1 ;;
+        --extended-resources) extended=1 ;;
         --reset) reset=1 ;;
         --uninstall) uninstall=1 ;;
         --force) force=1 ;;
@@ -110,6 +119,10 @@ set_option() {
         matches "$1" "$2" '^[1-9][0-9]{0,3}x[24]$' "expected something like 2x4: two servers of four nodes"
         ultraservers=$2
         ;;
+    --devices)
+        matches "$1" "$2" "^$CUT([,.]$CUT)*\$" "expected chip, core, group, group4 (or another size) and node, joined by commas"
+        devices=$2
+        ;;
     --node-selector)
         matches "$1" "$2" '^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9][A-Za-z0-9._-]*=[A-Za-z0-9._-]*$' "expected LABEL=VALUE"
         node_selector=$2
@@ -143,11 +156,16 @@ complete() {
     if [[ -n $placer ]]; then group_timeout=${group_timeout:-300}; fi
 }
 
+# Whether nodes may offer cores, whose preparation has to look at pods.
+offers_cores() { [[ -n $extended || $devices =~ (^|[,.])core($|[,.]) ]]; }
+
 # without NAME: a sed expression that drops the block between the marks of that name.
 without() { printf '/# >>> %s$/,/# <<< %s$/d;' "$1" "$1"; }
 
 render() {
-    local drop
+    local drop no_extended='' no_pods=''
+    if [[ -z $extended ]]; then no_extended=$(without extended-resources); fi
+    if ! offers_cores; then no_pods=$(without pods); fi
     drop=$(without health-policy)
     if [[ -n $emulate ]]; then
         drop+=$(without instance-types)$(without hardware)
@@ -155,20 +173,22 @@ render() {
         drop+=$(without emulation)
     fi
     if [[ -z $ultraservers ]]; then drop+=$(without emulated-ultraservers); fi
+    if [[ -z $devices ]]; then drop+=$(without devices); fi
     if [[ -n $node_selector ]]; then drop+=$(without instance-types); else drop+=$(without node-selector); fi
     cat "$MANIFESTS/namespace.yaml"
     echo ---
-    cat "$MANIFESTS/rbac.yaml"
+    sed -e "$no_pods" -e "$MARKS" "$MANIFESTS/rbac.yaml"
     echo ---
-    sed "/^#/d;s|resource.k8s.io/v1$|resource.k8s.io/${resource_api:-v1}|" "$MANIFESTS/deviceclass.yaml"
+    sed -e '/^#/d' -e "$no_extended" -e "$MARKS" -e "s|resource.k8s.io/v1$|resource.k8s.io/${resource_api:-v1}|" \
+        "$MANIFESTS/deviceclass.yaml"
     if [[ -n $with_policy ]]; then
         echo ---
         cat "$MANIFESTS/admission-policy.yaml"
     fi
     echo ---
-    sed -e '/^#/d' -e "$drop" -e '/# >>> /d' -e '/# <<< /d' -e "s|NEURON_DRA_IMAGE|$image|" \
+    sed -e '/^#/d' -e "$drop" -e "$MARKS" -e "s|NEURON_DRA_IMAGE|$image|" \
         -e "s|/var/lib/kubelet|$kubelet_root|" -e "s|EMULATED_INSTANCE_TYPE|$emulate|" \
-        -e "s|ULTRASERVER_TOPOLOGY|$ultraservers|" \
+        -e "s|ULTRASERVER_TOPOLOGY|$ultraservers|" -e "s|OFFERED_DEVICES|$devices|" \
         -e "s|NODE_SELECTOR_KEY|${node_selector%%=*}|" -e "s|NODE_SELECTOR_VALUE|${node_selector#*=}|" \
         "$MANIFESTS/daemonset.yaml"
     if [[ -n $placer ]]; then render_placer; fi
@@ -276,6 +296,9 @@ daemonset_columns+="|{${terms}[*].matchExpressions[?(@.key==\"node.kubernetes.io
 daemonset_columns+='|{.spec.template.spec.nodeSelector}'
 placer_columns='{.metadata.name}|{.spec.template.spec.containers[*].env[?(@.name=="GROUP_TIMEOUT")].value}'
 
+daemonset_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="DEVICES")].value}'
+class_columns='{range .items[*]}{.metadata.name}|{.spec.extendedResourceName}{"\n"}{end}'
+
 # What is installed now: the same settings as of the options, empty where there are none.
 read_installed() {
     local driver renewed types labels
@@ -283,9 +306,11 @@ read_installed() {
         unknown "what is installed"
     renewed=$(kube -n "$NAMESPACE" get deployment "$PLACER" --ignore-not-found -o "jsonpath=$placer_columns") ||
         unknown "what is installed"
-    IFS='|' read -r was_there was_image was_emulate was_ultraservers was_root types labels <<<"$driver"
+    classes=$(kube get deviceclasses -o "jsonpath=$class_columns") || unknown "which DeviceClasses there are"
+    IFS='|' read -r was_there was_image was_emulate was_ultraservers was_root types labels was_devices <<<"$driver"
     IFS='|' read -r was_placer was_group_timeout <<<"$renewed"
-    was_root=${was_root%/plugins} was_selector=''
+    was_root=${was_root%/plugins} was_selector='' was_extended=''
+    if [[ $classes == *"chip.$DRIVER|a"* ]]; then was_extended=1; fi
     # Beside a list of instance types, labels are somebody else's addition, which `apply` leaves alone.
     if [[ -z $types && $labels =~ ^\{\"([^\"]+)\":\"([^\"]*)\"\}$ ]]; then
         was_selector="${BASH_REMATCH[1]}=${BASH_REMATCH[2]}"
@@ -304,15 +329,52 @@ keep_settings() {
             keep --emulated-ultraservers "$ultraservers" "$was_ultraservers"
         fi
         keep --emulate "$emulate" "$was_emulate"
+        keep --devices "$devices" "$was_devices"
+        if [[ -n $was_there && -n $was_extended ]]; then extended=1; fi
         keep --node-selector "$node_selector" "$was_selector"
         keep --kubelet-root "$kubelet_root" "$was_root"
         keep --group-timeout "$group_timeout" "$was_group_timeout"
     fi
     complete
+    if [[ -n $extended ]]; then check_extended; fi
     if [[ -n $was_there ]]; then
-        note "installed: $(as_options "$was_image" "$was_emulate" "$was_ultraservers" "$was_selector" "$was_root" \
-            "$was_group_timeout")"
-        note "will be:   $(as_options "$image" "$emulate" "$ultraservers" "$node_selector" "$kubelet_root" "$group_timeout")"
+        note "installed: $(as_options "$was_image" "$was_extended" "$was_emulate" "$was_ultraservers" "$was_devices" \
+            "$was_selector" "$was_root" "$was_group_timeout")"
+        note "will be:   $(as_options "$image" "$extended" "$emulate" "$ultraservers" "$devices" "$node_selector" \
+            "$kubelet_root" "$group_timeout")"
+    fi
+}
+
+# Takes --extended-resources back where the cluster has none, and warns where pods would still wait.
+check_extended() {
+    local version name resource ours
+    version=$(kube get --raw /version) || unknown "the version of the API server"
+    if [[ ! $version =~ \"minor\":\ *\"([0-9]+) || ${BASH_REMATCH[1]} -lt 36 ]]; then
+        extended=''
+        warn "Kubernetes 1.36 is the first release in which DRA drivers serve extended resources, so --extended-resources is" \
+            "left out: pods with such limits wait. Run this again after an update of the cluster"
+        return
+    fi
+    ours=$(sed -n 's/^  name: //p' "$MANIFESTS/deviceclass.yaml")
+    while IFS='|' read -r name resource; do
+        if [[ -n $resource && $'\n'$ours$'\n' != *$'\n'"$name"$'\n'* ]] &&
+            grep -qxF "  extendedResourceName: $resource" "$MANIFESTS/deviceclass.yaml"; then
+            warn "DeviceClass $name offers $resource as well, and a scheduler takes one of the two classes; delete it:" \
+                "${KUBE[*]} delete deviceclass $name"
+        fi
+    done <<<"$classes"
+    if [[ ! $devices =~ (^|[,.])core($|[,.]) ]]; then
+        note "aws.amazon.com/neuroncore is served only by nodes that offer cores: see --devices, or label these nodes"
+    fi
+}
+
+# A feature gate may be off: the API server then drops the field.
+check_extended_stored() {
+    local stored
+    stored=$(kube get deviceclass "chip.$DRIVER" -o 'jsonpath={.spec.extendedResourceName}') || return 0
+    if [[ -z $stored ]]; then
+        warn "the API server has not kept the extended resources of the DeviceClasses, so pods with such limits wait: its" \
+            "feature gate DRAExtendedResource is off"
     fi
 }
 
@@ -323,10 +385,12 @@ keep() {
     set_option "$1" "$3"
 }
 
-# as_options IMAGE VALUE...: the settings as one would give them.
+# as_options IMAGE EXTENDED VALUE...: the settings as one would give them.
 as_options() {
     local text=$1 option
-    for option in --emulate --emulated-ultraservers --node-selector --kubelet-root '--placer --group-timeout'; do
+    shift
+    if [[ -n $1 ]]; then text+=' --extended-resources'; fi
+    for option in --emulate --emulated-ultraservers --devices --node-selector --kubelet-root '--placer --group-timeout'; do
         shift
         if [[ -n $1 ]]; then text+=" $option $1"; fi
     done
@@ -432,9 +496,10 @@ show_published() {
         return
     fi
     published=$(kube get resourceslices --field-selector "spec.driver=$DRIVER" -o "jsonpath=$slice_columns")
-    table=$(awk -F'|' '$1 != "" {type[$1] = $2; slices[$1]++; devices[$1] += split($3, names, " ")}
+    # Slices of counters have no device.
+    table=$(awk -F'|' '$1 != "" {if ($2 != "") type[$1] = $2; slices[$1]++; devices[$1] += split($3, names, " ")}
              END {
-                 for (node in type)
+                 for (node in slices)
                      printf "  %-48s %-16s %3d devices in %d slice(s)\n", node, type[node], devices[node], slices[node]
              }' <<<"$published" | sort)
     lines "" "Published:" "${table:-  nothing}"
@@ -446,7 +511,10 @@ show_published() {
     if [[ $resource_api != v1 ]]; then example+=/v1beta1; fi
     lines "" "Next:" \
         "  $command get resourceslices --field-selector spec.driver=$DRIVER"
-    if [[ $published == *neuron-node* ]]; then
+    if [[ $published == *neuron-device-* ]]; then
+        lines "  $command apply -f $example/1x4-connected-devices.yaml   # four connected devices of a trn2.48xlarge" \
+            "  $command logs pod0                                      # what the pod got"
+    elif [[ $published == *neuron-node* ]]; then
         example+=/2-node-inference-us.yaml
         if [[ -n $placer ]]; then
             lines "  sed 's/# schedulingGates/schedulingGates/' $example | $command apply -f -"
@@ -454,9 +522,6 @@ show_published() {
             lines "  $command apply -f $example"
         fi
         lines "  $command logs vllm-2-node-0     # what the first of two whole nodes got; requires LeaderWorkerSet"
-    else
-        lines "  $command apply -f $example/1x4-connected-devices.yaml   # four connected devices of a trn2.48xlarge" \
-            "  $command logs pod0                                      # what the pod got"
     fi
 }
 
@@ -516,7 +581,8 @@ uninstall() {
     if [[ -n $dry_run ]] || serves_policies; then
         remove validatingadmissionpolicybinding,validatingadmissionpolicy "${POLICIES[@]}" "$PLACER"
     fi
-    remove deviceclass "$DRIVER"
+    # shellcheck disable=SC2046 # one word a class
+    remove deviceclass $(sed -n 's/^  name: //p' "$MANIFESTS/deviceclass.yaml")
     remove clusterrolebinding neuron-dra-driver-binding "$PLACER"
     remove clusterrole neuron-dra-driver-clusterrole "$PLACER"
     remove -n default rolebinding,role neuron-dra-driver-events
@@ -543,6 +609,7 @@ main() {
         if [[ -n $was_there ]]; then check_nodes_left; fi
         confirm "Install the Neuron DRA driver into this cluster?"
         apply
+        if [[ -n $extended ]]; then check_extended_stored; fi
         if ! wait_ready; then explain_failure; fi
         if [[ -n $placer ]]; then wait_placer; fi
         show_published

@@ -3,13 +3,16 @@
 A class says in one selector which devices it is for, so that a request needs none: a scheduler evaluates each selector
 for each device that it looks at. ``neuron.aws.com`` selects what it always did, chips and whole nodes, also on nodes
 that offer more.
+
+``scripts/manifests/deviceclass.yaml`` is generated from this table by
+``python -m dra_driver.driver.deviceclasses > scripts/manifests/deviceclass.yaml``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Final
 
 from dra_driver.names import DRIVER_NAME
@@ -25,7 +28,7 @@ class DeviceClassRow:
     """What a request with this class gets, for the documentation."""
     resources: tuple[ResourceType, ...]
     """The values of ``resourceType`` that it selects."""
-    conditions: Mapping[str, int | str] = MappingProxyType({})
+    conditions: Mapping[str, int | str] = field(default_factory=dict)
     """Further attributes and the values that they must have."""
     extended_resource: str | None = None
     """``extendedResourceName``, where an administrator asks for extended resources; None: it never has one."""
@@ -48,7 +51,7 @@ def _group(size: int) -> DeviceClassRow:
         f"group{size}.{DRIVER_NAME}",
         f"{size} connected chips as one device",
         ("neuron_group",),
-        MappingProxyType({"size": size}),
+        {"size": size},
         f"aws.amazon.com/neuron-{size}",
     )
 
@@ -63,3 +66,43 @@ DEVICE_CLASSES: Final[Sequence[DeviceClassRow]] = (
     *(_group(size) for size in (2, 4, 8)),
     DeviceClassRow(f"node.{DRIVER_NAME}", "all chips of a node as one device", ("neuron_node",)),
 )
+
+
+def manifest() -> str:
+    """The file ``scripts/manifests/deviceclass.yaml``: the classes as objects, each with its meaning as a comment.
+
+    Names of extended resources stand in blocks of their own, which installer and chart drop unless they are asked for.
+    """
+    head = (
+        "# Made by `python -m dra_driver.driver.deviceclasses > scripts/manifests/deviceclass.yaml`; do not edit.",
+        "# Installer and chart write the apiVersion that the cluster serves (the fields used here are the same in all)",
+        '# and drop the blocks ">>> extended-resources" unless extended resources are asked for.',
+    )
+    return "\n".join([*head, "\n---\n".join(_document(row) for row in DEVICE_CLASSES)]) + "\n"
+
+
+def _document(row: DeviceClassRow) -> str:
+    # Folded: YAML puts a space in place of each end of a line.
+    expression = re.sub(r" (&&|\|\|) ", r" \1\n        ", row.expression)
+    lines = [
+        f"# For {row.meaning}.",
+        "apiVersion: resource.k8s.io/v1",
+        "kind: DeviceClass",
+        "metadata:",
+        f"  name: {row.name}",
+        "spec:",
+        "  selectors:",
+        "  - cel:",
+        "      expression: >-",
+        f"        {expression}",
+    ]
+    if row.extended_resource is not None:
+        name = f"  extendedResourceName: {row.extended_resource}"
+        lines += ["  # >>> extended-resources", name, "  # <<< extended-resources"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(manifest())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from tests.cluster.lib.installation import DAEMONSET, EMULATED, NAMESPACE, Installation
-from tests.cluster.lib.kube import eventually, steadily
+from tests.cluster.lib.kube import Object, eventually, steadily
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod, request, template
 
 POLICIES = ("neuron-dra-driver-own-slices", "neuron-dra-driver-own-node", "neuron-dra-driver-own-events")
 CLUSTER_OBJECTS = {
     ("namespaces", NAMESPACE),
-    ("deviceclasses", "neuron.aws.com"),
+    *(("deviceclasses", row.name) for row in DEVICE_CLASSES),
     *(("validatingadmissionpolicies", name) for name in POLICIES),
     *(("validatingadmissionpolicybindings", name) for name in POLICIES),
     ("clusterroles", "neuron-dra-driver-clusterrole"),
@@ -109,6 +110,50 @@ def test_an_update_keeps_settings_and_refuses_to_leave_nodes_with_claims(
     assert driver.daemonset()["status"]["desiredNumberScheduled"] == 0
     remove(driver)
     kube.kubectl("label", "nodes", "--all", "example.com/neuron-")
+
+
+RELEASED: Object = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "neuron.aws.com"},
+    "spec": {"selectors": [{"cel": {"expression": 'device.driver == "neuron.aws.com"'}}]},
+}
+"""The one class of an installation from before there were others."""
+
+
+def test_an_update_renews_the_class_of_a_release_before_and_leaves_its_claims_alone(
+    driver: Installation, namespace: Namespace
+) -> None:
+    driver.changed()
+    kube = driver.kube
+    others = [row.name for row in DEVICE_CLASSES if row.name != "neuron.aws.com"]
+    kube.kubectl("delete", "deviceclass", *others)
+    kube.apply(RELEASED)
+    namespace.apply(template("one", request()), pod("before", templates={"neurons": "one"}))
+    namespace.wait_ready("before")
+    claim, pods = namespace.claim_of("before"), identities(driver)
+
+    updated = driver.run(driver.image)
+    changed = [line for line in updated.stdout.splitlines() if not line.endswith(" unchanged")]
+    assert sorted(changed) == sorted(
+        ["deviceclass.resource.k8s.io/neuron.aws.com configured"]
+        + [f"deviceclass.resource.k8s.io/{name} created" for name in others]
+    )
+    for row in DEVICE_CLASSES:
+        found = kube.get("deviceclasses", row.name) or {}
+        assert found["spec"] == {"selectors": [{"cel": {"expression": row.expression}}]}
+    assert (namespace.claim_of("before"), identities(driver)) == (claim, pods)
+    namespace.apply(pod("after", templates={"neurons": "one"}))
+    namespace.wait_ready("after")
+
+    extended = driver.run("--extended-resources", driver.image)
+    given = {row.name: row.extended_resource for row in DEVICE_CLASSES}
+    found = {item["metadata"]["name"]: item["spec"].get("extendedResourceName") for item in kube.find("deviceclasses")}
+    assert {name: found[name] for name in given} == given
+    assert "warning" not in extended.stderr
+    driver.run("--reset", "--emulate", EMULATED, driver.image)
+    found = {item["metadata"]["name"]: item["spec"].get("extendedResourceName") for item in kube.find("deviceclasses")}
+    assert {name: found[name] for name in given} == dict.fromkeys(given)
 
 
 def test_uninstall_takes_everything_away_when_no_claim_is_in_use(driver: Installation) -> None:

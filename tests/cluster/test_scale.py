@@ -51,7 +51,8 @@ def light_nodes(installation: Installation, kube: Kube) -> Iterator[LightNodes]:
     eventually("no slice to be left", lambda: not kube.slices(), 60)
     # Nodes keep them when the driver is uninstalled, and those of emulated servers are the same on other nodes.
     kube.kubectl("label", "nodes", "--all", *(f"{key}-" for key in sorted(KEYS)))
-    kube.apply((ROOT / "scripts/manifests/deviceclass.yaml").read_text())
+    classes = str(ROOT / "scripts/manifests/deviceclass.yaml")
+    kube.kubectl("apply", "-f", classes)
     options = ("--emulated-ultraservers", f"{SERVERS}x4")
     with (
         tempfile.TemporaryDirectory(prefix="ndl-", dir="/tmp") as directory,
@@ -59,7 +60,7 @@ def light_nodes(installation: Installation, kube: Kube) -> Iterator[LightNodes]:
     ):
         eventually("the nodes to be labelled", lambda: len(servers(kube)) == SERVERS, 60)
         yield nodes
-    kube.kubectl("delete", "deviceclass", "neuron.aws.com")
+    kube.kubectl("delete", "-f", classes)
 
 
 @pytest.fixture

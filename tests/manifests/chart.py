@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -52,7 +54,25 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def template(*settings: str, kubernetes: str = "1.36.3") -> list[Object]:
     """What the chart makes with some settings (``a.b=c``)."""
+    return documents(_rendered(CHART, kubernetes, settings))
+
+
+def notes(*settings: str, kubernetes: str) -> str:
+    """What the chart says after an installation with some settings."""
+    with tempfile.TemporaryDirectory() as directory:
+        # helm template renders no notes, and helm install asks a cluster: here they are one more template.
+        made = Path(directory) / "chart"
+        shutil.copytree(CHART, made)
+        text = (made / "templates/NOTES.txt").read_text()
+        quoted = f'{{{{- define "notes" -}}}}\n{text}{{{{- end -}}}}\nnotes: {{{{ include "notes" . | quote }}}}\n'
+        (made / "templates/shown.yaml").write_text(quoted)
+        found = documents(_rendered(made, kubernetes, settings, "--show-only", "templates/shown.yaml"))
+    (shown,) = found
+    return str(shown["notes"])
+
+
+def _rendered(chart: Path, kubernetes: str, settings: Iterable[str], *more: str) -> str:
     options = [part for setting in ("image.repository=registry.example/n", *settings) for part in ("--set", setting)]
-    result = helm("template", "neuron", str(CHART), "--kube-version", kubernetes, *options)
+    result = helm("template", "neuron", str(chart), "--kube-version", kubernetes, *options, *more)
     assert result.returncode == 0, result.stderr
-    return documents(result.stdout)
+    return result.stdout

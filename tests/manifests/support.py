@@ -15,6 +15,7 @@ from tests.paths import ROOT
 MANIFESTS = sorted((ROOT / "scripts/manifests").glob("*.yaml"))
 EXAMPLES = sorted((ROOT / "examples/specs").glob("*.yaml"))
 OLD_EXAMPLES = sorted((ROOT / "examples/specs/v1beta1").glob("*.yaml"))
+LIMIT_EXAMPLES = sorted((ROOT / "examples/specs/extended-resources").glob("*.yaml"))
 INSTALLER = ROOT / "scripts/install-dra-driver.sh"
 IMAGE = "registry.example/neuron-dra-driver:1.2.3"
 

@@ -35,6 +35,7 @@ from dra_driver.legacy.annotations import (
 )
 from dra_driver.legacy.device_plugin.recording import FAILED
 from dra_driver.legacy.device_plugin.snapshot import CHOSEN_BY
+from dra_driver.topology.cuts import Cuts
 from dra_driver.version import VERSION
 from tests.manifests.chart import (
     CHART,
@@ -43,6 +44,7 @@ from tests.manifests.chart import (
     blocks,
     helm,
     needs_helm,
+    notes,
     objects_of,
     template,
     text_of,
@@ -118,6 +120,11 @@ def test_the_default_values_are_legal() -> None:
         ("draDriver.nodeSelector", {"a": 1}),
         ("draDriver.resourceAPI", "v2"),
         ("draDriver.emulatedUltraservers", "4"),
+        ("draDriver.devices", "chips"),
+        ("draDriver.devices", "chip,"),
+        ("draDriver.devices", "group1"),
+        ("draDriver.devices", ["chip"]),
+        ("draDriver.extendedResources", "true"),
         ("draDriver.healthPolicy", {"rule": []}),
         ("draDriver.healthPolicy", {"rules": [{"fault": "hbm", "effect": "None"}]}),
         ("draDriver.healthPolicy", {"rules": [{"fault": "log-hbm"}]}),
@@ -162,7 +169,7 @@ def test_every_manifest_of_the_installer_is_in_the_chart() -> None:
 def test_blocks_and_places_of_the_installers_manifests_are_known_to_the_template() -> None:
     text = (CHART / "templates/dra-driver.yaml").read_text()
     installer = (ROOT / "scripts/install-dra-driver.sh").read_text()
-    for name in ("daemonset.yaml", "placer.yaml"):
+    for name in ("daemonset.yaml", "deviceclass.yaml", "placer.yaml", "rbac.yaml"):
         for block in blocks(f"dra-driver/{name}"):
             assert f'"{block}"' in text, block
     places = set(re.findall(r"s\|([A-Z_]{6,})\|", installer))
@@ -463,6 +470,11 @@ INSTALLATIONS = {
         ("--node-selector", "neuron=dra"),
     ),
     "other root": (("kubeletRoot=/srv/kubelet",), ("--kubelet-root", "/srv/kubelet")),
+    "cores": (("draDriver.devices=chip.core",), ("--devices", "chip.core")),
+    "extended resources": (
+        ("draDriver.devices=core\\,node", "draDriver.extendedResources=true"),
+        ("--devices", "core,node", "--extended-resources"),
+    ),
     "placer": (
         ("draDriver.placer.enabled=true", "draDriver.placer.groupTimeoutSeconds=60"),
         ("--placer", "--group-timeout", "60"),
@@ -548,6 +560,43 @@ def test_helm_refuses_what_cannot_be_with_plain_text(setting: str, text: str) ->
     result = helm("template", "neuron", str(CHART), *options)
     assert result.returncode != 0
     assert text in result.stderr
+
+
+@pytest.mark.parametrize("words", ["chip", "chip,core", "core.group4.node", "group", "group16", "chip,group128"])
+def test_legal_words_for_what_nodes_offer_are_those_of_the_driver(words: str) -> None:
+    jsonschema.validate(changed("draDriver.devices", words), SCHEMA)
+    assert re.split("[,.]", str(Cuts.parse(words))) == re.split("[,.]", words)
+
+
+@needs_helm
+def test_extended_resources_are_left_out_before_1_36_and_the_notes_say_so() -> None:
+    asked = ("draDriver.enabled=true", "draDriver.extendedResources=true")
+    assert template(*asked, kubernetes="1.35.0") == template("draDriver.enabled=true", kubernetes="1.35.0")
+    assert "has no effect yet" in notes(*asked, kubernetes="1.35.0")
+    for release in ("1.36.0", "v1.37.1-eks-113cf36"):
+        shown = notes(*asked, kubernetes=release)
+        assert "has no effect yet" not in shown
+        assert "neuroncore wait until nodes offer cores" in shown
+        assert "wait until" not in notes(*asked, "draDriver.devices=chip.core", kubernetes=release)
+
+
+@needs_helm
+def test_the_notes_name_examples_that_run_on_what_nodes_offer() -> None:
+    def named(*settings: str) -> set[str]:
+        return set(re.findall(r"/([a-z0-9-]+)\.yaml", notes("draDriver.enabled=true", *settings, kubernetes="1.37.1")))
+
+    extended = "draDriver.extendedResources=true"
+    assert named() == named("draDriver.devices=group4.chip") == {"1x4-connected-devices"}
+    assert named("draDriver.devices=core") == set()
+    assert named("draDriver.devices=core", extended) == {"cores-deployment"}
+    assert named("draDriver.devices=chip.core", extended) == {"1x4-connected-devices", "chip", "cores-deployment"}
+    assert named(extended) == {"1x4-connected-devices", "chip"}
+
+
+def test_the_examples_that_the_notes_name_are_there() -> None:
+    named = re.findall(r"-f (examples/\S+)", (CHART / "templates/NOTES.txt").read_text())
+    assert len(named) == 3
+    assert all((ROOT / name).is_file() for name in named)
 
 
 @needs_helm

@@ -8,8 +8,9 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
+from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from tests.builders.leaderworkerset import Group, decode, leader_pod, worker_pod
-from tests.manifests.support import EXAMPLES, OLD_EXAMPLES, Object, documents, name_of, pod_spec
+from tests.manifests.support import EXAMPLES, LIMIT_EXAMPLES, OLD_EXAMPLES, Object, documents, name_of, pod_spec
 from tests.paths import ROOT
 
 ALL = EXAMPLES + OLD_EXAMPLES
@@ -121,11 +122,22 @@ def test_pods_use_a_template_of_the_same_file_and_every_claim_of_theirs(path: Pa
 @pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
 def test_requests_name_a_class_that_is_installed_or_in_the_file(path: Path) -> None:
     objects = read(path)
-    (installed,) = documents((ROOT / "scripts/manifests/deviceclass.yaml").read_text())
-    known = {item["metadata"]["name"] for item in [installed, *objects] if item["kind"] == "DeviceClass"}
+    known = {item["metadata"]["name"] for item in objects if item["kind"] == "DeviceClass"}
+    known |= {row.name for row in DEVICE_CLASSES}
     known |= OTHER_DRIVERS_CLASSES
     for spec in devices(objects):
         assert {request["exactly"]["deviceClassName"] for request in spec["requests"]} <= known
+
+
+@pytest.mark.parametrize("path", LIMIT_EXAMPLES, ids=name_of)
+def test_limits_of_old_pods_name_a_resource_of_a_class_that_is_installed(path: Path) -> None:
+    offered = {row.extended_resource for row in DEVICE_CLASSES}
+    (item,) = read(path)
+    for version in ("1.36", "1.37"):
+        kubernetes_validate.validate(item, version, strict=True)
+    spec = pod_spec(item)
+    assert "resourceClaims" not in spec, "it is a pod as it was"
+    assert [set(container["resources"]["limits"]) <= offered for container in spec["containers"]] == [True]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=name_of)

@@ -28,6 +28,10 @@ def served(*versions: str) -> str:
     return GROUPS % listed
 
 
+def version(minor: int) -> str:
+    return f'{{\n  "major": "1",\n  "minor": "{minor}+",\n  "gitVersion": "v1.{minor}.1-eks-1"\n}}'
+
+
 class Cluster:
     """A kubectl of our own: replies can be set for what occurs in its arguments."""
 
@@ -52,6 +56,9 @@ class Cluster:
         # Nothing is installed yet.
         self.reply("get daemonset neuron-dra-driver-kubelet-plugin --ignore-not-found")
         self.reply("get deployment neuron-dra-driver-placer --ignore-not-found")
+        self.reply("get deviceclasses", "")
+        self.reply("get deviceclass ", "aws.amazon.com/neuron")
+        self.reply("get --raw /version", version(37))
         self.reply("apply -f -", "daemonset.apps/neuron-dra-driver-kubelet-plugin created\n")
         self.reply("get daemonset ", "1|1|2|2|2\n")
         self.reply("get pods", "node-a \nnode-b \n")
@@ -77,13 +84,17 @@ class Cluster:
         kubelet_root: str = "/var/lib/kubelet",
         instance_types: bool = False,
         labels: str = "",
+        offered: str = "",
+        extended: bool = False,
     ) -> None:
         """Have a DaemonSet: what the installer reads of it."""
         types = "node.kubernetes.io/instance-type" if instance_types else ""
         self.reply(
             "get daemonset neuron-dra-driver-kubelet-plugin --ignore-not-found",
-            f"daemonset|{OLD}|{emulate}|{ultraservers}|{kubelet_root}/plugins|{types}|{labels}",
+            f"daemonset|{OLD}|{emulate}|{ultraservers}|{kubelet_root}/plugins|{types}|{labels}|{offered}",
         )
+        resource = "aws.amazon.com/neuron" if extended else ""
+        self.reply("get deviceclasses", f"neuron.aws.com|\nchip.neuron.aws.com|{resource}\nefa.networking.k8s.aws|\n")
 
     def placer_installed(self, group_timeout: str) -> None:
         """Have a placer, which becomes ready at once."""
@@ -139,6 +150,18 @@ def test_a_healthy_cluster_gets_the_driver_and_shows_what_is_published(cluster: 
         ["node-b", "trn2.48xlarge", "16", "devices", "in", "1", "slice(s)"],
     ]
     assert "apply -f examples/specs/1x4-connected-devices.yaml" in result.stderr
+
+
+def test_an_example_is_one_that_runs_on_what_is_published_and_slices_of_counters_count_no_device(
+    cluster: Cluster,
+) -> None:
+    both = "node-a|trn2u.48xlarge|neuron-device-0 neuron-device-1 neuron-node\nnode-a||\n"
+    cluster.reply("get resourceslices", both)
+    shown = cluster.run("--devices", "chip,node", IMAGE).stderr
+    assert "  node-a                                           trn2u.48xlarge     3 devices in 2 slice(s)" in shown
+    assert "1x4-connected-devices.yaml" in shown
+    cluster.reply("get resourceslices", "node-a|inf2.xlarge|neuron-core-0-0 neuron-core-0-1\n")
+    assert "examples/specs" not in cluster.run("--devices", "core", IMAGE).stderr
 
 
 def test_nodes_of_ultraservers_are_shown_with_an_example_for_them(cluster: Cluster) -> None:
@@ -262,7 +285,8 @@ def test_the_best_served_api_version_is_used(
     cluster.reply("get --raw /apis", served(*versions))
     result = cluster.run(IMAGE)
     assert result.returncode == 0
-    assert of_kind(documents(cluster.applied), "DeviceClass")["apiVersion"] == f"resource.k8s.io/{chosen}"
+    classes = [item for item in documents(cluster.applied) if item["kind"] == "DeviceClass"]
+    assert {item["apiVersion"] for item in classes} == {f"resource.k8s.io/{chosen}"}
     assert folder in result.stderr
     assert ("warning" in result.stderr) == (chosen != "v1")
 
@@ -546,6 +570,55 @@ def test_ultraservers_can_be_added_to_an_emulated_installation_alone(cluster: Cl
     assert applied_environment(cluster, "DaemonSet")["EMULATED_ULTRASERVERS"] == "2x4"
 
 
+def test_an_update_keeps_what_nodes_offer_and_the_extended_resources(cluster: Cluster) -> None:
+    cluster.installed(emulate="trn2.48xlarge", offered="chip,core", extended=True)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0, result.stderr
+    settings = "--extended-resources --emulate trn2.48xlarge --devices chip,core"
+    assert cluster.applied == install("--dry-run", *settings.split(), IMAGE).stdout
+    assert f"installed: {OLD} {settings} --kubelet-root /var/lib/kubelet\n" in result.stderr
+    assert "warning" not in result.stderr
+
+
+def test_reset_ends_extended_resources_and_what_nodes_offered(cluster: Cluster) -> None:
+    cluster.installed(instance_types=True, offered="core", extended=True)
+    assert cluster.run("--reset", IMAGE).returncode == 0
+    assert cluster.applied == install("--dry-run", IMAGE).stdout
+
+
+@pytest.mark.parametrize("reported", [version(35), version(34), "{}"])
+def test_extended_resources_are_left_out_where_no_scheduler_would_serve_them(cluster: Cluster, reported: str) -> None:
+    cluster.reply("get --raw /version", reported)
+    result = cluster.run("--extended-resources", IMAGE)
+    assert result.returncode == 0
+    assert cluster.applied == install("--dry-run", IMAGE).stdout
+    (warning,) = [line for line in result.stderr.splitlines() if line.startswith("warning")]
+    assert "1.36 is the first release" in warning
+
+
+def test_extended_resources_that_the_api_server_drops_are_said(cluster: Cluster) -> None:
+    cluster.reply("get deviceclass ", "")
+    result = cluster.run("--extended-resources", "--devices", "chip,core", IMAGE)
+    (warning,) = [line for line in result.stderr.splitlines() if line.startswith("warning")]
+    assert "DRAExtendedResource is off" in warning
+
+
+def test_another_class_with_the_same_extended_resource_is_named(cluster: Cluster) -> None:
+    theirs = "neuron.aws.amazon.com|aws.amazon.com/neuron\nmine|aws.amazon.com/neuron-3\ncores|\n"
+    cluster.reply("get deviceclasses", f"chip.neuron.aws.com|aws.amazon.com/neuron\n{theirs}")
+    result = cluster.run("--extended-resources", IMAGE)
+    (warning,) = [line for line in result.stderr.splitlines() if line.startswith("warning")]
+    assert "DeviceClass neuron.aws.amazon.com offers aws.amazon.com/neuron as well" in warning
+    assert "warning" not in cluster.run("--reset", IMAGE).stderr, "they do not matter without the option"
+
+
+@pytest.mark.parametrize(("offered", "said"), [("", True), ("chip,node", True), ("chip,core", False), ("core", False)])
+def test_it_is_said_where_limits_of_cores_would_wait(cluster: Cluster, offered: str, said: bool) -> None:
+    options = ("--devices", offered) if offered else ()
+    result = cluster.run("--extended-resources", *options, IMAGE)
+    assert ("neuroncore is served only by nodes that offer cores" in result.stderr) is said
+
+
 def test_reset_takes_the_defaults_for_what_it_is_not_told(cluster: Cluster) -> None:
     cluster.installed(emulate="trn2.48xlarge")
     cluster.placer_installed("60")
@@ -570,7 +643,9 @@ def test_a_setting_that_cannot_be_kept_is_not_guessed_at(cluster: Cluster) -> No
     assert cluster.run("--node-selector", "example.com/pool=a", IMAGE).returncode == 0
 
 
-@pytest.mark.parametrize("text", ["get daemonset neuron-dra-driver-kubelet-plugin --", "get deployment"])
+@pytest.mark.parametrize(
+    "text", ["get daemonset neuron-dra-driver-kubelet-plugin --", "get deployment", "get deviceclasses"]
+)
 def test_an_update_that_cannot_tell_what_is_installed_changes_nothing(cluster: Cluster, text: str) -> None:
     (rule,) = [rule for rule in cluster.rules if rule.startswith(text)]
     cluster.reply(rule, "", "Forbidden\n", 1)

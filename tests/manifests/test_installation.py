@@ -9,10 +9,12 @@ import kubernetes_validate
 import pytest
 
 from dra_driver.driver.agent import COMPONENT
+from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import KEYS
 from dra_driver.health.condition import TYPE
 from dra_driver.health.node_status import PRESENT
 from dra_driver.kube.events import CLUSTER_NAMESPACE
+from dra_driver.topology.cuts import Cuts
 from tests.manifests.support import IMAGE, MANIFESTS, Object, documents, install, name_of, of_kind, rendered
 
 VARIANTS = {
@@ -20,6 +22,8 @@ VARIANTS = {
     "emulated": ("--emulate", "trn2.48xlarge"),
     "chosen nodes": ("--node-selector", "feature.node.kubernetes.io/aws-neuron=true"),
     "other kubelet root": ("--kubelet-root", "/var/lib/k0s/kubelet"),
+    "cores": ("--devices", "chip,core"),
+    "extended resources": ("--devices=chip.core.group4.node", "--extended-resources"),
     "everything": ("--emulate=trn2u", "--node-selector=neuron=", "--kubelet-root=/srv/kubelet"),
 }
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
@@ -72,7 +76,7 @@ def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> Non
         "ClusterRoleBinding",
         "Role",
         "RoleBinding",
-        "DeviceClass",
+        *["DeviceClass"] * len(DEVICE_CLASSES),
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
         "ValidatingAdmissionPolicy",
@@ -86,21 +90,72 @@ def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize(("api", "version"), [("v1", "1.37"), ("v1beta2", "1.33"), ("v1beta1", "1.33")])
-def test_the_class_is_written_for_the_served_api_version(api: str, version: str) -> None:
-    found = of_kind(rendered("--resource-api", api, IMAGE), "DeviceClass")
-    kubernetes_validate.validate(found, version, strict=True)
-    assert found == {
-        "apiVersion": f"resource.k8s.io/{api}",
-        "kind": "DeviceClass",
-        "metadata": {"name": "neuron.aws.com"},
-        "spec": {"selectors": [{"cel": {"expression": 'device.driver == "neuron.aws.com"'}}]},
-    }
+def test_the_classes_of_the_table_are_written_for_the_served_api_version(api: str, version: str) -> None:
+    found = classes("--resource-api", api)
+    for item in found:
+        kubernetes_validate.validate(item, version, strict=True)
+    assert found == [
+        {
+            "apiVersion": f"resource.k8s.io/{api}",
+            "kind": "DeviceClass",
+            "metadata": {"name": row.name},
+            "spec": {"selectors": [{"cel": {"expression": row.expression}}]},
+        }
+        for row in DEVICE_CLASSES
+    ]
+
+
+def classes(*options: str) -> list[Object]:
+    return [item for item in rendered(*options, IMAGE) if item["kind"] == "DeviceClass"]
+
+
+def test_extended_resources_are_on_the_classes_only_when_asked_for() -> None:
+    plain, extended = classes(), classes("--extended-resources")
+    assert [item["spec"].get("extendedResourceName") for item in plain] == [None] * len(DEVICE_CLASSES)
+    names = {item["metadata"]["name"]: item["spec"].pop("extendedResourceName", None) for item in extended}
+    assert extended == plain
+    assert names == {row.name: row.extended_resource for row in DEVICE_CLASSES}
+    offered = [name for name in names.values() if name]
+    assert len(offered) == len(set(offered)), "a scheduler would take one of two classes"
+    assert {"aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neuron-4"} <= set(offered)
+
+
+@pytest.mark.parametrize(
+    ("options", "pods"),
+    [
+        ((), False),
+        (("--devices", "chip,group,node"), False),
+        (("--devices", "chip,core"), True),
+        (("--devices", "core"), True),
+        (("--extended-resources",), True),
+    ],
+)
+def test_pods_may_be_read_only_where_cores_are_offered(options: tuple[str, ...], pods: bool) -> None:
+    role = of_kind(rendered(*options, IMAGE), "ClusterRole")
+    plain = of_kind(rendered(IMAGE), "ClusterRole")["rules"]
+    assert role["rules"] == [*plain, *([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}] if pods else [])]
+
+
+@pytest.mark.parametrize("words", ["chip", "chip,core", "core,group4,node", "chip.core", "group", "group16"])
+def test_what_nodes_offer_reaches_the_driver_as_it_reads_it(words: str) -> None:
+    given = environment("--devices", words)["DEVICES"]
+    assert given == words
+    assert set(re.split("[,.]", str(Cuts.parse(words)))) == set(re.split("[,.]", words))
+    assert "DEVICES" not in environment()
 
 
 @variants
 def test_nothing_of_the_template_is_left(options: tuple[str, ...]) -> None:
     text = install("--dry-run", *options, IMAGE).stdout
-    for mark in ("NEURON_DRA_IMAGE", "EMULATED_INSTANCE_TYPE", "ULTRASERVER_TOPOLOGY", "NODE_SELECTOR_", ">>>", "<<<"):
+    for mark in (
+        "NEURON_DRA_IMAGE",
+        "EMULATED_INSTANCE_TYPE",
+        "ULTRASERVER_TOPOLOGY",
+        "OFFERED_",
+        "NODE_SELECTOR_",
+        ">>>",
+        "<<<",
+    ):
         assert mark not in text
 
 
@@ -343,6 +398,11 @@ def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> Non
         (("--kubelet-root", "/a|b", IMAGE), "--kubelet-root"),
         (("--node-selector", "nolabel", IMAGE), "--node-selector"),
         (("--node-selector", 'a=b"', IMAGE), "--node-selector"),
+        (("--devices", "chips", IMAGE), "expected chip, core, group"),
+        (("--devices", "chip,", IMAGE), "--devices"),
+        (("--devices", "group1", IMAGE), "--devices"),
+        (("--devices", "chip,core\n- x", IMAGE), "--devices"),
+        (("--extended-resources=1", IMAGE), "there is no option --extended-resources with a value"),
         (("--resource-api", "v1alpha3", IMAGE), "--resource-api"),
         (("--timeout", "0", IMAGE), "--timeout"),
         (("--placer", "--group-timeout", "0", IMAGE), "--group-timeout"),
@@ -365,6 +425,8 @@ def test_help_lists_every_option() -> None:
     for option in (
         "--emulate",
         "--emulated-ultraservers",
+        "--devices",
+        "--extended-resources",
         "--uninstall",
         "--dry-run",
         "--kubelet-root",

@@ -39,6 +39,11 @@ a template itself.
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether DRA drivers can serve extended resources here, and shall: "true" or "". */}}
+{{- define "neuron.extendedResources" -}}
+{{- if and .Values.draDriver.extendedResources (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
+{{- end -}}
+
 {{/* Whether the device plugin has nodes of its own: "true" or "". */}}
 {{- define "neuron.devicePlugin" -}}
 {{- if and .Values.devicePlugin.enabled (or (not .Values.draDriver.enabled) .Values.draDriver.nodeSelector) -}}true{{- end -}}

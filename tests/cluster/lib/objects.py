@@ -125,3 +125,23 @@ def pod(
     if node:
         spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def asking(name: str, containers: Mapping[str, Mapping[str, int]], node: str = "") -> Object:
+    """A pod as users of the device plugin have it: limits by container."""
+    spec: Object = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "containers": [
+            {
+                "name": key,
+                "image": IMAGE,
+                "command": SLEEP,
+                "resources": {"limits": {resource: str(count) for resource, count in limits.items()}},
+            }
+            for key, limits in containers.items()
+        ],
+    }
+    if node:
+        spec["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
