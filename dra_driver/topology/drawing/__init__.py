@@ -1,4 +1,4 @@
-"""Pictures of an instance type's chips and links, some chips or cores marked and sick ones shown: as text and as SVG."""
+"""Pictures of an instance type's chips and links, with chips or cores marked and sick ones shown, as text and SVG."""
 
 from dra_driver.topology.drawing.marks import Marks, marks_of
 from dra_driver.topology.drawing.plain import text

@@ -68,7 +68,7 @@ def _picture(fabric: Fabric, chosen: _Chips) -> list[str]:
 
 
 def _cell(index: int, chosen: _Chips) -> str:
-    """Six characters, such as ``(  4 )``, marked ``[* 4*]``, in part ``[+ 4+]``, sick ``(x 4x)``, or both ``[x 4x]``."""
+    """Six characters: ``(  4 )``, marked ``[* 4*]``, marked in part ``[+ 4+]``, sick ``(x 4x)``, or both ``[x 4x]``."""
     sickness, is_marked = chosen.sick.get(index), index in chosen.marked
     mark = "+" if chosen.marks.partly(index) else "*" if is_marked else " "
     sign = SIGNS[sickness] if sickness else mark

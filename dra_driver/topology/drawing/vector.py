@@ -2,7 +2,8 @@
 
 Marked chips are dark with a light number and an outer ring, others light with a dark number, and sick ones have a badge
 with a sign in a corner, so that the picture is readable in print and with colour blindness; ``<title>`` and ``<desc>``
-describe it in words. Cores, where they are drawn, are small squares in their chip: filled if marked. Groups are outlined.
+describe it in words. Cores, where they are drawn, are small squares in their chip, filled if marked. Groups are
+outlined.
 """
 
 from __future__ import annotations
