@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dra_driver.kube.client import Transport
     from dra_driver.manifests import Manifests
     from dra_driver.manifests.objects import DeviceClass
+    from dra_driver.topology.cuts import Cuts
 
 
 MAX_OBJECT_BYTES = 4 << 20
@@ -196,10 +197,39 @@ def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse.
         default="node",
         help="what nodes of UltraServers offer (default: %(default)s)",
     )
+    add_cuts_argument(emulation)
+    emulation.add_argument(
+        "--extended-resources",
+        action="store_true",
+        help="the DeviceClasses offer aws.amazon.com/neuron, aws.amazon.com/neuroncore and so on to pods without "
+        "claims, as the driver's classes do where this is installed",
+    )
     parser.add_argument(
         "--kubernetes", choices=RELEASES, help=f"release to simulate (default: the cluster's, or else {RELEASES[-1]})"
     )
     return cluster
+
+
+def add_cuts_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the option that says what nodes offer; ``cuts_of`` reads it."""
+    parser.add_argument(
+        "--devices",
+        metavar="CUTS",
+        help="what nodes offer, as for the driver's option: one or more of chip, core, group, group4 (or another "
+        "size), node, joined by commas (default: chips, and for UltraServers see --ultraserver-layout)",
+    )
+
+
+def cuts_of(args: argparse.Namespace) -> Cuts | None:
+    """What ``--devices`` says; None if it is not given. Raises UsageError if it cannot be read."""
+    from dra_driver.topology.cuts import Cuts
+
+    if args.devices is None:
+        return None
+    try:
+        return Cuts.parse(args.devices)
+    except DriverError as error:
+        raise UsageError(f"--devices: {error.what}", remedy=error.remedy) from error
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -265,8 +295,9 @@ def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> Non
         raise UsageError("no FILE is given, so nothing is to be placed", remedy="give the YAML of pods or claims")
     if [*files, *args.objects].count("-") > 1:
         raise UsageError("- (standard input) is given twice", remedy="read one of the two from a file")
-    if args.emulated_ultraservers and not args.node:
-        raise UsageError("--emulated-ultraservers goes with --node", remedy="name the nodes too")
+    for option in ("emulated_ultraservers", "devices", "extended_resources"):
+        if getattr(args, option) and not args.node:
+            raise UsageError(f"--{option.replace('_', '-')} goes with --node", remedy="name the nodes too")
 
 
 def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
@@ -282,14 +313,15 @@ def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
 def emulated_nodes(args: argparse.Namespace) -> Manifests:
     """The nodes of ``--node``; raises UsageError if they cannot be emulated."""
     from dra_driver.simulator.emulated_nodes import emulated
-    from dra_driver.util.errors import DriverError
 
     try:
         return emulated(
             [_node(text) for text in args.node],
             ultraservers=args.emulated_ultraservers,
             layout=args.ultraserver_layout,
+            cuts=cuts_of(args),
             driver_version=args.emulated_driver_version,
+            extended_resources=args.extended_resources,
         )
     except DriverError as error:
         raise UsageError(str(error)) from error
