@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dra_driver.kube.client import Transport
     from dra_driver.manifests import Manifests
     from dra_driver.manifests.objects import DeviceClass
-    from dra_driver.topology.cuts import Cuts
 
 
 MAX_OBJECT_BYTES = 4 << 20
@@ -195,9 +194,14 @@ def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse.
         "--ultraserver-layout",
         choices=("node", "chips", "both"),
         default="node",
-        help="what nodes of UltraServers offer (default: %(default)s)",
+        help="what nodes of UltraServers offer, without --devices (default: %(default)s)",
     )
-    add_cuts_argument(emulation)
+    emulation.add_argument(
+        "--devices",
+        metavar="CUTS",
+        help="what the nodes offer, as in the driver's option: one or more of chip, core, group, group4 (or another "
+        "size), node, such as chip,core (default: chips, and what --ultraserver-layout says)",
+    )
     emulation.add_argument(
         "--extended-resources",
         action="store_true",
@@ -208,28 +212,6 @@ def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse.
         "--kubernetes", choices=RELEASES, help=f"release to simulate (default: the cluster's, or else {RELEASES[-1]})"
     )
     return cluster
-
-
-def add_cuts_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the option that says what nodes offer; ``cuts_of`` reads it."""
-    parser.add_argument(
-        "--devices",
-        metavar="CUTS",
-        help="what nodes offer, as for the driver's option: one or more of chip, core, group, group4 (or another "
-        "size), node, joined by commas (default: chips, and for UltraServers see --ultraserver-layout)",
-    )
-
-
-def cuts_of(args: argparse.Namespace) -> Cuts | None:
-    """What ``--devices`` says; None if it is not given. Raises UsageError if it cannot be read."""
-    from dra_driver.topology.cuts import Cuts
-
-    if args.devices is None:
-        return None
-    try:
-        return Cuts.parse(args.devices)
-    except DriverError as error:
-        raise UsageError(f"--devices: {error.what}", remedy=error.remedy) from error
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -312,6 +294,7 @@ def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
 
 def emulated_nodes(args: argparse.Namespace) -> Manifests:
     """The nodes of ``--node``; raises UsageError if they cannot be emulated."""
+    from dra_driver.cli.slices import cuts_option
     from dra_driver.simulator.emulated_nodes import emulated
 
     try:
@@ -319,7 +302,7 @@ def emulated_nodes(args: argparse.Namespace) -> Manifests:
             [_node(text) for text in args.node],
             ultraservers=args.emulated_ultraservers,
             layout=args.ultraserver_layout,
-            cuts=cuts_of(args),
+            cuts=cuts_option("--devices", args.devices),
             driver_version=args.emulated_driver_version,
             extended_resources=args.extended_resources,
         )

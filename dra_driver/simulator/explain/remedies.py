@@ -51,9 +51,12 @@ class Miss:
 
 
 def remedies(
-    case: Case, nodes: Sequence[NodeView], miss: Miss | None, holders: Sequence[ResourceClaim]
+    case: Case, nodes: Sequence[NodeView], miss: Miss | None, holders: Sequence[ResourceClaim], *, offered: bool = True
 ) -> tuple[str, ...]:
-    """What would make the claims fit on the nearest node, or avoid the error there; each remedy was tried."""
+    """What would make the claims fit on the nearest node, or avoid the error there; each remedy was tried.
+
+    ``offered`` is False if it is known that no node offers the devices that the claims ask for.
+    """
     if miss is None:
         return ()
     if miss.diagnosis.step == "error":
@@ -66,7 +69,8 @@ def remedies(
         lambda: _tolerating(case, miss, found),
         lambda: _without_clause(case, miss, found),
     )
-    return tuple(sentence for way in ways for sentence in way()) or _last_resort(case, nodes, miss, holders)
+    found_ways = tuple(sentence for way in ways for sentence in way())
+    return found_ways or (_last_resort(case, nodes, miss, holders) if offered else ())
 
 
 def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.simulator.explain import text
+from dra_driver.simulator.explain.values import Holder
 from tests.builders.allocator import counters, device, offered
 from tests.builders.explain import (
     ATTRIBUTES,
@@ -102,8 +103,9 @@ def test_counters_that_are_used_up() -> None:
     found = explained([claim(wanted("n", 1, whole))], both, held=[holder("h", "node-0", 3)])
     assert of_devices(found)[-1] == (
         "1 of 17 devices (neuron-node) would match, but: the shared counters that it consumes are used up by devices "
-        "in use"
+        "in use: neuron-device-3"
     )
+    assert found.holders == (Holder("default/h", ("neuron-device-3",)),)
     assert found.remedies[0] == "wait: node node-0 has room when this claim ends: default/h (has neuron-device-3)"
 
 
