@@ -47,6 +47,8 @@ class Hardware:
     devices: tuple[Device, ...]
     """This driver's devices on the node."""
     kind: InstanceType | None
+    default_core_size: int | None = None
+    """Physical cores in a logical core where the devices do not tell; None: the default of the type."""
 
     @classmethod
     def of(cls, devices: Iterable[Device], instance_type: str | None = None) -> Hardware:
@@ -82,8 +84,9 @@ class Hardware:
         }
 
     def core_size(self, chip: int) -> int:
-        """Physical cores in a logical core of the chip: of its cores on offer, else the default of its type."""
-        return self.core_sizes.get(chip) or (self.kind.default_lnc if self.kind is not None else 1)
+        """Physical cores in a logical core of the chip: of its cores on offer, else the default."""
+        usual = self.default_core_size or (self.kind.default_lnc if self.kind is not None else 1)
+        return self.core_sizes.get(chip, usual)
 
     @cached_property
     def _parts(self) -> Mapping[str, tuple[Part, ...]]:
@@ -105,13 +108,26 @@ class Hardware:
             if other != name and any(part.chip in own and part.overlaps(own[part.chip]) for part in self.parts(other))
         )
 
-    def marks(self, names: Iterable[str]) -> Marks:
-        """How a picture of the node shows these devices. Chips that are not of the node's type are left out."""
+    def marks(self, names: Iterable[str], *, drawn: Collection[int] = (), outlined: Iterable[str] = ()) -> Marks:
+        """How a picture of the node shows these devices; those with chips that are not of its type are left out.
+
+        Args:
+            names: devices that are marked.
+            drawn: chips whose cores are drawn in any case.
+            outlined: groups that are outlined in any case.
+        """
         there = range((self.kind.devices or 0) if self.kind is not None else 0)
         found = (
             (name, parts) for name in names if (parts := self.parts(name)) and all(part.chip in there for part in parts)
         )
-        return marks_of(found, self.kind.cores_per_device if self.kind is not None else 0, self.core_size)
+        around = {name: tuple(part.chip for part in self.parts(name)) for name in outlined}
+        return marks_of(
+            found,
+            self.kind.cores_per_device if self.kind is not None else 0,
+            self.core_size,
+            drawn={*drawn} & {*there},
+            outlined=((name, chips) for name, chips in around.items() if {*chips} <= {*there}),
+        )
 
 
 _MOST_CORES: Final = 64
