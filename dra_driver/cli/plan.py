@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli.slices import add_host_arguments, print_object, read_host
+from dra_driver.cli.slices import add_host_arguments, cuts_option, print_object, read_host
 from dra_driver.util.errors import UsageError
+from dra_driver.util.text import quoted
 
 if TYPE_CHECKING:
+    from dra_driver.host.inventory import NodeInventory
     from dra_driver.kube.types import ResourceClaim
+    from dra_driver.topology.cuts import Cuts
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,6 +33,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--node-name", help="this node's name (default: the pool of the claim's first device of this driver)"
     )
+    parser.add_argument(
+        "--devices",
+        metavar="CUTS",
+        help="what the node offers, such as chip,core: a claim of other devices is refused (default: any device that "
+        "this driver can offer)",
+    )
     parser.add_argument("--device-numbering", choices=("renumber", "host"), default="renumber")
     parser.add_argument("--contiguity", choices=("refuse", "warn", "allow"), default="warn")
     parser.set_defaults(run=run)
@@ -40,13 +50,17 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.driver.claims.model import PreparedClaims
     from dra_driver.driver.claims.planner import PlanSettings, plan
 
+    cuts = cuts_option("--devices", args.devices)
     claim = read_claim(args.filename)
     settings = PlanSettings(
         node_name=args.node_name or _pool_of(claim),
         device_numbering=args.device_numbering,
         contiguity=args.contiguity,
     )
-    planned = plan(claim, read_host(args), PreparedClaims(), settings)
+    inventory = read_host(args)
+    if cuts is not None:
+        _check_offered(claim, inventory, cuts)
+    planned = plan(claim, inventory, PreparedClaims(), settings)
     document = plan_document(planned, cdi_spec(planned))
     for warning in planned.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -62,14 +76,45 @@ def text(document: dict[str, Any]) -> str:
     claim = document["claim"]
     lines = [f"claim        {claim['namespace']}/{claim['name']} ({claim['uid']})", "devices"]
     lines += [
-        f"  {row['containerPath']:<14} is {row['hostPath']} of the host ({row['device']}, request {row['request']})"
+        f"  {row['containerPath']:<14} is {row['hostPath']} of the host ({row['device']}{_cores(row)}, request "
+        f"{row['request']})"
         for row in document["devices"]
     ]
     lines.append("environment")
-    lines += [f"  {name}={value}" for name, value in document["environment"].items()] or ["  (none)"]
+    lines += [f"  {line}" for line in environment(document)] or ["  (none)"]
     lines.append("CDI devices")
     lines += [f"  {document['cdi']['kind']}={device['name']}" for device in document["cdi"]["devices"]]
     return "\n".join(lines)
+
+
+def _cores(row: Mapping[str, Any]) -> str:
+    cores = row.get("physicalCores")
+    return f" with physical core{'s' if len(cores) > 1 else ''} {', '.join(map(str, cores))}" if cores else ""
+
+
+def environment(document: Mapping[str, Any]) -> Iterator[str]:
+    """The variables of a plan: those of all its containers, then those of the containers that use one request."""
+    yield from (f"{name}={value}" for name, value in document["environment"].items())
+    by_request: dict[str, dict[str, str]] = {}
+    for row in document["devices"]:
+        by_request.setdefault(row["request"], {}).update(row.get("environment", {}))
+    for request, found in by_request.items():
+        yield from (f"{name}={value} with request {request}" for name, value in found.items())
+
+
+def _check_offered(claim: ResourceClaim, inventory: NodeInventory, cuts: Cuts) -> None:
+    """Raise UsageError for a claim with a device that the host does not offer."""
+    from dra_driver.driver.claims.planner import own_results
+    from dra_driver.driver.resourceslices.devices import devices
+
+    offered = {device.name for device in devices(inventory, cuts)}
+    for result in own_results(claim):
+        if result.device not in offered:
+            raise UsageError(
+                f"with --devices {cuts}, {inventory.instance_type or 'the host'} offers no device "
+                f"{quoted(result.device)}",
+                remedy="dra-driver slices with the same options lists what it offers",
+            )
 
 
 def read_claim(filename: str) -> ResourceClaim:
