@@ -97,7 +97,7 @@ def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[st
             simulate(stream, where, world, POLICIES[name], seed, _share_of(place, len(jobs), progress))
             for place, (name, seed) in enumerate(jobs)
         ]
-    return Report(args.workload, stream, len(where), sum(len(site.devices) for site in where), tuple(runs))
+    return Report(args.workload, stream, len(where), sum(len(site.chips) for site in where), tuple(runs))
 
 
 def _nodes_of_file(args: argparse.Namespace, stream: Workload) -> Manifests:

@@ -90,6 +90,8 @@ def _run(run: Run) -> dict[str, Any]:
                 "placed": item.placed,
                 "refused": item.refused,
                 "refusedWithChipsFree": item.refused_with_chips_free,
+                "ofSeveral": item.several,
+                "ofSeveralConnected": item.connected,
                 "error": run.reasons.get(name),
             }
             for name, item in run.outcomes.items()
@@ -114,7 +116,7 @@ def text(report: Report) -> str:
         f"{hours(workload.length)}" + (f", the first {hours(workload.warm_up)} left out" if workload.warm_up else ""),
         f"{several}; fragmentation: free chips that no free set of 4, 8 or 16 can use",
     ]
-    parts = ["\n".join(head), _figures(report), _kinds(report)]
+    parts = ["\n".join(head), _figures(report), _kinds(report), *_connected(report)]
     if len(report.policies) == 1:
         parts.append(_over_time(report.curve(report.policies[0])))
     parts += [_errors(report)] if any(run.reasons for run in report.runs) else []
@@ -176,6 +178,20 @@ def _kinds(report: Report) -> str:
         runs = report.of(name)
         lines.append([name, *(_share_refused(runs, kind.name) for kind in report.workload.kinds)])
     return table(lines)
+
+
+def _connected(report: Report) -> list[str]:
+    """The share of connected sets, for the kinds that do not ask for them: one line per policy, one column per kind."""
+    loose = [kind.name for kind in report.workload.kinds if kind.device or kind.claims]
+    names = [name for name in loose if any(run.outcomes[name].several for run in report.runs)]
+    if not names:
+        return []
+    lines = [["connected of kind", *names]]
+    for policy in report.policies:
+        outcomes = [[run.outcomes[name] for run in report.of(policy)] for name in names]
+        shares = ((sum(item.connected for item in found), sum(item.several for item in found)) for found in outcomes)
+        lines.append([policy, *(percent(yes / of) if of else "none came" for yes, of in shares)])
+    return [table(lines)]
 
 
 def _share_refused(runs: Sequence[Run], kind: str) -> str:

@@ -19,7 +19,7 @@ from dra_driver.manifests.documents import Path, documents
 from dra_driver.manifests.fields import convert
 from dra_driver.manifests.objects import DeviceClaim, ResourceClaimSpec
 from dra_driver.manifests.validation import check_claim
-from dra_driver.simulator.fragmentation.cluster import MAX_SET_SIZE
+from dra_driver.simulator.fragmentation.cluster import MAX_SET_SIZE, device_claim
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.util.errors import DriverError
 
@@ -90,7 +90,7 @@ Duration = Fixed | Uniform | Exponential | Lognormal
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of identical pods: either ``count`` chips of one connected set, or ``claims``."""
+    """A kind of identical pods: ``count`` chips of one connected set, ``count`` devices of a kind, or ``claims``."""
 
     name: str
     weight: float
@@ -100,6 +100,8 @@ class Kind:
     claims: tuple[DeviceClaim, ...] = ()
     where: str = ""
     """Where it is defined, for errors: file, line and path."""
+    device: str = ""
+    """The kind of device that ``count`` counts, such as core or group4; "" for chips of one connected set."""
 
     @property
     def title(self) -> str:
@@ -192,6 +194,7 @@ class _Kind(_Entry, frozen=True):
     name: str
     weight: float
     count: int | None = None
+    device: str | None = None
     claims: tuple[ResourceClaimSpec, ...] = ()
     duration: _Duration | None = None
 
@@ -271,8 +274,14 @@ class _Reader:
         if not _NAME.fullmatch(entry.name):
             what = f"{entry.name[:60]!r} is no name: lower-case letters, digits and -, at most 42"
             raise self._origin.error((*path, "name"), what)
-        if (entry.count is None) == (not entry.claims):
+        if (entry.count is None and entry.device is None) == (not entry.claims):
             raise self._origin.error(path, "exactly one of count and claims is needed")
+        if entry.device is not None and device_claim(entry.device, 1) is None:
+            raise self._origin.error(
+                (*path, "device"),
+                f"{entry.device[:24]!r} is no kind of device",
+                remedy="write chip, core, group, group4 (or another size) or node",
+            )
         if entry.count is not None:
             self._number(entry.count, (*path, "count"), 1, MAX_SET_SIZE)
         for place, claim in enumerate(entry.claims):
@@ -282,9 +291,10 @@ class _Reader:
             entry.name,
             self._number(entry.weight, (*path, "weight"), *RATES),
             self._duration(entry.duration, (*path, "duration")) if entry.duration is not None else usual,
-            entry.count,
+            entry.count if entry.device is None else entry.count or 1,
             tuple(claim.devices for claim in entry.claims),
             self._origin.error(path, "").what.removesuffix(": "),
+            entry.device or "",
         )
 
     def _number(self, value: float, path: Path, least: float, most: float) -> float:
