@@ -219,3 +219,40 @@ def test_a_count_that_is_a_whole_group_leads_to_the_device_that_is_one(
     assert "one device that is a group of 11 (class group.neuron.aws.com, where nodes offer it: --devices group11)" in (
         shown
     )
+
+
+def allocated(*devices: str) -> Json:
+    """A claim for an extended resource as kube-scheduler makes it, one container for each device."""
+    results = [
+        {"request": f"container-{place}-request-0", "driver": "neuron.aws.com", "pool": "n", "device": device}
+        for place, device in enumerate(devices)
+    ]
+    made = claim("c", device_class=CORE)
+    made["metadata"] |= {
+        "namespace": "default",
+        "uid": "11111111-1111-1111-1111-111111111111",
+        "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+    }
+    return made | {"status": {"allocation": {"devices": {"results": results}}}}
+
+
+def test_a_plan_tells_which_cores_each_container_uses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = write(tmp_path, allocated("neuron-core-3-0", "neuron-core-4-1"))
+    assert main(["plan", "--instance-type", "trn2.48xlarge", "--devices", "core", "-f", file]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "  /dev/neuron0   is /dev/neuron3 of the host (neuron-core-3-0 with physical cores 0, 1, request "
+        "container-0-request-0)\n"
+        "  /dev/neuron0   is /dev/neuron4 of the host (neuron-core-4-1 with physical cores 2, 3, request "
+        "container-1-request-0)\n"
+    ) in shown
+    assert "  NEURON_RT_VISIBLE_CORES=0 with request container-0-request-0\n" in shown
+    assert "  NEURON_RT_VISIBLE_CORES=1 with request container-1-request-0\n" in shown
+
+
+def test_a_plan_of_devices_that_the_node_does_not_offer_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = write(tmp_path, allocated("neuron-core-3-0"))
+    assert main(["plan", "--instance-type", "trn2.48xlarge", "--devices", "chip,group", "-f", file]) == 2
+    assert "with --devices chip,group, trn2.48xlarge offers no device 'neuron-core-3-0'" in capsys.readouterr().err
