@@ -165,11 +165,11 @@ _WANTS: dict[State, Callable[[str, str, Finding], str]] = {
 
 
 def request_view(claim: str, option: RequestAlternative, found: Sequence[Finding]) -> RequestView:
-    """Summary of the findings about a node's devices for a request; available devices come first."""
+    """Summary of the findings about a node's devices for a request: free ones, others that match, and the rest."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for item in found:
         groups.setdefault((item.state, item.why, item.failed), []).append(item)
-    ordered = sorted(groups.values(), key=lambda members: members[0].state != "free")
+    ordered = sorted(groups.values(), key=lambda members: (members[0].state != "free", members[0].failed is not None))
     return RequestView(
         claim=claim,
         request=option.label,

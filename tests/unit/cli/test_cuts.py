@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from dra_driver.cli.main import main
+from tests.paths import ROOT
 from tests.unit.cli.test_simulate import Shell, claim, pod, shell, write
 
 __all__ = ["shell"]
@@ -219,6 +221,18 @@ def test_a_count_that_is_a_whole_group_leads_to_the_device_that_is_one(
     assert "one device that is a group of 11 (class group.neuron.aws.com, where nodes offer it: --devices group11)" in (
         shown
     )
+
+
+def test_the_page_shows_what_is_printed(shell: Shell, tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "simulator.md").read_text().split("## Cores, groups and whole nodes\n")[1]
+    listing = re.search(r"```yaml\n(.*?)```", section, re.DOTALL)
+    run = re.search(r"```console\n\$ dra-driver simulate pair.yaml ([^\n]*)\n(.*?)```", section, re.DOTALL)
+    assert listing
+    assert run
+    (tmp_path / "pair.yaml").write_text(listing[1])
+    assert shell(tmp_path / "pair.yaml", *run[1].split()) == 0
+    for part in run[2].split("...\n"):
+        assert part in shell.out
 
 
 def allocated(*devices: str) -> Json:

@@ -101,7 +101,7 @@ def test_counters_that_are_used_up() -> None:
     both = published("node-0", "trn2u.48xlarge", "both")
     whole = f"{ATTRIBUTES}.resourceType == 'neuron_node'"
     found = explained([claim(wanted("n", 1, whole))], both, held=[holder("h", "node-0", 3)])
-    assert of_devices(found)[-1] == (
+    assert of_devices(found)[0] == (
         "1 of 17 devices (neuron-node) would match, but: the shared counters that it consumes are used up by devices "
         "in use: neuron-device-3"
     )
