@@ -68,7 +68,7 @@ def emulated(
         nodes: EC2 types with the number of nodes of each.
         ultraservers: such as ``8x2`` for eight servers of two nodes; "" for as many servers of four as the nodes need.
         layout: what a node of an UltraServer offers, as in the driver's option.
-        cuts: what every node offers, as in the driver's option; None: as ``layout`` says, and chips on other nodes.
+        cuts: what every node offers, as in the driver's option ``--devices``; None: nothing in particular is set.
         driver_version: of the Neuron kernel driver; None for the newest known.
         extended_resources: whether the DeviceClasses offer extended resources.
 
