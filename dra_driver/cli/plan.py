@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli.slices import add_host_arguments, cuts_option, print_object, read_host
 from dra_driver.util.errors import UsageError
-from dra_driver.util.text import quoted
+from dra_driver.util.text import quoted, ranges
 
 if TYPE_CHECKING:
     from dra_driver.host.inventory import NodeInventory
@@ -75,31 +74,18 @@ def text(document: dict[str, Any]) -> str:
     """The plan as text."""
     claim = document["claim"]
     lines = [f"claim        {claim['namespace']}/{claim['name']} ({claim['uid']})", "devices"]
-    lines += [
-        f"  {row['containerPath']:<14} is {row['hostPath']} of the host ({row['device']}{_cores(row)}, request "
-        f"{row['request']})"
-        for row in document["devices"]
-    ]
+    for row in document["devices"]:
+        cores = f", physical cores {ranges(row['physicalCores'])}" if "physicalCores" in row else ""
+        lines.append(
+            f"  {row['containerPath']:<14} is {row['hostPath']} of the host "
+            f"({row['device']}, request {row['request']}{cores})"
+        )
+        lines += [f"    {name}={value}" for name, value in row.get("environment", {}).items()]
     lines.append("environment")
-    lines += [f"  {line}" for line in environment(document)] or ["  (none)"]
+    lines += [f"  {name}={value}" for name, value in document["environment"].items()] or ["  (none)"]
     lines.append("CDI devices")
     lines += [f"  {document['cdi']['kind']}={device['name']}" for device in document["cdi"]["devices"]]
     return "\n".join(lines)
-
-
-def _cores(row: Mapping[str, Any]) -> str:
-    cores = row.get("physicalCores")
-    return f" with physical core{'s' if len(cores) > 1 else ''} {', '.join(map(str, cores))}" if cores else ""
-
-
-def environment(document: Mapping[str, Any]) -> Iterator[str]:
-    """The variables of a plan: those of all its containers, then those of the containers that use one request."""
-    yield from (f"{name}={value}" for name, value in document["environment"].items())
-    by_request: dict[str, dict[str, str]] = {}
-    for row in document["devices"]:
-        by_request.setdefault(row["request"], {}).update(row.get("environment", {}))
-    for request, found in by_request.items():
-        yield from (f"{name}={value} with request {request}" for name, value in found.items())
 
 
 def _check_offered(claim: ResourceClaim, inventory: NodeInventory, cuts: Cuts) -> None:

@@ -141,8 +141,6 @@ def _picture(outcome: Outcome, drivers: NodeDrivers, prepared: list[Prepared], s
 
 
 def _containers(item: Prepared) -> Iterator[str]:
-    from dra_driver.cli.plan import environment
-
     if item.plan is None or item.document is None:
         yield f"  the node's driver would refuse claim {item.claim}: {item.problem}"
         return
@@ -165,6 +163,16 @@ def nodes(document: Mapping[str, Any]) -> Iterator[str]:
         rows.setdefault((row["containerPath"], row["hostPath"], whose), []).append(row["device"])
     for (path, host, whose), devices in rows.items():
         yield f"{path:<14} is {host} of the host ({named(devices)}{whose})"
+
+
+def environment(document: Mapping[str, Any]) -> Iterator[str]:
+    """The variables of a plan: those of all its containers, then those of the containers that use one request."""
+    yield from (f"{name}={value}" for name, value in document["environment"].items())
+    by_request: dict[str, dict[str, str]] = {}
+    for row in document["devices"]:
+        by_request.setdefault(row["request"], {}).update(row.get("environment", {}))
+    for request, found in by_request.items():
+        yield from (f"{name}={value} with request {request}" for name, value in found.items())
 
 
 def _sick(simulation: Simulation, node: str, kind: InstanceType) -> Mapping[int, Sickness]:

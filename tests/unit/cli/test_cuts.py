@@ -255,13 +255,13 @@ def test_a_plan_tells_which_cores_each_container_uses(capsys: pytest.CaptureFixt
     assert main(["plan", "--instance-type", "trn2.48xlarge", "--devices", "core", "-f", file]) == 0
     shown = capsys.readouterr().out
     assert (
-        "  /dev/neuron0   is /dev/neuron3 of the host (neuron-core-3-0 with physical cores 0, 1, request "
-        "container-0-request-0)\n"
-        "  /dev/neuron0   is /dev/neuron4 of the host (neuron-core-4-1 with physical cores 2, 3, request "
-        "container-1-request-0)\n"
+        "  /dev/neuron0   is /dev/neuron3 of the host (neuron-core-3-0, request container-0-request-0, physical cores "
+        "0-1)\n"
+        "    NEURON_RT_VISIBLE_CORES=0\n"
+        "  /dev/neuron0   is /dev/neuron4 of the host (neuron-core-4-1, request container-1-request-0, physical cores "
+        "2-3)\n"
+        "    NEURON_RT_VISIBLE_CORES=1\n"
     ) in shown
-    assert "  NEURON_RT_VISIBLE_CORES=0 with request container-0-request-0\n" in shown
-    assert "  NEURON_RT_VISIBLE_CORES=1 with request container-1-request-0\n" in shown
 
 
 def test_a_plan_of_devices_that_the_node_does_not_offer_is_refused(
