@@ -88,6 +88,8 @@ def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[st
 
     release = args.kubernetes or RELEASES[-1]
     stream = read_workload(args.workload, read_text(args.workload, MAX_MANIFEST_BYTES), release)
+    if args.devices is None and stream.devices is not None:
+        args.devices = str(stream.devices)
     manifests = emulated_nodes(args) if args.node else _nodes_of_file(args, stream)
     world, views = cluster_of(manifests, release)
     where = sites(views, manifests.slices)

@@ -86,8 +86,10 @@ class Outcome:
     """Refused although the cluster had as many free chips as requested."""
     several: int = 0
     """Placed with several devices or chips, on nodes whose links are known."""
+    linked: int = 0
+    """Those of ``several`` whose chips reach each other over links among themselves, or are one."""
     connected: int = 0
-    """Those of ``several`` whose chips are connected, or are one."""
+    """Those of ``several`` whose chips are a set that the fabric offers as connected, or one chip."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from dra_driver.simulator.fragmentation.cluster import POLICIES
-from dra_driver.simulator.fragmentation.record import Moment, Run
+from dra_driver.simulator.fragmentation.record import Moment, Outcome, Run
 from dra_driver.simulator.fragmentation.scenario import Workload
 
 STRETCHES = 12
@@ -90,8 +90,9 @@ def _run(run: Run) -> dict[str, Any]:
                 "placed": item.placed,
                 "refused": item.refused,
                 "refusedWithChipsFree": item.refused_with_chips_free,
-                "ofSeveral": item.several,
-                "ofSeveralConnected": item.connected,
+                "withSeveralChipsOrDevices": item.several,
+                "connected": item.connected,
+                "linked": item.linked,
                 "error": run.reasons.get(name),
             }
             for name, item in run.outcomes.items()
@@ -181,17 +182,26 @@ def _kinds(report: Report) -> str:
 
 
 def _connected(report: Report) -> list[str]:
-    """The share of connected sets, for the kinds that do not ask for them: one line per policy, one column per kind."""
+    """How often the chips of kinds that do not ask for it are connected: one line per policy, one column per kind."""
     loose = [kind.name for kind in report.workload.kinds if kind.device or kind.claims]
     names = [name for name in loose if any(run.outcomes[name].several for run in report.runs)]
     if not names:
         return []
-    lines = [["connected of kind", *names]]
-    for policy in report.policies:
-        outcomes = [[run.outcomes[name] for run in report.of(policy)] for name in names]
-        shares = ((sum(item.connected for item in found), sum(item.several for item in found)) for found in outcomes)
-        lines.append([policy, *(percent(yes / of) if of else "none came" for yes, of in shares)])
-    return [table(lines)]
+    measures: tuple[tuple[str, Callable[[Outcome], int]], ...] = (
+        ("connected set of kind", lambda item: item.connected),
+        ("linked of kind", lambda item: item.linked),
+    )
+    return [
+        table([[title, *names], *([policy, *_shares(report.of(policy), names, count)] for policy in report.policies)])
+        for title, count in measures
+    ]
+
+
+def _shares(runs: Sequence[Run], names: Sequence[str], count: Callable[[Outcome], int]) -> Iterator[str]:
+    for name in names:
+        found = [run.outcomes[name] for run in runs]
+        several = sum(item.several for item in found)
+        yield percent(sum(map(count, found)) / several) if several else "none came"
 
 
 def _share_refused(runs: Sequence[Run], kind: str) -> str:

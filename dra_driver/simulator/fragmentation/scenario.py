@@ -20,6 +20,7 @@ from dra_driver.manifests.fields import convert
 from dra_driver.manifests.objects import DeviceClaim, ResourceClaimSpec
 from dra_driver.manifests.validation import check_claim
 from dra_driver.simulator.fragmentation.cluster import MAX_SET_SIZE, device_claim
+from dra_driver.topology.cuts import Cuts
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.util.errors import DriverError
 
@@ -121,6 +122,8 @@ class Workload:
     """The initial part of ``length``, which fills the cluster and is excluded from the figures."""
     nodes: Mapping[str, int] = field(default_factory=dict)
     """Instance type -> number of nodes; empty if the caller has to specify them."""
+    devices: Cuts | None = None
+    """What the nodes offer; None: what they do by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,7 @@ class _File(_Entry, frozen=True):
     length: str
     warm_up: str = "0s"
     nodes: dict[str, int] | None = None
+    devices: str | None = None
 
 
 def read_workload(file: str, text: str, kubernetes: str = "1.37") -> Workload:
@@ -258,7 +262,14 @@ class _Reader:
                 resolve_emulation(name)
             except DriverError as error:
                 raise self._origin.error(("nodes", name), error.what, remedy=error.remedy) from error
-        return Workload(tuple(self._kinds(entry.pods, usual)), rate, length, warm_up, entry.nodes or {})
+        kinds = tuple(self._kinds(entry.pods, usual))
+        return Workload(kinds, rate, length, warm_up, entry.nodes or {}, self._cuts(entry.devices))
+
+    def _cuts(self, text: str | None) -> Cuts | None:
+        try:
+            return None if text is None else Cuts.parse(text)
+        except DriverError as error:
+            raise self._origin.error(("devices",), error.what, remedy=error.remedy) from error
 
     def _kinds(self, entries: tuple[_Kind, ...], usual: Duration) -> Iterator[Kind]:
         if not 1 <= len(entries) <= MAX_KINDS:

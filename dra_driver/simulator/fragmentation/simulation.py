@@ -17,6 +17,7 @@ from dra_driver.simulator.allocator import Allocation, Refusal, Scheduler, Usage
 from dra_driver.simulator.fragmentation.cluster import Policy, Site, chips_of, claim_for, device_claim
 from dra_driver.simulator.fragmentation.record import Free, Meter, Outcome, Run, free_on, plus
 from dra_driver.simulator.fragmentation.scenario import Kind, Workload, arrivals
+from dra_driver.topology.fabric import Fabric
 from dra_driver.util.errors import DriverError
 
 Claims = tuple[ResourceClaim, ...]
@@ -106,14 +107,14 @@ class _Place:
     """Order of the devices -> a world with only this node and its slices in that order; all share the usage."""
 
 
-def _connected(place: _Place, results: Sequence[AllocatedDevice]) -> bool | None:
-    """Whether the chips of a pod are connected; None if it has only a part of one, or where the links are not known."""
+def _several(place: _Place, results: Sequence[AllocatedDevice]) -> tuple[Fabric, tuple[int, ...]] | None:
+    """The chips of a pod, ascending; None if it has only one device of one chip, or where the links are not known."""
     hardware = place.site.hardware
     fabric = hardware.kind.fabric if hardware.kind is not None else None
     chips = {part.chip for result in results for part in hardware.parts(result.device)}
     if (len(results) < 2 and len(chips) < 2) or fabric is None or fabric.kind == "unknown":
         return None
-    return fabric.is_connected(chips & {*range(fabric.size)})
+    return fabric, tuple(sorted(chips & {*range(fabric.size)}))
 
 
 class _Simulation:
@@ -171,10 +172,11 @@ class _Simulation:
         outcome, asked = self._outcomes[kind], self._asked[kind]
         if found is not None:
             outcome.placed += 1
-            connected = _connected(*found)
-            if connected is not None:
+            if (chips := _several(*found)) is not None:
+                fabric, members = chips
                 outcome.several += 1
-                outcome.connected += connected
+                outcome.linked += fabric.is_connected(members)
+                outcome.connected += members in fabric.connected_sets(len(members))
             return
         outcome.refused += 1
         if asked is not None and asked <= self._meter.free:

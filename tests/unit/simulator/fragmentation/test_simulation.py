@@ -293,8 +293,8 @@ def test_chips_by_count_are_sometimes_connected_and_groups_always() -> None:
         simulate(stream_of(of("chip"), kind), where, world, LOWEST, 3).outcomes["four"]
         for kind in (of("chip", 4, "four"), of("group4", 1, "four"))
     )
-    assert 0 < loose.connected < loose.several == loose.placed
-    assert groups.connected == groups.several == groups.placed > 0
+    assert 0 < loose.connected < loose.linked < loose.several == loose.placed
+    assert groups.connected == groups.linked == groups.several == groups.placed > 0
 
 
 @settings(deadline=None)
