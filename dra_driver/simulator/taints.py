@@ -27,7 +27,8 @@ def fault_of(taint: DeviceTaint) -> Fault | None:
     return fault if fault is not None and taint.value in SEVERITIES else None
 
 
-def _retired(taint: DeviceTaint) -> bool:
+def retired(taint: DeviceTaint) -> bool:
+    """Whether the node's driver keeps the device only because a claim held it."""
     return taint.key == RETIRED and not isinstance(taint, TaintOfRule)
 
 
@@ -35,7 +36,7 @@ def said(taint: DeviceTaint) -> str:
     """Such as ``the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule (uncorrectable errors ...)``."""
     if isinstance(taint, TaintOfRule):
         return f"the taint {written(taint)} by DeviceTaintRule {taint.rule}"
-    if _retired(taint):
+    if retired(taint):
         return (
             f"the taint {written(taint)} (the node offers no such devices any more, and keeps those that claims hold)"
         )
@@ -47,8 +48,6 @@ def way_out(taint: DeviceTaint) -> str:
     """What takes the taint away, as a clause; "" if that is not known."""
     if isinstance(taint, TaintOfRule):
         return f"delete DeviceTaintRule {taint.rule} once its reason is gone"
-    if _retired(taint):
-        return "let the node offer such devices again (the driver's option --devices, or the node's label of that name)"
     fault = fault_of(taint)
     if fault is None:
         return ""
@@ -84,7 +83,7 @@ def _state(taints: Sequence[DeviceTaint]) -> Sickness | None:
 
 
 def _said(taint: DeviceTaint) -> Sickness | None:
-    if _retired(taint):
+    if retired(taint):
         return None
     if fault_of(taint) is not None:
         return next(severity for severity in SEVERITIES if severity == taint.value)
