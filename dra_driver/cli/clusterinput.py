@@ -194,7 +194,19 @@ def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse.
         "--ultraserver-layout",
         choices=("node", "chips", "both"),
         default="node",
-        help="what nodes of UltraServers offer (default: %(default)s)",
+        help="what nodes of UltraServers offer, without --devices (default: %(default)s)",
+    )
+    emulation.add_argument(
+        "--devices",
+        metavar="CUTS",
+        help="what the nodes offer, as in the driver's option: one or more of chip, core, group, group4 (or another "
+        "size), node, such as chip,core (default: chips, and what --ultraserver-layout says)",
+    )
+    emulation.add_argument(
+        "--extended-resources",
+        action="store_true",
+        help="the DeviceClasses offer aws.amazon.com/neuron, aws.amazon.com/neuroncore and so on to pods without "
+        "claims, as the driver's classes do where this is installed",
     )
     parser.add_argument(
         "--kubernetes", choices=RELEASES, help=f"release to simulate (default: the cluster's, or else {RELEASES[-1]})"
@@ -265,8 +277,9 @@ def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> Non
         raise UsageError("no FILE is given, so nothing is to be placed", remedy="give the YAML of pods or claims")
     if [*files, *args.objects].count("-") > 1:
         raise UsageError("- (standard input) is given twice", remedy="read one of the two from a file")
-    if args.emulated_ultraservers and not args.node:
-        raise UsageError("--emulated-ultraservers goes with --node", remedy="name the nodes too")
+    for option in ("emulated_ultraservers", "devices", "extended_resources"):
+        if getattr(args, option) and not args.node:
+            raise UsageError(f"--{option.replace('_', '-')} goes with --node", remedy="name the nodes too")
 
 
 def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
@@ -281,15 +294,17 @@ def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
 
 def emulated_nodes(args: argparse.Namespace) -> Manifests:
     """The nodes of ``--node``; raises UsageError if they cannot be emulated."""
+    from dra_driver.cli.slices import cuts_option
     from dra_driver.simulator.emulated_nodes import emulated
-    from dra_driver.util.errors import DriverError
 
     try:
         return emulated(
             [_node(text) for text in args.node],
             ultraservers=args.emulated_ultraservers,
             layout=args.ultraserver_layout,
+            cuts=cuts_option("--devices", args.devices),
             driver_version=args.emulated_driver_version,
+            extended_resources=args.extended_resources,
         )
     except DriverError as error:
         raise UsageError(str(error)) from error

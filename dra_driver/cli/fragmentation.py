@@ -88,6 +88,8 @@ def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[st
 
     release = args.kubernetes or RELEASES[-1]
     stream = read_workload(args.workload, read_text(args.workload, MAX_MANIFEST_BYTES), release)
+    if args.devices is None and stream.devices is not None:
+        args.devices = str(stream.devices)
     manifests = emulated_nodes(args) if args.node else _nodes_of_file(args, stream)
     world, views = cluster_of(manifests, release)
     where = sites(views, manifests.slices)
@@ -97,7 +99,7 @@ def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[st
             simulate(stream, where, world, POLICIES[name], seed, _share_of(place, len(jobs), progress))
             for place, (name, seed) in enumerate(jobs)
         ]
-    return Report(args.workload, stream, len(where), sum(len(site.devices) for site in where), tuple(runs))
+    return Report(args.workload, stream, len(where), sum(len(site.chips) for site in where), tuple(runs))
 
 
 def _nodes_of_file(args: argparse.Namespace, stream: Workload) -> Manifests:

@@ -6,12 +6,14 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli.slices import add_host_arguments, print_object, read_host
+from dra_driver.cli.slices import add_host_arguments, cuts_option, print_object, read_host
 from dra_driver.util.errors import UsageError
-from dra_driver.util.text import ranges
+from dra_driver.util.text import quoted, ranges
 
 if TYPE_CHECKING:
+    from dra_driver.host.inventory import NodeInventory
     from dra_driver.kube.types import ResourceClaim
+    from dra_driver.topology.cuts import Cuts
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,6 +32,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--node-name", help="this node's name (default: the pool of the claim's first device of this driver)"
     )
+    parser.add_argument(
+        "--devices",
+        metavar="CUTS",
+        help="what the node offers, such as chip,core: a claim of other devices is refused (default: any device that "
+        "this driver can offer)",
+    )
     parser.add_argument("--device-numbering", choices=("renumber", "host"), default="renumber")
     parser.add_argument("--contiguity", choices=("refuse", "warn", "allow"), default="warn")
     parser.set_defaults(run=run)
@@ -41,13 +49,17 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.driver.claims.model import PreparedClaims
     from dra_driver.driver.claims.planner import PlanSettings, plan
 
+    cuts = cuts_option("--devices", args.devices)
     claim = read_claim(args.filename)
     settings = PlanSettings(
         node_name=args.node_name or _pool_of(claim),
         device_numbering=args.device_numbering,
         contiguity=args.contiguity,
     )
-    planned = plan(claim, read_host(args), PreparedClaims(), settings)
+    inventory = read_host(args)
+    if cuts is not None:
+        _check_offered(claim, inventory, cuts)
+    planned = plan(claim, inventory, PreparedClaims(), settings)
     document = plan_document(planned, cdi_spec(planned))
     for warning in planned.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -74,6 +86,21 @@ def text(document: dict[str, Any]) -> str:
     lines.append("CDI devices")
     lines += [f"  {document['cdi']['kind']}={device['name']}" for device in document["cdi"]["devices"]]
     return "\n".join(lines)
+
+
+def _check_offered(claim: ResourceClaim, inventory: NodeInventory, cuts: Cuts) -> None:
+    """Raise UsageError for a claim with a device that the host does not offer."""
+    from dra_driver.driver.claims.planner import own_results
+    from dra_driver.driver.resourceslices.devices import devices
+
+    offered = {device.name for device in devices(inventory, cuts)}
+    for result in own_results(claim):
+        if result.device not in offered:
+            raise UsageError(
+                f"with --devices {cuts}, {inventory.instance_type or 'the host'} offers no device "
+                f"{quoted(result.device)}",
+                remedy="dra-driver slices with the same options lists what it offers",
+            )
 
 
 def read_claim(filename: str) -> ResourceClaim:

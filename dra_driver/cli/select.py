@@ -160,10 +160,10 @@ def _source(args: argparse.Namespace) -> Source:
         return Source()
     from dra_driver.driver.resourceslices.devices import devices
     from dra_driver.driver.resourceslices.pool import pool
-    from dra_driver.simulator.emulated_nodes import driver_class
+    from dra_driver.simulator.emulated_nodes import driver_classes
 
     host = argparse.Namespace(host_root=None, instance_type=args.instance_type)
-    return Source(list(pool(devices(read_host(host)), EXAMPLE_NODE, EXAMPLE_NODE_UID)), [driver_class()])
+    return Source(list(pool(devices(read_host(host)), EXAMPLE_NODE, EXAMPLE_NODE_UID)), driver_classes())
 
 
 def _of_cluster(kubeconfig: str) -> Source:

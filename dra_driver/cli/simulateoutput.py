@@ -129,16 +129,14 @@ def _results(allocation: Any) -> Iterator[str]:
 
 
 def _picture(outcome: Outcome, drivers: NodeDrivers, prepared: list[Prepared], simulation: Simulation) -> Iterator[str]:
-    from dra_driver.simulator.preparation import chips
+    from dra_driver.simulator.preparation import devices
     from dra_driver.topology.drawing import text as draw
-    from dra_driver.topology.instance_types import lookup
 
-    inventory = drivers.inventory(outcome.node or "") if prepared else None
-    kind = lookup(inventory.instance_type) if inventory is not None and inventory.instance_type else None
-    marked = chips(prepared)
-    if kind is not None and marked:
+    hardware = drivers.hardware(outcome.node or "")
+    marks = hardware.marks(devices(prepared))
+    if hardware.kind is not None and marks.chips:
         yield ""
-        yield from draw(kind, marked, _sick(simulation, outcome.node or "", kind)).split("\n")
+        yield from draw(hardware.kind, marks, _sick(simulation, outcome.node or "", hardware.kind)).split("\n")
         yield ""
 
 
@@ -147,13 +145,34 @@ def _containers(item: Prepared) -> Iterator[str]:
         yield f"  the node's driver would refuse claim {item.claim}: {item.problem}"
         return
     yield f"  in containers with claim {item.claim}"
-    for row in item.document["devices"]:
-        yield f"    {row['containerPath']:<14} is {row['hostPath']} of the host ({row['device']})"
-    yield from (f"    {name}={value}" for name, value in item.document["environment"].items())
+    yield from (f"    {line}" for line in nodes(item.document))
+    yield from (f"    {line}" for line in environment(item.document))
     yield "  CDI devices"
     for device in item.document["cdi"]["devices"]:
         yield f"    {item.document['cdi']['kind']}={device['name']}"
     yield from (f"  warning: {warning}" for warning in item.plan.warnings)
+
+
+def nodes(document: Mapping[str, Any]) -> Iterator[str]:
+    """The device nodes of a plan, each once, with the devices that it is there for."""
+    from dra_driver.simulator.explain.findings import named
+
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for row in document["devices"]:
+        whose = f", request {row['request']}" if row.get("environment") else ""
+        rows.setdefault((row["containerPath"], row["hostPath"], whose), []).append(row["device"])
+    for (path, host, whose), devices in rows.items():
+        yield f"{path:<14} is {host} of the host ({named(devices)}{whose})"
+
+
+def environment(document: Mapping[str, Any]) -> Iterator[str]:
+    """The variables of a plan: those of all its containers, then those of the containers that use one request."""
+    yield from (f"{name}={value}" for name, value in document["environment"].items())
+    by_request: dict[str, dict[str, str]] = {}
+    for row in document["devices"]:
+        by_request.setdefault(row["request"], {}).update(row.get("environment", {}))
+    for request, found in by_request.items():
+        yield from (f"{name}={value} with request {request}" for name, value in found.items())
 
 
 def _sick(simulation: Simulation, node: str, kind: InstanceType) -> Mapping[int, Sickness]:
@@ -177,6 +196,7 @@ def _devices(simulation: Simulation, node: str) -> list[Device]:
 
 def _left(simulation: Simulation) -> Iterator[str]:
     """The free devices of the nodes that were used, and how many are free on the others."""
+    from dra_driver.simulator.explain.findings import named
     from dra_driver.simulator.placement import free_devices
     from dra_driver.simulator.taints import listed as taints
 
@@ -192,6 +212,11 @@ def _left(simulation: Simulation) -> Iterator[str]:
             all_on_others += sum(pools.values())
             continue
         for (driver, pool), names in free.items():
+            if driver == DRIVER_NAME and (kinds := list(_by_kind(_devices(simulation, node.name), names))):
+                counts = ", ".join(f"{len(free_ones)} of {total} {what}" for what, total, free_ones in kinds)
+                yield f"  node {node.name}: {counts} of {driver}/{pool}"
+                yield from (f"    {what}: {named(free_ones)}" for what, _, free_ones in kinds if free_ones)
+                continue
             what = f": {listed(names)}" if names else ""
             yield f"  node {node.name}: {len(names)} of {pools[driver, pool]} devices of {driver}/{pool}{what}"
         tainted = list(taints(_devices(simulation, node.name)))
@@ -200,6 +225,21 @@ def _left(simulation: Simulation) -> Iterator[str]:
             yield f"    and {len(tainted) - _SHOWN} more taints"
     if others:
         yield f"  {others} other node{'s' if others > 1 else ''}: {free_on_others} of {all_on_others} devices"
+
+
+def _by_kind(devices: list[Device], free: list[str]) -> Iterator[tuple[str, int, list[str]]]:
+    """Where a node offers several kinds of devices: what each is called, how many there are, and which are free."""
+    from dra_driver.simulator.hardware import MEANINGS, number_of, resource_of
+
+    names: dict[tuple[str, str], list[str]] = {}
+    for device in devices:
+        kind = resource_of(device)
+        one, several = MEANINGS[kind] if kind is not None else ("other device", "other devices")
+        of_size = f" of {number_of(device, 'size')}" if kind == "neuron_group" else ""
+        names.setdefault((f"{one}{of_size}", f"{several}{of_size}"), []).append(device.name)
+    available = set(free)
+    for (one, several), found in names.items() if len(names) > 1 else ():
+        yield one if len(found) == 1 else several, len(found), [name for name in found if name in available]
 
 
 def listed(names: list[str]) -> str:
@@ -230,15 +270,13 @@ def pictures(simulation: Simulation, drivers: NodeDrivers) -> str:
 
 
 def _drawn(simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[Outcome, str]]:
-    from dra_driver.simulator.preparation import chips
+    from dra_driver.simulator.preparation import devices
     from dra_driver.topology.drawing import svg
-    from dra_driver.topology.instance_types import lookup
 
     for outcome in simulation.outcomes:
-        marked = chips(drivers.prepare(outcome))
-        inventory = drivers.inventory(outcome.node or "") if marked else None
-        kind = lookup(inventory.instance_type) if inventory is not None and inventory.instance_type else None
-        if kind is None:
+        hardware = drivers.hardware(outcome.node or "")
+        marks = hardware.marks(devices(drivers.prepare(outcome)))
+        if hardware.kind is None or not marks.chips:
             print(f"not drawn: {title(outcome)}{'' if outcome.placed else ', which is not placed'}", file=sys.stderr)
         else:
-            yield outcome, svg(kind, marked, _sick(simulation, outcome.node or "", kind))
+            yield outcome, svg(hardware.kind, marks, _sick(simulation, outcome.node or "", hardware.kind))

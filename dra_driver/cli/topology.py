@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,12 +14,15 @@ from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
-    from dra_driver.topology.drawing import Sickness
+    from dra_driver.manifests.objects import ResourceClaim
+    from dra_driver.simulator.hardware import Hardware
+    from dra_driver.topology.cuts import CutDevice, Cuts, ResourceType
+    from dra_driver.topology.drawing import Marks, Sickness
     from dra_driver.topology.groups import Selection
     from dra_driver.topology.instance_types import InstanceType
 
-MAX_DEVICE_LIST = 256
-"""Maximum length of ``--devices``; far more than all devices of any host need."""
+MAX_DEVICE_LIST = 4096
+"""Maximum length of ``--devices``; more than the names of all cores of any host need."""
 
 STDOUT = Path("-")
 
@@ -28,6 +31,8 @@ NOTHING: Final[Mapping[int, Sickness]] = MappingProxyType({})
 VALUE_WIDTH = 84
 """Width at which a value in a table is wrapped."""
 
+_WORD = re.compile(r"(?:chip|core|group[1-9]?[0-9]*|node)", re.ASCII)
+_NAME = re.compile(r"neuron-[a-z0-9-]{1,40}", re.ASCII)
 _ITEM = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 _GIB = 1 << 30
 
@@ -36,8 +41,9 @@ examples:
   dra-driver topology trn2.48xlarge
   dra-driver topology trn2.48xlarge --devices 4,5,6,7 --svg row.svg
   dra-driver topology inf2.48xlarge --devices 10-11,0 -o json
+  dra-driver topology trn2.48xlarge --devices core,group,neuron-core-3-0,neuron-core-3-1
   dra-driver topology --host-root /
-  kubectl get resourceslices -o json | dra-driver topology --slices - --node-name node-7
+  kubectl get resourceslices,resourceclaims -A -o json | dra-driver topology --slices - --node-name node-7
 """
 
 
@@ -53,7 +59,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "type", metavar="TYPE", nargs="?", help="EC2 instance type such as trn2.48xlarge, or ml.trn2.48xlarge"
     )
     parser.add_argument(
-        "--devices", metavar="LIST", help="mark and evaluate these devices: indexes and ranges, 4,5 or 4-7"
+        "--devices",
+        metavar="LIST",
+        help="mark and evaluate these devices: indexes and ranges (4,5 or 4-7) or names (neuron-core-3-1); and, as for "
+        "the driver's option, show what a node offers with chip, core, group, group4 (or another size), node",
     )
     sick = parser.add_mutually_exclusive_group()
     sick.add_argument(
@@ -62,8 +71,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     sick.add_argument(
         "--slices",
         metavar="FILE",
-        help="in place of TYPE: draw a node by its ResourceSlices (and DeviceTaintRules), with the chips that have "
-        "taints; - is stdin",
+        help="in place of TYPE: draw a node by its ResourceSlices (with DeviceTaintRules and ResourceClaims), with the "
+        "chips that have taints and, marked, what claims hold; - is stdin",
     )
     parser.add_argument("--node-name", metavar="NAME", help="with --slices of several nodes: which one")
     parser.add_argument(
@@ -78,41 +87,161 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the facts, the picture, and the description of the chosen devices."""
     from dra_driver.topology.drawing import svg, text
-    from dra_driver.topology.groups import select
     from dra_driver.topology.instance_types import resolve
 
     if args.svg == STDOUT and args.output == "json":
         raise UsageError("--svg - and -o json both write to standard output", remedy="give --svg a file")
-    devices = None if args.devices is None else parse_devices(args.devices)
+    asked = parse_asked(args.devices)
     try:
         drawn = _drawn(args)
         instance_type = resolve(drawn.type)
-        drawable = {index: state for index, state in drawn.sick.items() if index < (instance_type.devices or 0)}
-        selection = None if devices is None else select(instance_type, devices)
+        view = _view(asked, drawn, instance_type)
     except DriverError as error:
         raise UsageError(str(error)) from error
-    marked = selection.devices if selection else ()
+    selection = view.selection
     if args.svg == STDOUT:
-        print(svg(instance_type, marked, drawable), end="")
+        print(svg(instance_type, view.outlined, view.sick), end="")
         return 0
     if args.svg is not None:
-        write_svg(args.svg, instance_type, marked, drawable)
+        write_svg(args.svg, instance_type, view)
     if args.output == "json":
         import json
 
-        print(json.dumps(document(instance_type, selection) | drawn.document(), indent=2))
+        print(json.dumps(document(instance_type, selection) | drawn.document() | view.document(), indent=2))
         return 0
     print(instance_type.name)
     print_table(facts(instance_type))
-    print(f"\n{text(instance_type, marked, drawable)}")
+    if view.offered:
+        print(f"\noffered with --devices {asked.cuts}")
+        print_table(offered_rows(view.offered))
+    print(f"\n{text(instance_type, view.marks, view.sick)}")
     if drawn.lines:
         print("\n" + "\n".join(f"  {line}" for line in drawn.lines))
     if selection:
-        print(f"\n{'device' if len(marked) == 1 else 'devices'} {listed(marked)}")
+        chosen = selection.devices
+        print(f"\n{'device' if len(chosen) == 1 else 'devices'} {listed(chosen)}")
+        print_table(_named_rows(view.named))
         print_table(judgement(instance_type, selection))
     if args.svg is not None:
         print(f"\nwritten: {args.svg}")
     return 0
+
+
+class _Asked(NamedTuple):
+    """What ``--devices`` says."""
+
+    indexes: tuple[int, ...] | None = None
+    """Chips to mark and to evaluate; None: it names none."""
+    names: tuple[str, ...] = ()
+    """Devices to mark and to evaluate."""
+    cuts: Cuts | None = None
+    """What a node offers that is to be shown."""
+
+
+class _View(NamedTuple):
+    """What is shown of a type or node beside its facts."""
+
+    marks: Marks
+    outlined: Marks
+    """The same, with the groups on offer outlined, for a picture that has room for them."""
+    sick: Mapping[int, Sickness]
+    selection: Selection | None
+    named: tuple[CutDevice, ...]
+    offered: tuple[CutDevice, ...]
+
+    def document(self) -> dict[str, Any]:
+        """What JSON says of it."""
+        return {
+            name: [
+                {
+                    "name": device.name,
+                    "resourceType": device.resource,
+                    "parts": [{"device": part.chip, "cores": list(part.cores) or None} for part in device.parts],
+                }
+                for device in devices
+            ]
+            for name, devices in (("named", self.named), ("offered", self.offered))
+            if devices
+        }
+
+
+def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
+    """Raises DriverError for devices that the type does not have."""
+    from dra_driver.simulator.hardware import Hardware
+    from dra_driver.topology.cuts import Cuts, device_name, devices
+    from dra_driver.topology.groups import select
+
+    hardware = drawn.hardware or Hardware((), instance_type, drawn.core_size)
+    chips = range(instance_type.devices or 0)
+
+    def cut(cuts: Cuts) -> tuple[CutDevice, ...]:
+        return devices(chips, instance_type.fabric, instance_type.cores_per_device, cuts, hardware.core_size)
+
+    if asked.cuts is not None and drawn.hardware is not None:
+        raise UsageError(f"--devices {asked.cuts}: what the node offers is in its slices", remedy="leave it out")
+    possible = (
+        {device.name: device for device in cut(Cuts(chip=True, group=True, node=True, core=True))}
+        if asked.names
+        else {}
+    )
+    for name in asked.names:
+        if name not in possible:
+            raise UsageError(
+                f"--devices: there is no device {name} of {instance_type.name}",
+                remedy="dra-driver topology TYPE --devices chip,core,group,node lists what there is",
+            )
+    named = tuple(possible[name] for name in dict.fromkeys(asked.names))
+    indexes = asked.indexes or ()
+    chosen = (*indexes, *sorted({chip for device in named for chip in device.chips} - {*indexes}))
+    selection = None if asked.indexes is None and not named else select(instance_type, chosen)
+    offered = cut(asked.cuts) if asked.cuts is not None else ()
+    groups = (*(item.name for item in offered), *(item.name for item in hardware.devices))
+    # Windows overlap, so that they cannot all be outlined.
+    outlined = [name for name in groups if name.startswith("neuron-group")]
+    with_cores = [
+        *hardware.core_sizes,
+        *(chip for item in offered if item.resource == "neuron_core" for chip in item.chips),
+    ]
+    marked = (*map(device_name, indexes), *asked.names, *drawn.taken)
+    return _View(
+        hardware.marks(marked, drawn=with_cores),
+        hardware.marks(marked, drawn=with_cores, outlined=outlined),
+        {index: state for index, state in drawn.sick.items() if index in chips},
+        selection,
+        named,
+        offered,
+    )
+
+
+def offered_rows(offered: Sequence[CutDevice]) -> Iterator[tuple[str, str]]:
+    """What a node offers, one row for each kind of device."""
+    from dra_driver.simulator.explain.findings import named
+    from dra_driver.simulator.hardware import MEANINGS
+    from dra_driver.topology.cuts import overlap
+
+    kinds: dict[tuple[ResourceType, int], list[CutDevice]] = {}
+    for device in offered:
+        size = len(device.parts) if device.resource == "neuron_group" else 0
+        kinds.setdefault((device.resource, size), []).append(device)
+    for (resource, size), found in kinds.items():
+        names = named(device.name for device in found)
+        if resource == "neuron_group" and found[0].name.startswith("neuron-group"):
+            names = ", ".join(f"{device.name} ({_span(device.chips)})" for device in found)
+        elif resource == "neuron_core":
+            each = sum(device.chips == found[0].chips for device in found)
+            sizes = sorted({device.core_size or 1 for device in found})
+            names = f"{each} on each device (logical core size {listed(tuple(sizes))}): {names}"
+        what = MEANINGS[resource][1 if len(found) > 1 else 0]
+        yield f"{what} of {size}" if size else what, names
+    total = f"{len(offered)} device{'' if len(offered) == 1 else 's'}"
+    how = "what has hardware in common excludes each other" if overlap(offered) else "no two have hardware in common"
+    yield "in all", f"{total}; {how}"
+
+
+def _named_rows(found: Sequence[CutDevice]) -> Iterator[tuple[str, str]]:
+    for device in found:
+        cores = f", physical cores {listed(device.parts[0].cores)}" if device.parts[0].cores else ""
+        yield device.name, f"device{'s' if len(device.chips) > 1 else ''} {listed(device.chips)}{cores}"
 
 
 class _Drawn(NamedTuple):
@@ -121,13 +250,20 @@ class _Drawn(NamedTuple):
     type: str
     sick: Mapping[int, Sickness] = NOTHING
     lines: tuple[str, ...] = ()
-    """What is wrong, for people."""
+    """What is wrong, and what is taken, for people."""
     a_node: bool = True
+    core_size: int | None = None
+    """Physical cores in a logical core; None: the default of the type."""
+    hardware: Hardware | None = None
+    """Of a node that is known by its slices."""
+    taken: tuple[str, ...] = ()
+    """Devices of such a node that claims hold."""
 
     def document(self) -> dict[str, Any]:
         """What JSON says besides the type."""
         states = [{"device": index, "state": state} for index, state in sorted(self.sick.items())]
-        return {"sick": states} if self.a_node else {}
+        taken = {"taken": list(self.taken)} if self.hardware is not None else {}
+        return {"sick": states, **taken} if self.a_node else {}
 
 
 def _drawn(args: argparse.Namespace) -> _Drawn:
@@ -147,7 +283,8 @@ def _of_host(root: Path) -> _Drawn:
         raise UsageError(f"{root}: the host's instance type is not known", remedy="give TYPE instead")
     sick = [chip for chip in read_health(root, found_state_dir(root)).health.chips if chip.faults]
     states = {chip.index: state for chip in sick if (state := chip.state) != "healthy"}
-    return _Drawn(inventory.instance_type, states, tuple(chip.text for chip in sick))
+    lines = tuple(chip.text for chip in sick)
+    return _Drawn(inventory.instance_type, states, lines, core_size=inventory.core_size)
 
 
 def _of_slices(name: str, node: str | None) -> _Drawn:
@@ -155,6 +292,8 @@ def _of_slices(name: str, node: str | None) -> _Drawn:
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
     from dra_driver.manifests import read_manifests
     from dra_driver.simulator.allocator.candidates import tainted
+    from dra_driver.simulator.explain.findings import named
+    from dra_driver.simulator.hardware import Hardware, text_of
     from dra_driver.simulator.taints import listed as taints
     from dra_driver.simulator.taints import sick
     from dra_driver.topology.instance_types import resolve
@@ -169,11 +308,47 @@ def _of_slices(name: str, node: str | None) -> _Drawn:
             remedy=f"give --node-name, one of: {first_of(names, 8)}" if names else f"give slices of {DRIVER_NAME}",
         )
     devices = [device for item in own if item.spec.node_name == chosen for device in item.spec.devices]
-    types = {value.string for device in devices if (value := device.attributes.get("instanceType")) and value.string}
+    types = {text_of(device, "instanceType") for device in devices} - {""}
     if len(types) != 1:
         raise UsageError(f"{name}: the devices of {chosen} do not name one instance type", remedy="give TYPE instead")
     kind = resolve(types.pop())
-    return _Drawn(kind.name, sick(devices, range(kind.devices or 0)), tuple(taints(devices)))
+    pools = {item.spec.pool.name for item in own if item.spec.node_name == chosen}
+    taken = [(claim.metadata, held) for claim in found.claims if (held := _held(claim, pools))]
+    lines = [f"claim {meta.namespace}/{meta.name} has {named(held)}" for meta, held in taken]
+    return _Drawn(
+        kind.name,
+        sick(devices, range(kind.devices or 0)),
+        (*taints(devices), *lines),
+        hardware=Hardware.of(devices),
+        taken=tuple(dict.fromkeys(device for _, held in taken for device in held)),
+    )
+
+
+def _held(claim: ResourceClaim, pools: Collection[str]) -> list[str]:
+    """The devices of these pools that the claim has, without those that it only looks at."""
+    allocation = claim.status.allocation
+    return [
+        result.device
+        for result in (allocation.devices.results if allocation is not None else ())
+        if result.driver == DRIVER_NAME and result.pool in pools and not result.admin_access
+    ]
+
+
+def parse_asked(text: str | None) -> _Asked:
+    """Parse ``--devices``, in which indexes, names and words for what is offered may stand in any order.
+
+    Raises UsageError for anything else.
+    """
+    from dra_driver.cli.slices import cuts_option
+
+    items = [item.strip() for item in (text or "").split(",")] if text is None or len(text) <= MAX_DEVICE_LIST else []
+    words = [item for item in items if _WORD.fullmatch(item)]
+    names = [item for item in items if _NAME.fullmatch(item)]
+    rest = [item for item in items if item not in (*words, *names)]
+    indexes = (
+        parse_devices(",".join(rest) if items else text or "") if text is not None and (rest or not items) else None
+    )
+    return _Asked(indexes, tuple(names), cuts_option("--devices", ",".join(words)))
 
 
 def parse_devices(text: str) -> tuple[int, ...]:
@@ -183,7 +358,9 @@ def parse_devices(text: str) -> tuple[int, ...]:
         match = _ITEM.fullmatch(item.strip())
         if match is None:
             raise UsageError(
-                f"--devices cannot be read at {item.strip()[:24]!r}", remedy="give indexes and ranges: 4,5,6,7 or 4-7"
+                f"--devices cannot be read at {item.strip()[:24]!r}",
+                remedy="give indexes and ranges: 4,5,6,7 or 4-7, names: neuron-core-3-1, or what a node offers: chip, "
+                "core, group, group4, node",
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
@@ -192,14 +369,12 @@ def parse_devices(text: str) -> tuple[int, ...]:
     return tuple(indexes)
 
 
-def write_svg(
-    path: Path, instance_type: InstanceType, marked: tuple[int, ...], sick: Mapping[int, Sickness] = NOTHING
-) -> None:
+def write_svg(path: Path, instance_type: InstanceType, view: _View) -> None:
     """Write the picture; raises UsageError if the file cannot be written."""
     from dra_driver.topology.drawing import svg
 
     try:
-        path.write_text(svg(instance_type, marked, sick), encoding="utf-8")
+        path.write_text(svg(instance_type, view.outlined, view.sick), encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"cannot write the picture to {str(path)!r}: {reason}") from error

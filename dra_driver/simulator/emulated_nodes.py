@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import labels as ultraserver_labels
 from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_cuts, offer
 from dra_driver.driver.resourceslices.pool import pool
@@ -21,7 +22,6 @@ from dra_driver.manifests.documents import ManifestError
 from dra_driver.manifests.model import Manifests
 from dra_driver.manifests.names import suffix, uid
 from dra_driver.manifests.workloads import Node, NodeStatus
-from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.cuts import Cuts
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.util.errors import DriverError
@@ -57,8 +57,9 @@ def emulated(
     layout: Layout = "node",
     cuts: Cuts | None = None,
     driver_version: str | None = None,
+    extended_resources: bool = False,
 ) -> Manifests:
-    """A cluster of healthy nodes: Node objects, slices, the driver's DeviceClass, and the inventory of each host.
+    """A cluster of healthy nodes: Node objects, slices, the driver's DeviceClasses, and the inventory of each host.
 
     Nodes are named ``node-1`` and so on, zero-padded to equal length, with types in the given order. Those of
     UltraServers form complete servers of four nodes, or the servers given by ``ultraservers``.
@@ -69,6 +70,7 @@ def emulated(
         layout: what a node of an UltraServer offers, as in the driver's option.
         cuts: what every node offers, as in the driver's option ``--devices``; None: nothing in particular is set.
         driver_version: of the Neuron kernel driver; None for the newest known.
+        extended_resources: whether the DeviceClasses offer extended resources.
 
     Raises:
         DriverError: an unknown type, too many nodes, UltraServers with fewer nodes, or with types that have none.
@@ -81,15 +83,27 @@ def emulated(
     return Manifests(
         nodes=tuple(_node(name, inventory) for name, inventory in made),
         slices=tuple(item for name, inventory in made for item in publisher.slices(name, inventory)),
-        classes=(driver_class(),),
+        classes=driver_classes(extended_resources=extended_resources),
         inventories=dict(made),
     )
 
 
-def driver_class() -> objects.DeviceClass:
-    """The DeviceClass that is installed with the driver."""
-    selector = objects.DeviceSelector(objects.CelSelector(f'device.driver == "{DRIVER_NAME}"'))
-    return objects.DeviceClass(ObjectMeta(name=DRIVER_NAME), objects.DeviceClassSpec((selector,)))
+def driver_classes(*, extended_resources: bool = False) -> tuple[objects.DeviceClass, ...]:
+    """The DeviceClasses that are installed with the driver.
+
+    Args:
+        extended_resources: whether they offer the extended resources that an administrator can ask for.
+    """
+    return tuple(
+        objects.DeviceClass(
+            ObjectMeta(name=row.name),
+            objects.DeviceClassSpec(
+                (objects.DeviceSelector(objects.CelSelector(row.expression)),),
+                extended_resource_name=row.extended_resource if extended_resources else None,
+            ),
+        )
+        for row in DEVICE_CLASSES
+    )
 
 
 def _names(total: int) -> list[str]:

@@ -155,7 +155,8 @@ class ExtendedResources:
             offered, left = self._scores.offered(node, name), self._scores.left(node, name)
             if not offered and name not in self._classes:
                 return (
-                    f"neither a DeviceClass nor a device plugin of the node offers {name}; dra-driver migrate makes "
+                    f"neither a DeviceClass nor a device plugin of the node offers {name}; the driver's classes do "
+                    "where extended resources are installed (here --extended-resources), and dra-driver migrate makes "
                     "claims of such limits, or with --extended-resource a DeviceClass that offers it"
                 )
             if offered and left < count:

@@ -18,6 +18,7 @@ from dra_driver.manifests import Manifests, with_uid
 from dra_driver.manifests.names import uid
 from dra_driver.manifests.objects import Device, ResourceClaim, ResourceSlice
 from dra_driver.names import DRIVER_NAME
+from dra_driver.simulator.hardware import Hardware
 from dra_driver.simulator.placement import Outcome
 from dra_driver.topology.instance_types import lookup
 from dra_driver.topology.ultraserver import parse_modes
@@ -45,6 +46,7 @@ class NodeDrivers:
         self._held: dict[str, PreparedClaims] = {}
         self._users: dict[str, set[str]] = {}
         self._slices: dict[str, list[ResourceSlice]] = {}
+        self._hardware: dict[str, Hardware] = {}
         for item in manifests.slices:
             if item.spec.driver == DRIVER_NAME and item.spec.node_name:
                 self._slices.setdefault(item.spec.node_name, []).append(item)
@@ -54,6 +56,14 @@ class NodeDrivers:
         if node not in self._inventories:
             self._inventories[node] = _assumed(self._slices.get(node, ()))
         return self._inventories[node]
+
+    def hardware(self, node: str) -> Hardware:
+        """What the devices of the node are made of."""
+        if node not in self._hardware:
+            devices = (device for item in self._slices.get(node, ()) for device in item.spec.devices)
+            inventory = self.inventory(node)
+            self._hardware[node] = Hardware.of(devices, inventory.instance_type if inventory is not None else None)
+        return self._hardware[node]
 
     def prepare(self, outcome: Outcome) -> list[Prepared]:
         """The results for a placed pod's claims, in their order; claims without devices of this driver are omitted."""
@@ -71,14 +81,25 @@ class NodeDrivers:
         held = self._held.setdefault(node, PreparedClaims())
         try:
             stored = _as_stored(claim, outcome)
-            made = self._planned(stored, inventory, held, PlanSettings(node))
+            sizes = self._core_sizes(node, inventory)
+            made = self._planned(stored, inventory, held, PlanSettings(node), sizes)
         except DriverError as error:
             return Prepared(name, None, None, str(error))
         held.add(CheckpointEntry(made))
         return Prepared(name, made, plan_document(made, cdi_spec(made)), "")
 
+    def _core_sizes(self, node: str, inventory: NodeInventory) -> Mapping[int, int]:
+        """As the node's driver tells what prepares: for the chips whose cores do not have the node's default size."""
+        offered = self.hardware(node).core_sizes
+        return {chip: size for chip, size in offered.items() if size != inventory.core_size}
+
     def _planned(
-        self, claim: published.ResourceClaim, inventory: NodeInventory, held: PreparedClaims, settings: PlanSettings
+        self,
+        claim: published.ResourceClaim,
+        inventory: NodeInventory,
+        held: PreparedClaims,
+        settings: PlanSettings,
+        core_sizes: Mapping[int, int],
     ) -> Plan:
         uid_ = claim.metadata.uid
         self._users.setdefault(uid_, set()).update(users(claim) or ())
@@ -87,15 +108,17 @@ class NodeDrivers:
             # Another pod uses the claim too; what is prepared does not change.
             return before.plan
         try:
-            return plan(claim, inventory, held, settings)
+            return plan(claim, inventory, held, settings, core_sizes=core_sizes)
         except ConsumersUnknown as unknown:
             consumers = {other.uid: frozenset(self._users.get(other.uid, ())) for other in unknown.claims}
-            return plan(claim, inventory, held, settings, consumers)
+            return plan(claim, inventory, held, settings, consumers, core_sizes=core_sizes)
 
 
-def chips(prepared: Sequence[Prepared]) -> tuple[int, ...]:
-    """Host indexes of all chips, ascending."""
-    return tuple(sorted({n.chip for item in prepared if item.plan is not None for n in item.plan.nodes.values()}))
+def devices(prepared: Sequence[Prepared]) -> tuple[str, ...]:
+    """Names of all devices that the driver would give, each once."""
+    return tuple(
+        dict.fromkeys(device.device for item in prepared if item.plan is not None for device in item.plan.devices)
+    )
 
 
 def _is_of_this_driver(claim: ResourceClaim) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from dra_driver.driver.resourceslices.devices import RETIRED
 from dra_driver.health.faults import FAULTS, REMEDIES, SEVERITIES, Fault
 from dra_driver.host.inventory import chips_of
 from dra_driver.manifests.objects import Device, DeviceTaint
@@ -26,10 +27,19 @@ def fault_of(taint: DeviceTaint) -> Fault | None:
     return fault if fault is not None and taint.value in SEVERITIES else None
 
 
+def retired(taint: DeviceTaint) -> bool:
+    """Whether the node's driver keeps the device only because a claim held it."""
+    return taint.key == RETIRED and not isinstance(taint, TaintOfRule)
+
+
 def said(taint: DeviceTaint) -> str:
     """Such as ``the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule (uncorrectable errors ...)``."""
     if isinstance(taint, TaintOfRule):
         return f"the taint {written(taint)} by DeviceTaintRule {taint.rule}"
+    if retired(taint):
+        return (
+            f"the taint {written(taint)} (the node offers no such devices any more, and keeps those that claims hold)"
+        )
     fault = fault_of(taint)
     return f"the taint {written(taint)}" + (f" ({fault.text})" if fault is not None else "")
 
@@ -48,19 +58,23 @@ def sick(devices: Iterable[Device], chips: Sequence[int]) -> Mapping[int, Sickne
     """State of the chips that have a taint which says something; the gravest counts.
 
     Args:
-        devices: of one node, with all their taints. One that stands for a whole node does not tell which chip is sick,
-            so its taints say nothing where chips are offered too.
+        devices: of one node, with all their taints. One that stands for several chips does not tell which of them is
+            sick, so its taints say nothing of chips that are offered on their own, or as cores.
         chips: host indexes of the node's chips.
     """
-    found: dict[int, Sickness] = {}
-    alone: dict[int, Sickness] = {}
+    alone: dict[int, set[Sickness]] = {}
+    together: dict[int, set[Sickness]] = {}
+    offered: set[int] = set()
     for device in devices:
+        own = {*(chips_of(device.name, chips) or ())} & {*chips}
         state = _state(device.taints)
-        own = chips_of(device.name, chips) or ()
+        if len(own) == 1:
+            offered |= own
         if state is not None:
-            for index in {*own} & {*chips}:
-                (found if len(own) == 1 else alone)[index] = state
-    return found or alone
+            for index in own:
+                (alone if len(own) == 1 else together).setdefault(index, set()).add(state)
+    states = {index: found for index, found in together.items() if index not in offered} | alone
+    return {index: next(state for state in SIGNS if state in found) for index, found in states.items()}
 
 
 def _state(taints: Sequence[DeviceTaint]) -> Sickness | None:
@@ -69,6 +83,8 @@ def _state(taints: Sequence[DeviceTaint]) -> Sickness | None:
 
 
 def _said(taint: DeviceTaint) -> Sickness | None:
+    if retired(taint):
+        return None
     if fault_of(taint) is not None:
         return next(severity for severity in SEVERITIES if severity == taint.value)
     return "tainted" if taint.effect in BLOCKING else None

@@ -8,6 +8,7 @@ from dra_driver.simulator.allocator import World
 from dra_driver.simulator.cluster import cluster_of
 from dra_driver.simulator.emulated_nodes import emulated
 from dra_driver.simulator.fragmentation import Site, Workload, read_workload, sites
+from dra_driver.topology.cuts import Cuts
 
 TEXT = """\
 nodes:
@@ -35,9 +36,9 @@ warmUp: 1d
 
 
 @cache
-def cluster(*types: tuple[str, int]) -> tuple[World, tuple[Site, ...]]:
-    """A cluster with the given number of nodes of each type."""
-    manifests = emulated(types)
+def cluster(*types: tuple[str, int], cuts: str = "") -> tuple[World, tuple[Site, ...]]:
+    """A cluster with the given number of nodes of each type, which offer these cuts; "": what they do by default."""
+    manifests = emulated(types, cuts=Cuts.parse(cuts) if cuts else None)
     world, nodes = cluster_of(manifests, "1.37")
     return world, sites(nodes, manifests.slices)
 

@@ -64,6 +64,11 @@ class PartialAllocation:
             return False
         return all(left.get(counter, amount) >= amount for counter, amount in candidate.offer.consumes)
 
+    def short(self, candidate: Candidate) -> tuple[CounterKey, ...]:
+        """The counters of which less is left than the device consumes."""
+        left = self._left(candidate.pool, self._key(candidate.pool))
+        return tuple(counter for counter, amount in candidate.offer.consumes if left.get(counter, amount) < amount)
+
     def add(self, candidate: Candidate, held: Sequence[Constraint], request: str) -> str:
         """Add a device to the constraints; returns "" or the obstacle: "counters", "taint", "constraint" or "capacity".
 

@@ -16,8 +16,8 @@ from dra_driver.simulator.explain.findings import Finding, counted, findings, li
 from dra_driver.simulator.explain.remedies import Miss, remedies
 from dra_driver.simulator.explain.shortfall import ROW
 from dra_driver.simulator.explain.trap_inputs import TrapInput, trap_inputs, wishes
-from dra_driver.simulator.explain.traps import traps
-from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed, request_view
+from dra_driver.simulator.explain.traps import NOT_OFFERED, traps
+from dra_driver.simulator.explain.values import Diagnosis, Explanation, Holder, NodesAlike, Placed, request_view
 from dra_driver.util.errors import DriverError
 
 
@@ -267,6 +267,8 @@ def _explanation(
             for claim, result in zip(case.claims, chosen.results, strict=True)
         )
     miss = None if chosen is not None else _nearest(survey, culprit)
+    known = traps(case, survey.trap_inputs, chosen)
+    offered = all(trap.name != NOT_OFFERED for trap in known)
     return Explanation(
         subject=question.subject,
         claims=_names(question),
@@ -278,9 +280,23 @@ def _explanation(
         error=error,
         nodes=_together(survey.found),
         nearest=_nearest_sentence(miss, survey) if miss is not None else "",
-        remedies=remedies(case, survey.asked, miss, question.holders) if chosen is None else (),
-        traps=traps(case, survey.trap_inputs, chosen),
+        remedies=remedies(case, survey.asked, miss, question.holders, offered=offered) if chosen is None else (),
+        traps=known,
+        holders=_holders(case, miss, question.holders) if miss is not None else (),
     )
+
+
+def _holders(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> tuple[Holder, ...]:
+    """Who holds the devices on the node that have used up the counters of others."""
+    blocking = {name for view in miss.diagnosis.requests for group in view.groups for name in group.blockers}
+    pools = {pool.key for pool in case.world.pools.pools(miss.node)} if blocking else set()
+    found = []
+    for claim in holders:
+        results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
+        own = [item.device for item in results if item.device in blocking and (item.driver, item.pool) in pools]
+        if own:
+            found.append(Holder(claim_name(claim), tuple(own)))
+    return tuple(found)
 
 
 def _together(found: Mapping[str, Diagnosis]) -> tuple[NodesAlike, ...]:

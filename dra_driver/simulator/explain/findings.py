@@ -52,7 +52,11 @@ def named(names: Iterable[str]) -> str:
         match = _NUMBERED.fullmatch(name)
         prefix, number = (match[1], match[2]) if match is not None else (name, "")
         by_prefix.setdefault(prefix, []).append(number)
-    return listed([prefix + shortened(_runs(numbers)) for prefix, numbers in by_prefix.items()])
+    shown = [prefix + shortened(_runs(numbers)) for prefix, numbers in by_prefix.items()]
+    if len(shown) <= MAX_NAMES:
+        return listed(shown)
+    rest = sum(map(len, list(by_prefix.values())[MAX_NAMES - 1 :]))
+    return f"{', '.join(shown[: MAX_NAMES - 1])} and {rest} more"
 
 
 def _runs(numbers: Sequence[str]) -> list[str]:
@@ -143,6 +147,8 @@ class Finding:
     values: tuple[Value | None, ...] = ()
     """Values of the constraints' attributes."""
     in_use: bool = False
+    blockers: tuple[str, ...] = ()
+    """Devices in use that have used up the shared counters that it consumes."""
 
 
 def findings(
@@ -184,7 +190,18 @@ def _finding(
     state, why = _obstacle(offer, pool, option, around, progress)
     if state == "free" and None in values:
         state, why = "attribute", f"it has no attribute {attributes[values.index(None)]}"
-    return Finding(*name, state, why, values=values, in_use=used)
+    blockers = _blockers(offer, pool, around, progress) if state == "counters" else ()
+    return Finding(*name, state, why, values=values, in_use=used, blockers=blockers)
+
+
+def _blockers(offer: PoolDevice, pool: Pool, around: SearchContext, progress: PartialAllocation) -> tuple[str, ...]:
+    short = {*progress.short(Candidate(offer, pool))}
+    used = around.usage.in_pool(pool.key)
+    return tuple(
+        other.device.name
+        for other in (*pool.offers, *pool.elsewhere)
+        if other.device.name in used and any(counter in short for counter, _ in other.consumes)
+    )
 
 
 def _obstacle(

@@ -33,7 +33,7 @@ from dra_driver.simulator.explain.minimal_conflict import (
     with_request,
 )
 from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_text
-from dra_driver.simulator.taints import way_out
+from dra_driver.simulator.taints import retired, way_out
 from dra_driver.util.errors import DriverError
 
 MAX_HOLDERS = 64
@@ -51,9 +51,12 @@ class Miss:
 
 
 def remedies(
-    case: Case, nodes: Sequence[NodeView], miss: Miss | None, holders: Sequence[ResourceClaim]
+    case: Case, nodes: Sequence[NodeView], miss: Miss | None, holders: Sequence[ResourceClaim], *, offered: bool = True
 ) -> tuple[str, ...]:
-    """What would make the claims fit on the nearest node, or avoid the error there; each remedy was tried."""
+    """What would make the claims fit on the nearest node, or avoid the error there; each remedy was tried.
+
+    ``offered`` is False if it is known that no node offers the devices that the claims ask for.
+    """
     if miss is None:
         return ()
     if miss.diagnosis.step == "error":
@@ -66,7 +69,8 @@ def remedies(
         lambda: _tolerating(case, miss, found),
         lambda: _without_clause(case, miss, found),
     )
-    return tuple(sentence for way in ways for sentence in way()) or _last_resort(case, nodes, miss, holders)
+    found_ways = tuple(sentence for way in ways for sentence in way())
+    return found_ways or (_last_resort(case, nodes, miss, holders) if offered else ())
 
 
 def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
@@ -150,8 +154,12 @@ def _changed(case: Case, part: Part, exactly: ExactDeviceRequest) -> list[Resour
 
 
 def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
-    """Tries to tolerate one taint key at a time, as a user would, and then all taints of one device."""
-    devices = [offer.device for pool in case.world.pools.pools(miss.node) for offer in pool.offers]
+    """Tries to tolerate one taint key at a time, as a user would, and then all taints of one device.
+
+    Devices that a node only keeps for the claims that hold them are not to be had that way.
+    """
+    offers = [offer.device for pool in case.world.pools.pools(miss.node) for offer in pool.offers]
+    devices = [device for device in offers if not any(retired(taint) for taint in device.taints)]
     blocking = [tuple(taint for taint in device.taints if taint.effect in BLOCKING) for device in devices]
     single = {(taint.key, taint.effect): (taint,) for taints in blocking for taint in taints}
     several = {tuple((taint.key, taint.effect) for taint in taints): taints for taints in blocking if len(taints) > 1}

@@ -13,6 +13,8 @@ from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAli
 
 MAX_GROUPS = 20
 """Maximum number of node groups described individually in the text; JSON has all."""
+MAX_HOLDERS = 8
+"""Maximum number of claims named as holders in the text; JSON has all."""
 
 
 def text(found: Explanation, told: Collection[str] = ()) -> str:
@@ -27,6 +29,7 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
         lines += ["", _sentence(f"{counted(len(groups) - MAX_GROUPS, 'more group')} of nodes: see -o json")]
     if found.nearest and len(groups) > 1:
         lines += ["", _sentence(f"nearest miss: {found.nearest}")]
+    lines += _listed("Who holds what is in the way:", _held(found))
     lines += _listed("What would help (each was tried):", [_sentence(item) for item in found.remedies])
     traps = [trap for trap in found.traps if trap.name not in told]
     lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in traps])
@@ -54,6 +57,13 @@ def _alike(found: Sequence[Explanation]) -> str:
     names = shortened([item.subject for item in found], MAX_NAMES)
     them = "it" if len(found) == 1 else "them"
     return printable(_sentence(f"{names}: all that is said of {found[0].like} is true of {them}, too"))
+
+
+def _held(found: Explanation) -> list[str]:
+    """The first claims that hold what is in the way, and how many more there are."""
+    lines = [_sentence(f"claim {item.claim} has {named(item.devices)}") for item in found.holders[:MAX_HOLDERS]]
+    more = len(found.holders) - MAX_HOLDERS
+    return [*lines, _sentence(f"{counted(more, 'more claim')}: see -o json")] if more > 0 else lines
 
 
 def _order(group: NodesAlike) -> tuple[bool, bool, int]:
@@ -119,6 +129,7 @@ def plain(found: Explanation) -> dict[str, Any]:
         ],
         "nodes": [{"names": list(group.nodes), **_diagnosis(group.diagnosis)} for group in found.nodes],
         "nearestMiss": found.nearest or None,
+        "holders": [{"claim": item.claim, "devices": list(item.devices)} for item in found.holders],
         "whatWouldHelp": list(found.remedies),
         "traps": [asdict(trap) for trap in found.traps],
     }
@@ -144,6 +155,7 @@ def _diagnosis(found: Diagnosis) -> dict[str, Any]:
                         "sentence": group.sentence,
                         "clause": group.clause or None,
                         "saw": {name: list(values) for name, values in group.saw},
+                        "usedUpBy": list(group.blockers),
                     }
                     for group in view.groups
                 ],

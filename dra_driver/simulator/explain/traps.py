@@ -5,20 +5,25 @@ Sources: the Kubernetes issues that the messages name; times were measured with 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from dra_driver.driver.deviceclasses import DEVICE_CLASSES, DeviceClassRow
+from dra_driver.driver.resourceslices.attributes import RUN_SIZES
+from dra_driver.manifests.objects import Device
 from dra_driver.names import DRIVER_NAME
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.allocator.constraints import value
-from dra_driver.simulator.allocator.pool_devices import PoolDevice
+from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
 from dra_driver.simulator.explain.diagnosis import Case
 from dra_driver.simulator.explain.findings import counted, listed, named
 from dra_driver.simulator.explain.shortfall import Pair
 from dra_driver.simulator.explain.trap_inputs import TrapInput
 from dra_driver.simulator.explain.values import Trap, clause_text
-from dra_driver.topology.cuts import NODE_DEVICE
+from dra_driver.simulator.hardware import MEANINGS, Hardware, number_of, resource_of, text_of
+from dra_driver.topology.cuts import ResourceType, group_sizes
 from dra_driver.topology.instance_types import InstanceType, lookup
 from dra_driver.util.errors import DriverError
 
@@ -40,15 +45,21 @@ def unconnected(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None
 
 
 def chip(offer: PoolDevice) -> int | None:
-    """The host index of a chip of this driver; None for any other device."""
-    found = value(offer, f"{DRIVER_NAME}/deviceId") if offer.driver == DRIVER_NAME else None
+    """The host index of a chip of this driver; None for any other device, also for a core of a chip."""
+    if offer.driver != DRIVER_NAME or resource_of(offer.device) not in ("neuron_device", None):
+        return None
+    found = value(offer, f"{DRIVER_NAME}/deviceId")
     return found[1] if found is not None and isinstance(found[1], int) else None
+
+
+def _type(devices: Sequence[PoolDevice]) -> InstanceType | None:
+    """The instance type of the node with these devices, if it is known."""
+    return lookup(text_of(devices[0].device, "instanceType")) if devices else None
 
 
 def _kind(chips: Sequence[Pair]) -> InstanceType | None:
     """The instance type of the node with these chips, if its links are known."""
-    found = value(chips[0][0], f"{DRIVER_NAME}/instanceType") if chips else None
-    kind = lookup(str(found[1])) if found is not None else None
+    kind = _type([offer for offer, _ in chips])
     return kind if kind is not None and kind.fabric.kind not in _UNTOLD else None
 
 
@@ -130,9 +141,29 @@ def _subset_search(case: Case, seen: Sequence[TrapInput], chosen: Allocation | N
         f"{worst.wish.name} asks for {worst.wish.option.count} devices, and {counted(len(nodes), 'node')} with fewer "
         f"free ones {'is' if len(nodes) == 1 else 'are'} searched in vain: kube-scheduler tries every subset, "
         f"{_subsets(worst):,} on node {worst.node.name}, which takes about {_subsets(worst) / 1000:,.0f} ms of each "
-        "attempt, and it gives up after 10 seconds; allocationMode All, or one device that is the whole node, is "
-        "refused at once there"
+        f"attempt, and it gives up after 10 seconds; {_as_one_device(worst)} refused at once there"
     )
+
+
+def _as_one_device(sight: TrapInput) -> str:
+    """What to ask for instead of so many chips."""
+    count, kind = sight.wish.option.count, _type([offer for offer, _ in sight.matching if chip(offer) is not None])
+    if kind is not None and count in group_sizes(kind.fabric):
+        return (
+            f"one device that is a group of {count} (class {_class('neuron_group', count)}, where nodes offer it: "
+            f"--devices group{count}) is"
+        )
+    node = "one device that is the whole node"
+    if kind is not None and count == kind.devices:
+        node += f" (class {_class('neuron_node')}, where nodes offer it: --devices node)"
+    return f"allocationMode All, or {node}, is"
+
+
+def _class(kind: ResourceType, size: int | None = None) -> str:
+    """The DeviceClass for one kind of device, and for groups of one size if there is one for it."""
+    rows = [row for row in DEVICE_CLASSES if row.resources == (kind,)]
+    exact = [row for row in rows if size is not None and row.conditions.get("size") == size]
+    return next(row.name for row in (*exact, *(row for row in rows if not row.conditions)))
 
 
 def _subset_search_to_come(seen: Sequence[TrapInput]) -> str:
@@ -149,8 +180,8 @@ def _subset_search_to_come(seen: Sequence[TrapInput]) -> str:
             continue
         return (
             f"{sight.wish.name} asks for {option.count} devices, and when a node has fewer free ones, kube-scheduler "
-            f"tries every subset of them: {2 ** (option.count - 1):,} if one is missing; allocationMode All, or one "
-            "device that is the whole node, is refused at once there"
+            f"tries every subset of them: {2 ** (option.count - 1):,} if one is missing; {_as_one_device(sight)} "
+            "refused at once there"
         )
     return ""
 
@@ -266,15 +297,144 @@ def _counters_at_scale(case: Case, seen: Sequence[TrapInput], chosen: Allocation
 
 
 def _dropped_counters(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
+    pools = {pool.key: pool for sight in seen for pool in sight.pools if pool.key[0] == DRIVER_NAME}
+    for pool in pools.values():
+        pair = _unprotected(pool)
+        if pair is not None:
+            return (
+                f"pool {pool.key[1]} offers {pair[0]} and {pair[1]} without shared counters, so that both can be given "
+                "out at once although they have hardware in common: the API server has dropped those fields, as 1.33 "
+                "to 1.35 and servers without DRAPartitionableDevices do; upgrade it, or publish one kind of device"
+            )
+    return ""
+
+
+def _unprotected(pool: Pool) -> tuple[str, str] | None:
+    """Two devices with hardware in common of which one consumes no counters."""
+    free = [offer.device.name for offer in pool.offers if not offer.consumes]
+    if not free or all(name.startswith(_CHIP) for name in (offer.device.name for offer in pool.offers)):
+        return None
+    hardware = Hardware.of(offer.device for offer in pool.offers)
+    names = [offer.device.name for offer in pool.offers]
+    for name in free:
+        if others := hardware.overlapping(name, names):
+            return name, others[0]
+    return None
+
+
+_CHIP: Final = "neuron-device-"
+
+
+def _not_offered(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
+    """A request whose class is for devices that no node offers, or that selects what its class is not for."""
+    if chosen is not None:
+        return ""
+    asked = _each_once(seen)
+    own = _own(seen) if any(_row(sight) is not None for sight in asked) else []
+    for sight in asked:
+        row = _row(sight)
+        if row is None:
+            continue
+        if mistaken := _mistaken(sight, row):
+            return mistaken
+        if own and not any(_selects(row, device) for device in own):
+            return _offer_them(case, sight, row, own)
+    return ""
+
+
+def _each_once(seen: Iterable[TrapInput]) -> list[TrapInput]:
+    """Each request on the first of its nodes."""
+    first: dict[int, TrapInput] = {}
     for sight in seen:
-        for pool in sight.pools:
-            whole = [offer for offer in pool.offers if offer.device.name == NODE_DEVICE]
-            if pool.key[0] == DRIVER_NAME and whole and len(pool.offers) > 1 and not whole[0].consumes:
-                return (
-                    f"pool {pool.key[1]} offers the whole node and its chips without shared counters, so that both can "
-                    "be given out at once: the API server has dropped those fields, as 1.33 to 1.35 and servers "
-                    "without DRAPartitionableDevices do; upgrade it, or publish one of the two"
-                )
+        first.setdefault(id(sight.wish.option), sight)
+    return list(first.values())
+
+
+def _row(sight: TrapInput) -> DeviceClassRow | None:
+    return _ROWS.get(sight.wish.option.device_class.metadata.name)
+
+
+NOT_OFFERED: Final = "not-offered"
+"""Name of this trap, which leaves nothing to try on the nodes as they are."""
+_ROWS: Final = {row.name: row for row in DEVICE_CLASSES}
+_NAMED_KIND: Final = re.compile("|".join(MEANINGS))
+
+
+def _mistaken(sight: TrapInput, row: DeviceClassRow) -> str:
+    own = [item.cel.expression for item in sight.wish.option.device_class.spec.selectors if item.cel is not None]
+    expressions = [expression for expression in sight.wish.option.key if expression not in own]
+    for kind in _NAMED_KIND.findall(" ".join(expressions)):
+        if kind not in row.resources:
+            what = listed([MEANINGS[found][1] for found in row.resources])
+            return (
+                f"{sight.wish.name} selects {kind}, and its class {row.name} is for {what}: the class for "
+                f"{MEANINGS[kind][1]} is {_class(kind)}"
+            )
+    return ""
+
+
+def _own(seen: Sequence[TrapInput]) -> list[Device]:
+    """The devices of this driver on all nodes, each content once."""
+    found = {
+        id(offer.content): offer.device for sight in seen for offer, _ in sight.pairs if offer.driver == DRIVER_NAME
+    }
+    return list(found.values())
+
+
+def _selects(row: DeviceClassRow, device: Device) -> bool:
+    return resource_of(device) in row.resources and all(
+        wanted in (number_of(device, name), text_of(device, name)) for name, wanted in row.conditions.items()
+    )
+
+
+def _offer_them(case: Case, sight: TrapInput, row: DeviceClassRow, devices: Sequence[Device]) -> str:
+    size = row.conditions.get("size")
+    kinds = {kind for device in devices if (kind := lookup(text_of(device, "instanceType"))) is not None}
+    offered = [resource for resource in MEANINGS if any(resource_of(device) == resource for device in devices)]
+    they = listed([MEANINGS[resource][1] for resource in offered]) or "other devices"
+    text = f"{sight.wish.name} has class {row.name}, {row.meaning}, and none of the nodes offers that, but {they}"
+    possible = sorted({size for kind in kinds for size in group_sizes(kind.fabric)})
+    if row.resources == ("neuron_group",) and kinds and (not possible or (size is not None and size not in possible)):
+        having = f"only groups of {listed([str(item) for item in possible])}" if possible else "no groups"
+        return f"{text}; {listed(sorted(kind.name for kind in kinds))} can offer {having}"
+    words = [_WORDS[resource] for resource in offered]
+    words.append(f"group{size}" if size is not None else _WORDS[row.resources[0]])
+    text += (
+        f": the driver's option --devices {','.join(words)} (in the chart draDriver.devices) makes every node offer "
+        f"it, and the label {DRIVER_NAME}/devices={'.'.join(words)} one node"
+    )
+    if case.world.release.name == "1.36" and len(words) > 1:
+        text += "; devices that overlap need Kubernetes 1.37, or --shared-counters force"
+    return text
+
+
+_WORDS: Final[dict[ResourceType, str]] = {
+    "neuron_device": "chip",
+    "neuron_core": "core",
+    "neuron_group": "group",
+    "neuron_node": "node",
+}
+
+
+def _scattered_cores(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
+    """Several cores that one chip could have, without a constraint that they be of one chip."""
+    for sight in _each_once(sight for sight in seen if sight.matching):
+        option, example = sight.wish.option, sight.matching[0][0]
+        kind = _type([example])
+        if option.all_devices or kind is None or resource_of(example.device) != "neuron_core":
+            continue
+        size = number_of(example.device, "logicalCoreSize") or kind.default_lnc
+        if not 1 < option.count <= kind.cores_per_device // size:
+            continue
+        runs = f"{DRIVER_NAME}/coreRun{option.count}_id"
+        if {spec.match_attribute for spec in sight.wish.constraints} & {f"{DRIVER_NAME}/deviceId", runs}:
+            continue
+        consecutive = f", or {runs} for consecutive ones" if option.count in RUN_SIZES else ""
+        return (
+            f"{sight.wish.name} asks for {option.count} cores, but no constraint says that they have to be on one "
+            f"chip: matchAttribute {DRIVER_NAME}/deviceId does{consecutive}; what is asked for by extended resources "
+            "cannot say it"
+        )
     return ""
 
 
@@ -301,5 +461,7 @@ TRAPS: Final[dict[str, Look]] = {
     "dropped-counters": _dropped_counters,
     "old-server": _old_server,
     "unconnected": unconnected,
+    NOT_OFFERED: _not_offered,
+    "scattered-cores": _scattered_cores,
 }
 """Name of a trap -> function that returns its description, or "" if it does not apply."""

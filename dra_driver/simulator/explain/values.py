@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dra_driver.manifests.objects import AllocatedDevice
 from dra_driver.simulator.allocator.requests import RequestAlternative
-from dra_driver.simulator.explain.findings import Finding, State, are, choice, named, of_all
+from dra_driver.simulator.explain.findings import Finding, State, are, choice, named, natural, of_all
 from dra_driver.util.text import shorten
 
 Kind = Literal["matchAttribute", "distinctAttribute"]
@@ -38,6 +38,8 @@ class DeviceGroup:
     """Its first clause that is false or fails."""
     saw: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """What the clause reads, and the distinct values that were found."""
+    blockers: tuple[str, ...] = ()
+    """Devices in use that have used up the shared counters that these consume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,15 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """A claim that has devices because of which others cannot be had."""
+
+    claim: str
+    """``namespace/name``."""
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Trap:
     """A known trap that affects the claims; ``name`` is stable."""
 
@@ -134,6 +145,8 @@ class Explanation:
     """The nearest miss; "" if the claims fit or no node is close."""
     remedies: tuple[str, ...]
     traps: tuple[Trap, ...]
+    holders: tuple[Holder, ...] = ()
+    """On the node of the nearest miss: who holds the devices that have used up shared counters."""
     like: str = ""
     """An earlier subject with equal claims and the same explanation; "" for none."""
 
@@ -144,17 +157,19 @@ _WANTS: dict[State, Callable[[str, str, Finding], str]] = {
     "node": lambda devices, verb, _: f"{devices} would match, but {verb} for other nodes",
     "attribute": lambda devices, _, found: f"{devices} would match, but: {found.why}",
     "capacity": lambda devices, _, found: f"{devices} would match, but: {found.why}",
-    "counters": lambda devices, _, found: f"{devices} would match, but: {found.why}",
+    "counters": lambda devices, _, found: (
+        f"{devices} would match, but: {found.why}" + (f": {named(found.blockers)}" if found.blockers else "")
+    ),
     "taint": lambda devices, _, found: f"{devices} would match, but: {found.why}",
 }
 
 
 def request_view(claim: str, option: RequestAlternative, found: Sequence[Finding]) -> RequestView:
-    """Summary of the findings about a node's devices for a request; available devices come first."""
+    """Summary of the findings about a node's devices for a request: free ones, others that match, and the rest."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for item in found:
         groups.setdefault((item.state, item.why, item.failed), []).append(item)
-    ordered = sorted(groups.values(), key=lambda members: members[0].state != "free")
+    ordered = sorted(groups.values(), key=lambda members: (members[0].state != "free", members[0].failed is not None))
     return RequestView(
         claim=claim,
         request=option.label,
@@ -172,7 +187,9 @@ def _group(members: Sequence[Finding], total: int) -> DeviceGroup:
     if 1 < total != len(members):
         devices += f" ({named(names)})"
     if first.failed is None:
-        return DeviceGroup(names, first.state, _WANTS[first.state](devices, are(len(members)), first))
+        blockers = tuple(natural({name for item in members for name in item.blockers}))
+        sentence = _WANTS[first.state](devices, are(len(members)), replace(first, blockers=blockers))
+        return DeviceGroup(names, first.state, sentence, blockers=blockers)
     read = saw(members)
     values = "; ".join(f"{text} is {choice(values)}" for text, values in read)
     busy = sum(item.in_use for item in members)

@@ -26,9 +26,15 @@ class Free:
     """For each of SET_SIZES: free chips on nodes that have such sets."""
 
 
-def free_on(site: Site, free: int) -> Free:
-    """The figures of one node."""
-    chips = free.bit_count()
+def free_on(site: Site, free: int, partly: float = 0.0) -> Free:
+    """The figures of one node.
+
+    Args:
+        site: the node.
+        free: mask of the chips of which nothing is in use.
+        partly: how many chips the free cores of the others would make up.
+    """
+    chips = free.bit_count() + partly
     usable, outside, eligible = 0, [], []
     for size in SET_SIZES:
         masks = site.sets.get(size, ())
@@ -37,11 +43,11 @@ def free_on(site: Site, free: int) -> Free:
             if mask & free == mask:
                 inside |= mask
         usable |= inside
-        outside.append(float((free & ~inside).bit_count()) if masks else 0.0)
-        eligible.append(float(chips) if masks else 0.0)
+        outside.append((free & ~inside).bit_count() + partly if masks else 0.0)
+        eligible.append(chips if masks else 0.0)
     has_sets = any(size in site.sets for size in SET_SIZES)
     measured = chips if has_sets else 0
-    unusable = (free & ~usable).bit_count() if has_sets else 0
+    unusable = (free & ~usable).bit_count() + partly if has_sets else 0
     return Free(chips, measured, unusable, tuple(outside), tuple(eligible))
 
 
@@ -78,6 +84,12 @@ class Outcome:
     refused: int = 0
     refused_with_chips_free: int = 0
     """Refused although the cluster had as many free chips as requested."""
+    several: int = 0
+    """Placed with several devices or chips, on nodes whose links are known."""
+    linked: int = 0
+    """Those of ``several`` whose chips reach each other over links among themselves, or are one."""
+    connected: int = 0
+    """Those of ``several`` whose chips are a set that the fabric offers as connected, or one chip."""
 
 
 @dataclass(frozen=True, slots=True)

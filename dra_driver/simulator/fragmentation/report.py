@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from dra_driver.simulator.fragmentation.cluster import POLICIES
-from dra_driver.simulator.fragmentation.record import Moment, Run
+from dra_driver.simulator.fragmentation.record import Moment, Outcome, Run
 from dra_driver.simulator.fragmentation.scenario import Workload
 
 STRETCHES = 12
@@ -90,6 +90,9 @@ def _run(run: Run) -> dict[str, Any]:
                 "placed": item.placed,
                 "refused": item.refused,
                 "refusedWithChipsFree": item.refused_with_chips_free,
+                "withSeveralChipsOrDevices": item.several,
+                "connected": item.connected,
+                "linked": item.linked,
                 "error": run.reasons.get(name),
             }
             for name, item in run.outcomes.items()
@@ -114,7 +117,7 @@ def text(report: Report) -> str:
         f"{hours(workload.length)}" + (f", the first {hours(workload.warm_up)} left out" if workload.warm_up else ""),
         f"{several}; fragmentation: free chips that no free set of 4, 8 or 16 can use",
     ]
-    parts = ["\n".join(head), _figures(report), _kinds(report)]
+    parts = ["\n".join(head), _figures(report), _kinds(report), *_connected(report)]
     if len(report.policies) == 1:
         parts.append(_over_time(report.curve(report.policies[0])))
     parts += [_errors(report)] if any(run.reasons for run in report.runs) else []
@@ -176,6 +179,29 @@ def _kinds(report: Report) -> str:
         runs = report.of(name)
         lines.append([name, *(_share_refused(runs, kind.name) for kind in report.workload.kinds)])
     return table(lines)
+
+
+def _connected(report: Report) -> list[str]:
+    """How often the chips of kinds that do not ask for it are connected: one line per policy, one column per kind."""
+    loose = [kind.name for kind in report.workload.kinds if kind.device or kind.claims]
+    names = [name for name in loose if any(run.outcomes[name].several for run in report.runs)]
+    if not names:
+        return []
+    measures: tuple[tuple[str, Callable[[Outcome], int]], ...] = (
+        ("connected set of kind", lambda item: item.connected),
+        ("linked of kind", lambda item: item.linked),
+    )
+    return [
+        table([[title, *names], *([policy, *_shares(report.of(policy), names, count)] for policy in report.policies)])
+        for title, count in measures
+    ]
+
+
+def _shares(runs: Sequence[Run], names: Sequence[str], count: Callable[[Outcome], int]) -> Iterator[str]:
+    for name in names:
+        found = [run.outcomes[name] for run in runs]
+        several = sum(item.several for item in found)
+        yield percent(sum(map(count, found)) / several) if several else "none came"
 
 
 def _share_refused(runs: Sequence[Run], kind: str) -> str:

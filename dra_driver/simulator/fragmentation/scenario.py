@@ -19,7 +19,8 @@ from dra_driver.manifests.documents import Path, documents
 from dra_driver.manifests.fields import convert
 from dra_driver.manifests.objects import DeviceClaim, ResourceClaimSpec
 from dra_driver.manifests.validation import check_claim
-from dra_driver.simulator.fragmentation.cluster import MAX_SET_SIZE
+from dra_driver.simulator.fragmentation.cluster import MAX_SET_SIZE, device_claim
+from dra_driver.topology.cuts import Cuts
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.util.errors import DriverError
 
@@ -90,7 +91,7 @@ Duration = Fixed | Uniform | Exponential | Lognormal
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of identical pods: either ``count`` chips of one connected set, or ``claims``."""
+    """A kind of identical pods: ``count`` chips of one connected set, ``count`` devices of a kind, or ``claims``."""
 
     name: str
     weight: float
@@ -100,6 +101,8 @@ class Kind:
     claims: tuple[DeviceClaim, ...] = ()
     where: str = ""
     """Where it is defined, for errors: file, line and path."""
+    device: str = ""
+    """The kind of device that ``count`` counts, such as core or group4; "" for chips of one connected set."""
 
     @property
     def title(self) -> str:
@@ -119,6 +122,8 @@ class Workload:
     """The initial part of ``length``, which fills the cluster and is excluded from the figures."""
     nodes: Mapping[str, int] = field(default_factory=dict)
     """Instance type -> number of nodes; empty if the caller has to specify them."""
+    devices: Cuts | None = None
+    """What the nodes offer; None: what they do by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +197,7 @@ class _Kind(_Entry, frozen=True):
     name: str
     weight: float
     count: int | None = None
+    device: str | None = None
     claims: tuple[ResourceClaimSpec, ...] = ()
     duration: _Duration | None = None
 
@@ -207,6 +213,7 @@ class _File(_Entry, frozen=True):
     length: str
     warm_up: str = "0s"
     nodes: dict[str, int] | None = None
+    devices: str | None = None
 
 
 def read_workload(file: str, text: str, kubernetes: str = "1.37") -> Workload:
@@ -255,7 +262,14 @@ class _Reader:
                 resolve_emulation(name)
             except DriverError as error:
                 raise self._origin.error(("nodes", name), error.what, remedy=error.remedy) from error
-        return Workload(tuple(self._kinds(entry.pods, usual)), rate, length, warm_up, entry.nodes or {})
+        kinds = tuple(self._kinds(entry.pods, usual))
+        return Workload(kinds, rate, length, warm_up, entry.nodes or {}, self._cuts(entry.devices))
+
+    def _cuts(self, text: str | None) -> Cuts | None:
+        try:
+            return None if text is None else Cuts.parse(text)
+        except DriverError as error:
+            raise self._origin.error(("devices",), error.what, remedy=error.remedy) from error
 
     def _kinds(self, entries: tuple[_Kind, ...], usual: Duration) -> Iterator[Kind]:
         if not 1 <= len(entries) <= MAX_KINDS:
@@ -271,8 +285,14 @@ class _Reader:
         if not _NAME.fullmatch(entry.name):
             what = f"{entry.name[:60]!r} is no name: lower-case letters, digits and -, at most 42"
             raise self._origin.error((*path, "name"), what)
-        if (entry.count is None) == (not entry.claims):
+        if (entry.count is None and entry.device is None) == (not entry.claims):
             raise self._origin.error(path, "exactly one of count and claims is needed")
+        if entry.device is not None and device_claim(entry.device, 1) is None:
+            raise self._origin.error(
+                (*path, "device"),
+                f"{entry.device[:24]!r} is no kind of device",
+                remedy="write chip, core, group, group4 (or another size) or node",
+            )
         if entry.count is not None:
             self._number(entry.count, (*path, "count"), 1, MAX_SET_SIZE)
         for place, claim in enumerate(entry.claims):
@@ -282,9 +302,10 @@ class _Reader:
             entry.name,
             self._number(entry.weight, (*path, "weight"), *RATES),
             self._duration(entry.duration, (*path, "duration")) if entry.duration is not None else usual,
-            entry.count,
+            entry.count if entry.device is None else entry.count or 1,
             tuple(claim.devices for claim in entry.claims),
             self._origin.error(path, "").what.removesuffix(": "),
+            entry.device or "",
         )
 
     def _number(self, value: float, path: Path, least: float, most: float) -> float:

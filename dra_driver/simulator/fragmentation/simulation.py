@@ -7,18 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import islice
+from typing import Final
 
 import msgspec
 
 from dra_driver.kube.types import ObjectMeta
 from dra_driver.manifests.objects import AllocatedDevice, ResourceClaim, ResourceClaimSpec, ResourceSlice
 from dra_driver.simulator.allocator import Allocation, Refusal, Scheduler, Usage, World, allocate
-from dra_driver.simulator.fragmentation.cluster import Policy, Site, chips_of, claim_for
+from dra_driver.simulator.fragmentation.cluster import Policy, Site, chips_of, claim_for, device_claim
 from dra_driver.simulator.fragmentation.record import Free, Meter, Outcome, Run, free_on, plus
 from dra_driver.simulator.fragmentation.scenario import Kind, Workload, arrivals
+from dra_driver.topology.fabric import Fabric
 from dra_driver.util.errors import DriverError
 
 Claims = tuple[ResourceClaim, ...]
+MAX_WORLDS: Final = 512
+"""Orders of devices that are kept for each node."""
 
 
 def simulate(
@@ -50,7 +54,10 @@ def simulate(
 
 def claims_of(kind: Kind, where: Sequence[Site]) -> Claims:
     """The claims of a pod of this kind; raises DriverError if no node has sets of its count."""
-    specs = kind.claims if kind.count is None else (claim_for(kind.count, where, kind.title),)
+    specs = kind.claims
+    if kind.count is not None:
+        alone = device_claim(kind.device, kind.count)
+        specs = (alone if alone is not None else claim_for(kind.count, where, kind.title),)
     return tuple(
         ResourceClaim(ObjectMeta(name=f"{kind.name}-{place}"), ResourceClaimSpec(spec))
         for place, spec in enumerate(specs)
@@ -88,15 +95,26 @@ class _Place:
     """A node during the run."""
 
     site: Site
-    bits: Mapping[str, int]
-    """Device name -> bit in the masks."""
+    taken: int
+    """The physical cores in use, as a mask like those of ``Site.parts``."""
     free: int
+    """Mask of the chips of which nothing is in use."""
     figures: Free
     changes: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     """Kind -> ``changes`` when the node refused it: an unchanged node would refuse it again."""
     worlds: dict[tuple[int, ...], World] = field(default_factory=dict)
     """Order of the devices -> a world with only this node and its slices in that order; all share the usage."""
+
+
+def _several(place: _Place, results: Sequence[AllocatedDevice]) -> tuple[Fabric, tuple[int, ...]] | None:
+    """The chips of a pod, ascending; None if it has only one device of one chip, or where the links are not known."""
+    hardware = place.site.hardware
+    fabric = hardware.kind.fabric if hardware.kind is not None else None
+    chips = {part.chip for result in results for part in hardware.parts(result.device)}
+    if (len(results) < 2 and len(chips) < 2) or fabric is None or fabric.kind == "unknown":
+        return None
+    return fabric, tuple(sorted(chips & {*range(fabric.size)}))
 
 
 class _Simulation:
@@ -112,18 +130,10 @@ class _Simulation:
         self._world = world
         self._policy = policy
         self._claims = claims
-        self._asked = {name: chips_of(item.spec.devices for item in found) for name, found in claims.items()}
+        self._asked = {name: chips_of((item.spec.devices for item in found), where) for name, found in claims.items()}
         self._usage = Usage()
-        self._places = [
-            _Place(
-                site,
-                {name: place for place, name in enumerate(site.devices)},
-                site.everything,
-                free_on(site, site.everything),
-            )
-            for site in where
-        ]
-        chips = sum(len(place.site.devices) for place in self._places)
+        self._places = [_Place(site, 0, site.everything, free_on(site, site.everything)) for site in where]
+        chips = sum(len(place.site.chips) for place in self._places)
         now = reduce(plus, (place.figures for place in self._places), Free())
         self._meter = Meter(chips, now, workload.length, workload.warm_up)
         self._outcomes = {kind.name: Outcome() for kind in workload.kinds}
@@ -140,7 +150,7 @@ class _Simulation:
                 self._change(place, results)
                 heapq.heappush(self._leaving, (arrival.hour + arrival.stay, number, place, results))
             if arrival.hour >= self._workload.warm_up:
-                self._note(arrival.kind.name, placed=found is not None)
+                self._note(arrival.kind.name, found)
             progress(arrival.hour / self._workload.length)
         self._depart_until(self._workload.length)
         self._meter.advance(self._workload.length)
@@ -158,10 +168,15 @@ class _Simulation:
             self._reasons,
         )
 
-    def _note(self, kind: str, *, placed: bool) -> None:
+    def _note(self, kind: str, found: tuple[_Place, tuple[AllocatedDevice, ...]] | None) -> None:
         outcome, asked = self._outcomes[kind], self._asked[kind]
-        if placed:
+        if found is not None:
             outcome.placed += 1
+            if (chips := _several(*found)) is not None:
+                fabric, members = chips
+                outcome.several += 1
+                outcome.linked += fabric.is_connected(members)
+                outcome.connected += members in fabric.connected_sets(len(members))
             return
         outcome.refused += 1
         if asked is not None and asked <= self._meter.free:
@@ -176,10 +191,14 @@ class _Simulation:
 
     def _change(self, place: _Place, results: Sequence[AllocatedDevice]) -> None:
         """Mark these devices as in use if they were free, and vice versa."""
+        site = place.site
         for result in results:
             if not result.admin_access:
-                place.free ^= 1 << place.bits[result.device]
-        before, place.figures = place.figures, free_on(place.site, place.free)
+                place.taken ^= site.parts[result.device]
+        busy = site.chips_in(place.taken)
+        place.free = site.everything & ~busy
+        partly = busy.bit_count() - place.taken.bit_count() / site.cores
+        before, place.figures = place.figures, free_on(site, place.free, partly)
         place.changes += 1
         self._meter.change(before, place.figures)
 
@@ -204,6 +223,8 @@ class _Simulation:
         """The node as the driver would have published it by now."""
         order = self._policy.devices(place.site, place.free)
         if order not in place.worlds:
+            if len(place.worlds) >= MAX_WORLDS:
+                place.worlds.clear()
             given = self._world
             slices = _reordered(place.site, order)
             place.worlds[order] = World(

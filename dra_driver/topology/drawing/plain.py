@@ -1,7 +1,7 @@
 """The picture for a terminal: ASCII only, so that it works with any locale, log and pager.
 
 Marked chips differ by their brackets, sick ones by the signs at their number, and marked links by their strokes, so the
-picture is readable without colour.
+picture is readable without colour. Where cores are drawn, each is one character below its chip.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dra_driver.topology.drawing.layout import FOLD
+from dra_driver.topology.drawing.marks import Marks
 from dra_driver.topology.drawing.sickness import SIGNS, WELL, Sickness, by_kind, checked, listed
 from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D
 from dra_driver.topology.instance_types import InstanceType
@@ -24,23 +25,29 @@ _LINK, _MARKED_LINK, _GAP = "---", "===", "   "
 
 @dataclass(frozen=True, slots=True)
 class _Chips:
-    """Which chips are marked, and which are sick."""
+    """What is marked, and which chips are sick."""
 
-    marked: frozenset[int]
+    marks: Marks
     sick: Mapping[int, Sickness]
 
+    @property
+    def marked(self) -> frozenset[int]:
+        """The chips that are marked, wholly or in part."""
+        return self.marks.chips
 
-def text(instance_type: InstanceType, marked: Collection[int] = (), sick: Mapping[int, Sickness] = WELL) -> str:
+
+def text(instance_type: InstanceType, marked: Collection[int] | Marks = (), sick: Mapping[int, Sickness] = WELL) -> str:
     """Draw the chips of a host of this type, with the ``marked`` and the ``sick`` ones told apart, and a legend.
 
     Returns several lines without a final newline; every chip appears once. Raises DriverError if a marked or sick chip
     does not exist.
     """
     fabric = instance_type.fabric
-    checked(fabric, (*marked, *sick))
+    marks = marked if isinstance(marked, Marks) else Marks(frozenset(marked))
+    checked(fabric, (*marks.chips, *marks.cores, *(chip for _, chips in marks.groups for chip in chips), *sick))
     if not fabric.size:
         return f"{_INDENT}(how many devices {instance_type.name} has is not public)"
-    chosen = _Chips(frozenset(marked), sick)
+    chosen = _Chips(marks, sick)
     return "\n".join(line.rstrip() for line in (*_picture(fabric, chosen), "", *_legend(fabric, chosen)))
 
 
@@ -53,18 +60,40 @@ def _picture(fabric: Fabric, chosen: _Chips) -> list[str]:
         case Switched():
             return _switch(fabric, chosen)
         case _:
-            return [_INDENT + _GAP.join(_cells(row, chosen)) for row in _rows(fabric.size)]
+            return [
+                line
+                for row in _rows(fabric.size)
+                for line in (_INDENT + _GAP.join(_cells(row, chosen)), *_cores_below(_INDENT, row, chosen))
+            ]
 
 
 def _cell(index: int, chosen: _Chips) -> str:
-    """Six characters, such as ``(  4 )``, marked ``[* 4*]``, sick ``(x 4x)``, or both ``[x 4x]``."""
+    """Six characters: ``(  4 )``, marked ``[* 4*]``, marked in part ``[+ 4+]``, sick ``(x 4x)``, or both ``[x 4x]``."""
     sickness, is_marked = chosen.sick.get(index), index in chosen.marked
-    sign = SIGNS[sickness] if sickness else "*" if is_marked else " "
+    mark = "+" if chosen.marks.partly(index) else "*" if is_marked else " "
+    sign = SIGNS[sickness] if sickness else mark
     return f"[{sign}{index:2}{sign}]" if is_marked else f"({sign}{index:2}{sign})"
 
 
 def _cells(indexes: Collection[int], chosen: _Chips) -> list[str]:
     return [_cell(index, chosen) for index in indexes]
+
+
+def _cores_below(margin: str, indexes: Collection[int], chosen: _Chips) -> list[str]:
+    """The cores of a row of chips, centred below them; no line if no cores of these chips are drawn.
+
+    The most cores that a chip has, eight, are as wide as the distance between two chips allows.
+    """
+    drawn = chosen.marks.cores
+    if not drawn.keys() & set(indexes):
+        return []
+    width = 6 + len(_GAP)
+    line = [" "] * (len(margin) + width * len(indexes))
+    for place, index in enumerate(indexes):
+        signs = ["#" if marked else "." for marked in drawn.get(index, ())]
+        start = len(margin) + width * place + (6 - len(signs)) // 2
+        line[start : start + len(signs)] = signs
+    return ["".join((*margin[: len(margin) - 1], *line[len(margin) - 1 :])).rstrip()]
 
 
 def _rows(count: int) -> list[range]:
@@ -94,6 +123,7 @@ def _torus(torus: Torus2D, chosen: _Chips) -> list[str]:
         members = [row * torus.columns + column for column in range(torus.columns)]
         end = _wrap({members[0], members[-1]} <= chosen.marked, torus.columns, "..", "==")
         lines.append(f"{_INDENT}{f'x={row}':5}{end:2}{_across(members, chosen)}{end}")
+        lines += _cores_below(margin, members, chosen)
         if row + 1 < torus.rows:
             below = [{index, index + torus.columns} <= chosen.marked for index in members]
             lines.append(margin + _GAP.join(f"{'||' if both else '|':^6}" for both in below))
@@ -112,7 +142,7 @@ def _line(fabric: Ring | Chain, chosen: _Chips) -> list[str]:
     count = fabric.size
     closed = isinstance(fabric, Ring) and count > 2
     if not closed and count <= FOLD:
-        return [_INDENT + _across(list(range(count)), chosen)]
+        return [_INDENT + _across(list(range(count)), chosen), *_cores_below(_INDENT, range(count), chosen)]
     half = (count + 1) // 2
     upper, lower = list(range(half)), list(range(count - 1, half - 1, -1))
     # An odd ring has one chip fewer in the lower line: a longer link takes its place.
@@ -122,10 +152,14 @@ def _line(fabric: Ring | Chain, chosen: _Chips) -> list[str]:
     bottoms += ("=" if turn_right else "-") * (len(tops) - len(bottoms))
     left = [_corner(turn_left), _upright(turn_left)] if closed else ["   ", " "]
     right = [_corner(turn_right), _upright(turn_right)]
+    margin = f"{_INDENT}{left[1]:3}"
+    wide = len(margin) + len(tops)
     return [
         f"{_INDENT}{left[0]}{tops}{right[0][::-1]}",
-        f"{_INDENT}{left[1]:3}{'':{len(tops)}}{right[1]:>3}",
+        *(f"{line:{wide}}{right[1]:>3}" for line in _cores_below(margin, upper, chosen)),
+        f"{margin}{'':{len(tops)}}{right[1]:>3}",
         f"{_INDENT}{left[0]}{bottoms}{right[0][::-1]}",
+        *_cores_below(f"{_INDENT}   ", lower, chosen),
     ]
 
 
@@ -138,10 +172,14 @@ def _upright(both: bool) -> str:
 
 
 def _switch(fabric: Switched, chosen: _Chips) -> list[str]:
-    rows = [_GAP.join(_cells(row, chosen)) for row in _rows(fabric.size)]
-    width = max(len(row) for row in rows) + 4
+    rows = [
+        line
+        for row in _rows(fabric.size)
+        for line in (f" {_GAP.join(_cells(row, chosen))}", *_cores_below(" ", row, chosen))
+    ]
+    width = max(len(row) for row in rows) + 3
     lid = f"{_INDENT}+{' NeuronSwitch ':-^{width}}+"
-    return [lid, *(f"{_INDENT}|  {row:{width - 2}}|" for row in rows), f"{_INDENT}+{'':-^{width}}+"]
+    return [lid, *(f"{_INDENT}| {row:{width - 1}}|" for row in rows), f"{_INDENT}+{'':-^{width}}+"]
 
 
 def _legend(fabric: Fabric, chosen: _Chips) -> list[str]:
@@ -157,7 +195,15 @@ def _legend(fabric: Fabric, chosen: _Chips) -> list[str]:
         case _:
             links = ["how the devices are linked is not public"]
     marked = chosen.marked
-    chips = ["( n )  device n", *(["[*n*]  marked device"] if marked else [])]
+    parted = sorted(index for index in marked if chosen.marks.partly(index))
+    chips = ["( n )  device n", *(["[*n*]  marked device"] if marked - {*parted} else [])]
+    if parted:
+        shares = ", ".join(f"{index} ({chosen.marks.share(index)})" for index in parted)
+        chips.append(f"[+n+]  device marked in part: {shares}")
+    if chosen.marks.cores:
+        whole = any(any(cores) for cores in chosen.marks.cores.values())
+        chips.append("#...".ljust(7) + "its logical cores, from core 0 on" + (": # marked, . not" if whole else ""))
+    chips += [f"{'group':7}{name}: devices {_span(members)}" for name, members in chosen.marks.groups]
     for sickness, indexes in by_kind(chosen.sick):
         sign = SIGNS[sickness]
         chips.append(f"({sign}n{sign})  {sickness} device: {listed(indexes)}")
@@ -166,6 +212,10 @@ def _legend(fabric: Fabric, chosen: _Chips) -> list[str]:
     if any(marked & set(fabric.neighbours(index)) for index in marked):
         links.append(f"{'== ||' if isinstance(fabric, Torus2D) else '== #'}".ljust(7) + "link between marked devices")
     return [_INDENT + line for line in (*chips, *links)]
+
+
+def _span(indexes: tuple[int, ...]) -> str:
+    return f"{indexes[0]} to {indexes[-1]}" if len(indexes) > 2 else listed(indexes)
 
 
 def _gravest(chosen: _Chips) -> Sickness:

@@ -66,6 +66,38 @@ def test_nodes_of_the_command_line_take_the_place_of_the_files(file: str, capsys
     assert (found["nodes"], found["chips"]) == (8, 128)
 
 
+CUTS = """\
+nodes: {trn2.48xlarge: 2}
+devices: chip,core
+pods:
+- {name: one, weight: 3, device: chip}
+- {name: four, weight: 1, device: chip, count: 4}
+- {name: pair, weight: 2, device: core, count: 2}
+arrivals: {perHour: 6}
+duration: {exponential: {mean: 4h}}
+length: 3d
+"""
+
+
+def test_what_nodes_offer_is_in_the_file_or_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cuts.yaml"
+    path.write_text(CUTS)
+    assert main(["fragmentation", str(path)]) == 0
+    titles = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines() if " of kind " in line]
+    assert titles == ["refused of kind", "connected set of kind", "linked of kind"]
+    assert main(["fragmentation", str(path), "-o", "json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    found = {
+        kind["name"]: (kind["connected"], kind["linked"], kind["withSeveralChipsOrDevices"]) for kind in run["kinds"]
+    }
+    assert found["one"] == (0, 0, 0)
+    assert 0 < found["four"][0] <= found["four"][1] < found["four"][2]
+    assert main(["fragmentation", str(path), "--devices", "chip"]) == 2
+    assert "kind pair finds no room even while all chips are free" in capsys.readouterr().err
+
+
 def test_claims_of_a_kind_are_allocated_as_they_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two chips of the second row: a node has room for two such pods, and four free chips are left in it for none."""
     claim = {

@@ -356,9 +356,9 @@ def test_chips_are_not_left_when_their_node_is_taken_as_a_whole(shell: Shell, tm
     whole = [{"cel": {"expression": "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"}}]
     file = write(tmp_path, claim("c", selectors=whole))
     assert shell(file, "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
-    assert "0 of 17 devices of neuron.aws.com/node-1" in shell.out
+    assert "0 of 16 chips, 0 of 1 whole node of neuron.aws.com/node-1" in shell.out
     assert shell(write(tmp_path, claim("c")), "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
-    assert "15 of 17 devices of neuron.aws.com/node-1" in shell.out, "neither the chip nor the node"
+    assert "15 of 16 chips, 0 of 1 whole node of neuron.aws.com/node-1" in shell.out, "neither the chip nor the node"
 
 
 def test_claims_of_one_pod_get_different_device_numbers(shell: Shell, tmp_path: Path) -> None:

@@ -256,3 +256,106 @@ def test_a_node_that_cannot_be_drawn_is_said(
     given = [str(tmp_path / one) if one.isupper() else one for one in arguments]
     assert main(["topology", *given]) == 2
     assert says in capsys.readouterr().err
+
+
+# Cores and groups
+
+
+def test_what_a_node_offers_is_listed_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("trn2.48xlarge", "--devices", "chip,core,group,node") == 0
+    words = normal(capsys.readouterr().out)
+    for row in (
+        "offered with --devices chip,core,group,node chips neuron-device-0 to 15",
+        "groups of 4 neuron-group4-0 (0-3), neuron-group4-1 (4-7)",
+        "groups of 8 neuron-group8-0 (0-7), neuron-group8-1 (8-15)",
+        "whole node neuron-node",
+        "cores 4 on each device (logical core size 2): neuron-core-0-0 to 3, neuron-core-1-0 to 3",
+        "in all 87 devices; what has hardware in common excludes each other",
+    ):
+        assert row in words
+    assert command("inf2.48xlarge", "--devices", "core") == 0
+    assert "in all 24 devices; no two have hardware in common" in normal(capsys.readouterr().out)
+    assert command("inf2.48xlarge", "--devices", "group3") == 0
+    assert "groups of 3 neuron-window3-0 to 9 in all 10 devices; what has" in normal(capsys.readouterr().out)
+
+
+def test_a_picture_has_the_cores_and_aligned_groups_that_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("trn2.48xlarge", "--devices", "core,group", "--svg", "-") == 0
+    root = ET.fromstring(capsys.readouterr().out)
+    outlined = [group.attrib["data-group"] for group in root.iter() if "data-group" in group.attrib]
+    assert sorted(outlined) == [*(f"neuron-group4-{row}" for row in range(4)), "neuron-group8-0", "neuron-group8-1"]
+    assert sum(box.attrib.get("class") == "core" for box in root.iter()) == 64 + 1, "the cores and the legend's"
+    assert command("trn2.48xlarge", "--devices", "core") == 0
+    assert capsys.readouterr().out.count("          ....     ....     ....     ....\n") == 4
+
+
+def test_devices_are_marked_and_judged_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("trn2.48xlarge", "--devices", "neuron-core-3-1,neuron-group4-1,0") == 0
+    shown = capsys.readouterr().out
+    assert "[* 0*]---(  1 )---(  2 )---[+ 3+]" in shown
+    assert "[* 4*]===[* 5*]===[* 6*]===[* 7*]" in shown
+    words = normal(shown)
+    assert (
+        "devices 0, 3, 4, 5, 6, 7 neuron-core-3-1 device 3, physical cores 2, 3 neuron-group4-1 devices 4, 5, 6, 7"
+        in words
+    )
+    document = as_json(capsys, "trn2.48xlarge", "--devices", "neuron-core-3-1,group8")
+    assert document["named"] == [
+        {"name": "neuron-core-3-1", "resourceType": "neuron_core", "parts": [{"device": 3, "cores": [2, 3]}]}
+    ]
+    assert [device["name"] for device in document["offered"]] == ["neuron-group8-0", "neuron-group8-1"]
+    assert document["offered"][0]["parts"][0] == {"device": 0, "cores": None}
+    assert document["selection"]["devices"] == [3]
+
+
+@pytest.mark.parametrize(
+    ("devices", "problem"),
+    [
+        ("neuron-core-3-4", "there is no device neuron-core-3-4 of trn2.48xlarge"),
+        ("neuron-device-16", "there is no device neuron-device-16 of trn2.48xlarge"),
+        ("neuron-group2-0", "there is no device neuron-group2-0 of trn2.48xlarge"),
+        ("neuron-", "cannot be read at 'neuron-'"),
+        ("chips", "cannot be read at 'chips'"),
+        ("group1", "does not say what a node offers"),
+    ],
+)
+def test_devices_that_a_type_does_not_have_are_refused(
+    devices: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("trn2.48xlarge", "--devices", devices) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_node_is_drawn_with_what_claims_hold_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slices", "--instance-type", "trn2.48xlarge", "--node-name", "n", "--devices", "chip,core,group"]) == 0
+    results = [
+        {"request": "r", "driver": "neuron.aws.com", "pool": pool, "device": device, "adminAccess": admin}
+        for pool, device, admin in (
+            ("n", "neuron-core-1-2", False),
+            ("n", "neuron-group4-2", False),
+            ("n", "neuron-device-15", True),
+            ("other", "neuron-device-14", False),
+        )
+    ]
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {
+            "devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "neuron.aws.com", "count": 4}}]}
+        },
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+    file = tmp_path / "objects.yaml"
+    file.write_text(f"{capsys.readouterr().out}---\n{json.dumps(claim)}\n")
+    assert main(["topology", "--slices", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "(  0 )---[+ 1+]---(  2 )---(  3 )" in shown
+    assert "          ....     ..#.     ....     ....\n" in shown
+    assert "[* 8*]===[* 9*]===[*10*]===[*11*]" in shown
+    assert "( 12 )---( 13 )---( 14 )---( 15 )" in shown
+    assert "  claim default/c has neuron-core-1-2 and neuron-group4-2\n" in shown
+    assert main(["topology", "--slices", str(file), "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["taken"] == ["neuron-core-1-2", "neuron-group4-2"]
+    assert main(["topology", "--slices", str(file), "--devices", "core"]) == 2
+    assert "what the node offers is in its slices" in capsys.readouterr().err

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.topology.drawing import Sickness, svg, text
+from dra_driver.topology.cuts import parts_of
+from dra_driver.topology.drawing import Marks, Sickness, marks_of, svg, text
 from dra_driver.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.topology.hardware import TRAINIUM2
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
@@ -75,6 +76,71 @@ def test_text_explains_marked_links_exactly_when_marked_devices_are_linked(
     picture, _, legend = text(row, marked).partition("\n\n")
     assert ("link between marked devices" in legend) == linked
     assert bool(re.search(r"==|\|\||#", picture)) == linked
+
+
+def held(kind: InstanceType, size: int, *names: str, drawn: bool = False) -> Marks:
+    """The marks of devices of a host of this type, at this logical core size."""
+    chips = range(kind.devices or 0)
+    found = [(name, parts_of(name, chips, lambda _: size) or ()) for name in names]
+    return marks_of(found, kind.cores_per_device, lambda _: size, drawn=chips if drawn else ())
+
+
+@st.composite
+def core_marks(draw: st.DrawFn) -> tuple[InstanceType, int, Marks]:
+    """A type of the table, a logical core size, and the marks of some of its cores and chips."""
+    kind = draw(st.sampled_from([row for row in INSTANCE_TYPES.values() if row.devices]))
+    size = draw(st.sampled_from(kind.lnc_values))
+    chip, core = st.integers(0, (kind.devices or 1) - 1), st.integers(0, kind.cores_per_device // size - 1)
+    names = st.one_of(st.builds("neuron-core-{}-{}".format, chip, core), st.builds("neuron-device-{}".format, chip))
+    return kind, size, held(kind, size, *draw(st.lists(names, max_size=12)), drawn=draw(st.booleans()))
+
+
+@given(core_marks())
+def test_text_has_one_sign_for_each_core_that_is_drawn_and_keeps_the_chips_where_they_are(
+    example: tuple[InstanceType, int, Marks],
+) -> None:
+    kind, size, marks = example
+    picture, _, legend = text(kind, marks).partition("\n\n")
+    below = [line for line in picture.splitlines() if re.fullmatch(r"[ |#.]+", line)]
+    # A single sign is a link between the two lines of a ring: every chip has two cores at least.
+    signs = [run for line in below for run in re.findall(r"[#.]{2,}", line)]
+    assert sorted(signs) == sorted("".join("#" if core else "." for core in row) for row in marks.cores.values())
+    assert all(len(row) == kind.cores_per_device // size for row in marks.cores.values())
+    whole = [line for line in text(kind).partition("\n\n")[0].splitlines() if "(" in line]
+    assert [re.findall(r"[0-9]+", line) for line in picture.splitlines() if re.search(r"[(\[].[ 0-9]{2}", line)] == [
+        re.findall(r"[0-9]+", line) for line in whole
+    ]
+    assert ("[+n+]" in legend) == any(marks.partly(chip) for chip in marks.chips)
+
+
+@given(core_marks())
+def test_svg_fills_the_cores_that_are_marked(example: tuple[InstanceType, int, Marks]) -> None:
+    kind, _, marks = example
+    root = ET.fromstring(svg(kind, marks))
+    for device in (group for group in root.iter(f"{SVG}g") if "data-device" in group.attrib):
+        cores = [box.attrib["class"] for box in device.iter(f"{SVG}rect") if "core" in box.attrib["class"].split()]
+        chip = int(device.attrib["data-device"])
+        assert tuple(name == "core marked" for name in cores) == marks.cores.get(chip, ())
+        assert ("partly" in device.attrib["class"]) == marks.partly(chip)
+        assert ("marked" in device.attrib["class"].split()) == (chip in marks.chips and not marks.partly(chip))
+
+
+def test_cores_that_are_held_are_told_in_the_legend_with_their_share_of_the_chip() -> None:
+    kind = INSTANCE_TYPES["trn2.48xlarge"]
+    lines = text(kind, held(kind, 2, "neuron-core-1-0", "neuron-core-1-3", "neuron-device-4")).splitlines()
+    assert lines[2:4] == ["  x=0  ..(  0 )---[+ 1+]---(  2 )---(  3 )..", "                   #..#"]
+    assert "  [+n+]  device marked in part: 1 (2/4 cores)" in lines
+    assert "  #...   its logical cores, from core 0 on: # marked, . not" in lines
+
+
+def test_a_group_is_outlined_along_its_links_and_named() -> None:
+    kind = INSTANCE_TYPES["inf2.48xlarge"]
+    marks = held(kind, 1, "neuron-window3-5")
+    assert "  group  neuron-window3-5: devices 5 to 7" in text(kind, marks).splitlines()
+    root = ET.fromstring(svg(kind, marks))
+    outline = next(group for group in root.iter(f"{SVG}g") if group.attrib.get("data-group") == "neuron-window3-5")
+    assert [path.attrib["d"].count("L") for path in outline.iter(f"{SVG}path")] == [2, 2]
+    assert "Group neuron-window3-5: 5, 6, 7." in (root.findtext(f"{SVG}desc") or "")
 
 
 @given(marked_types())

@@ -18,6 +18,11 @@ PAGE = (ROOT / "docs" / "explain.md").read_text()
 RUNS = re.findall(r"```console\n\$ dra-driver explain ([^\n]*)\n((?!\$)[^`](?:.|\n)*?)```", PAGE)
 
 
+def listings(page: str) -> list[str]:
+    """The YAML on a page."""
+    return re.findall(r"```yaml\n((?:.|\n)*?)```", page)
+
+
 @pytest.mark.parametrize(("arguments", "shown"), RUNS, ids=[arguments for arguments, _ in RUNS])
 def test_the_output_on_the_page_is_what_is_printed(
     arguments: str,
@@ -27,16 +32,16 @@ def test_the_output_on_the_page_is_what_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    listing = re.search(r"```yaml\n((?:.|\n)*?)```", PAGE)
-    assert listing is not None
-    (tmp_path / "threes.yaml").write_text(listing[1])
+    for name, text in zip(("threes.yaml", "whole.yaml"), listings(PAGE), strict=True):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pair.yaml").write_text(listings((ROOT / "docs" / "simulator.md").read_text())[0])
     monkeypatch.chdir(tmp_path)
     main(["explain", *shlex.split(arguments)])
-    assert capsys.readouterr().out.endswith(shown)
+    assert capsys.readouterr().out.endswith(shown.removeprefix("...\n"))
 
 
 def test_the_page_has_all_its_runs() -> None:
-    assert len(RUNS) == 3
+    assert len(RUNS) == 4
 
 
 def rows(title: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.simulator.explain import text
+from dra_driver.simulator.explain.values import Holder
 from tests.builders.allocator import counters, device, offered
 from tests.builders.explain import (
     ATTRIBUTES,
@@ -96,14 +97,26 @@ def test_a_key_like_a_faults_on_anothers_device_is_only_a_key() -> None:
     )
 
 
+def test_a_device_that_is_only_kept_is_called_so_and_not_to_be_tolerated() -> None:
+    kept = {"key": "neuron.aws.com/retired", "value": "cut", "effect": "NoSchedule"}
+    found = explained([claim(plain_request())], other(device("d0", taints=[kept])))
+    (sentence,) = of_devices(found)
+    assert sentence == (
+        "the only device would match, but: it has the taint neuron.aws.com/retired=cut:NoSchedule (the node offers no "
+        "such devices any more, and keeps those that claims hold), which is not tolerated"
+    )
+    assert not any("tolerate" in remedy for remedy in found.remedies)
+
+
 def test_counters_that_are_used_up() -> None:
     both = published("node-0", "trn2u.48xlarge", "both")
     whole = f"{ATTRIBUTES}.resourceType == 'neuron_node'"
     found = explained([claim(wanted("n", 1, whole))], both, held=[holder("h", "node-0", 3)])
-    assert of_devices(found)[-1] == (
+    assert of_devices(found)[0] == (
         "1 of 17 devices (neuron-node) would match, but: the shared counters that it consumes are used up by devices "
-        "in use"
+        "in use: neuron-device-3"
     )
+    assert found.holders == (Holder("default/h", ("neuron-device-3",)),)
     assert found.remedies[0] == "wait: node node-0 has room when this claim ends: default/h (has neuron-device-3)"
 
 

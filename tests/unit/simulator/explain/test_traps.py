@@ -41,7 +41,8 @@ def test_the_search_that_explodes_on_a_node_with_too_few_free_chips() -> None:
     assert found["subset-search"] == (
         "request xl asks for 16 devices, and 1 node with fewer free ones is searched in vain: kube-scheduler tries "
         "every subset, 32,768 on node node-0, which takes about 33 ms of each attempt, and it gives up after 10 "
-        "seconds; allocationMode All, or one device that is the whole node, is refused at once there"
+        "seconds; allocationMode All, or one device that is the whole node (class node.neuron.aws.com, where nodes "
+        "offer it: --devices node), is refused at once there"
     )
 
 

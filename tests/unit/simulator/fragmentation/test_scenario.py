@@ -58,6 +58,13 @@ def test_the_mean_of_a_distribution_is_the_mean_of_its_shares(duration: Duration
         ("weight: 5", "weight: yes", "5: pods[0].weight: Expected `float`, got `bool`"),
         ("count: 4", "count: 4.0", "9: pods[1].count: Expected `int | null`, got `float`"),
         ("count: 4", "count: 33", "9: pods[1].count: 33 is not in the range from 1 to 32"),
+        ("warmUp: 1d", "devices: cores", "21: devices: 'cores' does not say what a node offers; give one or more of"),
+        (
+            "count: 4",
+            "device: cores",
+            "9: pods[1].device: 'cores' is no kind of device; write chip, core, group, group4",
+        ),
+        ("count: 4", "device: group1", "9: pods[1].device: 'group1' is no kind of device"),
         ("  count: 4\n", "", "7: pods[1]: exactly one of count and claims is needed"),
         ("count: 4", "claims: []", "7: pods[1]: exactly one of count and claims is needed"),
         ("name: half", "name: row", "12: pods[2].name: the name row comes twice"),

@@ -128,7 +128,7 @@ def test_pods_of_one_kind_are_refused_as_often_as_queueing_theory_says(count: in
 def test_chips_are_given_by_lowest_id_on_the_first_node_by_name() -> None:
     seen: list[tuple[str, int]] = []
 
-    def watching(site: Site, free: int, count: int | None) -> tuple[float, ...]:
+    def watching(site: Site, free: int, count: float | None) -> tuple[float, ...]:
         seen.append((site.node.name, free))
         return ()
 
@@ -243,9 +243,71 @@ def test_a_count_without_connected_sets_is_refused(types: list[str], count: int,
         claims_of(Kind("odd", 1, Fixed(1), count), where)
 
 
-def test_a_node_that_offers_itself_as_one_device_is_refused() -> None:
-    with pytest.raises(DriverError, match="node node-1 offers itself as one device"):
-        cluster(("trn2u.48xlarge", 4))
+@pytest.mark.parametrize(
+    ("kind", "cuts", "offers"),
+    [("trn2u.48xlarge", "", "itself as one device"), ("trn2.48xlarge", "core,group", "no chips")],
+)
+def test_a_count_of_chips_is_refused_where_nodes_offer_none(kind: str, cuts: str, offers: str) -> None:
+    _, where = cluster((kind, 4), cuts=cuts)
+    with pytest.raises(DriverError, match=f"count 4: node node-1 offers {offers}, and a count is one of chips"):
+        claims_of(Kind("odd", 1, Fixed(1), 4), where)
+
+
+def stream_of(*kinds: Kind) -> Workload:
+    return Workload(kinds, per_hour=8, length=96, warm_up=4)
+
+
+def of(device: str, count: int = 1, name: str = "") -> Kind:
+    return Kind(name or device, 1, Exponential(3), count, device=device)
+
+
+def test_devices_of_all_kinds_share_the_hardware() -> None:
+    world, where = cluster(("trn2.48xlarge", 2), cuts="chip,core,group,node")
+    loads = []
+
+    def watching(site: Site, free: int, count: float | None) -> tuple[float, ...]:
+        loads.append((free, count))
+        return ()
+
+    kinds = (of("chip"), of("core", 2), of("group4"), of("group8"), of("node"))
+    stream = Workload(kinds, per_hour=2, length=300, warm_up=4)
+    run = simulate(stream, where, world, Policy("watching", LOWEST.devices, watching, ""), 5)
+    assert {count for _, count in loads} == {1, 0.5, 4, 8, None}
+    assert all(item.placed for item in run.outcomes.values())
+    assert 0 < run.utilisation < 1
+
+
+def test_cores_in_use_make_their_chip_no_longer_whole_but_not_used_up() -> None:
+    world, where = cluster(("trn2.48xlarge", 1), cuts="core")
+    assert where[0].sets.keys() == {4, 8, 16}, "without chips on offer, as the fabric has them"
+    stream = Workload((Kind("one", 1, Fixed(1000), 1, device="core"),), per_hour=40, length=4, warm_up=1)
+    run = simulate(stream, where, world, LOWEST, 1)
+    assert run.moments[-1].utilisation == 1, "64 cores are 16 chips"
+    assert any(0 < moment.utilisation < 1 / 16 for moment in run.moments), "a part of a chip"
+    assert 0 < run.moments[1].fragmentation < 1, "the rest of the chip is in no free set"
+
+
+def test_chips_by_count_are_sometimes_connected_and_groups_always() -> None:
+    world, where = cluster(("trn2.48xlarge", 2), cuts="chip,group")
+    loose, groups = (
+        simulate(stream_of(of("chip"), kind), where, world, LOWEST, 3).outcomes["four"]
+        for kind in (of("chip", 4, "four"), of("group4", 1, "four"))
+    )
+    assert 0 < loose.connected < loose.linked < loose.several == loose.placed
+    assert groups.connected == groups.linked == groups.several == groups.placed > 0
+
+
+@settings(deadline=None)
+@given(masks)
+def test_the_best_cores_are_those_of_chips_in_use(free: int) -> None:
+    _, (site,) = cluster(("trn2.48xlarge", 1), cuts="chip,core,group")
+    order = POLICIES["broken-sets-first"].devices(site, free)
+    names = [site.devices[place] for place in order]
+    assert sorted(names) == sorted(site.devices)
+    kinds = [name.split("-")[1] for name in names]
+    assert kinds == sorted(kinds, key=["device", "group4", "group8", "core"].index), "each kind stays where it was"
+    cores = [free >> int(name.split("-")[2]) & 1 for name in names if "-core-" in name]
+    assert cores == sorted(cores)
 
 
 def test_a_kind_that_never_finds_room_is_a_mistake_in_the_workload() -> None:

@@ -1,0 +1,272 @@
+"""Nodes that offer cores, groups and themselves: what ``simulate`` and ``explain`` say of pods that ask for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.cli.main import main
+from tests.paths import ROOT
+from tests.unit.cli.test_simulate import Shell, claim, pod, shell, write
+
+__all__ = ["shell"]
+
+Json = dict[str, Any]
+TRN2 = ("--node", "trn2.48xlarge")
+ALL = (*TRN2, "--devices", "chip,core,group,node")
+CORE, GROUP4, NODE = (f"{kind}.neuron.aws.com" for kind in ("core", "group4", "node"))
+
+
+def together(made: Json, attribute: str) -> Json:
+    made["spec"]["devices"]["constraints"] = [{"matchAttribute": f"neuron.aws.com/{attribute}"}]
+    return made
+
+
+def limited(name: str, **limits: int) -> Json:
+    """A pod without claims, one container for each amount of cores."""
+    containers = [
+        {"name": container, "resources": {"limits": {"aws.amazon.com/neuroncore": count}}}
+        for container, count in limits.items()
+    ]
+    return pod(name, containers=containers)
+
+
+@pytest.fixture
+def explain(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The text that ``explain`` prints."""
+
+    def run(*arguments: str) -> str:
+        main(["explain", *arguments])
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("device_class", "count", "devices"),
+    [
+        ("neuron.aws.com", 1, ["neuron-device-0"]),
+        ("chip.neuron.aws.com", 2, ["neuron-device-0", "neuron-device-1"]),
+        (CORE, 2, ["neuron-core-0-0", "neuron-core-0-1"]),
+        ("group.neuron.aws.com", 1, ["neuron-group4-0"]),
+        (GROUP4, 2, ["neuron-group4-0", "neuron-group4-1"]),
+        ("group8.neuron.aws.com", 1, ["neuron-group8-0"]),
+        (NODE, 1, ["neuron-node"]),
+    ],
+)
+def test_each_class_gets_what_it_is_for_on_a_node_that_offers_everything(
+    device_class: str, count: int, devices: list[str], shell: Shell, tmp_path: Path
+) -> None:
+    (row,) = shell.claims(write(tmp_path, claim("c", count, device_class)), *ALL)
+    assert [result["device"] for result in row["allocation"]["devices"]["results"]] == devices
+
+
+def test_what_overlaps_excludes_each_other_and_nothing_else_does(shell: Shell, tmp_path: Path) -> None:
+    wishes = [
+        claim("a", 1, CORE),
+        claim("b", 1, GROUP4),
+        claim("c", 1, "chip.neuron.aws.com"),
+        claim("d", 1, NODE),
+        claim("e", 3, CORE),
+        claim("f", 1, "group8.neuron.aws.com"),
+    ]
+    rows = {row["name"]: row for row in shell.claims(write(tmp_path, *wishes), *ALL, status=1)}
+    got = {
+        name: [result["device"] for result in row["allocation"]["devices"]["results"]]
+        for name, row in rows.items()
+        if row["allocation"]
+    }
+    assert got == {
+        "a": ["neuron-core-0-0"],
+        "b": ["neuron-group4-1"],
+        "c": ["neuron-device-1"],
+        "e": ["neuron-core-0-1", "neuron-core-0-2", "neuron-core-0-3"],
+        "f": ["neuron-group8-1"],
+    }
+
+
+def test_a_pod_with_cores_is_drawn_with_them_and_told_which_to_use(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, together(claim("a", 2, CORE), "coreRun2_id"), together(claim("b", 2, CORE), "coreRun2_id"))
+    assert shell(file, *ALL) == 0
+    first, second = shell.out.split("ResourceClaim default/b")
+    assert "[+ 0+]---(  1 )" in first
+    assert "          ##..\n" in first
+    assert "device marked in part: 0 (2/4 cores)" in first
+    assert "    /dev/neuron0   is /dev/neuron0 of the host (neuron-core-0-0 and 1)" in first
+    assert "    NEURON_RT_VISIBLE_CORES=0-1\n" in first
+    assert "          ..##\n" in second
+    assert "    NEURON_RT_VISIBLE_CORES=2-3\n" in second
+
+
+def test_a_group_is_named_under_its_picture(shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, claim("g", 1, GROUP4)), *ALL) == 0
+    assert "  group  neuron-group4-0: devices 0 to 3\n" in shell.out
+    assert "[* 0*]===[* 1*]===[* 2*]===[* 3*]" in shell.out
+    assert shell(write(tmp_path, claim("g", 1, GROUP4)), *ALL, "-o", "svg") == 0
+    assert 'data-group="neuron-group4-0"' in shell.out
+
+
+def test_what_is_left_is_told_by_kind(shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, claim("a", 5, CORE)), *ALL) == 0
+    assert (
+        "  node node-1: 14 of 16 chips, 3 of 4 groups of 4, 1 of 2 groups of 8, 0 of 1 whole node, 59 of 64 cores "
+        "of neuron.aws.com/node-1\n"
+        "    chips: neuron-device-2 to 15\n"
+        "    groups of 4: neuron-group4-1 to 3\n"
+        "    groups of 8: neuron-group8-1\n"
+    ) in shell.out
+
+
+def test_an_unmodified_pod_gets_cores_for_each_of_its_containers(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, limited("old", a=2, b=1))
+    (row,) = shell.claims(file, *ALL, "--extended-resources")
+    assert [(result["request"], result["device"]) for result in row["allocation"]["devices"]["results"]] == [
+        ("container-0-request-0", "neuron-core-0-0"),
+        ("container-0-request-0", "neuron-core-0-1"),
+        ("container-1-request-0", "neuron-core-0-2"),
+    ]
+    assert shell(file, *ALL, "--extended-resources") == 0
+    variables = [line.strip() for line in shell.out.splitlines() if "VISIBLE_CORES" in line]
+    assert [line.partition(" with ")[2] for line in variables] == [
+        "request container-0-request-0",
+        "request container-1-request-0",
+    ]
+
+
+def test_classes_offer_extended_resources_on_request_only(shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, limited("old", a=2)), *ALL) == 1
+    assert "offers aws.amazon.com/neuroncore" in shell.out
+    assert "--extended-resources" in shell.out
+
+
+@pytest.mark.parametrize(
+    ("devices", "problem"),
+    [("chip,cores", "'chip,cores' does not say what a node offers"), (",", "give one or more of chip, core, group")],
+)
+def test_what_nodes_cannot_offer_is_refused(devices: str, problem: str, shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, claim("c")), *TRN2, "--devices", devices) == 2
+    assert problem in shell.err
+    assert shell.err.startswith("error: --devices")
+
+
+def test_devices_go_with_emulated_nodes(shell: Shell, tmp_path: Path) -> None:
+    assert shell(write(tmp_path, claim("c")), "--objects", write(tmp_path, name="o.yaml"), "--devices", "core") == 2
+    assert "--devices goes with --node" in shell.err
+
+
+def test_an_explanation_names_who_holds_a_part_of_what_is_wanted(explain: Callable[..., str], tmp_path: Path) -> None:
+    shown = explain(write(tmp_path, claim("small", 2, CORE), claim("big", 1, NODE)), *ALL)
+    assert (
+        "  - 1 of 87 devices (neuron-node) would match, but: the shared counters that it consumes are used up by "
+        "devices in use: neuron-core-0-0 and 1.\n"
+    ) in shown
+    assert "Who holds what is in the way:\n  - Claim default/small has neuron-core-0-0 and 1.\n" in shown
+    assert "Wait: node node-1 has room when this claim ends: default/small (has neuron-core-0-0 and 1)." in shown
+
+
+@pytest.mark.parametrize(
+    ("device_class", "node", "offered", "said"),
+    [
+        (CORE, "trn2.48xlarge", "chip", "--devices chip,core (in the chart draDriver.devices)"),
+        (GROUP4, "trn2.48xlarge", "chip,core", "the label neuron.aws.com/devices=chip.core.group4 one node"),
+        (NODE, "trn2.48xlarge", "group", "offers that, but groups: the driver's option --devices group,node"),
+        ("neuron.aws.com", "trn2.48xlarge", "core", "the driver's option --devices core,chip"),
+        ("group2.neuron.aws.com", "trn2.48xlarge", "chip", "trn2.48xlarge can offer only groups of 4 and 8"),
+        ("group.neuron.aws.com", "trn2.3xlarge", "chip", "trn2.3xlarge can offer no groups"),
+    ],
+)
+def test_a_class_that_no_node_has_devices_for_leads_to_the_setting_that_offers_them(
+    device_class: str, node: str, offered: str, said: str, explain: Callable[..., str], tmp_path: Path
+) -> None:
+    shown = explain(write(tmp_path, claim("c", 1, device_class)), "--node", node, "--devices", offered)
+    assert "[not-offered]" in shown
+    assert said in shown
+    assert "another kind" not in shown
+
+
+def test_a_class_that_some_nodes_have_devices_for_is_not_called_unoffered(
+    explain: Callable[..., str], tmp_path: Path
+) -> None:
+    assert "not-offered" not in explain(write(tmp_path, claim("a", 1, NODE), claim("b", 1, NODE)), *ALL)
+
+
+def test_a_selector_for_another_kind_than_the_class_is_for_leads_to_the_right_class(
+    explain: Callable[..., str], tmp_path: Path
+) -> None:
+    selector = {"cel": {"expression": "device.attributes['neuron.aws.com'].resourceType == 'neuron_core'"}}
+    shown = explain(write(tmp_path, claim("c", selectors=[selector])), *ALL)
+    assert (
+        "Request r selects neuron_core, and its class neuron.aws.com is for chips and whole nodes: the class for cores "
+        "is core.neuron.aws.com."
+    ) in shown
+
+
+def test_cores_that_may_be_of_several_chips_are_a_trap(explain: Callable[..., str], tmp_path: Path) -> None:
+    assert "[scattered-cores] Request r asks for 2 cores" in explain(write(tmp_path, claim("c", 2, CORE)), *ALL)
+    for attribute in ("deviceId", "coreRun2_id"):
+        file = write(tmp_path, together(claim("c", 2, CORE), attribute))
+        assert "scattered-cores" not in explain(file, *ALL)
+    assert "scattered-cores" not in explain(write(tmp_path, claim("c", 5, CORE)), *ALL), "more than a chip has"
+
+
+def test_a_count_that_is_a_whole_group_leads_to_the_device_that_is_one(
+    explain: Callable[..., str], tmp_path: Path
+) -> None:
+    shown = explain(write(tmp_path, claim("c", 11)), "--node", "inf2.48xlarge")
+    assert "[subset-search]" in shown
+    assert "one device that is a group of 11 (class group.neuron.aws.com, where nodes offer it: --devices group11)" in (
+        shown
+    )
+
+
+def test_the_page_shows_what_is_printed(shell: Shell, tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "simulator.md").read_text().split("## Cores, groups and whole nodes\n")[1]
+    listing = re.search(r"```yaml\n(.*?)```", section, re.DOTALL)
+    run = re.search(r"```console\n\$ dra-driver simulate pair.yaml ([^\n]*)\n(.*?)```", section, re.DOTALL)
+    assert listing
+    assert run
+    (tmp_path / "pair.yaml").write_text(listing[1])
+    assert shell(tmp_path / "pair.yaml", *run[1].split()) == 0
+    for part in run[2].split("...\n"):
+        assert part in shell.out
+
+
+def allocated(*devices: str) -> Json:
+    """A claim for an extended resource as kube-scheduler makes it, one container for each device."""
+    results = [
+        {"request": f"container-{place}-request-0", "driver": "neuron.aws.com", "pool": "n", "device": device}
+        for place, device in enumerate(devices)
+    ]
+    made = claim("c", device_class=CORE)
+    made["metadata"] |= {
+        "namespace": "default",
+        "uid": "11111111-1111-1111-1111-111111111111",
+        "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+    }
+    return made | {"status": {"allocation": {"devices": {"results": results}}}}
+
+
+def test_a_plan_tells_which_cores_each_container_uses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = write(tmp_path, allocated("neuron-core-3-0", "neuron-core-4-1"))
+    assert main(["plan", "--instance-type", "trn2.48xlarge", "--devices", "core", "-f", file]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "  /dev/neuron0   is /dev/neuron3 of the host (neuron-core-3-0, request container-0-request-0, physical cores "
+        "0-1)\n"
+        "    NEURON_RT_VISIBLE_CORES=0\n"
+        "  /dev/neuron0   is /dev/neuron4 of the host (neuron-core-4-1, request container-1-request-0, physical cores "
+        "2-3)\n"
+        "    NEURON_RT_VISIBLE_CORES=1\n"
+    ) in shown
+
+
+def test_a_plan_of_devices_that_the_node_does_not_offer_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = write(tmp_path, allocated("neuron-core-3-0"))
+    assert main(["plan", "--instance-type", "trn2.48xlarge", "--devices", "chip,group", "-f", file]) == 2
+    assert "with --devices chip,group, trn2.48xlarge offers no device 'neuron-core-3-0'" in capsys.readouterr().err
