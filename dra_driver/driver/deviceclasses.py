@@ -8,7 +8,7 @@ that offer more.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -25,7 +25,7 @@ class DeviceClassRow:
     """What a request with this class gets, for the documentation."""
     resources: tuple[ResourceType, ...]
     """The values of ``resourceType`` that it selects."""
-    conditions: Mapping[str, int | str] = MappingProxyType({})
+    conditions: Mapping[str, int | str] = field(default_factory=lambda: MappingProxyType({}))
     """Further attributes and the values that they must have."""
     extended_resource: str | None = None
     """``extendedResourceName``, where an administrator asks for extended resources; None: it never has one."""
