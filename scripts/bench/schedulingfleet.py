@@ -162,10 +162,11 @@ class Fleet:
         self._all(lambda number: self._create(NODES, node(number)), range(self.nodes))
 
     def remove(self) -> None:
-        """Remove all that ``build`` and ``offer`` have made."""
+        """Remove all that was made."""
+        self.clear()
         self._collection(SLICES)
         self._collection(CLASSES)
-        self._all(lambda number: self._transport.request("DELETE", f"{NODES}/{node_name(number)}"), range(self.nodes))
+        self._collection(NODES)
 
     @contextmanager
     def offering(self, world: World) -> Iterator[Size]:
