@@ -309,7 +309,10 @@ def run_rows(
                 for _ in range(rounds):
                     beside.append(fleet.burst(scheduler, plain, pods))
                     mine.append(fleet.burst(scheduler, row, count))
-            tell(f"{row.name} on {state.name} fleet, {row.world}: {mine[-1]}")
+            tell(
+                f"{row.name} on {state.name} fleet, {row.world}: {mine[-1].pods / mine[-1].seconds:.0f} pods/s, "
+                f"{mine[-1].processor:.1f} ms each, a plain pod {beside[-1].processor:.1f} ms"
+            )
             yield row, state, mine, beside
 
 
