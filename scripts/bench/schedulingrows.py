@@ -109,7 +109,7 @@ _GROUP4: Final = "resource.aws.com/devicegroup4_id"
 
 
 def own_rows() -> tuple[Row, ...]:
-    """The classes that come with the driver, without further selectors: one cut a node, and all cuts."""
+    """The classes that come with the driver, without further selectors: one cut a node, several, and all."""
     one = [
         Row("chip", World(), 1, _claim(f"chip.{DRIVER_NAME}")),
         Row("4 chips by matchAttribute", World(), 4, _claim(f"chip.{DRIVER_NAME}", match=_GROUP4, count=4)),
@@ -122,6 +122,12 @@ def own_rows() -> tuple[Row, ...]:
         Row("core", World("core"), 0.25, _claim(f"core.{DRIVER_NAME}")),
         Row("limit neuroncore: 2", World("core"), 0.5, limits={"aws.amazon.com/neuroncore": "2"}),
     ]
+    no_cores = World("chip,group,node")
+    three = [
+        Row("chip", no_cores, 1, _claim(f"chip.{DRIVER_NAME}")),
+        Row("group of 4", no_cores, 4, _claim(f"group4.{DRIVER_NAME}")),
+        Row("node", no_cores, 16, _claim(f"node.{DRIVER_NAME}")),
+    ]
     everything = World(ALL_CUTS)
     every = [
         Row("chip", everything, 1, _claim(f"chip.{DRIVER_NAME}")),
@@ -132,7 +138,7 @@ def own_rows() -> tuple[Row, ...]:
         Row("node", everything, 16, _claim(f"node.{DRIVER_NAME}")),
         Row("core", everything, 0.25, _claim(f"core.{DRIVER_NAME}")),
     ]
-    return (*one, *every)
+    return (*one, *three, *every)
 
 
 def exploding_rows() -> tuple[Row, ...]:

@@ -25,7 +25,7 @@ from dra_driver.topology.instance_types import resolve_emulation
 @cache
 def offered(world: World) -> tuple[Device, ...]:
     """The devices of each node."""
-    inventory, cuts = _inventory(world), _cuts(world)
+    inventory, cuts = _inventory(world.instance_type, world.driver_version), _cuts(world)
     return tuple(_device(cut, inventory, overlap(cuts), any(item.core_size for item in cuts)) for cut in cuts)
 
 
@@ -47,17 +47,17 @@ def devices_of(world: World, chips: Collection[int]) -> list[str]:
 
 
 @cache
-def _inventory(world: World) -> NodeInventory:
+def _inventory(instance_type: str, driver_version: str | None) -> NodeInventory:
     with tempfile.TemporaryDirectory(prefix="dra-driver-") as directory:
         root = Path(directory) / "host"
-        options = EmulationOptions(driver_version=world.driver_version)
-        write_host(root, resolve_emulation(world.instance_type), options)
+        options = EmulationOptions(driver_version=driver_version)
+        write_host(root, resolve_emulation(instance_type), options)
         return discover(root)
 
 
 @cache
 def _cuts(world: World) -> tuple[CutDevice, ...]:
-    inventory, kind = _inventory(world), resolve_emulation(world.instance_type)
+    inventory, kind = _inventory(world.instance_type, world.driver_version), resolve_emulation(world.instance_type)
     size = inventory.core_size
     return devices(inventory.chip_indexes, kind.fabric, kind.cores_per_device, Cuts.parse(world.cuts), lambda _: size)
 

@@ -104,7 +104,7 @@ def test_a_row_is_too_slow_when_it_costs_a_third_more_plain_pods_than_before() -
 def test_the_report_has_a_line_for_each_row_and_each_kind_of_node() -> None:
     found = [figured("a", 20)]
     text = report("a machine", 0.5, "1.37.1", Extent(500, 10, 1), found, {World(): Size(1, 16, 14000, 9000.0)})
-    assert "| a | trn2.48xlarge offering chip | empty | 10 | 20.0 | 20 | 1 | 2 | 20.0 | 2.0 |" in text
+    assert "| a | trn2.48xlarge offering chip | empty | 10 | 20.0 | 20 | 1 | 2 | 20.0 | 10.0 |" in text
     assert "| trn2.48xlarge offering chip | 1 | 16 | 14000 | 9000 | 4.5 |" in text
 
 
