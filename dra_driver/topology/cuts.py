@@ -125,9 +125,11 @@ def devices(
 ) -> tuple[CutDevice, ...]:
     """The devices of these cuts, in the order of publication.
 
-    Schedulers take the first device that fits, and a claim that says nothing of the resource type must go on getting a
-    chip where there is one, so chips come first; what is small comes last because there is most of it, and a scheduler
-    pays for each device that stands before the one wanted.
+    Schedulers take the first device that fits, and pay for each free device before it: with chips, eight microseconds a
+    node and pod (docs/performance.md). So what there is little of comes first: groups, as long as they are fewer than
+    the chips, then chips, then cores. Small groups come before large ones, and the whole node after all chips, because
+    a request that does not say what it wants must not get more than it could have done with; DeviceClasses keep
+    requests for chips from getting groups.
 
     Args:
         chips: host indexes that can be given to a container.
@@ -137,10 +139,12 @@ def devices(
         core_size: physical cores in a logical core, by chip.
     """
     there = sorted(set(chips))
-    found: list[CutDevice] = []
-    if cuts.chip:
-        found += [CutDevice(device_name(index), "neuron_device", (Part(index),)) for index in there]
-    found += [group for group in _groups(fabric, cuts) if set(group.chips) <= set(there)]
+    of_fabric = _groups(fabric, cuts)
+    groups = [group for group in of_fabric if set(group.chips) <= set(there)]
+    singles = [CutDevice(device_name(index), "neuron_device", (Part(index),)) for index in there] if cuts.chip else []
+    # By the fabric, so that a lost chip changes no order.
+    few = fabric is not None and len(of_fabric) < fabric.size
+    found = [*groups, *singles] if few else [*singles, *groups]
     if cuts.node and there:
         found.append(CutDevice(NODE_DEVICE, "neuron_node", tuple(map(Part, there))))
     if cuts.core and cores:

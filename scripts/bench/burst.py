@@ -140,16 +140,16 @@ class Watching:
             self.bound.setdefault(item["metadata"]["name"], now)
             self._changed.notify_all()
 
-    def wait(self, count: int) -> None:
+    def wait(self, count: int, seconds: float = LIMIT_SECONDS) -> None:
         """Wait until this number of pods have a node.
 
         Raises:
             LabError: It takes too long.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self.bound) >= count, LIMIT_SECONDS):
+            if not self._changed.wait_for(lambda: len(self.bound) >= count, seconds):
                 raise LabError(
-                    f"After {LIMIT_SECONDS:g} s {len(self.bound)} of {count} pods have a node; nothing is reported."
+                    f"After {seconds:g} s {len(self.bound)} of {count} pods have a node; nothing is reported."
                 )
 
 

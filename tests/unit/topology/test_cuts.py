@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, groupby
 
 import pytest
 from hypothesis import given
@@ -108,3 +108,31 @@ def test_parts_overlap_by_core() -> None:
     assert Part(3, (0, 1)).overlaps(Part(3, (1,)))
     assert not Part(3, (0, 1)).overlaps(Part(3, (2, 3)))
     assert not Part(3).overlaps(Part(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "first"),
+    [
+        ("trn2.48xlarge", "chip,core,group,node", ["group4", "group8", "device", "node", "core"]),
+        ("trn2.48xlarge", "chip,node", ["device", "node"]),
+        ("inf2.48xlarge", "chip,group4,node", ["window4", "device", "node"]),
+        ("inf2.48xlarge", "chip,group2,group3,node", ["device", "window2", "window3", "node"]),
+    ],
+)
+def test_what_there_is_little_of_comes_first_and_the_node_after_all_chips(
+    name: str, said: str, first: list[str]
+) -> None:
+    kind = INSTANCE_TYPES[name]
+    found = devices(range(kind.fabric.size), kind.fabric, 8, Cuts.parse(said), lambda _: 2)
+    kinds = [device.name.split("-")[1] for device in found]
+    assert list(dict.fromkeys(kinds)) == first
+    assert [kind for kind, _ in groupby(kinds)] == first, "each kind stands together"
+
+
+def test_a_lost_chip_changes_no_order() -> None:
+    kind = INSTANCE_TYPES["trn2.48xlarge"]
+    cuts = Cuts(chip=True, group=True, node=True)
+    whole = [device.name for device in devices(range(16), kind.fabric, 8, cuts, lambda _: 2)]
+    for lost in range(1, 16):
+        left = [device.name for device in devices(range(lost), kind.fabric, 8, cuts, lambda _: 2)]
+        assert left == [name for name in whole if name in left]

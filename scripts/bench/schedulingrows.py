@@ -1,0 +1,265 @@
+"""What ``scripts/benchmark scheduling`` asks kube-scheduler for: pods and claims by row, and nodes by world."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from dra_driver.driver.deviceclasses import DEVICE_CLASSES
+from dra_driver.names import DRIVER_NAME
+
+Object = dict[str, Any]
+
+PLAIN: Final = "plain pods"
+_TYPE: Final = "trn2.48xlarge"
+_ULTRASERVER_TYPE: Final = "trn2u.48xlarge"
+NODE_CHIPS: Final = 16
+"""Of both."""
+
+
+@dataclass(frozen=True, order=True)
+class World:
+    """What all nodes offer."""
+
+    cuts: str = "chip"
+    """As the setting says it."""
+    instance_type: str = _TYPE
+    driver_version: str | None = None
+    """Of the Neuron kernel driver; None: the newest."""
+
+    def __str__(self) -> str:
+        return f"{self.instance_type} offering {self.cuts}"
+
+
+ALL_CUTS: Final = "chip,core,group,node"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Pods of one kind on nodes of one kind."""
+
+    name: str
+    world: World
+    chips: float
+    """That a pod takes, to know how many fit."""
+    claim: Object | None = None
+    """``spec`` of a ResourceClaim; None: the pod has none."""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Extended resources."""
+    chips_taken: int = 0
+    """On each node, by others, beforehand."""
+
+
+@dataclass(frozen=True)
+class State:
+    """How full the fleet is before a burst: of each node the first chips are taken, and of the nodes the first."""
+
+    name: str
+    chips: int = 0
+    """Of each node, where a pod takes less than a node."""
+    nodes: float = 0.0
+    """Share of the nodes, where a pod takes a whole node."""
+
+
+STATES: Final = (State("empty"), State("half full", 8, 0.5), State("nearly full", 12, 0.9))
+
+
+def taken(row: Row, state: State, nodes: int) -> tuple[int, int]:
+    """How many chips of how many nodes are taken before the burst."""
+    if row.chips_taken:
+        return row.chips_taken, nodes
+    if row.chips > NODE_CHIPS - state.chips:
+        return NODE_CHIPS, int(state.nodes * nodes)
+    return state.chips, nodes if state.chips else 0
+
+
+def fitting(row: Row, state: State, nodes: int) -> int:
+    """How many pods of the row find room."""
+    chips, of = taken(row, state, nodes)
+    if not row.chips:
+        return nodes * 100
+    if row.chips_taken:
+        return int((NODE_CHIPS - chips) / row.chips) * nodes
+    return int((NODE_CHIPS - chips) / row.chips) * of + int(NODE_CHIPS / row.chips) * (nodes - of)
+
+
+def _request(class_name: str, selector: str | None = None, **more: Any) -> Object:
+    exactly: Object = {"deviceClassName": class_name, "allocationMode": "ExactCount", "count": 1} | more
+    if exactly["allocationMode"] == "All":
+        del exactly["count"]
+    if selector:
+        exactly["selectors"] = [{"cel": {"expression": selector}}]
+    return {"name": "neurons", "exactly": exactly}
+
+
+def _claim(class_name: str, selector: str | None = None, match: str | None = None, **more: Any) -> Object:
+    devices: Object = {"requests": [_request(class_name, selector, **more)]}
+    if match:
+        devices["constraints"] = [{"requests": ["neurons"], "matchAttribute": match}]
+    return {"devices": devices}
+
+
+_GROUP4: Final = "resource.aws.com/devicegroup4_id"
+
+
+def own_rows() -> tuple[Row, ...]:
+    """The classes that come with the driver, without further selectors: one cut a node, several, and all."""
+    one = [
+        Row("chip", World(), 1, _claim(f"chip.{DRIVER_NAME}")),
+        Row("4 chips by matchAttribute", World(), 4, _claim(f"chip.{DRIVER_NAME}", match=_GROUP4, count=4)),
+        Row("16 chips by count", World(), 16, _claim(f"chip.{DRIVER_NAME}", count=16)),
+        Row("all chips", World(), 16, _claim(f"chip.{DRIVER_NAME}", allocationMode="All")),
+        Row("limit neuron: 1", World(), 1, limits={"aws.amazon.com/neuron": "1"}),
+        Row("group of 4", World("group4"), 4, _claim(f"group4.{DRIVER_NAME}")),
+        Row("limit neuron-4: 1", World("group4"), 4, limits={"aws.amazon.com/neuron-4": "1"}),
+        Row("node", World("node"), 16, _claim(f"node.{DRIVER_NAME}")),
+        Row("core", World("core"), 0.25, _claim(f"core.{DRIVER_NAME}")),
+        Row("limit neuroncore: 2", World("core"), 0.5, limits={"aws.amazon.com/neuroncore": "2"}),
+    ]
+    no_cores = World("chip,group,node")
+    three = [
+        Row("chip", no_cores, 1, _claim(f"chip.{DRIVER_NAME}")),
+        Row("group of 4", no_cores, 4, _claim(f"group4.{DRIVER_NAME}")),
+        Row("node", no_cores, 16, _claim(f"node.{DRIVER_NAME}")),
+    ]
+    everything = World(ALL_CUTS)
+    every = [
+        Row("chip", everything, 1, _claim(f"chip.{DRIVER_NAME}")),
+        Row("chip, any device of the class", everything, 1, _claim(DRIVER_NAME)),
+        Row("4 chips by matchAttribute", everything, 4, _claim(f"chip.{DRIVER_NAME}", match=_GROUP4, count=4)),
+        Row("group of 4", everything, 4, _claim(f"group4.{DRIVER_NAME}")),
+        Row("group of 8", everything, 8, _claim(f"group8.{DRIVER_NAME}")),
+        Row("node", everything, 16, _claim(f"node.{DRIVER_NAME}")),
+        Row("core", everything, 0.25, _claim(f"core.{DRIVER_NAME}")),
+    ]
+    return (*one, *three, *every)
+
+
+def exploding_rows() -> tuple[Row, ...]:
+    """A whole node where each node has one chip taken: by count (each node is searched 2^15 times), and others."""
+    both = World("chip,node")
+    return (
+        Row("16 chips by count", World(), 16, _claim(f"chip.{DRIVER_NAME}", count=16), chips_taken=1),
+        Row("all chips", World(), 16, _claim(f"chip.{DRIVER_NAME}", allocationMode="All"), chips_taken=1),
+        Row("node", both, 16, _claim(f"node.{DRIVER_NAME}"), chips_taken=1),
+    )
+
+
+_VERSION: Final = re.compile(r"neuronDriverVersion == '([^']+)'")
+
+
+def template_rows(directory: Path) -> tuple[Row, ...]:
+    """One row for each ResourceClaimTemplate of the project's examples, on nodes that can serve it.
+
+    Templates that need another driver's devices are left out.
+    """
+    return tuple(row for path, item in _documents(directory) if (row := _template_row(path, item)))
+
+
+def template_classes(directory: Path) -> list[Object]:
+    """The DeviceClasses of the examples."""
+    return [item for _, item in _documents(directory) if item["kind"] == "DeviceClass"]
+
+
+def _documents(directory: Path) -> Iterator[tuple[Path, Object]]:
+    for path in sorted(directory.glob("*.yaml")):
+        for item in yaml.safe_load_all(path.read_text()):
+            if item:
+                yield path, item
+
+
+def _template_row(path: Path, item: Object) -> Row | None:
+    if item["kind"] != "ResourceClaimTemplate":
+        return None
+    spec = item["spec"]["spec"]
+    requests = spec["devices"]["requests"]
+    exactly = requests[0].get("exactly")
+    text = json.dumps(spec)
+    if len(requests) != 1 or exactly is None or not exactly["deviceClassName"].endswith(DRIVER_NAME):
+        return None
+    version = _VERSION.search(text)
+    world, chips = World(driver_version=version[1] if version else None), float(exactly.get("count", 1))
+    prefix = exactly["deviceClassName"].removesuffix(DRIVER_NAME).rstrip(".")
+    if "'neuron_node'" in text:
+        world, chips = World("node", _ULTRASERVER_TYPE), NODE_CHIPS
+    elif exactly.get("allocationMode") == "All":
+        chips = NODE_CHIPS
+    elif prefix in ("core", "node") or prefix.startswith("group"):
+        size = {"core": 0.25, "node": NODE_CHIPS, "group": 8}.get(prefix) or float(prefix.removeprefix("group"))
+        world, chips = World(prefix), size * chips
+    return Row(f"{path.stem}", world, chips, spec)
+
+
+def classes() -> list[Object]:
+    """The DeviceClasses that come with the driver, with their extended resources."""
+    found = []
+    for row in DEVICE_CLASSES:
+        spec: Object = {"selectors": [{"cel": {"expression": row.expression}}]}
+        if row.extended_resource:
+            spec["extendedResourceName"] = row.extended_resource
+        found.append({"metadata": {"name": row.name}, "spec": spec})
+    return found
+
+
+def node(number: int) -> Object:
+    """A Node without kubelet."""
+    room = {"cpu": "192", "memory": "2Ti", "pods": "250"}
+    ready = {"type": "Ready", "status": "True", "reason": "Always", "message": ""}
+    return {
+        "metadata": {"name": node_name(number), "labels": {"kubernetes.io/hostname": node_name(number)}},
+        "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
+    }
+
+
+def node_name(number: int) -> str:
+    """Like the names that EC2 gives, in length."""
+    return f"ip-10-{number // 65536}-{number // 256 % 256}-{number % 256}.ec2.internal"
+
+
+def claim(name: str, spec: Object) -> Object:
+    """A claim made beforehand."""
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def allocated(devices: Sequence[str], pool: str) -> Object:
+    """The status of a claim of others."""
+    results = [{"request": "neurons", "driver": DRIVER_NAME, "pool": pool, "device": name} for name in devices]
+    return {"status": {"allocation": {"devices": {"results": results}}}}
+
+
+def pod(name: str, row: Row) -> Object:
+    """A pod of a burst, with the claim of its name."""
+    resources: Object = {"limits": dict(row.limits)} if row.limits else {}
+    spec: Object = {
+        "containers": [{"name": "main", "image": "none", "resources": resources}],
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 0,
+        # The API server's initial taint on new nodes is never removed, because no controller runs.
+        "tolerations": [{"operator": "Exists"}],
+    }
+    if row.claim is not None:
+        spec["resourceClaims"] = [{"name": "neurons", "resourceClaimName": name}]
+        resources["claims"] = [{"name": "neurons"}]
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def scheduler_configuration(kubeconfig: Path, percentage: int) -> Object:
+    """The KubeSchedulerConfiguration: the scheduler's own, but for the limits of its client.
+
+    Args:
+        kubeconfig: the scheduler's.
+        percentage: ``percentageOfNodesToScore``; 0: the scheduler's default.
+    """
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "percentageOfNodesToScore": percentage,
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 5000},
+    }
