@@ -27,14 +27,13 @@ from lab.cluster import Cluster
 
 from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.names import DRIVER_NAME
 from tests.cluster.lib.following import Followed
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lightnodes import LightNodes
+from tests.cluster.lib.objects import pod
 from tests.generators.cut_pods import CHIP, CORE, NODE, CutClaim, CutPod, Request, random_pod
 from tests.oracles.core_ledger import Ledger, Want
 from tests.oracles.simulator_cases import Simulated, disagreement
-from tests.oracles.visible_cores import injected
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37"), pytest.mark.timeout(900, func_only=True)]
@@ -58,6 +57,7 @@ RETRY_SECONDS = 40.0
 """The scheduler's longest pause before it tries a pod again is 10 s; with what a busy machine adds."""
 MOST_RESULTS = 32
 """Devices of one claim (Kubernetes limit)."""
+HOST_LABEL = "kubernetes.io/hostname"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 PODS = "/api/v1/namespaces/default/pods"
 CLAIM_PATH = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -183,7 +183,10 @@ class Lane:
         for place, claim in enumerate(asks.claims):
             member.claims.append({"metadata": {"name": f"{member.name}-{place}"}, "spec": claim.spec()})
             self.transport.request("POST", CLAIM_PATH, body=member.claims[-1], timeout=60)
-        self.transport.request("POST", PODS, body=_pod(member, self.instance_type, node), timeout=60)
+        names = {f"c{place}": claim["metadata"]["name"] for place, claim in enumerate(member.claims)}
+        made = pod(member.name, names)
+        made["spec"]["nodeSelector"] = {HOST_LABEL: node} if node else {TYPE_LABEL: self.instance_type}
+        self.transport.request("POST", PODS, body=made, timeout=60)
         return member
 
     def judge(self, burst: Sequence[Member]) -> None:
@@ -221,13 +224,7 @@ class Lane:
                 continue
             self.followed.wait(f"{member.name} to run", partial(self._runs, member), ANSWER_SECONDS)
             node = self.light[member.answer["node"]]
-            ids = [
-                name
-                for claim in member.claims
-                for device in node.kubelet.claims["default", claim["metadata"]["name"]].devices[DRIVER_NAME]
-                for name in device.cdi_ids
-            ]
-            seen = injected(node.cdi, ids)
+            seen = node.view(*(claim["metadata"]["name"] for claim in member.claims))
             held = self.observer.held([self._uid(claim) for claim in member.claims])
             try:
                 cores = seen.cores(self.instance_type)
@@ -322,36 +319,36 @@ class Lane:
         return [claim for claim in found if claim is not None]
 
     def _answered(self, member: Member) -> bool:
-        pod = self.followed.get(PODS, member.name)
-        if pod is None:
+        found = self.followed.get(PODS, member.name)
+        if found is None:
             return False
-        if pod["spec"].get("nodeName"):
+        if found["spec"].get("nodeName"):
             allocated = [claim for claim in self._claims(member) if claim.get("status", {}).get("allocation")]
             return len(allocated) == len(member.claims)
-        return _condition(pod, "PodScheduled").get("status") == "False"
+        return _condition(found, "PodScheduled").get("status") == "False"
 
     def _answer(self, member: Member) -> Object:
-        pod = self.followed.get(PODS, member.name)
-        assert pod is not None
-        node = pod["spec"].get("nodeName")
+        found = self.followed.get(PODS, member.name)
+        assert found is not None
+        node = found["spec"].get("nodeName")
         if not node:
-            condition = _condition(pod, "PodScheduled")
+            condition = _condition(found, "PodScheduled")
             return {"node": None, "reason": condition["reason"], "message": condition.get("message", "")}
         allocations = [claim["status"]["allocation"] for claim in self._claims(member)]
         return {"node": node, "allocations": [_without_time(item) for item in allocations]}
 
     def _wait_placed(self, member: Member) -> None:
         def placed() -> bool:
-            pod = self.followed.get(PODS, member.name)
-            return pod is not None and bool(pod["spec"].get("nodeName")) and self._answered(member)
+            found = self.followed.get(PODS, member.name)
+            return found is not None and bool(found["spec"].get("nodeName")) and self._answered(member)
 
         what = f"{member} to be placed, since it fits"
         self.followed.wait(what, placed, RETRY_SECONDS)
         member.answer = self._answer(member)
 
     def _runs(self, member: Member) -> bool:
-        pod = self.followed.get(PODS, member.name)
-        return pod is not None and _condition(pod, "Ready").get("status") == "True"
+        found = self.followed.get(PODS, member.name)
+        return found is not None and _condition(found, "Ready").get("status") == "True"
 
     def _is_gone(self, member: Member) -> bool:
         return self.followed.get(PODS, member.name) is None and not self._claims(member)
@@ -457,17 +454,6 @@ def _all_of(want: Want, ledger: Ledger, node: str) -> CutPod:
         claims.append(CutClaim((Request((Want(want.kind, count),)),)))
         left -= count
     return CutPod(tuple(claims))
-
-
-def _pod(member: Member, instance_type: str, node: str) -> Object:
-    names = {f"c{place}": claim["metadata"]["name"] for place, claim in enumerate(member.claims)}
-    spec: Object = {
-        "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": key} for key in names]}}],
-        "automountServiceAccountToken": False,
-        "nodeSelector": {"kubernetes.io/hostname": node} if node else {TYPE_LABEL: instance_type},
-        "resourceClaims": [{"name": key, "resourceClaimName": name} for key, name in names.items()],
-    }
-    return {"metadata": {"name": member.name}, "spec": spec}
 
 
 def _results(member: Member) -> list[Object]:

@@ -27,6 +27,7 @@ from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.doubles.kubelet import Claim, Kubelet, KubeletError
+from tests.oracles.visible_cores import View, injected
 from tests.paths import ROOT
 
 ROUND_SECONDS = 0.2
@@ -46,6 +47,11 @@ class LightNode:
     process: subprocess.Popen[bytes]
     running: dict[str, str] = field(default_factory=dict)
     """Names of the pods whose claims are prepared, by UID."""
+
+    def view(self, *claims: str, namespace: str = "default") -> View:
+        """What a container sees that uses claims with these names, in this order."""
+        prepared = [self.kubelet.claims[namespace, name].devices[DRIVER_NAME] for name in claims]
+        return injected(self.cdi, [found for devices in prepared for device in devices for found in device.cdi_ids])
 
     @property
     def cdi(self) -> Path:
