@@ -44,12 +44,17 @@ class Want:
 
 
 @dataclass(frozen=True)
-class _Device:
+class Device:
+    """A device as its slice has it."""
+
     pool: str
     name: str
     kind: str
     attributes: Mapping[str, Any]
+    """Without the driver's domain."""
     cores: frozenset[Core]
+    taints: frozenset[str] = frozenset()
+    """Keys of the taints that keep it from new claims."""
 
     def is_wanted(self, want: Want) -> bool:
         kinds = (want.kind,) if want.kind else ("neuron_device", "neuron_node")
@@ -60,7 +65,7 @@ class _Device:
 class Ledger:
     """All devices of some slices, and the claims that hold some of them."""
 
-    devices: dict[DeviceId, _Device] = field(default_factory=dict)
+    devices: dict[DeviceId, Device] = field(default_factory=dict)
     holders: dict[Core, str] = field(default_factory=dict)
     """UID of the claim by core."""
 
@@ -106,7 +111,8 @@ class Ledger:
         What claims with the UIDs ``own`` hold counts as free.
         """
         held = {core for core, holder in self.holders.items() if holder not in own}
-        free = [device for device in self.devices.values() if device.pool == pool and held.isdisjoint(device.cores)]
+        offered = [device for device in self.devices.values() if device.pool == pool and not device.taints]
+        free = [device for device in offered if held.isdisjoint(device.cores)]
         # What has few choices, and takes much, first; single cores disturb nobody, so they come last.
         return any(_place(sorted(wants, key=_turn), free) for wants in alternatives)
 
@@ -118,7 +124,7 @@ def _turn(want: Want) -> tuple[int, int, bool]:
     return _TURNS.index(want.kind), -(want.size or 0), not want.same
 
 
-def _place(wants: Sequence[Want], free: Sequence[_Device]) -> bool:
+def _place(wants: Sequence[Want], free: Sequence[Device]) -> bool:
     if not wants:
         return True
     for picked in _choices(wants[0], free):
@@ -128,9 +134,9 @@ def _place(wants: Sequence[Want], free: Sequence[_Device]) -> bool:
     return False
 
 
-def _choices(want: Want, free: Sequence[_Device]) -> Iterator[Sequence[_Device]]:
+def _choices(want: Want, free: Sequence[Device]) -> Iterator[Sequence[Device]]:
     """Disjoint devices as they are wanted."""
-    groups: dict[Any, list[_Device]] = {}
+    groups: dict[Any, list[Device]] = {}
     for device in free:
         if device.is_wanted(want) and (not want.same or want.same in device.attributes):
             groups.setdefault(device.attributes.get(want.same), []).append(device)
@@ -140,7 +146,7 @@ def _choices(want: Want, free: Sequence[_Device]) -> Iterator[Sequence[_Device]]
                 yield picked
 
 
-def _device(pool: str, device: Json) -> _Device:
+def _device(pool: str, device: Json) -> Device:
     values = {name.removeprefix(DOMAIN): _value(entry) for name, entry in device["attributes"].items()}
     kind = values["resourceType"]
     chips, cores = CHIPS_AND_CORES[values["instanceType"]]
@@ -158,7 +164,8 @@ def _device(pool: str, device: Json) -> _Device:
         assert kind == "neuron_device", f"{device['name']} is of an unknown kind: {values}"
         parts = [(values["deviceId"], core) for core in every]
     assert all(0 <= chip < chips for chip, _ in parts), f"{device['name']} is more than the node has: {values}"
-    return _Device(pool, device["name"], kind, values, frozenset((pool, chip, core) for chip, core in parts))
+    taints = frozenset(item["key"] for item in device.get("taints") or () if item["effect"] != "None")
+    return Device(pool, device["name"], kind, values, frozenset((pool, chip, core) for chip, core in parts), taints)
 
 
 def _value(entry: Json) -> Any:
