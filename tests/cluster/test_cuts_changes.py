@@ -125,7 +125,7 @@ class Pods:
             del self.asks[name]
 
     def ledger(self) -> Ledger:
-        """All claims, by what the slices say now. AssertionError when anything is held twice, gone, or other than before."""
+        """All claims, by what the slices say now. AssertionError when anything is held twice, gone, or has changed."""
         ledger = Ledger.of(offered(self.kube))
         for claim in self.kube.find("resourceclaims", "default"):
             allocation = claim.get("status", {}).get("allocation")
