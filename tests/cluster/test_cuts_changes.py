@@ -53,7 +53,7 @@ OFFER_SECONDS = 60.0
 RUN_SECONDS = 60.0
 GROUP = Want("neuron_group", size=4)
 
-BEFORE_CORES = "313be0c2"
+BEFORE_CORES = "313be0c808f0"
 """A commit of the driver that knew chips and whole nodes only."""
 
 
