@@ -465,6 +465,10 @@ def test_an_upgrade_of_the_control_plane_brings_the_cuts_while_chips_are_held(la
         assert [pods.settle(name) for name in ("core", "group", "whole")] == [False, False, False]
 
         _upgrade(lab, "1.37.1")
+        for node in nodes:
+            # A driver asks for the server's version when it looks after its slices: at the latest within an hour, and
+            # when kubelet comes back, which the upgrade of a node restarts.
+            node.kubelet.restart()
         wait_offer(pods, A, ALL)
         pods.wait_running("core", "group", within=120)
         pods.check()
