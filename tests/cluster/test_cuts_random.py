@@ -435,7 +435,7 @@ def test_random_claims_share_no_core_lose_none_and_get_what_the_simulator_says(
     )
     wrong = [text for lane in lanes for text in lane.wrong]
     assert not wrong, "\n".join(wrong)
-    assert not problems, "\n".join(map(repr, problems))
+    assert not problems, "\n".join([*map(repr, problems), *light_nodes.failures[-3:]])
     assert not light_nodes.failures, light_nodes.failures[:5]
     assert not observer.ledger.holders
     light_nodes.check()
