@@ -71,12 +71,16 @@ class Pods:
     def create(self, name: str, asks: CutPod, node: str) -> None:
         """Create a pod and its claims."""
         names = {f"c{place}": f"{name}-{place}" for place in range(len(asks.claims))}
+        self.kube.apply(pod(name, names, node=node), namespace="default")
+        uid = (self.kube.get("pods", name, "default") or {})["metadata"]["uid"]
+        # Cores of several claims are joined only where they are the pod's own, as those from templates are.
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
         head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
         claims = [
-            {**head, "metadata": {"name": made}, "spec": claim.spec()}
+            {**head, "metadata": {"name": made, "ownerReferences": [owner]}, "spec": claim.spec()}
             for made, claim in zip(names.values(), asks.claims, strict=True)
         ]
-        self.kube.apply(*claims, pod(name, names, node=node), namespace="default")
+        self.kube.apply(*claims, namespace="default")
         self.asks[name] = (asks, node)
 
     def claims(self, name: str) -> list[str]:
@@ -105,8 +109,9 @@ class Pods:
             found = self.kube.get("pods", name, "default") or {}
             if found.get("spec", {}).get("nodeName"):
                 return "bound"
-            states = {item["type"]: item["status"] for item in found.get("status", {}).get("conditions", ())}
-            return "pending" if states.get("PodScheduled") == "False" else None
+            texts = [str(item.get("message", "")) for item in found.get("status", {}).get("conditions", ())]
+            # While a claim is missing, the scheduler does not look at the pod.
+            return "pending" if any("nodes are available" in text for text in texts) else None
 
         if eventually(f"an answer about {name}", answered) == "pending":
             return False

@@ -8,6 +8,7 @@ claims and more of them.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import threading
@@ -180,13 +181,23 @@ class Lane:
         number = self.counts["pods"] = self.counts["pods"] + 1
         member = Member(f"{self.nodes[0][:-2]}-{number}", asks, [node] if node else self.nodes)
         self.made += len(asks.claims)
-        for place, claim in enumerate(asks.claims):
-            member.claims.append({"metadata": {"name": f"{member.name}-{place}"}, "spec": claim.spec()})
-            self.transport.request("POST", CLAIM_PATH, body=member.claims[-1], timeout=60)
-        names = {f"c{place}": claim["metadata"]["name"] for place, claim in enumerate(member.claims)}
+        names = {f"c{place}": f"{member.name}-{place}" for place in range(len(asks.claims))}
+        member.claims = [
+            {"metadata": {"name": name}, "spec": claim.spec()}
+            for name, claim in zip(names.values(), asks.claims, strict=True)
+        ]
         made = pod(member.name, names)
         made["spec"]["nodeSelector"] = {HOST_LABEL: node} if node else {TYPE_LABEL: self.instance_type}
-        self.transport.request("POST", PODS, body=made, timeout=60)
+        if len(names) == 1:
+            self._post(CLAIM_PATH, member.claims[0])
+            self._post(PODS, made)
+        else:
+            # Cores of several claims are joined only where they are the pod's own, as those from templates are.
+            uid = self._post(PODS, made)["metadata"]["uid"]
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": member.name, "uid": uid, "controller": True}
+            for claim in member.claims:
+                claim["metadata"]["ownerReferences"] = [owner]
+                self._post(CLAIM_PATH, claim)
         return member
 
     def judge(self, burst: Sequence[Member]) -> None:
@@ -305,6 +316,10 @@ class Lane:
 
     # What there is
 
+    def _post(self, path: str, body: Object) -> Object:
+        made: Object = json.loads(self.transport.request("POST", path, body=body, timeout=60).body)
+        return made
+
     def _fits(self, member: Member) -> bool:
         own = [claim["metadata"]["uid"] for claim in self._claims(member)]
         return self.observer.fits(member.asks, member.nodes, own)
@@ -325,7 +340,8 @@ class Lane:
         if found["spec"].get("nodeName"):
             allocated = [claim for claim in self._claims(member) if claim.get("status", {}).get("allocation")]
             return len(allocated) == len(member.claims)
-        return _condition(found, "PodScheduled").get("status") == "False"
+        # While a claim is missing, the scheduler does not look at the pod.
+        return "nodes are available" in _condition(found, "PodScheduled").get("message", "")
 
     def _answer(self, member: Member) -> Object:
         found = self.followed.get(PODS, member.name)
