@@ -164,7 +164,7 @@ class Lane:
         while self.made < claims and len(self.wrong) < 5:
             burst = [
                 self.create(random_pod(self.random, self.instance_type))
-                for _ in range(self.random.choice((1, 1, 2, 3)))
+                for _ in range(self.random.choice((1, 2, 3, 4)))
             ]
             self.judge(burst)
             self.settle(burst)
@@ -222,7 +222,7 @@ class Lane:
                 self.alive.append(member)
             elif self._fits(member):
                 self.wrong.append(f"{member} is pending, but fits: {member.answer}")
-            elif self.waiting is None and self.random.randrange(100) < 8:
+            elif self.waiting is None and self.random.randrange(100) < 35:
                 self.waiting = member
             else:
                 self._delete(member)
