@@ -35,17 +35,9 @@ FOUR = template("group", request(device_class="group4.neuron.aws.com"))
 NODE = template("whole", request(device_class="node.neuron.aws.com"))
 
 
-def offering(installation: Installation, instance_type: str, devices: str = "chip,core,group,node") -> None:
-    """Have both nodes be of a type and offer this."""
-
-    def change(daemonset: Object) -> None:
-        daemonset["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] = "100%"  # on both nodes at once
-        (main,) = daemonset["spec"]["template"]["spec"]["containers"]
-        wanted = {"NEURON_DRA_DRIVER_EMULATION_MODE": instance_type, "DEVICES": devices}
-        main["env"] = [item for item in main["env"] if item["name"] not in wanted]
-        main["env"] += [{"name": name, "value": value} for name, value in wanted.items()]
-
-    installation.vary(f"{instance_type} {devices}", change)
+def offering(installation: Installation, instance_type: str) -> None:
+    """Have both nodes be of a type and offer everything."""
+    installation.ensure("--emulate", instance_type, "--devices", "chip,core,group,node")
 
 
 @pytest.fixture
