@@ -39,6 +39,15 @@ def offering(installation: Installation, instance_type: str) -> None:
     """Have both nodes be of a type and offer everything."""
     installation.ensure("--emulate", instance_type, "--devices", "chip,core,group,node")
 
+    def types() -> bool:
+        devices = [device for item in installation.kube.slices() for device in item["spec"].get("devices") or ()]
+        return {device["attributes"]["instanceType"]["string"] for device in devices} == {instance_type} and not any(
+            device.get("taints") for device in devices
+        )
+
+    # Devices that claims of the test before hold stay on offer until these claims are gone.
+    eventually(f"slices of {instance_type}", types, 60, every=0.5)
+
 
 @pytest.fixture
 def all_cuts(installation: Installation) -> Installation:
