@@ -28,6 +28,7 @@ EXAMPLES = {
 }
 """On which kind of node each is for."""
 
+RETIRED = "neuron.aws.com/retired"
 CORE = "core.neuron.aws.com"
 ONE_CORE = template("core", request(device_class=CORE))
 CHIP = template("chip", request(device_class="chip.neuron.aws.com"))
@@ -39,14 +40,14 @@ def offering(installation: Installation, instance_type: str) -> None:
     """Have both nodes be of a type and offer everything."""
     installation.ensure("--emulate", instance_type, "--devices", "chip,core,group,node")
 
-    def types() -> bool:
+    def settled() -> bool:
         devices = [device for item in installation.kube.slices() for device in item["spec"].get("devices") or ()]
-        return {device["attributes"]["instanceType"]["string"] for device in devices} == {instance_type} and not any(
-            device.get("taints") for device in devices
-        )
+        types = {device["attributes"]["instanceType"]["string"] for device in devices}
+        taints = {taint["key"] for device in devices for taint in device.get("taints") or ()}
+        return types == {instance_type} and RETIRED not in taints
 
-    # Devices that claims of the test before hold stay on offer until these claims are gone.
-    eventually(f"slices of {instance_type}", types, 60, every=0.5)
+    # What nodes of the type before offered stays until drivers know that no claim holds it.
+    eventually(f"slices of {instance_type} alone", settled, 60, every=0.5)
 
 
 @pytest.fixture
