@@ -229,7 +229,7 @@ class Lane:
                 self.alive.append(member)
             elif self._fits(member):
                 self.wrong.append(f"{member} is pending, but fits: {member.answer}")
-            elif self.waiting is None and self.random.randrange(100) < 35:
+            elif self.waiting is None and self.random.randrange(100) < 35 and self._would_fit(member):
                 self.waiting = member
             else:
                 self._delete(member)
@@ -343,6 +343,12 @@ class Lane:
     def _fits(self, member: Member) -> bool:
         own = [claim["metadata"]["uid"] for claim in self._claims(member)]
         return self.observer.fits(member.asks, member.nodes, own)
+
+    def _would_fit(self, member: Member) -> bool:
+        """Whether a node of nobody else has enough for it."""
+        with self.observer.lock:
+            everybody = [*self.observer.ledger.holders.values()]
+        return self.observer.fits(member.asks, member.nodes, everybody)
 
     def _uid(self, claim: Object) -> str:
         found = self.followed.get(CLAIM_PATH, claim["metadata"]["name"])
