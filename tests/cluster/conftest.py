@@ -6,8 +6,9 @@
 
 A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which; of these,
 on those that ``--kubernetes`` names. ``@pytest.mark.ultraservers`` gives it a cluster of eight nodes that stand for two
-UltraServers, ``@pytest.mark.control_plane`` one without nodes; else it gets one of two nodes. Tests of one cluster come
-together. Each process has one cluster at a time; several processes have each a network namespace of its own.
+UltraServers, ``@pytest.mark.control_plane`` one without nodes, ``@pytest.mark.upgrade`` another such one, which it may
+leave in another version; else it gets one of two nodes. Tests of one cluster come together. Each process has one
+cluster at a time; several processes have each a network namespace of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ OWN_DIRECTORIES = ("/var/lib/neuron-device-plugin",)
 _CLONE_NEWNET = 0x40000000
 _FIGURE = "figure"
 
-_MARKED = ("ultraservers", "control_plane")
+_MARKED = ("ultraservers", "control_plane", "upgrade")
 """Kinds of clusters for which there is a marker."""
 
 
@@ -63,7 +64,7 @@ Where = tuple[str, str]
 def _spec(version: str, kind: str) -> ClusterSpec:
     """The cluster for a version of Kubernetes; 1.33 is a kubelet of that version below a newer control plane."""
     name = "tests" + os.environ.get("PYTEST_XDIST_WORKER", "")
-    if kind == "control_plane":
+    if kind in ("control_plane", "upgrade"):
         return ClusterSpec(name=name, nodes=0, kubernetes=version)
     if kind == "ultraservers":
         labels = {"*": {TYPE_LABEL: EMULATED_ULTRASERVER}}
@@ -100,6 +101,9 @@ def _versions(config: pytest.Config) -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"ultraservers: on eight nodes that stand for {ULTRASERVERS} UltraServer nodes")
     config.addinivalue_line("markers", "control_plane: on a control plane without nodes")
+    config.addinivalue_line(
+        "markers", "upgrade: on a control plane without nodes that the test changes to another version"
+    )
     if hasattr(config, "workerinput"):
         _enter_own_network()
 

@@ -157,6 +157,11 @@ class Simulated:
         for item in answer.get("allocations", ()):
             self._world.usage.take(msgspec.convert(item, AllocationResult).devices.results)
 
+    def give_back(self, answer: Object) -> None:
+        """Mark allocations as no longer in use."""
+        for item in answer.get("allocations", ()):
+            self._world.usage.release(msgspec.convert(item, AllocationResult).devices.results)
+
 
 def unreadable(case: Object) -> str:
     """Why the simulator cannot read something that the API server may accept; "" if it reads everything."""

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.doubles.kubelet import Claim, Kubelet, KubeletError
+from tests.oracles.visible_cores import View, injected
 from tests.paths import ROOT
 
 ROUND_SECONDS = 0.2
@@ -47,6 +48,21 @@ class LightNode:
     running: dict[str, str] = field(default_factory=dict)
     """Names of the pods whose claims are prepared, by UID."""
 
+    def view(self, *claims: str, namespace: str = "default") -> View:
+        """What a container sees that uses claims with these names, in this order."""
+        prepared = [self.kubelet.claims[namespace, name].devices[DRIVER_NAME] for name in claims]
+        return injected(self.cdi, [found for devices in prepared for device in devices for found in device.cdi_ids])
+
+    @property
+    def cdi(self) -> Path:
+        """The directory of CDI specs."""
+        return self.directory / "cdi"
+
+    @property
+    def state(self) -> Path:
+        """The driver's own directory, with the files of prepared claims."""
+        return self.kubelet.plugins_dir / DRIVER_NAME
+
     @property
     def log(self) -> str:
         """What the driver has said."""
@@ -55,7 +71,7 @@ class LightNode:
     @property
     def prepared(self) -> int:
         """How many CDI specs the driver has written and not removed."""
-        return len(list((self.directory / "cdi").glob("*.json")))
+        return len(list(self.cdi.glob("*.json")))
 
 
 class LightNodes:
@@ -65,17 +81,22 @@ class LightNodes:
         kube: the cluster.
         names: of the nodes.
         directory: for all files of the nodes; the path has to be short, since sockets lie in it.
-        instance_type: which hardware they pretend to be.
+        instance_type: which hardware they pretend to be; one for all, or by name of the node.
         options: further ones of ``dra-driver kubelet-plugin``.
     """
 
     def __init__(
-        self, kube: Kube, names: Sequence[str], directory: Path, instance_type: str, options: Sequence[str] = ()
+        self,
+        kube: Kube,
+        names: Sequence[str],
+        directory: Path,
+        instance_type: str | Mapping[str, str],
+        options: Sequence[str] = (),
     ) -> None:
         self._kube = kube
         self._names = names
         self._directory = directory
-        self._type = instance_type
+        self._types = dict.fromkeys(names, instance_type) if isinstance(instance_type, str) else instance_type
         self._options = options
         self._transport = Transport.from_kubeconfig(os.fspath(kube.access.kubeconfig), user_agent="light-nodes")
         self._nodes: dict[str, LightNode] = {}
@@ -89,7 +110,7 @@ class LightNodes:
     def __enter__(self) -> Self:
         try:
             for name in self._names:
-                self._send("POST", "/api/v1/nodes", _node(name, self._type))
+                self._send("POST", "/api/v1/nodes", _node(name, self._types[name]))
                 self._send("PATCH", f"/api/v1/nodes/{name}/status", _ready())
                 self._send("POST", LEASES, _lease(name))
                 self._nodes[name] = self._start(name)
@@ -110,6 +131,29 @@ class LightNodes:
     def __iter__(self) -> Iterator[LightNode]:
         return iter(self._nodes.values())
 
+    def __getitem__(self, name: str) -> LightNode:
+        return self._nodes[name]
+
+    def restart(self, name: str, options: Sequence[str] | None = None, program: Path = ROOT) -> None:
+        """End the driver of a node in order, and start it again; returns when kubelet has registered it.
+
+        Args:
+            name: of the node.
+            options: instead of those of all nodes; None: the same.
+            program: checkout of the driver to start.
+        """
+        node = self._nodes[name]
+        self.stop(name)
+        node.process = self._run_driver(node.directory, name, self._options if options is None else options, program)
+        eventually(f"{name}'s driver to be registered", lambda: node.kubelet.instances.get(DRIVER_NAME), START_SECONDS)
+
+    def stop(self, name: str) -> None:
+        """End the driver of a node in order."""
+        node = self._nodes[name]
+        node.process.terminate()
+        node.process.wait(20)
+        eventually(f"{name}'s driver to be gone", lambda: not node.kubelet.instances.get(DRIVER_NAME), 10)
+
     def check(self) -> None:
         """AssertionError when a node has failed."""
         if self._fault is not None:
@@ -122,21 +166,23 @@ class LightNodes:
     def _start(self, name: str) -> LightNode:
         directory = self._directory / name
         kubelet = Kubelet(directory, reconcile_seconds=0.2).start()
+        return LightNode(name, directory, kubelet, self._run_driver(directory, name, self._options, ROOT))
+
+    def _run_driver(self, directory: Path, name: str, options: Sequence[str], program: Path) -> subprocess.Popen[bytes]:
         values = {
             "--node-name": name,
             "--kubeconfig": os.fspath(self._kube.access.kubeconfig),
             "--cdi-root": os.fspath(directory / "cdi"),
-            "--registrar-dir": os.fspath(kubelet.registry_dir),
-            "--plugins-dir": os.fspath(kubelet.plugins_dir),
-            "--emulate": self._type,
+            "--registrar-dir": os.fspath(directory / "plugins_registry"),
+            "--plugins-dir": os.fspath(directory / "plugins"),
+            "--emulate": self._types[name],
             "--emulation-root": os.fspath(directory / "host"),
             "--healthcheck-port": "-1",
         }
-        options = [word for pair in values.items() for word in pair]
-        command = [sys.executable, "-m", "dra_driver", "kubelet-plugin", *options, *self._options]
-        with (directory / "driver.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env={"PATH": os.environ["PATH"]}, cwd=ROOT)
-        return LightNode(name, directory, kubelet, process)
+        common = [word for pair in values.items() for word in pair]
+        command = [sys.executable, "-m", "dra_driver", "kubelet-plugin", *common, *options]
+        with (directory / "driver.log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env={"PATH": os.environ["PATH"]}, cwd=program)
 
     def _published(self) -> bool:
         self.check()
@@ -194,10 +240,12 @@ class LightNodes:
                 self._send("PATCH", f"{_path(pod)}/status", _running(pod))
 
     def _prepare(self, node: LightNode, pod: Object) -> bool:
-        statuses = pod["status"].get("resourceClaimStatuses", ())
+        # From a template or not: both lists name the pod's claims, and only one of the entries names the object.
+        entries = [*pod["spec"].get("resourceClaims", ()), *pod["status"].get("resourceClaimStatuses", ())]
         namespace, name, uid = (pod["metadata"][key] for key in ("namespace", "name", "uid"))
         try:
-            claims = [self._claim(namespace, entry["resourceClaimName"]) for entry in statuses]
+            names = [entry["resourceClaimName"] for entry in entries if "resourceClaimName" in entry]
+            claims = [self._claim(namespace, claim) for claim in names]
             node.kubelet.prepare(uid, claims)
         except (KubeletError, ApiError) as error:
             self.failures.append(f"{node.name}: {name}: {error}")
