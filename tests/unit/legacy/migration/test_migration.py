@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dra_driver.cli.main import main
 from dra_driver.legacy.migration import Nodes, migrate
 from dra_driver.legacy.rules import Resource, candidates, counts
+from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
 from tests.generators.effort import examples
@@ -609,6 +610,43 @@ def test_efa_devices_become_a_part_of_the_claim_next_to_the_chips_where_counts_m
     assert text in shell.err
     assert ("any EFA devices of the node" in shell.err) == (len(constraints[0]["requests"]) == 1)
     assert "EFA DRA driver on the nodes" in shell.err
+
+
+def efa_driver(name: str) -> list[Object]:
+    """Class and slice of AWS's EFA DRA driver on ``node-1``, with the attributes that both drivers publish."""
+    row = INSTANCE_TYPES[name]
+    groups = {ids[1]: ids for chip in range(row.devices or 0) if (ids := device_group_ids(row, chip))}
+    devices = [
+        {
+            "name": f"efa-{number}",
+            "attributes": {f"resource.aws.com/devicegroup{size}_id": {"string": each} for size, each in ids.items()},
+        }
+        for number, ids in enumerate(reversed(groups.values()))
+    ]
+    driver = "efa.networking.k8s.aws"
+    common = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": driver}}
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+    return [
+        common
+        | {"kind": "DeviceClass", "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}},
+        common
+        | {"kind": "ResourceSlice", "spec": {"driver": driver, "nodeName": "node-1", "pool": pool, "devices": devices}},
+    ]
+
+
+@pytest.mark.parametrize(("name", "chips", "efa"), [("trn2.48xlarge", 4, 4), ("trn1.32xlarge", 8, 4)])
+def test_pods_get_the_efa_devices_next_to_their_chips(shell: Shell, name: str, chips: int, efa: int) -> None:
+    row = INSTANCE_TYPES[name]
+    pods = [with_efa(chips, efa) | {"metadata": {"name": f"pod-{place}"}} for place in range(16 // chips)]
+    made = shell.migrate(*pods, options=("--efa", "--instance-type", name))
+    file = shell.file([*efa_driver(name), *made], "migrated.yaml")
+    assert shell("simulate", file, "--node", name, "-o", "json") == 0, shell.out + shell.err
+    addresses = list(dict.fromkeys(device_group_ids(row, chip)[1] for chip in range(16)))[::-1]
+    for claim in json.loads(shell.out)["claims"]:
+        found = [entry["device"].rpartition("-") for entry in claim["allocation"]["devices"]["results"]]
+        beside = {device_group_ids(row, int(number))[1] for kind, _, number in found if kind == "neuron-device"}
+        assert {addresses[int(number)] for kind, _, number in found if kind == "efa"} == beside
+        assert len(found) == chips + efa
 
 
 def test_without_efa_the_limit_stays_and_a_warning_says_so(shell: Shell) -> None:
