@@ -83,12 +83,10 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
             return ()
         convert(item, known.struct, origin)
         return podtemplates.find(item, origin)
-    templates = frozenset(podtemplates.find(item, origin))
-    found: dict[Path, None] = {}
-    for limit in _neuron_keys(item):
-        if limit[-1] not in RESOURCES or limit[-2:-1] not in (("limits",), ("requests",)):
-            continue
-        above = next((limit[:length] for length in range(len(limit)) if limit[:length] in templates), None)
+    templates = podtemplates.find(item, origin)
+    among, used = frozenset(templates), set()
+    for limit in _limits(item):
+        above = next((limit[:length] for length in range(len(limit)) if limit[:length] in among), None)
         if above is None:
             raise not_possible(
                 origin,
@@ -96,13 +94,22 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
                 f"this is not in a pod template of {kind[:60]}, so what it becomes is not known",
                 remedy="migrate the pods that it makes as Pods, and copy the result",
             )
-        found[above] = None
+        used.add(above)
+    found = tuple(path for path in templates if path in used)
     is_counted = (group, kind) in podtemplates.KNOWN
     for path in found:
         at = origin.at((*origin.path, *path), origin.subject)
         convert(podtemplates.at(item, path), PodSpec, at, None if is_counted else {})
         _warn_of_kind(item, path, origin, warnings, is_known=is_counted or known is not None)
-    return tuple(found)
+    return found
+
+
+def _limits(item: Json) -> Iterator[Path]:
+    """Paths of limits and requests of Neuron resources anywhere in what the user has specified."""
+    for path in _neuron_keys(item):
+        named = path[-1] in RESOURCES and path[-2:-1] in (("limits",), ("requests",))
+        if named and path[0] not in ("metadata", "status"):
+            yield path
 
 
 def _warn_of_kind(item: Json, path: Path, origin: Origin, warnings: Warnings, *, is_known: bool) -> None:

@@ -266,6 +266,14 @@ def test_job_kinds_of_any_operator_are_migrated_and_simulated(shell: Shell, owne
     assert shell.allocated([template, made], "trn2.48xlarge") == [(0, 1, 2, 3)]
 
 
+def test_templates_of_one_object_come_in_its_order_and_its_status_is_left_alone(shell: Shell) -> None:
+    groups = [{"podTemplate": {"spec": pod(container(count=count))["spec"]}} for count in (8, 1, 4)]
+    owner = kind("example.org/v1 Training", {"groups": groups}) | {"status": {"limits": {NEURON: 1}}}
+    made = shell.migrate(owner)
+    assert [item["metadata"]["name"] for item in made[:-1]] == ["neurons-8", "neurons-1", "neurons-4"]
+    assert made[-1]["status"] == owner["status"]
+
+
 def test_an_object_within_an_object_has_its_template_beside_it_and_that_is_said(shell: Shell) -> None:
     inner = controller("Deployment", pod(container(count=1))["spec"])
     made = shell.migrate(kind("work.example.org/v1 Bundle", {"manifests": [inner]}))
@@ -736,7 +744,7 @@ def test_no_pod_spec_ends_in_a_traceback(spec: Object) -> None:
         assert made.documents
 
 
-KEYS = st.sampled_from(["spec", "template", "jobTemplate", "podSpec", "containers", "a", "limits", "default"])
+KEYS = st.sampled_from(["spec", "template", "jobTemplate", "podSpec", "containers", "a", "limits", "default", NEURON])
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
     st.sampled_from([None, 4, NEURON, "main"])
     | st.sampled_from([{"template": TEMPLATE}, {"podSpec": TEMPLATE["spec"]}, {"aTemplate": TEMPLATE}])
