@@ -20,7 +20,8 @@ EXAMPLES: Final = """\
 examples:
   dra-driver migrate deployment.yaml --instance-type trn2.48xlarge > migrated.yaml
   dra-driver migrate deployment.yaml --instance-type trn2.48xlarge | kubectl diff -f -
-  dra-driver migrate --extended-resource | kubectl apply -f -
+  dra-driver migrate ray-cluster.yaml --instance-type trn1n.32xlarge --groups --efa
+  dra-driver migrate deployment.yaml --extended-resources | kubectl apply -f -
 """
 _ABOUT_CLASSES: Final = (
     "for Kubernetes 1.36 and later; no node may offer the same resource through a device plugin beside the DRA driver"
@@ -32,10 +33,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "migrate",
-        description="Print Pods, Deployments, ReplicaSets, StatefulSets, Jobs and LeaderWorkerSets with\n"
-        "ResourceClaimTemplates in place of the limits aws.amazon.com/neuron, neurondevice and\n"
-        "neuroncore. Other objects are printed unchanged. Differences in behaviour are reported on\n"
-        "standard error. Comments are lost.\n"
+        description="Print objects with ResourceClaimTemplates in place of the limits aws.amazon.com/neuron,\n"
+        "neurondevice and neuroncore: Pods, and every kind with pod templates (Deployment, Job,\n"
+        "CronJob, PyTorchJob, MPIJob, RayCluster, JobSet, LeaderWorkerSet and others). Other objects\n"
+        "are printed unchanged. Differences in behaviour are reported on standard error. Comments are\n"
+        "lost.\n"
         "Exit status 0: done, 1: claims cannot express the request, or no such pod could run, 2: invalid\n"
         "input.",
         epilog=EXAMPLES,
@@ -54,9 +56,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="physical cores that aws.amazon.com/neuroncore counted as one (default: that of the instance type)",
     )
     parser.add_argument(
+        "--groups",
+        action="store_true",
+        help="request connected chips as one device, of a class such as group4.neuron.aws.com, for nodes that offer "
+        "groups",
+    )
+    parser.add_argument(
+        "--efa",
+        action="store_true",
+        help="make limits of vpc.amazonaws.com/efa in the same containers a part of the claims: EFA devices next to "
+        "the chips, from AWS's EFA DRA driver",
+    )
+    parser.add_argument(
+        "--extended-resources",
         "--extended-resource",
         action="store_true",
-        help="print the DeviceClass with which Kubernetes 1.36 and later runs the pods of FILE unchanged; without "
+        help="print the DeviceClasses with which Kubernetes 1.36 and later runs the pods of FILE unchanged; without "
         "FILE, the class for aws.amazon.com/neuron",
     )
     parser.add_argument(
@@ -67,20 +82,21 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the objects; warnings go to standard error."""
-    from dra_driver.legacy.migration import extended_classes, migrate
+    from dra_driver.legacy.migration import Wishes, migrate, unchanged
     from dra_driver.manifests import ManifestError
 
-    if not args.files and not args.extended_resource:
+    if not args.files and not args.extended_resources:
         raise UsageError("FILE is missing", remedy="give the file that has the pods, or - for standard input")
     nodes = _nodes(args)
     sources = [(name, read_text(name)) for name in args.files]
     try:
-        if args.extended_resource:
-            classes, warnings = extended_classes(sources, nodes)
-            _tell([*warnings, _ABOUT_CLASSES])
-            _print(classes, args.output)
+        if args.extended_resources:
+            found = unchanged(sources, nodes)
+            _tell([*found.warnings, _ABOUT_CLASSES])
+            _note([_unchanged(name, count) for name, count in found.objects.items()])
+            _print(found.classes, args.output)
             return 0
-        migration = migrate(sources, nodes)
+        migration = migrate(sources, nodes, Wishes(groups=args.groups, efa=args.efa))
     except ManifestError as error:
         raise UsageError(str(error)) from error
     notes = [f"{name}: its comments are lost" for name, text in sources if _COMMENT.search(text)]
@@ -103,9 +119,24 @@ def _nodes(args: argparse.Namespace) -> Nodes:
         raise UsageError(f"--instance-type: {error.what}", remedy=error.remedy) from error
 
 
+def _unchanged(name: str, count: int) -> str:
+    if not count:
+        return f"{name}: nothing asks for Neuron resources by limits"
+    objects = "the object" if count == 1 else f"the {count} objects"
+    return (
+        f"{name}: {objects} with Neuron limits can stay as written: their pods run from these DeviceClasses, or from "
+        "those that the chart makes with draDriver.extendedResources=true"
+    )
+
+
 def _tell(texts: Sequence[str]) -> None:
     for text in texts:
         print(f"warning: {text}", file=sys.stderr)
+
+
+def _note(texts: Sequence[str]) -> None:
+    for text in texts:
+        print(f"note: {text}", file=sys.stderr)
 
 
 def _print(documents: Sequence[dict[str, Any]], output: str) -> None:

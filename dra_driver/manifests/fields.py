@@ -42,6 +42,9 @@ KINDS: Final[Mapping[tuple[str, str], Kind]] = {
         Kind("ReplicaSet", "apps", ("v1",), workloads.ReplicaSet),
         Kind("StatefulSet", "apps", ("v1",), workloads.StatefulSet),
         Kind("Job", "batch", ("v1",), workloads.Job),
+        Kind("CronJob", "batch", ("v1",), workloads.CronJob),
+        Kind("DaemonSet", "apps", ("v1",), workloads.DaemonSet),
+        Kind("ReplicationController", "", ("v1",), workloads.ReplicationController),
         Kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", ("v1",), workloads.LeaderWorkerSet),
         Kind("ResourceSlice", DRA, ("v1", "v1beta2", "v1beta1"), objects.ResourceSlice, namespaced=False),
         Kind("DeviceTaintRule", DRA, ("v1", "v1beta2", "v1alpha3"), objects.DeviceTaintRule, namespaced=False),
@@ -144,6 +147,9 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         workloads.JobSpec: "activeDeadlineSeconds backoffLimit backoffLimitPerIndex managedBy manualSelector "
         "maxFailedIndexes podFailurePolicy podReplacementPolicy scheduling selector successPolicy "
         "ttlSecondsAfterFinished",
+        workloads.CronJobSpec: "concurrencyPolicy failedJobsHistoryLimit schedule startingDeadlineSeconds "
+        "successfulJobsHistoryLimit timeZone",
+        workloads.DaemonSpec: f"{_REPLICAS} revisionHistoryLimit updateStrategy",
         workloads.LeaderWorkerSpec: "rolloutStrategy startupPolicy networkConfig",
         workloads.LeaderWorkerTemplate: "restartPolicy resizePolicy subGroupPolicy volumeClaimTemplates "
         "persistentVolumeClaimRetentionPolicy",
@@ -151,6 +157,9 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         workloads.ReplicaSet: "apiVersion kind status",
         workloads.StatefulSet: "apiVersion kind status",
         workloads.Job: "apiVersion kind status",
+        workloads.CronJob: "apiVersion kind status",
+        workloads.DaemonSet: "apiVersion kind status",
+        workloads.ReplicationController: "apiVersion kind status",
         workloads.LeaderWorkerSet: "apiVersion kind status",
         workloads.ResourceClaimTemplate: "apiVersion kind",
         objects.DeviceTaint: "timeAdded",

@@ -11,9 +11,13 @@ from dra_driver.manifests.model import ClaimReference, ExclusiveGroup, PodWithCl
 from dra_driver.manifests.names import generated, suffix
 from dra_driver.manifests.objects import Quantity
 from dra_driver.manifests.workloads import (
+    CronJob,
+    CustomWorkload,
+    DaemonSet,
     Deployment,
     ExtendedClaimStatus,
     Job,
+    JobSpec,
     LeaderWorkerSet,
     Pod,
     PodClaimStatus,
@@ -21,6 +25,7 @@ from dra_driver.manifests.workloads import (
     PodSpec,
     PodTemplate,
     ReplicaSet,
+    ReplicationController,
     Resources,
     StatefulSet,
 )
@@ -47,6 +52,8 @@ class Described:
     group: ExclusiveGroup | None = None
     leaving: bool = False
     """Whether it is being deleted."""
+    assumed: str = ""
+    """What is not known of the number of such pods, as a part that is not considered; "": nothing."""
 
     @property
     def ended(self) -> bool:
@@ -157,11 +164,13 @@ _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
 def unconsidered(pod: Described) -> Iterable[str]:
     """The parts of the pod that a scheduler would evaluate and the simulator does not, each once."""
     found = [text for text, says in _UNCONSIDERED if says(pod.spec)]
-    return dict.fromkeys((*_resources(pod.spec), *found))
+    return dict.fromkeys((*_resources(pod.spec), *found, *filter(None, (pod.assumed,))))
 
 
 MAX_PODS: Final = 150_000
 """Maximum number of pods in total: the size that Kubernetes is tested for."""
+_MINUTES: Final = 8
+"""Length of the time that a CronJob appends to its own name for each Job."""
 _HASH: Final = 10
 """Length of the hash that a Deployment puts between its own name and the suffix of the pod's."""
 
@@ -183,9 +192,10 @@ class _Maker:
         self,
         name: str,
         template: PodTemplate,
-        path: tuple[str, ...] = _TEMPLATE,
+        path: tuple[str | int, ...] = _TEMPLATE,
         group: ExclusiveGroup | None = None,
         spread_with: str = "",
+        assumed: str = "",
     ) -> Described:
         return Described(
             self.namespace,
@@ -197,6 +207,7 @@ class _Maker:
             group=group,
             spread_with=spread_with,
             labels=template.metadata.labels,
+            assumed=assumed,
         )
 
     def spread(self, kind: str, name: str) -> str:
@@ -241,8 +252,8 @@ def _of_deployment(maker: _Maker) -> Iterator[Described]:
 
 
 def _of_replica_set(maker: _Maker) -> Iterator[Described]:
-    owner: ReplicaSet = maker.owner
-    together = maker.spread("ReplicaSet", owner.metadata.name)
+    owner: ReplicaSet | ReplicationController = maker.owner
+    together = maker.spread(type(owner).__name__, owner.metadata.name)
     for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
         yield maker.pod(generated(f"{owner.metadata.name}-", str(place)), owner.spec.template, spread_with=together)
 
@@ -257,13 +268,38 @@ def _of_stateful_set(maker: _Maker) -> Iterator[Described]:
 
 def _of_job(maker: _Maker) -> Iterator[Described]:
     owner: Job = maker.owner
-    spec = owner.spec
-    count = 0 if spec.suspend else maker.count(spec.parallelism, "spec", "parallelism")
+    yield from _of_job_spec(maker, owner.spec, owner.metadata.name, ("spec",))
+
+
+def _of_cron_job(maker: _Maker) -> Iterator[Described]:
+    """The pods of one run."""
+    owner: CronJob = maker.owner
+    if not owner.spec.suspend:
+        name = f"{owner.metadata.name}-{suffix(owner.metadata.name, _MINUTES)}"
+        yield from _of_job_spec(maker, owner.spec.job_template.spec, name, ("spec", "jobTemplate", "spec"))
+
+
+def _of_job_spec(maker: _Maker, spec: JobSpec, name: str, path: tuple[str, ...]) -> Iterator[Described]:
+    count = 0 if spec.suspend else maker.count(spec.parallelism, *path, "parallelism")
     if spec.completions is not None:
-        count = min(count, maker.count(spec.completions, "spec", "completions"))
+        count = min(count, maker.count(spec.completions, *path, "completions"))
     for place in range(count):
         indexed = f"{place}-" if spec.completion_mode == "Indexed" else ""
-        yield maker.pod(generated(f"{owner.metadata.name}-{indexed}", str(place)), spec.template)
+        yield maker.pod(generated(f"{name}-{indexed}", str(place)), spec.template, (*path, "template", "spec"))
+
+
+def _of_daemon_set(maker: _Maker) -> Iterator[Described]:
+    owner: DaemonSet = maker.owner
+    assumed = "how many pods a DaemonSet makes (one is taken, not one for each node)"
+    yield maker.pod(generated(f"{owner.metadata.name}-", "0"), owner.spec.template, assumed=assumed)
+
+
+def _of_custom_workload(maker: _Maker) -> Iterator[Described]:
+    owner: CustomWorkload = maker.owner
+    for item in owner.sets:
+        name = "-".join(filter(None, (owner.metadata.name, item.role)))
+        for place in range(maker.count(item.count)):
+            yield maker.pod(f"{name}-{place}", item.template, item.path, assumed=item.assumed)
 
 
 def _of_leader_worker_set(maker: _Maker) -> Iterator[Described]:
@@ -290,6 +326,10 @@ _MAKERS: Final[Mapping[type, Callable[[_Maker], Iterator[Described]]]] = {
     ReplicaSet: _of_replica_set,
     StatefulSet: _of_stateful_set,
     Job: _of_job,
+    CronJob: _of_cron_job,
+    DaemonSet: _of_daemon_set,
+    ReplicationController: _of_replica_set,
+    CustomWorkload: _of_custom_workload,
     LeaderWorkerSet: _of_leader_worker_set,
 }
 
@@ -299,7 +339,7 @@ def makes_pods(kind: type) -> bool:
     return kind in _MAKERS
 
 
-def pod_specs(owner: Any) -> Iterator[tuple[tuple[str, ...], PodSpec]]:
+def pod_specs(owner: Any) -> Iterator[tuple[tuple[str | int, ...], PodSpec]]:
     """Paths and ``spec`` of the pod templates of an object; empty if it creates no pods."""
     if isinstance(owner, Pod):
         yield ("spec",), owner.spec
@@ -308,6 +348,10 @@ def pod_specs(owner: Any) -> Iterator[tuple[tuple[str, ...], PodSpec]]:
         for name, template in (("leaderTemplate", group.leader_template), ("workerTemplate", group.worker_template)):
             if template is not None:
                 yield ("spec", "leaderWorkerTemplate", name, "spec"), template.spec
+    elif isinstance(owner, CronJob):
+        yield ("spec", "jobTemplate", *_TEMPLATE), owner.spec.job_template.spec.template.spec
+    elif isinstance(owner, CustomWorkload):
+        yield from ((item.path, item.template.spec) for item in owner.sets)
     elif makes_pods(type(owner)):
         yield _TEMPLATE, owner.spec.template.spec
 

@@ -10,7 +10,7 @@ import msgspec
 
 from dra_driver.cel import compile_for
 from dra_driver.kube.types import ObjectMeta
-from dra_driver.manifests import objects, workloads
+from dra_driver.manifests import objects, podtemplates, workloads
 from dra_driver.manifests import pods as pods_of
 from dra_driver.manifests.corevalidation import check_metadata, check_node, check_pod
 from dra_driver.manifests.documents import ManifestError, Origin, documents, items_of
@@ -91,10 +91,15 @@ def read_object(
             f"{kind.name} of {value.get('apiVersion')!r} is not known",
             remedy=f"write {'/'.join(part for part in (kind.group, kind.versions[0]) if part)}",
         )
+    origin = _named(value, kind.name, origin)
+    return convert(upgraded(value, kind, version), kind.struct, origin, unknown), origin
+
+
+def _named(value: dict[str, Any], kind: str, origin: Origin) -> Origin:
+    """The origin of an object with kind and name, as far as it has one, as its subject."""
     metadata = value.get("metadata")
     name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
-    origin = origin.at(origin.path, f"{kind.name} {name}" if isinstance(name, str) else kind.name)
-    return convert(upgraded(value, kind, version), kind.struct, origin, unknown), origin
+    return origin.at(origin.path, f"{kind} {name}" if isinstance(name, str) else kind)
 
 
 class _Reader:
@@ -129,29 +134,39 @@ class _Reader:
         )
 
     def add(self, value: dict[str, Any], origin: Origin) -> None:
-        kind = self._kind(value, origin)
-        if kind is None:
+        version, name = self._type(value, origin)
+        group = version.rpartition("/")[0]
+        if (group, name) in BESIDE:
+            self._beside[name] += 1
             return
-        item, origin = read_object(value, kind, origin, self._unknown if self._stored else None)
+        kind = KINDS.get((group, name))
+        if kind is None:
+            kind, item, origin = self._custom(value, group, name, origin)
+        else:
+            item, origin = read_object(value, kind, origin, self._unknown if self._stored else None)
         self._keep(self._named(item, kind, origin), kind, origin)
 
-    def _kind(self, value: dict[str, Any], origin: Origin) -> Kind | None:
+    def _custom(self, value: dict[str, Any], group: str, name: str, origin: Origin) -> tuple[Kind, Any, Origin]:
+        """An object of a kind that is known by its pod templates alone."""
+        shown = name[:60]
+        named = _named(value, shown, origin)
+        item = podtemplates.read(value, group, name, named, self._unknown)
+        if item is None:
+            raise origin.error(
+                ("kind",),
+                f"kind {shown!r} of {value['apiVersion'][:60]!r} is not one that the simulator knows, and it has no "
+                "pod template",
+                remedy="leave it out, or give the pods that it makes",
+            )
+        return Kind(shown, group, (), workloads.CustomWorkload), item, named
+
+    def _type(self, value: dict[str, Any], origin: Origin) -> tuple[str, str]:
+        """API version and kind."""
         version, name = value.get("apiVersion"), value.get("kind")
         if not isinstance(version, str) or not isinstance(name, str):
             missing = "apiVersion" if not isinstance(version, str) else "kind"
             raise origin.error((), f"{missing} is missing, so this is no Kubernetes object")
-        group = version.rpartition("/")[0]
-        if (group, name) in BESIDE:
-            self._beside[name] += 1
-            return None
-        kind = KINDS.get((group, name))
-        if kind is None:
-            raise origin.error(
-                ("kind",),
-                f"kind {name[:60]!r} of {version[:60]!r} is not one that the simulator knows",
-                remedy="leave it out, or give the pods that it makes",
-            )
-        return kind
+        return version, name
 
     def _named(self, item: Any, kind: Kind, origin: Origin) -> Any:
         """The object with its name and namespace; raises ManifestError if it has no name or is a duplicate."""

@@ -272,6 +272,26 @@ class JobSpec(_Object, frozen=True):
     suspend: bool = False
 
 
+class JobTemplate(_Object, frozen=True):
+    """``jobTemplate`` of a CronJob."""
+
+    spec: JobSpec
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class CronJobSpec(_Object, frozen=True):
+    """``spec`` of a CronJob."""
+
+    job_template: JobTemplate
+    suspend: bool = False
+
+
+class DaemonSpec(_Object, frozen=True):
+    """``spec`` of a DaemonSet."""
+
+    template: PodTemplate
+
+
 class LeaderWorkerTemplate(_Object, frozen=True):
     """One group of a LeaderWorkerSet; without a leader template, all pods use the worker's."""
 
@@ -315,11 +335,52 @@ class Job(_Object, frozen=True):
     spec: JobSpec
 
 
+class CronJob(_Object, frozen=True):
+    """A CronJob."""
+
+    metadata: ObjectMeta
+    spec: CronJobSpec
+
+
+class DaemonSet(_Object, frozen=True):
+    """A DaemonSet."""
+
+    metadata: ObjectMeta
+    spec: DaemonSpec
+
+
+class ReplicationController(_Object, frozen=True):
+    """A ReplicationController."""
+
+    metadata: ObjectMeta
+    spec: ReplicaSpec
+
+
 class LeaderWorkerSet(_Object, frozen=True):
     """A LeaderWorkerSet."""
 
     metadata: ObjectMeta
     spec: LeaderWorkerSpec
+
+
+class PodSet(_Object, frozen=True):
+    """The pods of one pod template of a job kind."""
+
+    template: PodTemplate
+    path: tuple[str | int, ...]
+    """From the object to the pod's ``spec``."""
+    count: int
+    role: str
+    """Part of the pods' names; unique in the object."""
+    assumed: str = ""
+    """What is not known of their number; "": nothing."""
+
+
+class CustomWorkload(_Object, frozen=True):
+    """An object of a kind that is no part of Kubernetes, with pod templates."""
+
+    metadata: ObjectMeta
+    sets: tuple[PodSet, ...]
 
 
 class ClaimTemplate(_Object, frozen=True):

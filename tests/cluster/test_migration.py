@@ -18,6 +18,7 @@ from tests.paths import ROOT
 
 NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 CHIPS = 16
+ON_NODE_1 = {"kubernetes.io/hostname": "node-1"}
 
 
 def migrate(*options: str, text: str = "") -> str:
@@ -56,7 +57,7 @@ def test_migrated_pods_get_the_devices_that_they_asked_for_by_limits(
     several = pod(
         "several",
         container("eight", {NEURON: 8}),
-        container("cores", {CORE: 3}),
+        container("cores", {CORE: 4}),
         init=[container("before", {NEURON: 1}, ["sh", "-c", "ls /dev/neuron*"])],
         **selector,
     )
@@ -81,11 +82,50 @@ def test_migrated_pods_get_the_devices_that_they_asked_for_by_limits(
         assert chips[0] % 4 == 0
 
 
+def test_migrated_pods_with_cores_share_a_chip(installation: Installation, namespace: Namespace) -> None:
+    installation.ensure("--emulate", EMULATED, "--devices", "chip,core")
+    spec = pod("", container("main", {CORE: 2}))["spec"] | {"nodeSelector": ON_NODE_1}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "serve"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "serve"}},
+            "template": {"metadata": {"labels": {"app": "serve"}}, "spec": spec},
+        },
+    }
+    chip = pod("chip", container("main", {CORE: 4}), nodeSelector=ON_NODE_1)
+    namespace.apply(migrate("-", "--instance-type", EMULATED, text=yaml.safe_dump_all([deployment, chip])))
+
+    def names() -> list[str]:
+        found = [item["metadata"]["name"] for item in namespace.pods() if item["metadata"]["name"] != "chip"]
+        return found if len(found) == 2 else []
+
+    served = eventually("the pods of the Deployment", names, 30)
+    namespace.wait_ready("chip", *served)
+    devices = {name: [item.device for item in namespace.allocated(namespace.claim_of(name))] for name in served}
+    runs = sorted(sorted(each) for each in devices.values())
+    chips = {run[0].rpartition("-")[0] for run in runs}
+    assert len(chips) == 1, f"{devices} are not of one chip"
+    (core,) = chips
+    assert runs == [[f"{core}-0", f"{core}-1"], [f"{core}-2", f"{core}-3"]]
+    for name in served:
+        assert namespace.numbers(name) == [0]
+        visible = "0-1" if f"{core}-0" in devices[name] else "2-3"
+        assert namespace.environment(name)["NEURON_RT_VISIBLE_CORES"] == visible
+    # As many cores as a chip has are a chip, which is another one.
+    (whole,) = namespace.allocated(namespace.claim_of("chip"))
+    assert whole.device.startswith("neuron-device-")
+    assert whole.device.rpartition("-")[2] != core.rpartition("-")[2]
+    assert "NEURON_RT_VISIBLE_CORES" not in namespace.environment("chip")
+
+
 @pytest.mark.kubernetes("1.37", "1.36")
 def test_with_the_class_old_pods_run_unchanged_and_wait_while_all_devices_are_taken(
     driver: Installation, namespace: Namespace
 ) -> None:
-    namespace.apply(migrate("--extended-resource"))
+    namespace.apply(migrate("--extended-resources"))
     here: Object = {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}
     namespace.apply(
         pod("one", container("main", {NEURON: 1}), container("none", {}), **here),
@@ -111,7 +151,7 @@ def test_the_node_offers_no_device_twice_while_both_ways_are_in_use(
     driver: Installation, kube: Kube, namespace: Namespace
 ) -> None:
     """Chips of limits and chips of claims are the same chips for the scheduler."""
-    namespace.apply(migrate("--extended-resource"))
+    namespace.apply(migrate("--extended-resources"))
     here: Object = {"nodeSelector": {"kubernetes.io/hostname": "node-1", "node.kubernetes.io/instance-type": EMULATED}}
     old = pod("old", container("main", {NEURON: 12}), **here)
     new = migrate("-", text=yaml.safe_dump(pod("new", container("main", {NEURON: 1}), **here)))

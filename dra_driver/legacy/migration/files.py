@@ -1,15 +1,17 @@
 """From texts to objects: which of them contain pod specs, what becomes of these, and what is passed through unchanged.
 
-``extended_classes`` makes the DeviceClasses by which Kubernetes 1.36 and later serves limits from DRA devices. The
-scheduler itself creates a claim for such a pod: a number of devices of the class, without constraints. They are chips
-of one node, but connected only if one or all are requested, and a class cannot count cores. Source: Kubernetes
-enhancement 5004.
+Pod specs are found wherever they are, in kinds of Kubernetes and of any operator.
+
+``unchanged`` makes the DeviceClasses by which Kubernetes 1.36 and later serves limits from DRA devices. The scheduler
+itself creates a claim for such a pod: a number of devices of the class, without constraints. They are chips or cores of
+one node, but chips are connected only if one or all are requested, and cores may be of several chips. Source:
+Kubernetes enhancement 5004.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,35 +23,22 @@ from dra_driver.legacy.migration.limits import (
     Path,
     Place,
     Warnings,
+    Wishes,
     chosen_type,
     not_possible,
     places,
 )
 from dra_driver.legacy.migration.pods import SECOND_SCHEDULER, migrate_spec
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
-from dra_driver.manifests import NAMESPACE, ManifestError, Origin
+from dra_driver.manifests import NAMESPACE, ManifestError, Origin, podtemplates
 from dra_driver.manifests.documents import documents, items_of
 from dra_driver.manifests.fields import BESIDE, KINDS, convert
+from dra_driver.manifests.pods import makes_pods
+from dra_driver.manifests.workloads import PodSpec
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.instance_types import lookup
 
 Json = dict[str, Any]
-
-_LEADER_WORKER: Final = ("spec", "leaderWorkerTemplate")
-_TEMPLATE: Final = ("spec", "template", "spec")
-POD_SPECS: Final[Mapping[tuple[str, str], tuple[Path, ...]]] = {
-    ("v1", "Pod"): (("spec",),),
-    ("apps/v1", "Deployment"): (_TEMPLATE,),
-    ("apps/v1", "ReplicaSet"): (_TEMPLATE,),
-    ("apps/v1", "StatefulSet"): (_TEMPLATE,),
-    ("batch/v1", "Job"): (_TEMPLATE,),
-    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): (
-        (*_LEADER_WORKER, "leaderTemplate", "spec"),
-        (*_LEADER_WORKER, "workerTemplate", "spec"),
-    ),
-}
-"""API version and kind to the paths of its pod specs."""
-_KINDS: Final = ", ".join(kind for _, kind in POD_SPECS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,33 +66,78 @@ def objects(sources: Sequence[tuple[str, str]]) -> Iterator[tuple[Json, Origin]]
             raise ManifestError(f"{file}: there is no Kubernetes object in it")
 
 
-def pod_specs(item: Json, origin: Origin) -> tuple[Path, ...]:
-    """Paths of the pod specs of an object; () if its kind has none.
+def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...]:
+    """Paths of the pod specs in an object that may have limits of Neuron resources.
 
     Raises:
-        ManifestError: an invalid field.
-        NotPossibleError: limits of Neuron resources in an unknown kind.
+        ManifestError: an invalid field of a kind of Kubernetes, or of such a pod spec of another kind.
+        NotPossibleError: limits of Neuron resources that are not in a pod template.
     """
     version, kind = item["apiVersion"], item["kind"]
-    paths = POD_SPECS.get((version, kind))
-    if paths is None:
-        _require_no_limits(item, origin)
+    group = version.rpartition("/")[0]
+    if (group, kind) in BESIDE:
         return ()
-    convert(item, KINDS[version.rpartition("/")[0], kind].struct, origin)
-    return tuple(path for path in paths if _at(item, path) is not None)
+    known = KINDS.get((group, kind))
+    if known is not None and version.rpartition("/")[2] in known.versions:
+        if not makes_pods(known.struct):
+            return ()
+        convert(item, known.struct, origin)
+        return podtemplates.find(item, origin)
+    templates = podtemplates.find(item, origin)
+    among, used = frozenset(templates), set()
+    for limit in _limits(item):
+        above = next((limit[:length] for length in range(len(limit)) if limit[:length] in among), None)
+        if above is None:
+            raise not_possible(
+                origin,
+                limit,
+                f"this is not in a pod template of {kind[:60]}, so what it becomes is not known",
+                remedy="migrate the pods that it makes as Pods, and copy the result",
+            )
+        used.add(above)
+    found = tuple(path for path in templates if path in used)
+    is_counted = (group, kind) in podtemplates.KNOWN
+    for path in found:
+        at = origin.at((*origin.path, *path), origin.subject)
+        convert(podtemplates.at(item, path), PodSpec, at, None if is_counted else {})
+        _warn_of_kind(item, path, origin, warnings, is_known=is_counted or known is not None)
+    return found
 
 
-def migrate(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Migration:
+def _limits(item: Json) -> Iterator[Path]:
+    """Paths of limits and requests of Neuron resources anywhere in what the user has specified."""
+    for path in _neuron_keys(item):
+        named = path[-1] in RESOURCES and path[-2:-1] in (("limits",), ("requests",))
+        if named and path[0] not in ("metadata", "status"):
+            yield path
+
+
+def _warn_of_kind(item: Json, path: Path, origin: Origin, warnings: Warnings, *, is_known: bool) -> None:
+    kind = item["kind"][:60]
+    within = (podtemplates.at(item, path[:length]) for length in range(1, len(path)))
+    if any(isinstance(each, dict) and {"apiVersion", "kind"} <= each.keys() for each in within):
+        text = f"this is an object within {kind}: put the ResourceClaimTemplate where that object goes"
+        warnings.add(origin, path, text)
+    elif not is_known:
+        text = (
+            f"whatever makes pods of {kind} has to keep their resourceClaims, and the ResourceClaimTemplate must be in "
+            "the pods' namespace"
+        )
+        warnings.add(origin, path, text)
+
+
+def migrate(sources: Sequence[tuple[str, str]], nodes: Nodes, wishes: Wishes | None = None) -> Migration:
     """Replace limits by claims.
 
     Args:
         sources: name (for errors) and text (YAML or JSON) of each file.
         nodes: for pods that do not choose their nodes.
+        wishes: what claims are to be made of.
 
     Raises:
         ManifestError: invalid input, with file, line and path. NotPossibleError: what claims cannot express, likewise.
     """
-    work = _Work(nodes)
+    work = _Work(nodes, wishes or Wishes())
     for item, origin in objects(sources):
         work.add(item, origin)
     return Migration(tuple(work.documents), work.changed, work.warnings.texts())
@@ -112,6 +146,7 @@ def migrate(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Migration:
 @dataclass(slots=True)
 class _Work:
     nodes: Nodes
+    wishes: Wishes
     documents: list[Json] = field(default_factory=list)
     changed: int = 0
     warnings: Warnings = field(default_factory=Warnings)
@@ -120,8 +155,9 @@ class _Work:
 
     def add(self, item: Json, origin: Origin) -> None:
         made = item
-        for path in pod_specs(item, origin):
-            migrated = migrate_spec(_at(item, path), origin, path, self.nodes, self.warnings)
+        for path in pod_specs(item, origin, self.warnings):
+            spec = podtemplates.at(item, path)
+            migrated = migrate_spec(spec, origin, path, self.nodes, self.wishes, self.warnings)
             if migrated is not None:
                 made = _replaced(made, path, migrated.spec)
                 for each in migrated.templates:
@@ -168,40 +204,37 @@ def _metadata(item: Json) -> Json:
     return found if isinstance(found, dict) else {}
 
 
+MAX_LEVELS: Final = 200
+"""Levels of nesting of an object; PyYAML calls itself several times for each that it writes."""
+
+
 def _plain(item: Json, origin: Origin) -> Json:
     """Converted to plain JSON: keys are strings, and there are no bytes, sets or infinities."""
+    level: list[Any] = [item]
+    for _ in range(MAX_LEVELS):
+        level = [below for value in level for below in _children(value)]
+        if not level:
+            break
+    else:
+        raise origin.error((), f"more than {MAX_LEVELS} levels of nesting")
     try:
         made: Json = json.loads(json.dumps(item, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise origin.error((), f"it has a value that JSON cannot represent: {error}") from error
-    except RecursionError:
-        raise origin.error((), "nested too deeply") from None
     return made
 
 
-def _at(item: Json, path: Path) -> Any:
-    found: Any = item
-    for step in path:
-        found = found.get(step) if isinstance(found, dict) else None
-    return found
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def _replaced(item: Json, path: Path, value: Any) -> Json:
-    step, rest = str(path[0]), path[1:]
-    return {**item, step: _replaced(item[step], rest, value) if rest else value}
-
-
-def _require_no_limits(item: Json, origin: Origin) -> None:
-    if (item["apiVersion"].rpartition("/")[0], item["kind"]) in BESIDE:
-        return
-    for path in _neuron_keys(item):
-        if path[-1] in RESOURCES and path[-2:-1] in (("limits",), ("requests",)):
-            raise not_possible(
-                origin,
-                path,
-                f"{item['kind'][:60]} of {item['apiVersion'][:60]} is not a kind that can be migrated ({_KINDS} are)",
-                remedy="migrate its pod template as a Pod, and copy the result",
-            )
+def _replaced(item: Any, path: Path, value: Any) -> Any:
+    """A copy with something else at a path, which exists."""
+    if not path:
+        return value
+    copy: Any = dict(item) if isinstance(item, dict) else list(item)
+    copy[path[0]] = _replaced(item[path[0]], path[1:], value)
+    return copy
 
 
 def _quota(item: Json) -> Path:
@@ -233,55 +266,70 @@ def _without_stale(item: Json) -> Json:
     return {**item, "metadata": {**kept, "annotations": rest} if rest else kept}
 
 
-CLASS_NAMES = {Resource.DEVICE.value: "neuron.aws.amazon.com", RETIRED_DEVICE: "neurondevice.aws.amazon.com"}
+CLASS_NAMES: Final = {
+    Resource.DEVICE.value: "neuron.aws.amazon.com",
+    RETIRED_DEVICE: "neurondevice.aws.amazon.com",
+    Resource.CORE.value: "neuroncore.aws.amazon.com",
+}
 """Extended resource to the name of its class."""
 
 
-def extended_classes(sources: Sequence[tuple[str, str]], nodes: Nodes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """The classes that the pods in some texts need, and what differs from before, with file, line and path.
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """How pods run without migration."""
 
-    Without texts, the class for ``aws.amazon.com/neuron``.
+    classes: tuple[Json, ...]
+    """DeviceClasses that the cluster needs for that."""
+    objects: Mapping[str, int]
+    """Number of objects of each source, by its name, whose pods run from these classes as they are."""
+    warnings: tuple[str, ...]
+    """What differs from before, with file, line and path."""
+
+
+def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
+    """The classes that the pods in some texts need. Without texts, the class for ``aws.amazon.com/neuron``.
 
     Raises:
-        ManifestError: a text that cannot be parsed. NotPossibleError: a pod that requests cores.
+        ManifestError: a text that cannot be parsed. NotPossibleError: limits that are not in a pod template.
     """
     warnings = Warnings()
     used = {} if sources else {Resource.DEVICE.value: None}
+    counted = dict.fromkeys((name for name, _ in sources), 0)
     for item, origin in objects(sources):
-        for path in pod_specs(item, origin):
-            spec: Any = item
-            for step in path:
-                spec = spec[step]
-            found = places(spec, origin, path)
-            for place in found:
-                _check(place, spec, origin, path, nodes, warnings)
+        found: list[Place] = []
+        # That a kind has to keep claims does not matter here.
+        for path in pod_specs(item, origin, Warnings()):
+            spec = podtemplates.at(item, path)
+            places_here = places(spec, origin, path)
+            for place in places_here:
+                _warn_of_choice(place, spec, origin, path, nodes, warnings)
                 used[place.name] = None
-            if found and spec.get("schedulerName") == SECOND_SCHEDULER:
+            found += places_here
+            if places_here and spec.get("schedulerName") == SECOND_SCHEDULER:
                 text = f"{SECOND_SCHEDULER} would ask the extender, which knows nothing of DRA: remove this line"
                 warnings.add(origin, (*path, "schedulerName"), text)
-    return [_device_class(name, nodes) for name in CLASS_NAMES if name in used], warnings.texts()
+        counted[origin.file] += bool(found)
+    classes = tuple(_device_class(name, nodes) for name in CLASS_NAMES if name in used)
+    return Unchanged(classes, counted, warnings.texts())
 
 
-def _check(place: Place, spec: Any, origin: Origin, path: Path, nodes: Nodes, warnings: Warnings) -> None:
-    where = (*path, *place.path)
-    if place.request.resource is Resource.CORE:
-        raise not_possible(
-            origin,
-            where,
-            "a DeviceClass cannot count cores: each would be a whole device",
-            remedy="migrate this pod without --extended-resource",
-        )
+def _warn_of_choice(place: Place, spec: Any, origin: Origin, path: Path, nodes: Nodes, warnings: Warnings) -> None:
+    where, count = (*path, *place.path), place.request.count
     row = lookup(chosen_type(spec) or "") or nodes.instance_type
-    if place.request.count > 1 and (row is None or row.devices != place.request.count):
-        text = (
-            f"the {place.request.count} devices need not be connected: only a claim can ask for that (migrate without "
-            "--extended-resource)"
-        )
+    if place.request.resource is Resource.CORE:
+        text = "only nodes that offer cores can serve this: set devices to core, or to chip,core"
+        warnings.add(origin, where, text)
+        if count > 1:
+            text = f"the {count} cores may be of several devices: only a claim can ask for one (migrate the pod)"
+            warnings.add(origin, where, text)
+    elif count > 1 and (row is None or row.devices != count):
+        text = f"the {count} devices need not be connected: only a claim can ask for that (migrate the pod)"
         warnings.add(origin, where, text)
 
 
-def _device_class(name: str, nodes: Nodes) -> dict[str, Any]:
-    expression = f'device.driver == "{DRIVER_NAME}" && {selector(nodes.instance_type)}'
+def _device_class(name: str, nodes: Nodes) -> Json:
+    resource = "neuron_core" if name == Resource.CORE.value else "neuron_device"
+    expression = f'device.driver == "{DRIVER_NAME}" && {selector(nodes.instance_type, resource)}'
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",

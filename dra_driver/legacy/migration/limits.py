@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ RESOURCES: Final = {
     Resource.CORE.value: Resource.CORE,
 }
 """Name in limits to the resource that it stands for."""
+EFA: Final = "vpc.amazonaws.com/efa"
+"""The resource of the device plugin for EFA devices (github.com/aws/eks-charts, aws-efa-k8s-device-plugin)."""
 
 
 class NotPossibleError(DriverError):
@@ -47,6 +49,16 @@ class Nodes:
         return hardware(row.name, row.devices or 0, width * (row.devices or 0))
 
 
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What claims are to be made of, where there is a choice."""
+
+    groups: bool = False
+    """Connected chips are requested as one device of a class such as ``group4.neuron.aws.com``."""
+    efa: bool = False
+    """Limits of EFA devices beside Neuron's become a part of the claims."""
+
+
 @dataclass(slots=True)
 class Warnings:
     """Collects messages about places; equal messages are merged under the first place."""
@@ -68,7 +80,7 @@ class Warnings:
 
 MAX_COUNT: Final = 1 << 16
 """Of one resource in one container; more than any node has."""
-_LISTS: Final = ("initContainers", "containers")
+LISTS: Final = ("initContainers", "containers")
 _TYPE_LABELS: Final = (INSTANCE_TYPE_LABEL, "beta.kubernetes.io/instance-type")
 _AFFINITY: Final = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
 
@@ -83,6 +95,8 @@ class Place:
     name: str
     """Of the resource in the limits."""
     request: ContainerRequest
+    efa: int = 0
+    """EFA devices in its limits."""
 
     @property
     def path(self) -> Path:
@@ -101,7 +115,7 @@ def places(spec: Mapping[str, Any], origin: Origin, path: Path) -> tuple[Place, 
     Raises:
         ManifestError: an amount that Kubernetes would reject, or two resources in one container.
     """
-    found = [place for name in _LISTS for place in _of_list(spec, name, origin, path)]
+    found = [place for name in LISTS for place in _of_list(spec, name, origin, path)]
     if len(found) > MAX_CONTAINERS:
         raise origin.error(path, f"{len(found)} containers ask for Neuron resources; at most {MAX_CONTAINERS} can")
     return tuple(found)
@@ -109,24 +123,27 @@ def places(spec: Mapping[str, Any], origin: Origin, path: Path) -> tuple[Place, 
 
 def _of_list(spec: Mapping[str, Any], name: str, origin: Origin, path: Path) -> Iterator[Place]:
     for index, container in enumerate(spec.get(name) or ()):
-        resources = container.get("resources") or {}
-        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
         above = (*path, name, index, "resources")
-        counts = {}
-        for resource in RESOURCES:
-            limit = _count(limits.get(resource), origin, (*above, "limits", resource))
-            requested = _count(requests.get(resource), origin, (*above, "requests", resource))
-            if requested is not None and requested != limit:
-                what = f"must be equal to the limit, which is {'missing' if limit is None else limit}"
-                raise origin.error((*above, "requests", resource), what)
-            if limit:
-                counts[resource] = limit
+        counts = {resource: limit for resource in RESOURCES if (limit := _limit(container, resource, origin, above))}
         if len(counts) > 1:
             what = f"container {container['name']} asks for {' and '.join(counts)}"
             raise origin.error((*above, "limits"), what, remedy="let it ask for one: a device comes with all its cores")
         for resource, count in counts.items():
             request = ContainerRequest(container["name"], _role(name, container), RESOURCES[resource], count)
-            yield Place(name, index, resource, request)
+            efa = _limit(container, EFA, origin, above)
+            yield Place(name, index, resource, request, efa)
+
+
+def _limit(container: Mapping[str, Any], resource: str, origin: Origin, above: Path) -> int:
+    """The amount in a container's limits, 0 if there is none; ``above`` leads to its ``resources``."""
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    limit = _count(limits.get(resource), origin, (*above, "limits", resource))
+    requested = _count(requests.get(resource), origin, (*above, "requests", resource))
+    if requested is not None and requested != limit:
+        what = f"must be equal to the limit, which is {'missing' if limit is None else limit}"
+        raise origin.error((*above, "requests", resource), what)
+    return limit or 0
 
 
 def _role(list_name: str, container: Mapping[str, Any]) -> Role:
@@ -146,13 +163,13 @@ def _count(value: Any, origin: Origin, path: Path) -> int | None:
     return number
 
 
-def without(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """``resources`` of a container without Neuron resources, and without fields that become empty."""
+def without(resources: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """``resources`` of a container without amounts of these, and without fields that become empty."""
     made: dict[str, Any] = {}
     for key, value in resources.items():
         if key not in ("limits", "requests"):
             made[key] = value
-        elif rest := {name: amount for name, amount in (value or {}).items() if name not in RESOURCES}:
+        elif rest := {name: amount for name, amount in (value or {}).items() if name not in names}:
             made[key] = rest
     return made
 

@@ -7,11 +7,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dra_driver.legacy.migration.claims import Template, template
-from dra_driver.legacy.migration.limits import Nodes, Path, Place, Warnings, chosen_type, not_possible, places, without
+from dra_driver.legacy.migration.claims import (
+    MAX_DEVICES,
+    Template,
+    Wanted,
+    most_cores_of_any_type,
+    size_of,
+    template,
+)
+from dra_driver.legacy.migration.limits import (
+    EFA,
+    LISTS,
+    RESOURCES,
+    Nodes,
+    Path,
+    Place,
+    Warnings,
+    Wishes,
+    chosen_type,
+    not_possible,
+    places,
+    without,
+)
 from dra_driver.legacy.placement import fits, unsupported
-from dra_driver.legacy.resource_requests import Role
-from dra_driver.legacy.rules import Hardware, Resource, candidates
+from dra_driver.legacy.resource_requests import ContainerRequest, Role
+from dra_driver.legacy.rules import Hardware, Resource, candidates, counts
 from dra_driver.manifests import Origin
 from dra_driver.topology.instance_types import InstanceType, lookup
 from dra_driver.util.errors import DriverError
@@ -36,6 +56,8 @@ class _Pod:
     path: Path
     row: InstanceType | None
     node: Hardware | None
+    core_size: int | None
+    wishes: Wishes
     warnings: Warnings
 
     def warn(self, path: Path, text: str) -> None:
@@ -43,31 +65,26 @@ class _Pod:
 
 
 def migrate_spec(
-    spec: Mapping[str, Any], origin: Origin, path: Path, nodes: Nodes, warnings: Warnings
+    spec: Mapping[str, Any], origin: Origin, path: Path, nodes: Nodes, wishes: Wishes, warnings: Warnings
 ) -> MigratedSpec | None:
     """A pod spec with claims instead of limits; None if it requests no Neuron resources.
 
     Raises:
         ManifestError: an invalid amount, or one that requires the nodes' type to be known.
-        NotPossibleError: no node could ever have run it, or no node has that many whole devices.
+        NotPossibleError: no node could ever have run it, or claims cannot express it.
     """
     found = places(spec, origin, path)
     if not found:
         return None
     row = _type_of(spec, nodes)
-    pod = _Pod(spec, origin, path, row, _node(row, nodes, origin, path), warnings)
-    chips = [_chips(pod, place) for place in found]
-    _check_together(pod, found)
-    numbers, of_place = _shared(pod, found, chips)
-    if pod.node is not None and sum(numbers) > pod.node.devices:
-        raise not_possible(
-            origin,
-            path,
-            f"with whole devices for each container the pod would need {sum(numbers)} of them, and "
-            f"{pod.node.instance_type} has {pod.node.devices}",
-            remedy="merge the containers that ask for cores into one, or share a claim between them by hand",
-        )
-    templates = [_template(pod, number, found[of_place.index(claim)]) for claim, number in enumerate(numbers)]
+    node = _node(row, nodes, origin, path)
+    pod = _Pod(spec, origin, path, row, node, nodes.logical_core_size, wishes, warnings)
+    wanted = [_wanted(pod, place) for place in found]
+    _check_together(pod, found, wanted)
+    claims, of_place = _shared(pod, found, wanted)
+    _check_sum(pod, claims)
+    templates = [_template(pod, claim, found[_owner(found, of_place, number)]) for number, claim in enumerate(claims)]
+    _warn_of_efa(pod, found)
     _warn_of_scheduling(pod)
     return MigratedSpec(_rewritten(pod, found, of_place, templates), tuple(templates))
 
@@ -85,68 +102,103 @@ def _node(row: InstanceType | None, nodes: Nodes, origin: Origin, path: Path) ->
         raise origin.error(path, str(error)) from error
 
 
-def _chips(pod: _Pod, place: Place) -> int:
-    """Number of chips that hold what a container requests, by the rules of its node's type."""
+def _wanted(pod: _Pod, place: Place) -> Wanted:
+    """What a container's claim has to hold: whole chips, or fewer cores than a chip has."""
     request, node = place.request, pod.node
     where = (*pod.path, *place.path)
+    count, efa = request.count, place.efa if pod.wishes.efa else 0
     if node is None:
-        if request.resource is Resource.CORE:
-            what = f"how many devices hold {request.count} cores depends on the instance type"
-            raise pod.origin.error(where, what, remedy=_GIVE_TYPE)
-        return request.count
-    sets = candidates(node, request.resource, request.count)
-    if not sets:
-        raise not_possible(pod.origin, where, unsupported(node, request))
-    chips = min(len(node.ids(Resource.DEVICE, mask)) for mask in sets)
-    if request.resource is Resource.CORE:
-        _warn_of_cores(pod, place, chips, node)
-    return chips
+        if request.resource is Resource.DEVICE:
+            return Wanted(chips=count, efa=efa)
+        if count <= most_cores_of_any_type(pod.core_size):
+            return Wanted(cores=count, efa=efa)
+        what = f"how many devices have {count} cores depends on the instance type"
+        raise pod.origin.error(where, what, remedy=_GIVE_TYPE)
+    if request.resource is Resource.DEVICE:
+        if not candidates(node, Resource.DEVICE, count):
+            raise not_possible(pod.origin, where, unsupported(node, request))
+        return Wanted(chips=count, efa=efa)
+    if count < node.cores_per_device:
+        return Wanted(cores=count, efa=efa)
+    chips, rest = divmod(count, node.cores_per_device)
+    if rest or not candidates(node, Resource.DEVICE, chips):
+        what = f"no claim can request {count} cores of {node.instance_type}: {_possible_cores(node)} are possible"
+        raise not_possible(pod.origin, where, what)
+    return Wanted(chips=chips, efa=efa)
 
 
-def _warn_of_cores(pod: _Pod, place: Place, chips: int, node: Hardware) -> None:
-    asked, held = place.request.count, chips * node.cores_per_device
-    if asked == held:
-        return
-    devices = f"{chips} whole device{'s' if chips > 1 else ''}"
-    pod.warn(
-        place.path,
-        f"{asked} cores become {devices} of {node.instance_type} with {held} cores: the container sees all of them "
-        f"(set NEURON_RT_NUM_CORES={asked} if the program takes what it sees), and no other pod gets the rest",
+def _possible_cores(node: Hardware) -> str:
+    """The numbers of cores for which there is a claim: a part of one chip, or connected chips."""
+    width = node.cores_per_device
+    found = [*range(1, width), *(chips * width for chips in counts(node, Resource.DEVICE))]
+    return ", ".join(map(str, found))
+
+
+def _check_together(pod: _Pod, found: Sequence[Place], wanted: Sequence[Wanted]) -> None:
+    """Whether the containers that ask for whole chips fit on one node together."""
+    requests = tuple(
+        ContainerRequest(place.request.container, place.request.role, Resource.DEVICE, each.chips)
+        for place, each in zip(found, wanted, strict=True)
+        if each.chips
     )
-
-
-def _check_together(pod: _Pod, found: Sequence[Place]) -> None:
-    refusal = fits(pod.node, 0, tuple(place.request for place in found)) if pod.node is not None else None
+    refusal = fits(pod.node, 0, requests) if pod.node is not None and requests else None
     if refusal is not None:
         raise not_possible(pod.origin, pod.path, f"no node could run this pod: {refusal.text}")
 
 
-def _shared(pod: _Pod, found: Sequence[Place], chips: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The number of chips of each claim, and the claim of each place.
+def _check_sum(pod: _Pod, claims: Sequence[Wanted]) -> None:
+    if pod.node is None:
+        return
+    width = pod.node.cores_per_device
+    cores = sum(claim.chips * width + claim.cores for claim in claims)
+    if cores > pod.node.cores:
+        raise not_possible(
+            pod.origin,
+            pod.path,
+            f"the claims of its containers together would need {cores} cores, and {pod.node.instance_type} has "
+            f"{pod.node.cores}, {width} on each device",
+            remedy="merge containers, or share a claim between them by hand",
+        )
+
+
+def _holds(claim: Wanted, wanted: Wanted, node: Hardware | None) -> bool:
+    """Whether a claim has what a container wants."""
+    cores = claim.chips * node.cores_per_device if node is not None else 0
+    return claim.chips >= wanted.chips and max(claim.cores, cores) >= wanted.cores and claim.efa >= wanted.efa
+
+
+def _size(wanted: Wanted) -> tuple[int, int, int]:
+    return wanted.chips, wanted.cores, wanted.efa
+
+
+def _shared(pod: _Pod, found: Sequence[Place], wanted: Sequence[Wanted]) -> tuple[list[Wanted], list[int]]:
+    """What each claim is for, and the claim of each place.
 
     Containers that run together have separate claims. An init container uses the smallest sufficient claim of a
     container that runs after it.
     """
-    numbers: list[int] = []
+    claims: list[Wanted] = []
     of_place = [-1] * len(found)
     later_users: list[int] = []
     """For each claim, the last place that uses it."""
     for at, place in enumerate(found):
         if place.request.role is not Role.INIT:
-            of_place[at] = len(numbers)
-            numbers.append(chips[at])
+            of_place[at] = len(claims)
+            claims.append(wanted[at])
             later_users.append(at)
     init = [at for at, place in enumerate(found) if place.request.role is Role.INIT]
-    for at in sorted(init, key=lambda one: (-chips[one], one)):
-        usable = [claim for claim, number in enumerate(numbers) if number >= chips[at] and later_users[claim] > at]
+    for at in sorted(init, key=lambda one: (*(-part for part in _size(wanted[one])), one)):
+        sufficient = [number for number, claim in enumerate(claims) if _holds(claim, wanted[at], pod.node)]
+        usable = [number for number in sufficient if later_users[number] > at]
         if usable:
-            of_place[at] = min(usable, key=lambda claim: (numbers[claim], claim))
-            if numbers[of_place[at]] > chips[at]:
-                text = f"the init container sees {numbers[of_place[at]]} devices, those of a container after it"
+            chosen = min(usable, key=lambda number: (_size(claims[number]), number))
+            of_place[at] = chosen
+            if claims[chosen] != wanted[at]:
+                text = f"the init container sees {_told(claims[chosen])}, those of a container after it"
                 pod.warn(found[at].path, text)
             continue
-        of_place[at] = len(numbers)
-        numbers.append(chips[at])
+        of_place[at] = len(claims)
+        claims.append(wanted[at])
         # Init containers run one after another, so all of them may use it.
         later_users.append(len(found))
         pod.warn(
@@ -154,17 +206,49 @@ def _shared(pod: _Pod, found: Sequence[Place], chips: Sequence[int]) -> tuple[li
             "the init container asks for more than any container after it: the pod keeps its devices to the end, and "
             "gets those of the other containers in addition",
         )
-    return numbers, of_place
+    return claims, of_place
 
 
-def _template(pod: _Pod, number: int, place: Place) -> Template:
-    made = template(number, pod.row)
+def _owner(found: Sequence[Place], of_place: Sequence[int], number: int) -> int:
+    """The place that a claim was made for: of an init container only if no other one uses it."""
+    users = [at for at, claim in enumerate(of_place) if claim == number]
+    return min(users, key=lambda at: (found[at].request.role is Role.INIT, at))
+
+
+def _told(claim: Wanted) -> str:
+    parts = [(claim.chips, "device"), (claim.cores, "core"), (claim.efa, "EFA device")]
+    return " and ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in parts if count)
+
+
+def _template(pod: _Pod, claim: Wanted, place: Place) -> Template:
+    made = template(claim, pod.row, pod.core_size, groups=pod.wishes.groups)
     if made is None:
-        what = f"which {number} devices are connected depends on the instance type"
+        what = f"which {claim.chips} devices are connected depends on the instance type"
         raise pod.origin.error((*pod.path, *place.path), what, remedy=_GIVE_TYPE)
+    if size_of(made.devices) > MAX_DEVICES:
+        what = f"{_told(claim)} are more than the {MAX_DEVICES} devices that a claim can hold"
+        raise not_possible(pod.origin, (*pod.path, *place.path), what)
     for text in made.differences:
         pod.warn(place.path, text)
     return made
+
+
+def _warn_of_efa(pod: _Pod, found: Sequence[Place]) -> None:
+    """EFA devices that remain limits."""
+    beside = {(place.list_name, place.index) for place in found}
+    for list_name in LISTS:
+        for index, container in enumerate(pod.spec.get(list_name) or ()):
+            limits = (container.get("resources") or {}).get("limits") or {}
+            if not limits.get(EFA) or (pod.wishes.efa and (list_name, index) in beside):
+                continue
+            text = (
+                "this container has no Neuron devices: a node's EFA devices come from one of both, device plugin or "
+                "DRA driver, so let it use a claim too"
+                if pod.wishes.efa
+                else "EFA's device plugin serves it with any of the node's EFA devices: --efa makes those next to the "
+                "Neuron devices a part of the claim"
+            )
+            pod.warn((list_name, index, "resources", "limits", EFA), f"{EFA} remains a limit; {text}")
 
 
 def _warn_of_scheduling(pod: _Pod) -> None:
@@ -183,7 +267,8 @@ def _rewritten(
     claims = {(place.list_name, place.index): names[claim] for place, claim in zip(found, of_place, strict=True)}
     for list_name in dict.fromkeys(place.list_name for place in found):
         spec[list_name] = [
-            _container(item, claims.get((list_name, index))) for index, item in enumerate(spec[list_name])
+            _container(item, claims.get((list_name, index)), efa=pod.wishes.efa)
+            for index, item in enumerate(spec[list_name])
         ]
     added = [
         {"name": name, "resourceClaimTemplateName": made.name} for name, made in zip(names, templates, strict=True)
@@ -192,9 +277,10 @@ def _rewritten(
     return spec
 
 
-def _container(container: Mapping[str, Any], claim: str | None) -> dict[str, Any]:
+def _container(container: Mapping[str, Any], claim: str | None, *, efa: bool) -> dict[str, Any]:
     """The container with the claim instead of limits; one that requested 0 just loses the limit."""
-    resources = without(container.get("resources") or {})
+    names = {*RESOURCES, EFA} if efa and claim is not None else RESOURCES
+    resources = without(container.get("resources") or {}, names)
     if claim is not None:
         resources["claims"] = [*(resources.get("claims") or ()), {"name": claim}]
     made = {key: value for key, value in container.items() if key != "resources"}

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from dra_driver.cli.main import main
 from dra_driver.legacy.migration import Nodes, migrate
 from dra_driver.legacy.rules import Resource, candidates, counts
+from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.util.errors import DriverError
 from tests.generators.effort import examples
 
 TYPES = [name for name, row in INSTANCE_TYPES.items() if row.devices is not None]
@@ -101,17 +103,91 @@ def test_a_node_is_filled_with_the_connected_sets_of_the_extenders_rules(shell: 
         assert sum(map(len, found)) == len({device for each in found for device in each}) == len(pods) * count
 
 
+def width(name: str, size: int) -> int:
+    """Logical cores of a chip; a size that the type does not have changes nothing."""
+    return Nodes(None, size).of(INSTANCE_TYPES[name]).cores_per_device
+
+
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("size", [1, 2])
-def test_cores_get_the_fewest_devices_on_which_the_extender_could_put_them(shell: Shell, name: str, size: int) -> None:
-    node = Nodes(None, size).of(INSTANCE_TYPES[name])
-    options = ("--instance-type", name, "--logical-core-size", str(size))
-    for count in counts(node, Resource.CORE)[:20]:
-        made = shell.migrate(pod(container(resource=CORE, count=count)), options=options)
-        fewest = min(len(node.ids(Resource.DEVICE, mask)) for mask in candidates(node, Resource.CORE, count))
-        assert made[0]["metadata"]["name"].startswith(f"neurons-{fewest}-")
-        exact = fewest * node.cores_per_device == count
-        assert (f"set NEURON_RT_NUM_CORES={count}" in shell.err) != exact
+def test_cores_become_cores_of_one_chip_or_connected_chips_and_other_numbers_are_refused(name: str, size: int) -> None:
+    node, cores = Nodes(INSTANCE_TYPES[name], size), width(name, size)
+    legal = [*range(1, cores), *(cores * chips for chips in counts(node.of(INSTANCE_TYPES[name]), Resource.DEVICE))]
+    for count in range(1, 34):
+        texts = [("input", json.dumps(pod(container(resource=CORE, count=count))))]
+        if count not in legal:
+            with pytest.raises(
+                DriverError, match=f"{count} cores of {name}: {', '.join(map(str, legal))} are possible"
+            ):
+                migrate(texts, node)
+            continue
+        made = migrate(texts, node).documents
+        if count < cores:
+            (request,) = made[0]["spec"]["spec"]["devices"]["requests"]
+            assert request["exactly"]["deviceClassName"] == "core.neuron.aws.com"
+            assert request["exactly"]["count"] == count
+        else:
+            chips = [("input", json.dumps(pod(container(count=count // cores))))]
+            assert made == migrate(chips, node).documents
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "size", "expected"),
+    [
+        (1, "trn1.32xlarge", None, []),
+        (2, "trn2.48xlarge", None, ["neuron.aws.com/coreRun2_id"]),
+        (3, "trn2.48xlarge", None, ["neuron.aws.com/deviceId"]),
+        (4, "trn2.48xlarge", 1, ["neuron.aws.com/coreRun4_id"]),
+        (5, "trn2.48xlarge", 1, ["neuron.aws.com/deviceId"]),
+        (1, None, None, []),
+        (2, None, None, ["neuron.aws.com/coreRun2_id"]),
+        (3, None, None, ["neuron.aws.com/deviceId"]),
+        (4, None, None, ["neuron.aws.com/coreRun4_id", "neuron.aws.com/deviceId"]),
+    ],
+)
+def test_cores_are_of_one_chip_and_consecutive_where_an_attribute_says_so(
+    shell: Shell, count: int, name: str | None, size: int | None, expected: list[str]
+) -> None:
+    options = ("--instance-type", name) if name else ()
+    made = shell.migrate(
+        pod(container(resource=CORE, count=count)),
+        options=(*options, *(("--logical-core-size", str(size)) if size else ())),
+    )
+    devices = made[0]["spec"]["spec"]["devices"]
+    assert [each["matchAttribute"] for each in devices.get("constraints", [])] == expected
+    assert ("logicalCoreSize == 1" in shell.out) == (size == 1)
+    assert ("need not be consecutive" in shell.err) == (count in (3, 5))
+    assert "set devices to core, or to chip,core" in shell.err
+    assert ("the claim finds nothing" in shell.err) == (name is None and count > 2)
+
+
+def test_containers_of_one_pod_may_ask_for_cores_and_chips_together_up_to_what_a_node_has(shell: Shell) -> None:
+    trn1 = ("--instance-type", "trn1.2xlarge")
+    made = shell.migrate(pod(container("a", CORE), container("b", CORE)), options=trn1)
+    assert [claim["resourceClaimTemplateName"] for claim in made[-1]["spec"]["resourceClaims"]] == [
+        "neuroncores-1-trn1-2xlarge"
+    ] * 2
+    text = shell.refused(pod(container("a", NEURON), container("b", CORE)), options=trn1)
+    assert "would need 3 cores, and trn1.2xlarge has 2, 2 on each device" in text
+
+
+def test_an_init_container_that_asks_for_cores_uses_a_claim_that_has_them(shell: Shell) -> None:
+    before = pod(container("a", count=1), container("b", CORE, 2), initContainers=[container("first", CORE, 1)])
+    after = shell.migrate(before, options=("--instance-type", "trn2.48xlarge"))[-1]["spec"]
+    claims = [each["resources"]["claims"] for each in (*after["initContainers"], *after["containers"])]
+    assert claims[0] == claims[2] != claims[1]
+    assert "the init container sees 2 cores" in shell.err
+    before = pod(container("a", count=1), initContainers=[container("first", CORE, 3)])
+    shell.migrate(before, options=("--instance-type", "trn2.48xlarge"))
+    assert "the init container sees 1 device, " in shell.err
+    shell.migrate(before)
+    assert "gets those of the other containers in addition" in shell.err
+
+
+def test_neurondevice_is_the_former_name_of_neuron(shell: Shell) -> None:
+    options = ("--instance-type", "trn2.48xlarge")
+    old = shell.migrate(pod(container(resource=RETIRED, count=4)), options=options)
+    assert old == shell.migrate(pod(container(count=4)), options=options)
 
 
 @pytest.mark.parametrize("count", [4, 8, 16])
@@ -125,9 +201,8 @@ def test_without_a_type_the_device_groups_are_asked_for(shell: Shell, count: int
         assert devices == tuple(range(count))
 
 
-def test_nine_cores_of_inf1_become_three_connected_devices(shell: Shell) -> None:
-    made = shell.migrate(pod(container(resource=CORE, count=9), nodeSelector={TYPE_LABEL: "inf1.6xlarge"}))
-    assert "9 cores become 3 whole devices of inf1.6xlarge with 12 cores" in shell.err
+def test_twelve_cores_of_inf1_become_three_connected_devices(shell: Shell) -> None:
+    made = shell.migrate(pod(container(resource=CORE, count=12), nodeSelector={TYPE_LABEL: "inf1.6xlarge"}))
     assert shell.allocated(made, "inf1.6xlarge") == [(0, 1, 2)]
 
 
@@ -161,6 +236,55 @@ def test_a_whole_ultraserver_node_is_found_however_the_driver_offers_it(shell: S
         options = ("--node", "trn2u.48xlarge=4", "--emulated-ultraservers", "1x4", "--ultraserver-layout", layout)
         assert shell("simulate", file, *options) == 0, shell.out + shell.err
         assert f"request {request}:" in shell.out, layout
+
+
+def kind(name: str, spec: Object) -> Object:
+    version, _, plain = name.rpartition(" ")
+    return {"apiVersion": version, "kind": plain, "metadata": {"name": "owner", "namespace": "shop"}, "spec": spec}
+
+
+TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": pod(container(count=4))["spec"]}
+JOB_KINDS = [
+    kind("batch/v1 CronJob", {"schedule": "@daily", "jobTemplate": {"spec": {"template": TEMPLATE}}}),
+    kind("apps/v1 DaemonSet", {"selector": {}, "template": TEMPLATE}),
+    kind("v1 ReplicationController", {"template": TEMPLATE}),
+    kind("kubeflow.org/v2beta1 MPIJob", {"mpiReplicaSpecs": {"Worker": {"replicas": 1, "template": TEMPLATE}}}),
+    kind("kubeflow.org/v1 PyTorchJob", {"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": TEMPLATE}}}),
+    kind("ray.io/v1 RayCluster", {"workerGroupSpecs": [{"groupName": "g", "replicas": 1, "template": TEMPLATE}]}),
+    kind("jobset.x-k8s.io/v1alpha2 JobSet", {"replicatedJobs": [{"template": {"spec": {"template": TEMPLATE}}}]}),
+    kind("example.org/v1 Training", {"steps": [{"podTemplate": TEMPLATE}]}),
+]
+
+
+@pytest.mark.parametrize("owner", JOB_KINDS, ids=lambda owner: str(owner["kind"]))
+def test_job_kinds_of_any_operator_are_migrated_and_simulated(shell: Shell, owner: Object) -> None:
+    template, made = shell.migrate(owner, options=("--instance-type", "trn2.48xlarge"))
+    assert template["metadata"] == {"name": "neurons-4-trn2-48xlarge", "namespace": "shop"}
+    assert json.dumps(made).count('"resourceClaimTemplateName"') == 1
+    assert NEURON not in shell.out
+    assert ("has to keep their resourceClaims" in shell.err) == (owner["kind"] == "Training")
+    assert shell.allocated([template, made], "trn2.48xlarge") == [(0, 1, 2, 3)]
+
+
+def test_templates_of_one_object_come_in_its_order_and_its_status_is_left_alone(shell: Shell) -> None:
+    groups = [{"podTemplate": {"spec": pod(container(count=count))["spec"]}} for count in (8, 1, 4)]
+    owner = kind("example.org/v1 Training", {"groups": groups}) | {"status": {"limits": {NEURON: 1}}}
+    made = shell.migrate(owner)
+    assert [item["metadata"]["name"] for item in made[:-1]] == ["neurons-8", "neurons-1", "neurons-4"]
+    assert made[-1]["status"] == owner["status"]
+
+
+def test_an_object_within_an_object_has_its_template_beside_it_and_that_is_said(shell: Shell) -> None:
+    inner = controller("Deployment", pod(container(count=1))["spec"])
+    made = shell.migrate(kind("work.example.org/v1 Bundle", {"manifests": [inner]}))
+    assert made[-1]["spec"]["manifests"][0]["spec"]["template"]["spec"]["resourceClaims"]
+    assert "put the ResourceClaimTemplate where that object goes" in shell.err
+
+
+def test_text_and_schemas_that_look_like_pods_stay(shell: Shell) -> None:
+    config = kind("v1 ConfigMap", {}) | {"data": {"pod.yaml": yaml.safe_dump(pod())}}
+    schema = kind("apiextensions.k8s.io/v1 CustomResourceDefinition", {"default": {"template": TEMPLATE}})
+    assert shell.migrate(config, schema) == [config, schema]
 
 
 def test_every_kind_and_all_of_its_pod_templates_are_migrated(shell: Shell) -> None:
@@ -270,18 +394,26 @@ def test_migrating_twice_is_migrating_once(shell: Shell) -> None:
     [
         (pod(container(count=7)), ("--instance-type", "trn1.32xlarge"), "does not support requests for device: 7."),
         (pod(container(count=17)), ("--instance-type", "trn2.48xlarge"), "does not support requests for device: 17."),
-        (pod(container(resource=CORE, count=5)), ("--instance-type", "trn1.32xlarge"), "requests for core: 5."),
+        (
+            pod(container(resource=CORE, count=5)),
+            ("--instance-type", "trn1.32xlarge"),
+            "no claim can request 5 cores of trn1.32xlarge: 1, 2, 8, 16, 32 are possible",
+        ),
         (pod(container("a", count=8), container("b", count=16)), ("--instance-type", "trn1.32xlarge"), "together"),
-        (pod(container("a", CORE), container("b", CORE)), ("--instance-type", "inf2.xlarge"), "would need 2 of them"),
+        (
+            pod(container("a", CORE, 2), container("b", CORE)),
+            ("--instance-type", "inf2.xlarge"),
+            "would need 3 cores, and inf2.xlarge has 2",
+        ),
         (
             {
-                "apiVersion": "batch/v1",
-                "kind": "CronJob",
+                "apiVersion": "trainer.kubeflow.org/v1alpha1",
+                "kind": "TrainJob",
                 "metadata": {"name": "c"},
-                "spec": {"jobTemplate": {"spec": {"template": {"spec": pod()["spec"]}}}},
+                "spec": {"trainer": {"resourcesPerNode": {"limits": {NEURON: 1}}}},
             },
             (),
-            "is not a kind that can be migrated",
+            "this is not in a pod template of TrainJob",
         ),
     ],
 )
@@ -304,7 +436,7 @@ BAD = [
     (pod({"name": "a", "resources": {"limits": {NEURON: 1, CORE: 2}}}), "asks for aws.amazon.com/neuron and"),
     (pod({"name": "a", "resources": {"limits": {NEURON: 1, RETIRED: 1}}}), "asks for aws.amazon.com/neuron and"),
     (pod(container(count=3)), "which 3 devices are connected depends on the instance type; give the nodes' type"),
-    (pod(container(resource=CORE, count=1)), "how many devices hold 1 cores depends on the instance type"),
+    (pod(container(resource=CORE, count=5)), "how many devices have 5 cores depends on the instance type"),
     (pod(container(resorces={})), "there is no such field; did you mean resources?"),
     (pod(*(container(f"c{number}") for number in range(65))), "65 containers ask for Neuron resources"),
     ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 1}}, "spec.containers"),
@@ -324,7 +456,19 @@ def test_bad_input_is_named_with_file_line_and_path(shell: Shell, item: Object, 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a: [", "3", "a: &x 1\nb: *x\n", "\x00", "!!binary aGk=", "apiVersion: v1\nkind: A\nb: .inf\n", "[" * 3000],
+    [
+        *(
+            "",
+            "a: [",
+            "3",
+            "a: &x 1\nb: *x\n",
+            "\x00",
+            "!!binary aGk=",
+            "apiVersion: v1\nkind: A\nb: .inf\n",
+            "[" * 3000,
+        ),
+        f"{{apiVersion: v1, kind: A, spec: {'[' * 500}{']' * 500}}}",
+    ],
 )
 def test_text_that_is_no_object_is_bad_input(shell: Shell, text: str) -> None:
     assert shell("migrate", shell.file(text)) == 2
@@ -411,10 +555,169 @@ def test_classes_are_those_that_the_pods_need(shell: Shell) -> None:
     assert "'trn2.48xlarge'" in shell.out
 
 
-def test_a_class_cannot_count_cores(shell: Shell) -> None:
+def test_cores_have_a_class_too_which_cannot_ask_for_one_chip(shell: Shell) -> None:
     file = shell.file([pod(container(resource=CORE, count=2))])
-    assert shell("migrate", "--extended-resource", file) == 1
-    assert "a DeviceClass cannot count cores" in shell.err
+    assert shell("migrate", "--extended-resources", file) == 0
+    (made,) = yaml.safe_load_all(shell.out)
+    assert made["spec"]["extendedResourceName"] == CORE
+    assert "resourceType == 'neuron_core'" in shell.out
+    assert "the 2 cores may be of several devices" in shell.err
+
+
+def test_files_that_can_stay_as_they_are_are_named(shell: Shell) -> None:
+    one, two = shell.file([pod(), pod(name="b")], "one.yaml"), shell.file([pod({"name": "main"})], "two.yaml")
+    assert shell("migrate", "--extended-resources", one, two) == 0
+    assert f"note: {one}: the 2 objects with Neuron limits can stay as written" in shell.err
+    assert f"note: {two}: nothing asks for Neuron resources by limits" in shell.err
+
+
+def shares(*requests: str, attribute: str) -> Object:
+    return {"requests": list(requests), "matchAttribute": attribute}
+
+
+EFA = "vpc.amazonaws.com/efa"
+GROUP4 = "resource.aws.com/devicegroup4_id"
+
+
+def with_efa(chips: int, efa: Any, resource: str = NEURON) -> Object:
+    made = container(resource=resource, count=chips)
+    made["resources"]["limits"] |= {"cpu": 1, EFA: efa}
+    return pod(made)
+
+
+@pytest.mark.parametrize(
+    ("chips", "efa", "name", "constraints", "text"),
+    [
+        (4, 4, "trn2.48xlarge", [shares("neurons", "efa", attribute=GROUP4)], ""),
+        (4, 2, "trn1.32xlarge", [shares("neurons", "efa", attribute=GROUP4)], ""),
+        (1, 1, "trn1.32xlarge", [shares("neurons", "efa", attribute="resource.aws.com/devicegroup1_id")], ""),
+        (16, 16, "trn2u.48xlarge", [shares("neurons", "efa", attribute="resource.aws.com/devicegroup16_id")], ""),
+        (4, 4, None, [shares("neurons", "efa", attribute=GROUP4)], "on trn1.32xlarge there are fewer than 4 EFA"),
+        (4, 4, "trn1.32xlarge", [shares("neurons", attribute=GROUP4)], "4 EFA devices are more than the 2 next to 4"),
+        (
+            2,
+            1,
+            "inf2.48xlarge",
+            [shares("neurons", attribute="neuron.aws.com/segment2_id")],
+            "on inf2.48xlarge there is no group of 2 devices with EFA",
+        ),
+    ],
+)
+def test_efa_devices_become_a_part_of_the_claim_next_to_the_chips_where_counts_make_a_pair(
+    shell: Shell, chips: int, efa: int, name: str | None, constraints: list[Object], text: str
+) -> None:
+    options = ("--efa", *(("--instance-type", name) if name else ()))
+    template, made = shell.migrate(with_efa(chips, efa), options=options)
+    devices = template["spec"]["spec"]["devices"]
+    assert devices["requests"][1] == {
+        "name": "efa",
+        "exactly": {"deviceClassName": "efa.networking.k8s.aws", "allocationMode": "ExactCount", "count": efa},
+    }
+    assert devices["constraints"] == constraints
+    assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": 1}
+    assert text in shell.err
+    assert ("any EFA devices of the node" in shell.err) == (len(constraints[0]["requests"]) == 1)
+    assert "EFA DRA driver on the nodes" in shell.err
+
+
+def efa_driver(name: str) -> list[Object]:
+    """Class and slice of AWS's EFA DRA driver on ``node-1``, with the attributes that both drivers publish."""
+    row = INSTANCE_TYPES[name]
+    groups = {ids[1]: ids for chip in range(row.devices or 0) if (ids := device_group_ids(row, chip))}
+    devices = [
+        {
+            "name": f"efa-{number}",
+            "attributes": {f"resource.aws.com/devicegroup{size}_id": {"string": each} for size, each in ids.items()},
+        }
+        for number, ids in enumerate(reversed(groups.values()))
+    ]
+    driver = "efa.networking.k8s.aws"
+    common = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": driver}}
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+    return [
+        common
+        | {"kind": "DeviceClass", "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}},
+        common
+        | {"kind": "ResourceSlice", "spec": {"driver": driver, "nodeName": "node-1", "pool": pool, "devices": devices}},
+    ]
+
+
+@pytest.mark.parametrize(("name", "chips", "efa"), [("trn2.48xlarge", 4, 4), ("trn1.32xlarge", 8, 4)])
+def test_pods_get_the_efa_devices_next_to_their_chips(shell: Shell, name: str, chips: int, efa: int) -> None:
+    row = INSTANCE_TYPES[name]
+    pods = [with_efa(chips, efa) | {"metadata": {"name": f"pod-{place}"}} for place in range(16 // chips)]
+    made = shell.migrate(*pods, options=("--efa", "--instance-type", name))
+    file = shell.file([*efa_driver(name), *made], "migrated.yaml")
+    assert shell("simulate", file, "--node", name, "-o", "json") == 0, shell.out + shell.err
+    addresses = list(dict.fromkeys(device_group_ids(row, chip)[1] for chip in range(16)))[::-1]
+    for claim in json.loads(shell.out)["claims"]:
+        found = [entry["device"].rpartition("-") for entry in claim["allocation"]["devices"]["results"]]
+        beside = {device_group_ids(row, int(number))[1] for kind, _, number in found if kind == "neuron-device"}
+        assert {addresses[int(number)] for kind, _, number in found if kind == "efa"} == beside
+        assert len(found) == chips + efa
+
+
+def test_without_efa_the_limit_stays_and_a_warning_says_so(shell: Shell) -> None:
+    _, made = shell.migrate(with_efa(4, 4), options=("--instance-type", "trn2.48xlarge"))
+    assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": 1, EFA: 4}
+    assert "vpc.amazonaws.com/efa remains a limit" in shell.err
+    shell.migrate(pod(), options=("--efa",))
+    assert EFA not in shell.err
+
+
+def test_efa_devices_of_containers_without_chips_stay_limits(shell: Shell) -> None:
+    alone = {"name": "alone", "resources": {"limits": {EFA: 1}}}
+    _, made = shell.migrate(pod(container(count=1), alone), options=("--efa",))
+    assert made["spec"]["containers"][1] == alone
+    assert "this container has no Neuron devices" in shell.err
+
+
+def test_cores_have_nothing_in_common_with_efa_devices(shell: Shell) -> None:
+    template, _ = shell.migrate(with_efa(2, 1, CORE), options=("--efa", "--instance-type", "trn2.48xlarge"))
+    (constraint,) = template["spec"]["spec"]["devices"]["constraints"]
+    assert constraint == shares("neurons", attribute="neuron.aws.com/coreRun2_id")
+    assert "cores have no attribute in common with EFA devices" in shell.err
+
+
+def test_what_is_wrong_with_efa_limits_is_refused(shell: Shell) -> None:
+    assert "more than the 32 devices that a claim can hold" in shell.refused(with_efa(16, 17), options=("--efa",))
+    assert shell("migrate", shell.file([with_efa(4, "many")]), "--efa") == 2
+    assert "limits.vpc.amazonaws.com/efa: 'many' is not a number" in shell.err
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "device_class", "selectors"),
+    [
+        (4, "trn2.48xlarge", "group4.neuron.aws.com", 1),
+        (8, "trn2u.48xlarge", "group8.neuron.aws.com", 1),
+        (3, "inf2.48xlarge", "group.neuron.aws.com", 2),
+        (4, None, "group4.neuron.aws.com", 0),
+        (2, None, "group2.neuron.aws.com", 0),
+        (1, "trn2.48xlarge", "neuron.aws.com", 1),
+        (16, "trn2.48xlarge", "neuron.aws.com", 1),
+        (16, None, "neuron.aws.com", 1),
+    ],
+)
+def test_with_groups_connected_chips_are_one_device(
+    shell: Shell, count: int, name: str | None, device_class: str, selectors: int
+) -> None:
+    options = ("--groups", *(("--instance-type", name) if name else ()))
+    template, _ = shell.migrate(pod(container(count=count)), options=options)
+    devices = template["spec"]["spec"]["devices"]
+    (request,) = devices["requests"]
+    assert request["exactly"]["deviceClassName"] == device_class
+    assert len(request["exactly"].get("selectors", ())) == selectors
+    grouped = device_class.startswith("group")
+    assert request["exactly"]["count"] == (1 if grouped else count)
+    assert "constraints" not in devices or not grouped
+    assert ("only nodes that offer groups" in shell.err) == grouped
+
+
+def test_a_group_and_its_efa_devices_share_the_groups_attribute(shell: Shell) -> None:
+    options = ("--groups", "--efa", "--instance-type", "trn2.48xlarge")
+    template, _ = shell.migrate(with_efa(4, 4), options=options)
+    assert template["metadata"]["name"] == "neurons-group4-efa-4-trn2-48xlarge"
+    assert template["spec"]["spec"]["devices"]["constraints"] == [shares("neurons", "efa", attribute=GROUP4)]
 
 
 VALUES = st.recursive(
@@ -432,8 +735,6 @@ VALUES = st.recursive(
 @settings(max_examples=examples(150), deadline=None)
 @given(spec=st.dictionaries(st.sampled_from(["containers", "initContainers", "resourceClaims", "affinity"]), VALUES))
 def test_no_pod_spec_ends_in_a_traceback(spec: Object) -> None:
-    from dra_driver.util.errors import DriverError
-
     text = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
     try:
         made = migrate([("input", text)], Nodes(INSTANCE_TYPES["inf2.48xlarge"]))
@@ -441,3 +742,40 @@ def test_no_pod_spec_ends_in_a_traceback(spec: Object) -> None:
         assert "input:1" in str(error)
     else:
         assert made.documents
+
+
+KEYS = st.sampled_from(["spec", "template", "jobTemplate", "podSpec", "containers", "a", "limits", "default", NEURON])
+ANYTHING: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from([None, 4, NEURON, "main"])
+    | st.sampled_from([{"template": TEMPLATE}, {"podSpec": TEMPLATE["spec"]}, {"aTemplate": TEMPLATE}])
+    | st.just(TEMPLATE["spec"]),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(KEYS, below, max_size=4),
+    max_leaves=12,
+)
+
+
+def without_claims(value: Any) -> Any:
+    """The value without what migration takes away and adds."""
+    if isinstance(value, list):
+        return [without_claims(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    gone = {"resourceClaims", "claims", "limits", "resources"}
+    return {key: without_claims(each) for key, each in value.items() if key not in gone}
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(body=st.dictionaries(KEYS, ANYTHING, max_size=4))
+def test_pod_templates_anywhere_are_migrated_or_refused_and_all_else_stays(body: Object) -> None:
+    before = {"apiVersion": "example.org/v1", "kind": "Other", "metadata": {"name": "o"}, **body}
+    try:
+        made = migrate([("input", json.dumps(before))], Nodes(INSTANCE_TYPES["trn2.48xlarge"]))
+    except DriverError as error:
+        assert str(error).startswith("input:1")
+        return
+    after = made.documents[-1]
+    assert f'"limits": {{"{NEURON}"' not in json.dumps(after)
+    assert without_claims(after) == without_claims(before)
+    assert (len(made.documents) > 1) == bool(made.changed) == (after != before)
+    again = migrate([("input", json.dumps(after))], Nodes(INSTANCE_TYPES["trn2.48xlarge"]))
+    assert again.documents == (after,)
