@@ -1,0 +1,130 @@
+"""``scripts/emulated-efa-driver`` against a test kubelet and API server, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.emulation.efa import EFA_CLASS, EFA_DRIVER_NAME, published
+from dra_driver.topology.instance_types import INSTANCE_TYPES
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.kubelet import Claim, Kubelet, KubeletError
+from tests.doubles.sample_driver import claim, node_directory
+from tests.eventually import eventually
+from tests.paths import ROOT
+
+NODE = "node-a"
+TYPE = INSTANCE_TYPES["trn2.48xlarge"]
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "efadriver.main", *map(str, arguments)]
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'scripts'}:{ROOT}", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with node_directory() as directory:
+        yield directory
+
+
+@pytest.fixture
+def kubelet(root: Path) -> Iterator[Kubelet]:
+    with Kubelet(root) as running:
+        yield running
+
+
+@pytest.fixture
+def driver(root: Path, kubelet: Kubelet, server: ApiServer) -> Iterator[subprocess.Popen[bytes]]:
+    server.add_node(NODE)
+    options = ["--node-name", NODE, "--instance-type", TYPE.name, "--kubeconfig", server.kubeconfig(root / "config")]
+    options += ["--kubelet-directory", root, "--cdi-root", root / "cdi"]
+    process = subprocess.Popen(command(*options), env=ENVIRONMENT)
+    try:
+        kubelet.wait(lambda: bool(kubelet.instances.get(EFA_DRIVER_NAME)) or process.poll() is not None, "registered")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def offered(server: ApiServer) -> list[str]:
+    return [device["name"] for item in server.slices() for device in item["spec"]["devices"]]
+
+
+def wanted(server: ApiServer, *devices: str, pool: str = NODE) -> Claim:
+    made = claim("pair", drivers=(EFA_DRIVER_NAME,))
+    results = [{"request": "efa", "driver": EFA_DRIVER_NAME, "pool": pool, "device": name} for name in devices]
+    chip = {"request": "neurons", "driver": "neuron.aws.com", "pool": pool, "device": "neuron-device-4"}
+    server.add_claim(made.namespace, made.name, uid=made.uid, results=[chip, *results])
+    return made
+
+
+def test_it_publishes_its_devices_and_the_class_and_again_after_kubelet_took_them_away(
+    driver: subprocess.Popen[bytes], kubelet: Kubelet, server: ApiServer
+) -> None:
+    names = [device.name for device in published(TYPE)]
+    eventually(lambda: offered(server) == names)
+    (item,) = server.slices()
+    assert (item["spec"]["driver"], item["spec"]["nodeName"]) == ("dra.net", NODE)
+    (made,) = server.store.list("deviceclasses")[0]
+    assert made["metadata"]["name"] == EFA_CLASS
+    server.wipe_slices(NODE)
+    kubelet.restart()
+    eventually(lambda: offered(server) == names)
+
+
+def test_it_prepares_the_devices_of_a_claim_that_are_its_own_also_after_a_reboot(
+    driver: subprocess.Popen[bytes], kubelet: Kubelet, server: ApiServer, root: Path
+) -> None:
+    given = wanted(server, "pci-0000-6c-00-0")
+    for _ in range(2):
+        (device,) = kubelet.prepare("pod", [given])[given.uid]
+        assert (device.requests, device.pool, device.name) == (("efa",), NODE, "pci-0000-6c-00-0")
+        (spec_file,) = (root / "cdi").iterdir()
+        spec = json.loads(spec_file.read_text())
+        (edits,) = [
+            found["containerEdits"]
+            for found in spec["devices"]
+            if (f"{spec['kind']}={found['name']}",) == device.cdi_ids
+        ]
+        assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/infiniband/uverbs2"]
+        spec_file.unlink()
+        kubelet.restart()
+        kubelet.wait_registered(EFA_DRIVER_NAME)
+    kubelet.unprepare("pod")
+    driver.send_signal(signal.SIGTERM)
+    assert driver.wait(timeout=10) == 0
+    assert list(kubelet.registry_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("pool", [NODE, "node-b"])
+def test_it_refuses_a_device_that_the_node_has_not(
+    driver: subprocess.Popen[bytes], kubelet: Kubelet, server: ApiServer, pool: str
+) -> None:
+    name = "pci-0000-00-00-0" if pool == NODE else "pci-0000-6c-00-0"
+    given = wanted(server, name, pool=pool)
+    with pytest.raises(KubeletError, match=f"this node has no EFA device {name}"):
+        kubelet.prepare("pod", [given])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("inf2.48xlarge", "no EFA pairing of inf2.48xlarge is known"), ("trn9", "cannot emulate 'trn9'")],
+)
+def test_it_ends_where_there_can_be_no_such_devices(kind: str, text: str, server: ApiServer, tmp_path: Path) -> None:
+    config = server.kubeconfig(tmp_path / "config")
+    arguments = ["--node-name", NODE, "--instance-type", kind, "--kubeconfig", config]
+    done = subprocess.run(command(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
