@@ -70,7 +70,7 @@ def test_two_chips_of_a_trn1_share_one(name: str, count: int) -> None:
 
 
 def test_a_type_without_a_pairing_has_none() -> None:
-    assert efa_devices(of("inf2.48xlarge")) == published(of("inf2.48xlarge")) == ()
+    assert (efa_devices(of("inf2.48xlarge")), published(of("inf2.48xlarge"))) == ((), ())
 
 
 def test_a_container_gets_a_device_file_that_does_nothing_numbered_by_pci_address() -> None:
