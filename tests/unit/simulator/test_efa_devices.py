@@ -105,6 +105,15 @@ def test_where_other_claims_broke_the_groups_a_claim_gets_a_whole_pair_of_groups
     assert found[len(whole) :] == [None] * (4 - len(whole))
 
 
+def test_efa_devices_that_the_constraint_does_not_name_belong_to_other_chips(on: Any) -> None:
+    """Which is why docs/efa.md says to name both requests."""
+    wanted = claim("c", 4, 4, 4)
+    wanted["spec"]["devices"]["constraints"][0]["requests"] = ["neurons"]
+    simulated = on("trn2.48xlarge")
+    (found,) = simulated(wanted)
+    assert (simulated.chips(found), simulated.next_to(found)) == ({0, 1, 2, 3}, {4, 5, 6, 7})
+
+
 def test_nodes_have_none_when_no_claim_asks_for_them(
     on: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
