@@ -23,8 +23,7 @@ from dra_driver.manifests.model import Manifests
 from dra_driver.manifests.names import suffix, uid
 from dra_driver.manifests.workloads import Node, NodeStatus
 from dra_driver.names import DRIVER_NAME
-from dra_driver.simulator.cluster import merge
-from dra_driver.topology.instance_types import lookup, resolve_emulation
+from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.util.errors import DriverError
 
 T = TypeVar("T")
@@ -89,42 +88,6 @@ def driver_class() -> objects.DeviceClass:
     """The DeviceClass that is installed with the driver."""
     selector = objects.DeviceSelector(objects.CelSelector(f'device.driver == "{DRIVER_NAME}"'))
     return objects.DeviceClass(ObjectMeta(name=DRIVER_NAME), objects.DeviceClassSpec((selector,)))
-
-
-def with_efa(cluster: Manifests) -> Manifests:
-    """The cluster, with EFA devices on its emulated nodes if a claim asks for some.
-
-    A DeviceClass of that name, and nodes that have devices of that driver, stay as they are.
-    """
-    claims = [*(item.spec for item in cluster.claims), *(item.spec.spec for item in cluster.templates)]
-    if not any(efa.EFA_CLASS in _classes_of(item) for claim in claims for item in claim.devices.requests):
-        return cluster
-    selector = objects.DeviceSelector(objects.CelSelector(efa.EFA_SELECTOR))
-    own = objects.DeviceClass(ObjectMeta(name=efa.EFA_CLASS), objects.DeviceClassSpec((selector,)))
-    there = {item.spec.node_name for item in cluster.slices if item.spec.driver == efa.EFA_DRIVER_NAME}
-    types = {name: item.instance_type or "" for name, item in cluster.inventories.items() if name not in there}
-    offers = {name: _efa_devices(name) for name in set(types.values())}
-    slices = tuple(_efa_slice(node, offers[name]) for node, name in types.items() if offers[name])
-    return merge(Manifests(classes=(own,) if cluster.inventories else (), slices=slices), cluster)
-
-
-def _classes_of(request: objects.DeviceRequest) -> set[str]:
-    asked = [request.exactly] if request.exactly is not None else request.first_available
-    return {item.device_class_name for item in asked}
-
-
-def _efa_devices(instance_type: str) -> tuple[objects.Device, ...]:
-    kind = lookup(instance_type)
-    return tuple(_converted(device, objects.Device) for device in efa.published(kind)) if kind is not None else ()
-
-
-def _efa_slice(node: str, devices: tuple[objects.Device, ...]) -> objects.ResourceSlice:
-    return objects.ResourceSlice(
-        ObjectMeta(name=f"{node}-{efa.EFA_DRIVER_NAME}-{suffix(node)}"),
-        objects.ResourceSliceSpec(
-            driver=efa.EFA_DRIVER_NAME, pool=objects.ResourcePool(node, 1, 1), node_name=node, devices=devices
-        ),
-    )
 
 
 def _names(total: int) -> list[str]:
@@ -199,3 +162,39 @@ class _Publisher:
 def _converted(published: object, kind: type[T]) -> T:
     """Convert the driver's structs to those of the allocator."""
     return msgspec.convert(msgspec.to_builtins(published), kind)
+
+
+def efa_of(cluster: Manifests) -> Manifests:
+    """The EFA devices of the cluster's emulated nodes and their DeviceClass, if a claim asks for that class.
+
+    To be merged below the cluster, so that a class of that name in it stays; nodes that have devices of that driver
+    get no others.
+    """
+    claims = [*(item.spec for item in cluster.claims), *(item.spec.spec for item in cluster.templates)]
+    if not any(efa.EFA_CLASS in _classes_of(item) for claim in claims for item in claim.devices.requests):
+        return Manifests()
+    there = {item.spec.node_name for item in cluster.slices if item.spec.driver == efa.EFA_DRIVER_NAME}
+    types = {name: item.instance_type for name, item in cluster.inventories.items() if name not in there}
+    offers = {name: _efa_devices(name) for name in set(types.values()) if name is not None}
+    slices = tuple(_efa_slice(node, offers[name]) for node, name in types.items() if name is not None and offers[name])
+    selector = objects.DeviceSelector(objects.CelSelector(efa.EFA_SELECTOR))
+    offered = objects.DeviceClass(ObjectMeta(name=efa.EFA_CLASS), objects.DeviceClassSpec((selector,)))
+    return Manifests(classes=(offered,) if cluster.inventories else (), slices=slices)
+
+
+def _classes_of(request: objects.DeviceRequest) -> set[str]:
+    asked = [request.exactly] if request.exactly is not None else request.first_available
+    return {item.device_class_name for item in asked}
+
+
+def _efa_devices(instance_type: str) -> tuple[objects.Device, ...]:
+    return tuple(_converted(device, objects.Device) for device in efa.published(resolve_emulation(instance_type)))
+
+
+def _efa_slice(node: str, devices: tuple[objects.Device, ...]) -> objects.ResourceSlice:
+    return objects.ResourceSlice(
+        ObjectMeta(name=f"{node}-{efa.EFA_DRIVER_NAME}-{suffix(node)}"),
+        objects.ResourceSliceSpec(
+            driver=efa.EFA_DRIVER_NAME, pool=objects.ResourcePool(node, 1, 1), node_name=node, devices=devices
+        ),
+    )

@@ -9,7 +9,6 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.builders.leaderworkerset import Group, decode, leader_pod, worker_pod
 from tests.manifests.support import EXAMPLES, OLD_EXAMPLES, Object, documents, name_of, pod_spec
 from tests.paths import ROOT
@@ -173,6 +172,8 @@ def chips_of(request: Object) -> int:
 
 def efa_devices_of(requests: list[Object], chips: int) -> int:
     """EFA devices of a block of so many chips, on the type that the requests select, or a trn2.48xlarge."""
+    from dra_driver.topology.instance_types import INSTANCE_TYPES
+
     named = [match[1] for request in requests for text in expressions(request) if (match := TYPE.search(text))]
     kind = INSTANCE_TYPES[named[0] if named else "trn2.48xlarge"]
     return len(set((kind.efa_bdfs or ())[:chips]))
