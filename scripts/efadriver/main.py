@@ -142,24 +142,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="(%(default)s)")
     options = parser.parse_args(arguments)
     configure("text", 2)
+    failures: list[BaseException] = []
     try:
         kind = resolve_emulation(options.instance_type)
         if not efa_devices(kind):
             raise DriverError(f"no EFA pairing of {kind.name} is known", remedy="give a type such as trn2.48xlarge")
         transport = Transport.from_kubeconfig(options.kubeconfig, user_agent="emulated-efa-driver")
-        errors: list[BaseException] = []
         with stopped_by_signals() as stop:
 
             def failed(error: BaseException) -> None:
-                errors.append(error)
+                failures.append(error)
                 stop.set()
 
             run_until(stop, Service(transport, kind, options, failed))
     except DriverError as error:
-        errors = [error]
-    for error in errors:
-        print(f"error: {error}", file=sys.stderr)
-    return 1 if errors else 0
+        failures.append(error)
+    for failure in failures:
+        print(f"error: {failure}", file=sys.stderr)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,18 +44,25 @@ def kubelet(root: Path) -> Iterator[Kubelet]:
         yield running
 
 
-@pytest.fixture
-def driver(root: Path, kubelet: Kubelet, server: ApiServer) -> Iterator[subprocess.Popen[bytes]]:
-    server.add_node(NODE)
+@contextmanager
+def running(root: Path, kubelet: Kubelet, server: ApiServer) -> Iterator[subprocess.Popen[bytes]]:
+    """The driver, registered with kubelet."""
     options = ["--node-name", NODE, "--instance-type", TYPE.name, "--kubeconfig", server.kubeconfig(root / "config")]
     options += ["--kubelet-directory", root, "--cdi-root", root / "cdi"]
     process = subprocess.Popen(command(*options), env=ENVIRONMENT)
     try:
-        kubelet.wait(lambda: bool(kubelet.instances.get(EFA_DRIVER_NAME)) or process.poll() is not None, "registered")
+        kubelet.wait(lambda: EFA_DRIVER_NAME in kubelet.instances or process.poll() is not None, "registered", 30)
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def driver(root: Path, kubelet: Kubelet, server: ApiServer) -> Iterator[subprocess.Popen[bytes]]:
+    server.add_node(NODE)
+    with running(root, kubelet, server) as process:
+        yield process
 
 
 def offered(server: ApiServer) -> list[str]:
@@ -81,6 +89,14 @@ def test_it_publishes_its_devices_and_the_class_and_again_after_kubelet_took_the
     server.wipe_slices(NODE)
     kubelet.restart()
     eventually(lambda: offered(server) == names)
+
+
+def test_a_class_that_is_there_stays_as_it_is(root: Path, kubelet: Kubelet, server: ApiServer) -> None:
+    server.add_node(NODE)
+    made = server.store.create("deviceclasses", {"metadata": {"name": EFA_CLASS, "namespace": ""}, "spec": {}})
+    with running(root, kubelet, server):
+        eventually(lambda: len(offered(server)) == 16)
+    assert server.store.list("deviceclasses")[0] == [made]
 
 
 def test_it_prepares_the_devices_of_a_claim_that_are_its_own_also_after_a_reboot(
