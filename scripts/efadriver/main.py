@@ -141,13 +141,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kubelet-directory", type=Path, default=Path("/var/lib/kubelet"), help="(%(default)s)")
     parser.add_argument("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="(%(default)s)")
     options = parser.parse_args(arguments)
-    configure("text", 2)
     failures: list[BaseException] = []
     try:
         kind = resolve_emulation(options.instance_type)
         if not efa_devices(kind):
             raise DriverError(f"no EFA pairing of {kind.name} is known", remedy="give a type such as trn2.48xlarge")
         transport = Transport.from_kubeconfig(options.kubeconfig, user_agent="emulated-efa-driver")
+        configure("text", 2)
         with stopped_by_signals() as stop:
 
             def failed(error: BaseException) -> None:

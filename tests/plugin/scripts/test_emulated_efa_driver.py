@@ -7,16 +7,22 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from efadriver.main import EmulatedEfaDriver, main
 
-from dra_driver.emulation.efa import EFA_CLASS, EFA_DRIVER_NAME, published
+from dra_driver.cdi import SpecDirectory
+from dra_driver.emulation.efa import EFA_CDI_KIND, EFA_CLASS, EFA_DRIVER_NAME, published
+from dra_driver.kube.api import ResourceApi
+from dra_driver.kubelet.dra import ClaimRef
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
-from tests.doubles.kubelet import Claim, Kubelet, KubeletError
+from tests.doubles.kubelet import Claim, Kubelet
 from tests.doubles.sample_driver import claim, node_directory
 from tests.eventually import eventually
 from tests.paths import ROOT
@@ -123,24 +129,31 @@ def test_it_prepares_the_devices_of_a_claim_that_are_its_own_also_after_a_reboot
     assert list(kubelet.registry_dir.iterdir()) == []
 
 
-@pytest.mark.parametrize("pool", [NODE, "node-b"])
-def test_it_refuses_a_device_that_the_node_has_not(
-    driver: subprocess.Popen[bytes], kubelet: Kubelet, server: ApiServer, pool: str
-) -> None:
-    name = "pci-0000-00-00-0" if pool == NODE else "pci-0000-6c-00-0"
-    given = wanted(server, name, pool=pool)
-    with pytest.raises(KubeletError, match=f"this node has no EFA device {name}"):
-        kubelet.prepare("pod", [given])
+@pytest.mark.parametrize(
+    ("name", "pool", "text"),
+    [
+        ("pci-0000-00-00-0", NODE, "this node has no EFA device pci-0000-00-00-0"),
+        ("pci-0000-6c-00-0", "node-b", "this node has no EFA device pci-0000-6c-00-0"),
+        ("", NODE, "the claim was given no EFA device"),
+    ],
+)
+def test_it_refuses_what_the_node_has_not(server: ApiServer, tmp_path: Path, name: str, pool: str, text: str) -> None:
+    driver = EmulatedEfaDriver(ResourceApi(server.transport()), NODE, TYPE, SpecDirectory(tmp_path, EFA_CDI_KIND))
+    given = wanted(server, *([name] if name else []), pool=pool)
+    with pytest.raises(DriverError, match=text):
+        driver.prepare(ClaimRef(given.namespace, given.name, given.uid), time.monotonic() + 10)
+    with pytest.raises(DriverError, match="was replaced"):
+        driver.prepare(ClaimRef(given.namespace, given.name, "another"), time.monotonic() + 10)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("kind", "text"),
     [("inf2.48xlarge", "no EFA pairing of inf2.48xlarge is known"), ("trn9", "cannot emulate 'trn9'")],
 )
-def test_it_ends_where_there_can_be_no_such_devices(kind: str, text: str, server: ApiServer, tmp_path: Path) -> None:
+def test_it_ends_where_there_can_be_no_such_devices(
+    kind: str, text: str, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = server.kubeconfig(tmp_path / "config")
-    arguments = ["--node-name", NODE, "--instance-type", kind, "--kubeconfig", config]
-    done = subprocess.run(command(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 1
-    assert text in done.stderr
-    assert "Traceback" not in done.stderr
+    assert main(["--node-name", NODE, "--instance-type", kind, "--kubeconfig", str(config)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {text}")
