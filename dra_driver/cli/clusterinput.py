@@ -246,6 +246,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
     from dra_driver.manifests import Manifests, left_out, read_manifests
     from dra_driver.simulator.allocator.release import release
     from dra_driver.simulator.cluster import merge, waiting_left_out
+    from dra_driver.simulator.emulated_nodes import efa_of
 
     live = args.from_cluster or args.kubeconfig is not None
     _check(args, files, live=live)
@@ -263,6 +264,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
         cluster = merge(_beside(emulated_nodes(args), cluster), cluster)
     if files:
         cluster = merge(waiting_left_out(cluster), read_manifests(_texts(files), kubernetes))
+    cluster = merge(efa_of(cluster), cluster)
     if cluster.taint_rules and release(kubernetes).follows_no_taint_rules:
         why = f"DRADeviceTaintRules is off by default in {kubernetes}"
         notes.append(f"DeviceTaintRule: {len(cluster.taint_rules)} ({why})")

@@ -11,6 +11,7 @@ from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import labels as ultraserver_labels
 from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_cuts, offer
 from dra_driver.driver.resourceslices.pool import pool
+from dra_driver.emulation import efa
 from dra_driver.emulation.memory import emulated_inventory
 from dra_driver.emulation.options import EmulationOptions
 from dra_driver.emulation.ultraservers import Servers
@@ -181,3 +182,39 @@ class _Publisher:
 def _converted(published: object, kind: type[T]) -> T:
     """Convert the driver's structs to those of the allocator."""
     return msgspec.convert(msgspec.to_builtins(published), kind)
+
+
+def efa_of(cluster: Manifests) -> Manifests:
+    """The EFA devices of the cluster's emulated nodes and their DeviceClass, if a claim asks for that class.
+
+    To be merged below the cluster, so that a class of that name in it stays; nodes that have devices of that driver
+    get no others.
+    """
+    claims = [*(item.spec for item in cluster.claims), *(item.spec.spec for item in cluster.templates)]
+    if not any(efa.EFA_CLASS in _classes_of(item) for claim in claims for item in claim.devices.requests):
+        return Manifests()
+    there = {item.spec.node_name for item in cluster.slices if item.spec.driver == efa.EFA_DRIVER_NAME}
+    types = {name: item.instance_type for name, item in cluster.inventories.items() if name not in there}
+    offers = {name: _efa_devices(name) for name in set(types.values()) if name is not None}
+    slices = tuple(_efa_slice(node, offers[name]) for node, name in types.items() if name is not None and offers[name])
+    selector = objects.DeviceSelector(objects.CelSelector(efa.EFA_SELECTOR))
+    offered = objects.DeviceClass(ObjectMeta(name=efa.EFA_CLASS), objects.DeviceClassSpec((selector,)))
+    return Manifests(classes=(offered,) if cluster.inventories else (), slices=slices)
+
+
+def _classes_of(request: objects.DeviceRequest) -> set[str]:
+    asked = [request.exactly] if request.exactly is not None else request.first_available
+    return {item.device_class_name for item in asked}
+
+
+def _efa_devices(instance_type: str) -> tuple[objects.Device, ...]:
+    return tuple(_converted(device, objects.Device) for device in efa.published(resolve_emulation(instance_type)))
+
+
+def _efa_slice(node: str, devices: tuple[objects.Device, ...]) -> objects.ResourceSlice:
+    return objects.ResourceSlice(
+        ObjectMeta(name=f"{node}-{efa.EFA_DRIVER_NAME}-{suffix(node)}"),
+        objects.ResourceSliceSpec(
+            driver=efa.EFA_DRIVER_NAME, pool=objects.ResourcePool(node, 1, 1), node_name=node, devices=devices
+        ),
+    )

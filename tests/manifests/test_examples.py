@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import kubernetes_validate
@@ -26,9 +27,11 @@ VENDOR_NAMES = {
     "4-node-inference-us.yaml",
     "us-and-lnc-config.yaml",
 }
-OTHER_DRIVERS_CLASSES = {"efa.networking.k8s.aws"}
+EFA = "efa.networking.k8s.aws"
+OTHER_DRIVERS_CLASSES = {EFA}
 NODE = "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"
 GATE = "# schedulingGates: [{name: neuron.aws.com/ultraserver}]"
+TYPE = re.compile(r"\.instanceType == '([^']+)'")
 TRN2 = "device.attributes['neuron.aws.com'].instanceType == 'trn2.48xlarge'"
 
 
@@ -165,10 +168,31 @@ def test_a_connected_set_has_the_size_of_its_group(path: Path) -> None:
     for spec in devices(read(path)):
         requests = {request["name"]: request["exactly"] for request in spec["requests"]}
         for constraint in spec.get("constraints", ()):
-            for request in (requests[name] for name in constraint["requests"]):
-                expressions = [selector["cel"]["expression"] for selector in request.get("selectors", ())]
-                count = 16 if NODE in expressions else request["count"]
-                assert constraint["matchAttribute"] == f"resource.aws.com/devicegroup{count}_id"
+            asked = [requests[name] for name in constraint["requests"]]
+            (chips,) = {chips_of(request) for request in asked if request["deviceClassName"] != EFA}
+            assert constraint["matchAttribute"] == f"resource.aws.com/devicegroup{chips}_id"
+            for request in (request for request in asked if request["deviceClassName"] == EFA):
+                assert request["count"] == efa_devices_of(asked, chips)
+
+
+def chips_of(request: Object) -> int:
+    """The chips that a request is for, on a node of 16."""
+    if request["allocationMode"] == "All" or NODE in expressions(request):
+        return 16
+    return int(request["count"])
+
+
+def efa_devices_of(requests: list[Object], chips: int) -> int:
+    """EFA devices of a block of so many chips, on the type that the requests select, or a trn2.48xlarge."""
+    from dra_driver.topology.instance_types import INSTANCE_TYPES
+
+    named = [match[1] for request in requests for text in expressions(request) if (match := TYPE.search(text))]
+    kind = INSTANCE_TYPES[named[0] if named else "trn2.48xlarge"]
+    return len(set((kind.efa_bdfs or ())[:chips]))
+
+
+def expressions(request: Object) -> list[str]:
+    return [selector["cel"]["expression"] for selector in request.get("selectors", ())]
 
 
 @pytest.mark.parametrize("path", ALL, ids=name_of)

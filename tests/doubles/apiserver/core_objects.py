@@ -7,7 +7,13 @@ from typing import Any
 from tests.doubles.apiserver.store import Object, Refused, Store, check_precondition
 
 MERGE_PATCH = "application/merge-patch+json"
-PLAIN_KINDS = {"pods": "Pod", "leases": "Lease", "events": "Event", "configmaps": "ConfigMap"}
+PLAIN_KINDS = {
+    "pods": "Pod",
+    "leases": "Lease",
+    "events": "Event",
+    "configmaps": "ConfigMap",
+    "deviceclasses": "DeviceClass",
+}
 
 
 def write_plain(

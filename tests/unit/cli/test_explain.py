@@ -16,7 +16,7 @@ import yaml
 from dra_driver.cli.main import main
 from dra_driver.manifests import read_manifests
 from dra_driver.simulator.cluster import merge
-from dra_driver.simulator.emulated_nodes import emulated
+from dra_driver.simulator.emulated_nodes import efa_of, emulated
 from dra_driver.simulator.placement import simulate
 from tests.paths import SPECS
 
@@ -121,13 +121,12 @@ def test_an_example_that_does_not_fit(shell: Shell) -> None:
 
 @pytest.mark.parametrize("example", sorted(SPECS.glob("*.yaml")), ids=lambda file: file.stem)
 @pytest.mark.parametrize("kind", ["trn2.48xlarge", "trn2u.48xlarge"])
-def test_it_agrees_with_simulate_on_every_example(example: Path, kind: str, shell: Shell, tmp_path: Path) -> None:
+def test_it_agrees_with_simulate_on_every_example(example: Path, kind: str, shell: Shell) -> None:
     sources = [(str(example), example.read_text())]
-    efa = {**CLASS, "metadata": {"name": "efa.networking.k8s.aws"}, "spec": {}}
-    classes = write(tmp_path, efa)
-    manifests = merge(emulated([(kind, 4)]), read_manifests([*sources, (classes, Path(classes).read_text())]))
+    manifests = merge(emulated([(kind, 4)]), read_manifests(sources))
+    manifests = merge(efa_of(manifests), manifests)
     outcomes = simulate(manifests, "1.37").outcomes
-    status, out, _ = shell(str(example), classes, "--node", f"{kind}=4", "-o", "json")
+    status, out, _ = shell(str(example), "--node", f"{kind}=4", "-o", "json")
     found = json.loads(out)["explanations"]
     assert [item["fits"] for item in found] == [outcome.placed for outcome in outcomes]
     assert [item["node"] for item in found] == [outcome.node for outcome in outcomes]

@@ -22,8 +22,6 @@ from tests.paths import EXAMPLES, SPECS
 
 FILES = sorted(SPECS.glob("*.yaml")) + sorted(SPECS.glob("v1beta1/*.yaml"))
 ON_ULTRASERVERS = ("2-node-inference-us", "4-node-inference-us", "4-node-inference-us-efa", "us-and-lnc-config")
-GROUP = "821d14afaf11327d"
-"""``devicegroup16_id`` of an emulated trn2u.48xlarge."""
 VERSIONS = {"2.26-driver-trn2": "2.24.7.0", "specific-driver-version": "2.25.4.0"}
 """Examples that ask for a version of the kernel driver."""
 
@@ -103,19 +101,12 @@ def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(capsys)
 
 
-def cluster_for(name: str, tmp_path: Path) -> list[str]:
+def cluster_for(name: str) -> list[str]:
     """Arguments for a cluster on which the example fits."""
-    arguments = ["--node", f"{'trn2u' if name in ON_ULTRASERVERS else 'trn2'}.48xlarge=8"]
+    kind = "trn2u" if name in ON_ULTRASERVERS else "trn1.32xlarge" if name.endswith("trn1") else "trn2.48xlarge"
+    arguments = ["--node", f"{kind}=8"]
     if name in VERSIONS:
         arguments += ["--emulated-driver-version", VERSIONS[name]]
-    if name.endswith("efa"):
-        efa_class = GADGETS | {"metadata": {"name": "efa.networking.k8s.aws"}}
-        efa_class["spec"] = {"selectors": [{"cel": {"expression": "device.driver == 'efa.networking.k8s.aws'"}}]}
-        slices = [item for i in range(1, 9) for item in gadgets(f"node-{i}", 16, "efa.networking.k8s.aws")]
-        for item in slices:
-            for device in item["spec"]["devices"]:
-                device["attributes"] = {"resource.aws.com/devicegroup16_id": {"string": GROUP}}
-        arguments += ["--objects", write(tmp_path, efa_class, *slices, name="efa.yaml")]
     return arguments
 
 
@@ -232,15 +223,15 @@ def test_the_picture_of_a_pod_shows_sick_chips_as_well(shell: Shell, tmp_path: P
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
-def test_every_example_is_placed(file: Path, shell: Shell, tmp_path: Path) -> None:
-    assert shell(file, *cluster_for(file.stem, tmp_path)) == 0, shell.out + shell.err
+def test_every_example_is_placed(file: Path, shell: Shell) -> None:
+    assert shell(file, *cluster_for(file.stem)) == 0, shell.out + shell.err
     assert "would refuse" not in shell.out
     assert re.search(r"^([0-9]+) of \1 placed$", shell.out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.parent == SPECS], ids=lambda file: file.stem)
-def test_what_an_example_says_of_its_containers_is_shown(file: Path, shell: Shell, tmp_path: Path) -> None:
-    shell(file, *cluster_for(file.stem, tmp_path))
+def test_what_an_example_says_of_its_containers_is_shown(file: Path, shell: Shell) -> None:
+    shell(file, *cluster_for(file.stem))
     comment = [line[1:].strip() for line in file.read_text().splitlines() if line.startswith("#")]
     told = [line for line in comment if re.match(r"(/dev/neuron[0-9]|NEURON_)", line) and "SERVER_ID" not in line]
     for line in told:

@@ -1,0 +1,1 @@
+"""An emulated EFA DRA driver, for tests and trials without EFA devices."""

@@ -1,0 +1,216 @@
+"""Chips and EFA devices in one claim: they belong together, or the pod waits. The EFA driver is the emulated one."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from lab.cluster import Cluster
+
+from dra_driver.emulation.efa import EFA_CLASS, EFA_DRIVER_NAME, efa_devices
+from dra_driver.topology.fabric import GROUP_SIZES
+from dra_driver.topology.groups import device_group_ids
+from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
+from tests.cluster.lib.installation import EMULATED, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import connected, pod, request, template
+from tests.paths import ROOT
+
+SPECS = ROOT / "examples/specs"
+TRN1 = "trn1.32xlarge"
+
+
+@contextmanager
+def efa_drivers(lab: Cluster, kube: Kube, kind: str, directory: Path) -> Iterator[None]:
+    """The emulated EFA driver on each node, as a process in the node's mount namespace."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'scripts'}:{ROOT}",
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+        "GRPC_VERBOSITY": "ERROR",
+    }
+    processes, logs = [], []
+    for node in lab.nodes:
+        options = ["--node-name", node.name, "--instance-type", kind, "--kubeconfig", os.fspath(lab.kubeconfig)]
+        command = node.enter_command([sys.executable, "-m", "efadriver.main", *options, "--cdi-root", "/run/cdi"])
+        logs.append(directory / f"{node.name}.log")
+        with logs[-1].open("wb") as log:
+            processes.append(subprocess.Popen(command, env=environment, stderr=log))
+    try:
+        eventually("kubelets to know the driver", lambda: all("registered" in log.read_text() for log in logs), 60)
+        eventually("its slices", lambda: len(efa_slices(kube)) == len(lab.nodes), 30)
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+        statuses = [process.wait(15) for process in processes]
+        kube.kubectl("delete", "--ignore-not-found", "deviceclass", EFA_CLASS)
+        kube.kubectl("delete", "resourceslices", f"--field-selector=spec.driver={EFA_DRIVER_NAME}")
+    assert statuses == [0] * len(processes), [log.read_text()[-2000:] for log in logs]
+
+
+def efa_slices(kube: Kube) -> list[Object]:
+    return kube.find("resourceslices", fields=f"spec.driver={EFA_DRIVER_NAME}")
+
+
+@pytest.fixture
+def trn2(driver: Installation, lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[InstanceType]:
+    """Both drivers, on nodes that stand for trn2.48xlarge."""
+    with efa_drivers(lab, kube, EMULATED, tmp_path):
+        yield INSTANCE_TYPES[EMULATED]
+
+
+@pytest.fixture
+def trn1(installation: Installation, lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[InstanceType]:
+    """Both drivers, on nodes that stand for trn1.32xlarge."""
+    installation.ensure("--emulate", TRN1)
+    with efa_drivers(lab, kube, TRN1, tmp_path):
+        yield INSTANCE_TYPES[TRN1]
+
+
+def attributes(kube: Kube) -> dict[tuple[str, str], Object]:
+    """Attributes of all devices by pool and name, as the API server has them."""
+    return {
+        (item["spec"]["pool"]["name"], device["name"]): device["attributes"]
+        for item in [*kube.slices(), *efa_slices(kube)]
+        for device in item["spec"].get("devices", ())
+    }
+
+
+def check_pair(namespace: Namespace, name: str, kind: InstanceType, size: int) -> list[int]:
+    """Check that a pod has chips and exactly the EFA devices next to them, and sees both; return the chips."""
+    results = namespace.allocated(namespace.claim_of(name))
+    chips = sorted(item.chip for item in results if item.request == "neurons")
+    given = {item.device for item in results if item.request == "efa"}
+    assert len(chips) == size
+    assert {item.pool for item in results} == {namespace.node_of(name)}
+    expected = [device for device in efa_devices(kind) if set(device.chips) & set(chips)]
+    assert given == {device.name for device in expected}
+
+    group = next(known for known in GROUP_SIZES if known >= size)
+    published = attributes(namespace.kube)
+    ids = {published[item.pool, item.device][f"resource.aws.com/devicegroup{group}_id"]["string"] for item in results}
+    assert ids == {device_group_ids(kind, chips[0])[group]}
+
+    assert namespace.numbers(name) == list(range(size))
+    files = namespace.exec(name, "ls /dev/infiniband").split()
+    assert sorted(files) == sorted(f"uverbs{device.number}" for device in expected)
+    return chips
+
+
+def example(name: str) -> tuple[Object, Object]:
+    """The template and the pod of an example."""
+    made, user = yaml.safe_load_all((SPECS / f"{name}.yaml").read_text())
+    return made, user
+
+
+def promised(name: str) -> list[str]:
+    """The lines of the pod's log that the example's comment shows."""
+    lines = [line.removeprefix("#").strip() for line in (SPECS / f"{name}.yaml").read_text().splitlines()]
+    return [line for line in lines if line.startswith(("/dev/", "NEURON_"))]
+
+
+@pytest.mark.parametrize(("name", "size"), [("efa-neurons-4-devices", 4), ("efa-neuron-1-device", 1)])
+def test_an_example_gives_its_pod_the_chips_and_the_efa_devices_next_to_them(
+    trn2: InstanceType, namespace: Namespace, name: str, size: int
+) -> None:
+    made, user = example(name)
+    namespace.apply(made, user)
+    named = user["metadata"]["name"]
+    namespace.wait_ready(named)
+    assert check_pair(namespace, named, trn2, size) == list(range(size))
+    assert namespace.kubectl("logs", named).splitlines() == promised(name)
+
+
+def test_a_whole_trn1_comes_with_its_eight_efa_devices(trn1: InstanceType, namespace: Namespace) -> None:
+    """And a chip whose EFA device went with the other chip that shares it gets none."""
+    made, user = example("efa-neurons-16-devices-trn1")
+    named, here = user["metadata"]["name"], {"kubernetes.io/hostname": "node-1"}
+    user["spec"]["nodeSelector"] = here
+    namespace.apply(made, user)
+    namespace.wait_ready(named)
+    assert check_pair(namespace, named, trn1, 16) == list(range(16))
+    namespace.delete_pod(named)
+
+    one = template("one", request("neurons", selectors=[chip(0, 1)]), request("efa", device_class=EFA_CLASS))
+    one["spec"]["spec"]["devices"]["constraints"] = [connected(1)]
+    namespace.apply(one, pod("first", templates={"neurons": "one"}, node="node-1"))
+    namespace.wait_ready("first")
+    assert check_pair(namespace, "first", trn1, 1) == [0]
+    namespace.apply(pod("second", templates={"neurons": "one"}, node="node-1"))
+    namespace.wait_event("second", "cannot allocate all claims")
+    assert namespace.node_of("second") == ""
+
+
+def chip(*numbers: int) -> str:
+    """A selector of chips."""
+    return f"device.attributes['neuron.aws.com'].deviceId in [{', '.join(map(str, numbers))}]"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_where_other_claims_broke_the_groups_pods_get_whole_pairs_or_wait(
+    trn2: InstanceType, namespace: Namespace, nodes: Sequence[str], seed: int
+) -> None:
+    chosen = random.Random(seed)
+    taken = {node: sorted(chosen.sample(range(16), 3)) for node in nodes}
+    alone = {node: chosen.choice(efa_devices(trn2)) for node in nodes}
+    others = []
+    for node, numbers in taken.items():
+        for number in numbers:
+            name = f"chip-{node}-{number}"
+            others += [template(name, request("neurons", selectors=[chip(number)]))]
+            others += [pod(name, templates={"neurons": name}, node=node)]
+        address = f"device.attributes['{EFA_DRIVER_NAME}'].pciAddress == '{alone[node].address}'"
+        others += [template(f"nic-{node}", request("efa", device_class=EFA_CLASS, selectors=[address]))]
+        others += [pod(f"nic-{node}", templates={"efa": f"nic-{node}"}, node=node)]
+    namespace.apply(*others)
+    names = [item["metadata"]["name"] for item in others if item["kind"] == "Pod"]
+    namespace.wait_ready(*names)
+
+    broken = {node: {*numbers, *alone[node].chips} for node, numbers in taken.items()}
+    whole = [
+        (node, list(range(first, first + 4)))
+        for node in nodes
+        for first in range(0, 16, 4)
+        if not broken[node] & set(range(first, first + 4))
+    ]
+    made, user = example("efa-neurons-4-devices")
+    fours = [f"four-{number}" for number in range(len(whole) + 2)]
+    namespace.apply(made, *(user | {"metadata": {"name": name}} for name in fours))
+    ready = eventually("the pods that fit to run", lambda: placed(namespace, fours, len(whole)), 130)
+    namespace.wait_ready(*ready)
+    waiting = [name for name in fours if name not in ready]
+    for name in waiting:
+        namespace.wait_event(name, "cannot allocate all claims")
+    assert sorted((namespace.node_of(name), check_pair(namespace, name, trn2, 4)) for name in ready) == whole
+
+    # What is left are broken groups, whose whole pairs of one chip and one EFA device can still be had.
+    pairs = [
+        (node, number)
+        for node in nodes
+        for number in range(16)
+        if number not in broken[node] and (node, list(range(number // 4 * 4, number // 4 * 4 + 4))) not in whole
+    ]
+    made, user = example("efa-neuron-1-device")
+    ones = [f"one-{number:02}" for number in range(len(pairs) + 1)]
+    namespace.apply(made, *(user | {"metadata": {"name": name}} for name in ones))
+    ready = eventually("the pods with one pair to run", lambda: placed(namespace, ones, len(pairs)), 130)
+    namespace.wait_ready(*ready)
+    assert sorted((namespace.node_of(name), *check_pair(namespace, name, trn2, 1)) for name in ready) == pairs
+    (late,) = set(ones) - set(ready)
+    namespace.wait_event(late, "cannot allocate all claims")
+    assert {namespace.node_of(name) for name in (*waiting, late)} == {""}
+
+
+def placed(namespace: Namespace, names: Sequence[str], count: int) -> list[str] | None:
+    """Those of the pods that have a node, once they are so many."""
+    found = [name for name in names if namespace.node_of(name)]
+    return found if len(found) == count else None
