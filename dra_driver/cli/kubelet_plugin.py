@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli import daemon
+from dra_driver.cli.slices import cuts_option
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,16 +76,22 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "refuse, warn about or allow claims whose host numbers are not contiguous",
     ),
     (
+        "--devices",
+        "DEVICES",
+        "",
+        "what nodes offer: some of chip,core,group,group4,node; the Node's label neuron.aws.com/devices wins",
+    ),
+    (
         "--ultraserver-layout",
         "ULTRASERVER_LAYOUT",
         "node",
-        "what nodes of UltraServers offer; node: one device; chips: each chip; both (requires Kubernetes 1.37)",
+        "what nodes of UltraServers offer without --devices; node: one device; chips: each chip; both (from 1.37)",
     ),
     (
         "--shared-counters",
         "SHARED_COUNTERS",
         "auto",
-        "API servers on which the layout both is used; auto: Kubernetes 1.37 and later; force: 1.36 too",
+        "API servers that get devices which overlap; auto: Kubernetes 1.37 and later; force: 1.36 too",
     ),
     (
         "--ultraserver-labels",
@@ -154,6 +161,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
             remedy="name the type of the emulated nodes too, such as --emulate trn2u.48xlarge",
         )
     daemon.check_node_options(values)
+    values["devices"] = cuts_option("--devices ($DEVICES)", values["devices"])
     return values
 
 
@@ -175,6 +183,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         metrics_address=values["metrics_address"],
         device_numbering=values["device_numbering"],
         contiguity=values["contiguity"],
+        devices=values["devices"],
         ultraserver_layout=values["ultraserver_layout"],
         shared_counters=values["shared_counters"],
         ultraserver_labels=values["ultraserver_labels"],

@@ -15,6 +15,7 @@ from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
     from dra_driver.host.inventory import NodeInventory
+    from dra_driver.topology.cuts import Cuts
 
 EXAMPLE_NODE_UID = "00000000-0000-0000-0000-000000000000"
 """Placeholder for the Node object's UID, which only the API server knows."""
@@ -30,10 +31,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_host_arguments(parser)
     parser.add_argument("--node-name", default="example-node", help="node and pool name (default: %(default)s)")
     parser.add_argument(
+        "--devices",
+        metavar="CUTS",
+        help="what the node offers: one or more of chip, core, group, group4 (or another size), node, such as "
+        "chip,core (default: chips, and what --ultraserver-layout says)",
+    )
+    parser.add_argument(
         "--ultraserver-layout",
         choices=("node", "chips", "both"),
         default="node",
-        help="what nodes of UltraServers offer (default: %(default)s)",
+        help="what nodes of UltraServers offer, without --devices (default: %(default)s)",
     )
     parser.add_argument(
         "--health-policy", metavar="FILE", type=Path, help="what faults of chips mean, as for the driver's option"
@@ -47,11 +54,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print one List of slices; raises DriverError for a host without devices."""
     from dra_driver.cli.health import found_state_dir, read_health
-    from dra_driver.driver.resourceslices.devices import offer
+    from dra_driver.driver.resourceslices.devices import effective_cuts, offer
     from dra_driver.driver.resourceslices.pool import pool
     from dra_driver.health.faults import NodeHealth
     from dra_driver.health.policy import HealthPolicy
 
+    cuts = cuts_option("--devices", args.devices)
     policy = HealthPolicy.default() if args.health_policy is None else HealthPolicy.load(args.health_policy)
     inventory = read_host(args)
     if not inventory.devices:
@@ -62,10 +70,26 @@ def run(args: argparse.Namespace) -> int:
         # What is lost is among the findings.
         if chip.faults and inventory.device(chip.index) is not None:
             print(f"warning: {chip.text}", file=sys.stderr)
-    offered = offer(inventory, args.ultraserver_layout, health, policy, health.read_at)
-    slices = pool(offered.devices, args.node_name, EXAMPLE_NODE_UID)
+    offered = offer(inventory, effective_cuts(inventory, cuts, args.ultraserver_layout), health, policy, health.read_at)
+    if offered.problem:
+        print(f"warning: the whole node is not offered: {offered.problem}", file=sys.stderr)
+    for word in offered.absent:
+        print(f"warning: {inventory.instance_type or 'this host'} has no {word}", file=sys.stderr)
+    slices = pool(offered.devices, args.node_name, EXAMPLE_NODE_UID, counters=offered.counters)
     print_object({"apiVersion": "v1", "kind": "List", "items": [manifest(item) for item in slices]}, args.output)
     return 0
+
+
+def cuts_option(option: str, text: str | None) -> Cuts | None:
+    """What an option such as ``--devices`` says; None when it is not given. UsageError for anything illegal."""
+    from dra_driver.topology.cuts import Cuts
+
+    if not text:
+        return None
+    try:
+        return Cuts.parse(text)
+    except DriverError as error:
+        raise UsageError(f"{option}: {error.what}", remedy=error.remedy) from error
 
 
 def manifest(item: Any) -> dict[str, Any]:

@@ -8,9 +8,10 @@ is a ``Worker``, and the health checks look at all of them.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_driver.cdi import SpecDirectory
@@ -19,13 +20,24 @@ from dra_driver.driver.claims.model import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.device_health import device_health
-from dra_driver.driver.metrics import checkpoint_samples, node_sample, samples, taint_samples
+from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples, taint_samples
 from dra_driver.driver.node_labels import LABELS, labels
-from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.driver.resourceslices.devices import Offer, completed, is_ultraserver, offer, with_faults
+from dra_driver.driver.resourceslices.controller import Desired, SliceController
+from dra_driver.driver.resourceslices.devices import (
+    Kept,
+    Offer,
+    completed,
+    effective_cuts,
+    is_ultraserver,
+    offer,
+    shapes,
+    with_faults,
+)
+from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
+from dra_driver.driver.resourceslices.pool import incomplete
 from dra_driver.driver.resourceslices.reconcile import Instance
-from dra_driver.driver.resourceslices.taints import allocated
-from dra_driver.driver.settings import Settings
+from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
+from dra_driver.driver.settings import DEVICES_LABEL, Settings
 from dra_driver.exclusion import check_node
 from dra_driver.health.faults import ActiveFault, NodeHealth
 from dra_driver.health.node_status import NodeStatusWriter, chips_present
@@ -36,12 +48,13 @@ from dra_driver.host.watch import HostWatch
 from dra_driver.kube.api import ResourceApi, WatchEvent
 from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import Node
+from dra_driver.kube.types import Device, Node, ResourceSlice
 from dra_driver.kube.watch import Reflector
 from dra_driver.kubelet.devicehealth import DeviceHealth, HealthStream
 from dra_driver.kubelet.health import HealthServer
 from dra_driver.kubelet.server import KubeletPlugin
 from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.topology.cuts import NODE_DEVICE, Cuts
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
@@ -88,6 +101,8 @@ class NodeAgent:
         self._on_fatal = on_fatal
         self.fatal = False
         self._labels: Mapping[str, str] | None = None
+        self._label_problem = ""
+        """Why the label that says what the node offers is ignored, or ""."""
         self._scans_with_labels = False
         """Of the scanning thread: they may become known while it reads the host."""
         self._inventory: NodeInventory | None = None
@@ -102,6 +117,10 @@ class NodeAgent:
         """
         self._chips = NodeHealth()
         self._offer = Offer(())
+        self._kept: Mapping[str, Kept] = {}
+        """Devices that are on offer only because claims hold them, or may hold them."""
+        self._core_size: int | None = None
+        """The host's, by which cores are published; None: nothing has been compared with the server yet."""
         self._offering = threading.Lock()
         """The host's thread and the health's both make the offer anew; the last one must win."""
         self._operations = Operations()
@@ -138,6 +157,7 @@ class NodeAgent:
             shared_counters=settings.shared_counters,
             held=lambda: held_devices(api, self._checkpoint, settings.node_name),
             outdated=self._offer_anew,
+            review=self._review,
         )
 
         self._present: bool | None = None
@@ -149,6 +169,12 @@ class NodeAgent:
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(
             settings.node_name, settings.device_numbering, settings.contiguity, settings.health_policy.prepare
+        )
+        self._keeper = Keeper(
+            prepared=lambda: prepared_devices(self._checkpoint),
+            held=lambda: held_devices(api, self._checkpoint, settings.node_name),
+            settle_seconds=SETTLE_SECONDS,
+            held_seconds=HELD_SECONDS,
         )
         self._preparer = Preparer(
             api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations
@@ -182,6 +208,9 @@ class NodeAgent:
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
         if self._node is not None:
             check_node(self._node)
+        # What an instance before this one has prepared is on offer from the first publication on, whatever is set now.
+        prepared = prepared_devices(self._checkpoint) or {}
+        self._kept = {name: Kept(int(time.time()), core_size) for name, core_size in prepared.items()}
         self._slices.start()
         self._node_status.start()
         if self._node is not None:
@@ -246,18 +275,21 @@ class NodeAgent:
         if not self._scans_with_labels:
             return
         log.info(
-            "%s, kernel driver %s: %d of %d devices are offered",
+            "%s, kernel driver %s: %d chips are offered as %s (%d devices)",
             inventory.instance_type or "unknown instance type",
             inventory.driver_version or "not loaded",
-            len(offered.devices),
             len(inventory.devices),
+            self._cuts(inventory),
+            len(offered.devices),
         )
         if offered.problem:
             log.warning(
-                "the whole node is not offered: %s; it is offered again when all chips are usable. The layout "
-                "chips offers the other chips meanwhile",
+                "the whole node is not offered: %s; it is offered again when all chips are usable. --devices chip "
+                "offers the other chips meanwhile",
                 offered.problem,
             )
+        for word in offered.absent:
+            log.info("%s hosts have no %s, so none is offered", inventory.instance_type or "these", word)
 
     def _on_health(self, chips: NodeHealth) -> None:
         self._chips = chips
@@ -271,17 +303,37 @@ class NodeAgent:
             self._make_offer(inventory, publish=True)
 
     def _devices_now(self) -> tuple[DeviceHealth, ...]:
-        inventory = self._host.current
+        inventory, offered = self._host.current, self._offer
         return device_health(
             self._health_watch.current,
             inventory.chip_indexes,
-            whole_node=is_ultraserver(inventory),
-            pool=self._settings.node_name,
+            # A pod can hold the whole node also while it is not offered.
+            [NODE_DEVICE] * is_ultraserver(inventory)
+            + [device.name for device in (*offered.devices, *offered.fallback)],
+            self._settings.node_name,
         )
 
-    def _make_offer(self, inventory: NodeInventory, *, publish: bool) -> Offer:
-        """Make the offer of this inventory and of the chips' health now; ``publish``: have it written."""
-        settings, policy = self._settings, self._settings.health_policy
+    def _cuts(self, inventory: NodeInventory) -> Cuts:
+        """What the node offers: the administrator's word for this node, else for all nodes, else the type's."""
+        settings = self._settings
+        label = (self._labels or {}).get(DEVICES_LABEL)
+        problem, wanted = "", settings.devices
+        if label is not None:
+            try:
+                wanted = Cuts.parse(label)
+            except DriverError as error:
+                problem = f"the label {DEVICES_LABEL} of the Node is ignored: {error}"
+        if problem and problem != self._label_problem:
+            log.warning("%s", problem)
+        self._label_problem = problem
+        return effective_cuts(inventory, wanted, settings.ultraserver_layout)
+
+    def _make_offer(self, inventory: NodeInventory, *, publish: bool, kept: Mapping[str, Kept] | None = None) -> Offer:
+        """Make the offer of this inventory and of the chips' health now.
+
+        ``publish``: have it written. ``kept``: what claims hold, if that is news.
+        """
+        policy = self._settings.health_policy
         with self._offering:
             now = time.time()
             whole, lost = completed(inventory, self._completed)
@@ -291,15 +343,40 @@ class NodeAgent:
                 for index, code in lost.items()
             }
             health = with_faults(self._chips, self._lost)
-            self._offer = offered = offer(whole, settings.ultraserver_layout, health, policy, now)
+            kept = self._kept if kept is None else kept
+            had_cores = any(core_size for _, core_size in shapes(self._offer.devices))
+            self._offer = offered = offer(whole, self._cuts(whole), health, policy, now, kept)
+            # Until the server has been looked at, what is allocated there is of the former size.
+            former = self._core_size if self._core_size is not None and had_cores else whole.core_size
+            sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
+            self._preparer.core_sizes = sizes | dict(offered.core_sizes)
             sick = [chip for chip in health.chips if chip.faults]
             self._preparer.unhealthy = policy.blocking(sick, whole.instance_type, now) if sick else {}
             if publish:
                 self._inventory, self._completed = inventory, whole
-                # The clock may be set meanwhile, so it is looked at again soon.
-                until = None if offered.until is None else time.monotonic() + min(offered.until - now, CLOCK_SECONDS)
-                self._slices.set_desired(offered.devices, offered.fallback, until)
+                self._kept = {name: one for name, one in kept.items() if name in offered.retired}
+                wanted = _desired(offered, now)
+                self._slices.set_desired(wanted.devices, wanted.fallback, wanted.until, counters=wanted.counters)
             return offered
+
+    def _review(self, existing: Sequence[ResourceSlice], chosen: Sequence[Device]) -> tuple[Desired | None, float]:
+        """See to it that nothing vanishes that claims hold (``controller.Review``)."""
+        own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
+        published = [device for item in own for device in item.spec.devices]
+        kept, inventory = self._kept, self._inventory
+        doubtful = self._core_size is None and incomplete(own)
+        if inventory is not None and (kept or doubtful or shapes(published) - shapes(chosen)):
+            now_kept = self._keeper.review(kept, published, chosen, doubtful=doubtful)
+            if now_kept != kept:
+                offered = self._make_offer(inventory, publish=True, kept=now_kept)
+                return _desired(offered, time.time()), self._keeper.due
+        else:
+            self._keeper.released = frozenset()
+        with self._offering:
+            if self._completed is not None and chosen in (self._offer.devices, self._offer.fallback):
+                self._core_size = self._completed.core_size
+                self._preparer.core_sizes = self._offer.core_sizes
+        return None, self._keeper.due if kept else math.inf
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -321,9 +398,10 @@ class NodeAgent:
             except DriverError as error:
                 self._end(str(error))
                 return
-        self._labels = node.metadata.labels
-        # What was read while the labels were unknown was not published.
-        self._host.rescan(hand_over=first)
+        before, self._labels = self._labels or {}, node.metadata.labels
+        # What was read while the labels were unknown was not published, and what is offered may follow from them alone.
+        recut = before.get(DEVICES_LABEL) != self._labels.get(DEVICES_LABEL)
+        self._host.rescan(hand_over=first or recut)
 
     def _on_registered(self, registered: bool, _error: str) -> None:
         # kubelet deletes the node's slices when it starts, just before it registers drivers again.
@@ -381,11 +459,32 @@ class NodeAgent:
         """The numbers of now, for Prometheus."""
         host = self._host.current
         yield from samples(host, self._slices.status, self._plugin.registration)
-        yield node_sample(self._offer.problem)
+        yield from offer_samples(self._offer, self._label_problem)
         yield from taint_samples(self._offer.devices)
         yield from self._node_status.samples()
         yield from self._health_watch.samples()
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
+
+
+def _desired(offered: Offer, now: float) -> Desired:
+    """What is to be published of an offer; ``now``: Unix time."""
+    # The clock may be set meanwhile, so it is looked at again soon.
+    until = None if offered.until is None else time.monotonic() + min(offered.until - now, CLOCK_SECONDS)
+    return Desired(offered.devices, offered.fallback, offered.counters, until)
+
+
+def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:
+    """By name of each prepared device the core size that a logical core was prepared with (None for other devices).
+
+    None when it cannot be found out.
+    """
+    try:
+        with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
+            devices = [device for entry in held.entries.values() for device in entry.plan.devices]
+    except DriverError as error:
+        log.warning("it is not known which devices are prepared: %s", error)
+        return None
+    return {device.device: max((len(node.cores) for node in device.nodes), default=0) or None for device in devices}
 
 
 def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> frozenset[str] | None:
@@ -396,7 +495,7 @@ def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> fr
             doubtful = bool(held.quarantined)
         return None if doubtful else allocated(api.list_claims(), DRIVER_NAME, node_name) | prepared
     except DriverError as error:
-        log.warning("it is not known which unhealthy devices claims hold, so all stay on offer: %s", error)
+        log.warning("it is not known which devices claims hold, so all stay on offer: %s", error)
         return None
 
 

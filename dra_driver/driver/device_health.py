@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from dra_driver.health.faults import SEVERITIES, ChipHealth, NodeHealth, State
+from dra_driver.host.inventory import chips_of
 from dra_driver.kubelet.devicehealth import DeviceHealth, Health
-from dra_driver.topology.cuts import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import device_name
 
 TOLD_AS: Final[Mapping[State, Health]] = MappingProxyType(
     {"healthy": "healthy", "degraded": "healthy", "unknown": "unknown", "unhealthy": "unhealthy"}
@@ -19,29 +20,34 @@ _GRAVITY: Final[tuple[State, ...]] = (*SEVERITIES, "healthy")
 
 
 def device_health(
-    health: NodeHealth, chips: Collection[int], *, whole_node: bool, pool: str
+    health: NodeHealth, chips: Collection[int], others: Iterable[str], pool: str
 ) -> tuple[DeviceHealth, ...]:
-    """The health of all devices that pods of this node can hold: its chips by ascending index, then the whole node.
+    """The health of all devices that pods of this node can hold: its chips by ascending index, then the others.
 
-    What a pod holds may no longer be offered: a chip that was lost is told of too, and the whole node has the gravest
-    state of its chips, whether it is offered now or not.
+    What a pod holds may no longer be offered: a chip that was lost is told of too. A device has the gravest state of
+    its chips.
 
     Args:
         health: of the node's chips.
         chips: host indexes of all chips that the node has or should have.
-        whole_node: whether nodes of this type are offered as one device.
+        others: names of further devices; those of chips and of no device at all are passed over.
         pool: name of the node's pool.
     """
     known = {chip.index: chip for chip in health.chips}
     indexes = sorted({*chips, *known})
-    told = [DeviceHealth(pool, device_name(index), *_told(known.get(index), index)) for index in indexes]
-    if whole_node and indexes:
+    told = {
+        device_name(index): DeviceHealth(pool, device_name(index), *_told(known.get(index), index)) for index in indexes
+    }
+    for name in others:
+        members = chips_of(name, indexes)
+        if name in told or not members:
+            continue
         # A stable sort: equally grave chips stay in their order.
-        gravest = sorted(indexes, key=lambda index: _GRAVITY.index(_state(known.get(index))))
+        gravest = sorted(members, key=lambda index: _GRAVITY.index(_state(known.get(index))))
         texts = [_told(known.get(index), index)[1] for index in gravest]
         state = TOLD_AS[_state(known.get(gravest[0]))]
-        told.append(DeviceHealth(pool, NODE_DEVICE, state, "; ".join(text for text in texts if text)))
-    return tuple(told)
+        told[name] = DeviceHealth(pool, name, state, "; ".join(text for text in texts if text))
+    return tuple(told.values())
 
 
 def _state(chip: ChipHealth | None) -> State:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from dra_driver.driver.resourceslices.controller import SliceStatus
+from dra_driver.driver.resourceslices.devices import Offer
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import Device
 from dra_driver.kubelet.registration import Registration
@@ -25,7 +26,9 @@ def samples(inventory: NodeInventory, status: SliceStatus, registration: Registr
         yield Sample("host_finding", "Oddities of the host; see the log for the text.", 1, labels)
     yield Sample("slices_published", "1 while the API server has what is offered.", float(status.published))
     yield Sample(
-        "slices_fallback", "1 while the layout node is published instead of both.", float(status.fallback != "")
+        "slices_fallback",
+        "1 while fewer devices are published than set, because the API server cannot be trusted with shared counters.",
+        float(status.fallback != ""),
     )
     yield Sample(
         "slices_taints_dropped",
@@ -50,10 +53,22 @@ def taint_samples(devices: Iterable[Device]) -> Iterator[Sample]:
         yield Sample("tainted_devices", "Devices by taint.", count, (("key", key), ("effect", effect)))
 
 
-def node_sample(problem: str) -> Sample:
-    """Whether an UltraServer host is kept from offering itself as a whole."""
-    return Sample(
-        "node_not_offered", "1 while chips keep a whole UltraServer node from being offered.", float(problem != "")
+def offer_samples(offer: Offer, label_problem: str) -> Iterator[Sample]:
+    """What the node offers, and what of the setting it cannot.
+
+    Args:
+        offer: the node's.
+        label_problem: why the Node's label that sets what is offered is ignored, or "".
+    """
+    kinds = Counter(device.attributes["resourceType"].string or "" for device in offer.devices)
+    for kind, count in sorted(kinds.items()):
+        yield Sample("offered_devices", "Devices on offer, by resource type.", count, (("resource_type", kind),))
+    yield Sample("kept_devices", "Devices that are on offer only because claims hold them.", len(offer.retired))
+    yield Sample(
+        "devices_label_invalid", "1 while the Node's label of what it offers is ignored.", float(label_problem != "")
+    )
+    yield Sample(
+        "node_not_offered", "1 while chips keep the whole node from being offered.", float(offer.problem != "")
     )
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from dra_driver.driver.resourceslices.devices import Layout
 from dra_driver.driver.resourceslices.pool import SharedCounters
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.cuts import Cuts
+
+DEVICES_LABEL: Final = "neuron.aws.com/devices"
+"""Label of a Node with which an administrator sets ``devices`` for it alone; its value has dots instead of commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Settings:
     metrics_address: str
     device_numbering: Literal["renumber", "host"]
     contiguity: Literal["refuse", "warn", "allow"]
+    devices: Cuts | None
+    """What nodes offer, of any type; None: nothing in particular, then ``ultraserver_layout`` holds."""
     ultraserver_layout: Layout
     shared_counters: SharedCounters
     ultraserver_labels: Literal["on", "off"]

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from dra_driver.driver.node_labels import labels as ultraserver_labels
-from dra_driver.driver.resourceslices.devices import Layout, devices
+from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_cuts, offer
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.emulation.memory import emulated_inventory
 from dra_driver.emulation.options import EmulationOptions
@@ -22,6 +22,7 @@ from dra_driver.manifests.model import Manifests
 from dra_driver.manifests.names import suffix, uid
 from dra_driver.manifests.workloads import Node, NodeStatus
 from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.cuts import Cuts
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.util.errors import DriverError
 
@@ -54,6 +55,7 @@ def emulated(
     *,
     ultraservers: str = "",
     layout: Layout = "node",
+    cuts: Cuts | None = None,
     driver_version: str | None = None,
 ) -> Manifests:
     """A cluster of healthy nodes: Node objects, slices, the driver's DeviceClass, and the inventory of each host.
@@ -65,6 +67,7 @@ def emulated(
         nodes: EC2 types with the number of nodes of each.
         ultraservers: such as ``8x2`` for eight servers of two nodes; "" for as many servers of four as the nodes need.
         layout: what a node of an UltraServer offers, as in the driver's option.
+        cuts: what every node offers, as in the driver's option ``--devices``; None: nothing in particular is set.
         driver_version: of the Neuron kernel driver; None for the newest known.
 
     Raises:
@@ -74,7 +77,7 @@ def emulated(
     if not 0 < total <= MAX_NODES or any(count < 1 for _, count in nodes):
         raise ManifestError(f"{total} nodes cannot be emulated", remedy=f"give 1 to {MAX_NODES} in all")
     made = list(zip(_names(total), _hosts(nodes, ultraservers, driver_version), strict=True))
-    publisher = _Publisher(layout)
+    publisher = _Publisher(layout, cuts)
     return Manifests(
         nodes=tuple(_node(name, inventory) for name, inventory in made),
         slices=tuple(item for name, inventory in made for item in publisher.slices(name, inventory)),
@@ -127,16 +130,19 @@ def _node(name: str, inventory: NodeInventory) -> Node:
 class _Publisher:
     """Identical hosts share their devices, so that a large cluster is built quickly."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._published: dict[NodeInventory, tuple[PublishedDevice, ...]] = {}
+    def __init__(self, layout: Layout, cuts: Cuts | None) -> None:
+        self._layout: Layout = layout
+        self._cuts = cuts
+        self._published: dict[NodeInventory, Offer] = {}
         self._converted: dict[int, objects.Device] = {}
 
     def slices(self, name: str, inventory: NodeInventory) -> Iterator[objects.ResourceSlice]:
         """The slices that the driver publishes on the node, as stored."""
         if inventory not in self._published:
-            self._published[inventory] = devices(inventory, self._layout)
-        for item in pool(self._published[inventory], name, uid(f"Node {name}")):
+            cuts = effective_cuts(inventory, self._cuts, self._layout)
+            self._published[inventory] = offer(inventory, cuts)
+        offered = self._published[inventory]
+        for item in pool(offered.devices, name, uid(f"Node {name}"), counters=offered.counters):
             spec = item.spec
             yield objects.ResourceSlice(
                 ObjectMeta(

@@ -194,17 +194,25 @@ def parts_of(name: str, chips: Collection[int], core_size: Callable[[int], int])
         chips: host indexes of all chips of the node, of which the whole node is made.
         core_size: physical cores in a logical core, by chip.
     """
+    found = device_of(name, chips, core_size)
+    return None if found is None else found.parts
+
+
+def device_of(name: str, chips: Collection[int], core_size: Callable[[int], int]) -> CutDevice | None:
+    """The device that is published under ``name``; see ``parts_of``."""
     if name == NODE_DEVICE:
-        return tuple(map(Part, sorted(set(chips)))) or None
+        parts = tuple(map(Part, sorted(set(chips))))
+        return CutDevice(name, "neuron_node", parts) if parts else None
     if match := _CHIP.fullmatch(name):
-        return (Part(int(match[1])),)
+        return CutDevice(name, "neuron_device", (Part(int(match[1])),))
     if match := _CORE.fullmatch(name):
-        chip = int(match[1])
-        return (Part(chip, _physical(int(match[2]), core_size(chip))),)
+        chip, core = int(match[1]), int(match[2])
+        size = core_size(chip)
+        return CutDevice(name, "neuron_core", (Part(chip, _physical(core, size)),), core, size)
     if match := _GROUP.fullmatch(name):
         size, number = int(match[2]), int(match[3])
         first = number * size if match[1] == "group" else number
-        return tuple(map(Part, range(first, first + size)))
+        return CutDevice(name, "neuron_group", tuple(map(Part, range(first, first + size))))
     return None
 
 

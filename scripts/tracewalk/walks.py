@@ -114,6 +114,7 @@ class Running:
             metrics_address="127.0.0.1",
             device_numbering="renumber",
             contiguity="warn",
+            devices=None,
             ultraserver_layout="node",
             shared_counters="auto",
             ultraserver_labels="on",

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.driver.resourceslices.devices import Layout, devices
+from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_cuts, offer
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.host.discover import discover
@@ -32,7 +32,7 @@ ATTRIBUTES = "device.attributes['neuron.aws.com']"
 
 
 @lru_cache(maxsize=8)
-def _devices(instance_type: str, layout: Layout) -> tuple[Any, ...]:
+def _offer(instance_type: str, layout: Layout) -> Offer:
     import tempfile
 
     kind = lookup(instance_type)
@@ -40,12 +40,14 @@ def _devices(instance_type: str, layout: Layout) -> tuple[Any, ...]:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory) / "host"
         write_host(root, kind, EmulationOptions())
-        return devices(discover(root), layout)
+        inventory = discover(root)
+        return offer(inventory, effective_cuts(inventory, None, layout))
 
 
 def published(node: str, instance_type: str = "trn2.48xlarge", layout: Layout = "node") -> list[Json]:
     """The slices of a node, as the driver publishes them."""
-    made = pool(_devices(instance_type, layout), node, "uid")
+    offered = _offer(instance_type, layout)
+    made = pool(offered.devices, node, "uid", counters=offered.counters)
     return [{**msgspec.to_builtins(item), "metadata": {"name": f"{node}-{i}"}} for i, item in enumerate(made)]
 
 

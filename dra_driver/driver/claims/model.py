@@ -42,7 +42,7 @@ class PlanSettings:
     """What to do with a claim that has an unhealthy chip and does not tolerate its taint."""
 
 
-class ChipNode(msgspec.Struct, frozen=True, rename="camel"):
+class ChipNode(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One chip in a container."""
 
     chip: int
@@ -51,6 +51,8 @@ class ChipNode(msgspec.Struct, frozen=True, rename="camel"):
     """N of ``/dev/neuronN`` in the container."""
     major: int
     minor: int
+    cores: tuple[int, ...] = ()
+    """Physical NeuronCores that are held of it, ascending; (): the whole chip."""
 
     @property
     def host_path(self) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -96,6 +96,8 @@ class Preparer:
         self._sleep = sleep
         self.unhealthy: Unhealthy = {}
         """What is wrong with the node's chips now. Replaced as a whole by whoever knows; may be, by any thread."""
+        self.core_sizes: Mapping[int, int] = {}
+        """Physical NeuronCores in a logical core on chips where it is not the node's default. Replaced like it."""
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""

@@ -14,13 +14,13 @@ from typing import Final, Literal
 
 from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory
 from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.topology.cuts import ResourceType
 from dra_driver.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, Ring, Torus2D
 from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import InstanceType
 from dra_driver.version import VERSION
 
 Value = int | str | None
-ResourceType = Literal["neuron_device", "neuron_node"]
 
 ELECTING: Final = "electing"
 """Stands for the modes while the kernel drivers elect: an attribute that comes and goes would fail claims."""
@@ -35,7 +35,11 @@ class AttributeSource:
     """None: the instance type is unknown."""
     resource: ResourceType
     chips: tuple[NeuronDevice, ...]
-    """What it is made of, ascending: one chip, or all of the node."""
+    """What it is made of, or a part of, ascending."""
+    core: int = 0
+    """Number of a logical core on its chip."""
+    core_size: int = 1
+    """Physical NeuronCores in a logical core."""
 
     @property
     def index(self) -> int:
@@ -74,10 +78,10 @@ def topology_block(rows: int) -> Callable[[AttributeSource], Value]:
 
 
 def device_group(size: int) -> Callable[[AttributeSource], Value]:
-    """AWS's id of the block of so many chips; of a whole node if the block is all of it."""
+    """AWS's id of the block of so many chips, if all of the device is in it."""
 
     def value(subject: AttributeSource) -> Value:
-        if subject.type is None or len(subject.chips) not in (1, size):
+        if subject.type is None or subject.index // size != subject.chips[-1].index // size:
             return None
         return device_group_ids(subject.type, subject.index).get(size)
 
@@ -110,6 +114,18 @@ def cores(subject: AttributeSource) -> Value:
     expected = subject.type.cores_per_device if subject.type else None
     counts = [chip.core_count or expected for chip in subject.chips]
     return None if None in counts else sum(count or 0 for count in counts)
+
+
+def core_run(size: int) -> Callable[[AttributeSource], Value]:
+    """Aligned run of so many logical cores, counted over the whole node."""
+
+    def value(subject: AttributeSource) -> Value:
+        hardware = subject.inventory.chip or (subject.type.chip if subject.type else None)
+        if hardware is None:
+            return None
+        return (subject.index * (hardware.cores // subject.core_size) + subject.core) // size
+
+    return value
 
 
 def memory(subject: AttributeSource) -> Value:
@@ -169,8 +185,12 @@ def node_id(nodes: int) -> Callable[[AttributeSource], Value]:
 
 
 CHIP: Final[tuple[ResourceType, ...]] = ("neuron_device",)
+GROUP: Final[tuple[ResourceType, ...]] = ("neuron_group",)
 NODE: Final[tuple[ResourceType, ...]] = ("neuron_node",)
-ALL: Final = CHIP + NODE
+CORE: Final[tuple[ResourceType, ...]] = ("neuron_core",)
+# A scheduler reads all attributes of a device, and there are many groups and cores: they have what a claim needs only.
+WHOLE: Final = CHIP + NODE
+ALL: Final = CHIP + GROUP + NODE + CORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +205,11 @@ class Attribute:
     meaning: str
     value: Callable[[AttributeSource], Value]
 
+    @property
+    def short(self) -> str:
+        """What has it, in words."""
+        return ", ".join(_SHORT[kind] for kind in self.of)
+
 
 _ALWAYS = "always"
 _TORUS = "2D torus types with 16 chips (trn1, trn1n, trn2), except UltraServers"
@@ -194,10 +219,22 @@ _LOCATED = "types with published tables, if no chip is missing"
 _ULTRASERVER = "UltraServer types, if the kernel driver reports modes"
 SET_SIZES = (2, 4)
 """Nodes of the sets that AWS names in labels."""
-_SHORT = {CHIP: "chip", NODE: "node", ALL: "chip, node"}
+RUN_SIZES: Final = (2, 4)
+"""Logical cores of the runs that have an attribute."""
+_OF_GROUPS: Final = {min(GROUP_SIZES): CHIP, max(GROUP_SIZES): CHIP + GROUP + NODE}
+"""What can be a part of a block or all of it, by size; of the other sizes chips and groups."""
+_SHORT: Final = {"neuron_device": "chip", "neuron_group": "group", "neuron_node": "node", "neuron_core": "core"}
 
 ATTRIBUTES: tuple[Attribute, ...] = (
-    Attribute("deviceId", "int", "AWS", CHIP, _ALWAYS, "N of the host's `/dev/neuronN`", lambda s: s.index),
+    Attribute(
+        "deviceId",
+        "int",
+        "AWS",
+        CHIP + CORE,
+        _ALWAYS,
+        "N of the host's `/dev/neuronN`; of a core, that of its chip",
+        lambda s: s.index,
+    ),
     Attribute(
         "instanceType",
         "string",
@@ -216,22 +253,57 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "version of the Neuron kernel driver, which is not a semantic version",
         lambda s: s.inventory.driver_version,
     ),
-    Attribute("draDriverVersion", "version", "AWS", ALL, _ALWAYS, "version of this driver", lambda _: VERSION),
+    Attribute("draDriverVersion", "version", "AWS", WHOLE, _ALWAYS, "version of this driver", lambda _: VERSION),
     Attribute(
         "resourceType",
         "string",
         "AWS",
         ALL,
         _ALWAYS,
-        "`neuron_device` (a chip) or `neuron_node` (a whole node of an UltraServer)",
+        "`neuron_device` (a chip), `neuron_group` (connected chips), `neuron_node` (a whole node) or `neuron_core` "
+        "(a logical core)",
         lambda s: s.resource,
+    ),
+    Attribute("size", "int", "this driver", GROUP, _ALWAYS, "chips in the group", lambda s: len(s.chips)),
+    Attribute(
+        "firstDeviceId",
+        "int",
+        "this driver",
+        GROUP,
+        _ALWAYS,
+        "deviceId of its first chip; the others follow it",
+        lambda s: s.index,
+    ),
+    Attribute(
+        "coreId", "int", "this driver", CORE, _ALWAYS, "number of the logical core on its chip", lambda s: s.core
+    ),
+    Attribute(
+        "logicalCoreSize",
+        "int",
+        "this driver",
+        CORE,
+        _ALWAYS,
+        "physical NeuronCores in the logical core",
+        lambda s: s.core_size,
+    ),
+    *(
+        Attribute(
+            f"coreRun{size}_id",
+            "int",
+            "this driver",
+            CORE,
+            _ALWAYS,
+            f"equal for {size} consecutive logical cores: the core's number, counted over the node, / {size}",
+            core_run(size),
+        )
+        for size in RUN_SIZES
     ),
     *(
         Attribute(
             f"networkNodeLayer{layer}",
             "string",
             "AWS",
-            ALL,
+            WHOLE,
             "nodes with the label `topology.k8s.aws/network-node-layer-N`",
             f"EC2 network node of layer {layer} (1 is the top, 3 is closest to the host)",
             network_layer(layer),
@@ -262,7 +334,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "capacityBlockId",
         "string",
         "AWS",
-        ALL,
+        WHOLE,
         "UltraServer nodes with the label `topology.k8s.aws/capacity-block-id`",
         "EC2 capacity block",
         capacity_block,
@@ -272,7 +344,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
             f"{GROUP_ATTRIBUTE_DOMAIN}/devicegroup{size}_id",
             "string",
             "AWS",
-            ALL if size == max(GROUP_SIZES) else CHIP,
+            _OF_GROUPS.get(size, CHIP + GROUP),
             _EFA,
             "PCI address of the paired EFA device"
             if size == 1
@@ -285,7 +357,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "ultraserverModes",
         "string",
         "this driver",
-        ALL,
+        WHOLE,
         _ULTRASERVER,
         f"currently supported modes, such as `X4,X2V,X1`, or `{ELECTING}`",
         modes,
@@ -298,7 +370,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 f"ultraserverServerId{nodes}",
                 "string",
                 "this driver",
-                ALL,
+                WHOLE,
                 "UltraServer nodes that belong to a set of N nodes",
                 f"equal on the {nodes} nodes of the set",
                 server_id(nodes),
@@ -307,7 +379,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 f"ultraserverNodeId{nodes}",
                 "int",
                 "this driver",
-                ALL,
+                WHOLE,
                 "UltraServer nodes that belong to a set of N nodes",
                 f"place in the set of {nodes}, 0 to {nodes - 1}",
                 node_id(nodes),
@@ -318,9 +390,9 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "coreCount",
         "int",
         "this driver",
-        ALL,
+        CHIP + GROUP + NODE,
         "known instance types, and hosts that report it",
-        "physical NeuronCores of the chip or the whole node",
+        "physical NeuronCores of all its chips",
         cores,
     ),
     Attribute(
@@ -366,7 +438,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "memory",
         "capacity",
         "this driver",
-        ALL,
+        WHOLE,
         "known instance types",
         "device memory of the chip or the whole node",
         memory,
@@ -384,12 +456,13 @@ def markdown() -> str:
         f"Names without a domain are in the driver's own domain: `device.attributes['{DRIVER_NAME}'].deviceId` in CEL,",
         f"`{DRIVER_NAME}/deviceId` in a `matchAttribute` constraint.",
         "",
-        "All chips of a node have the same set of attributes: if a value is unknown for one chip, the attribute is",
-        "omitted on all of them, because a CEL expression that reads a missing attribute makes the pod unschedulable.",
+        "All chips of a node have the same set of attributes, and so have all cores, and all groups of one size: if a",
+        "value is unknown for one of them, the attribute is omitted on all, because a CEL expression that reads a",
+        "missing attribute makes the pod unschedulable.",
         f"Guard attributes that are not always published: `has(device.attributes['{DRIVER_NAME}'].topology_x)`.",
         "",
-        "The device that represents a whole node of an UltraServer has its own set of attributes (column `Of`). Where",
-        "nodes may offer both, first select the kind of device:",
+        "Chips, groups, whole nodes and cores have different attributes (column `Of`). Where nodes may offer several",
+        "of them, select the kind of device first, as the DeviceClasses of each kind do:",
         f"`device.attributes['{DRIVER_NAME}'].resourceType == 'neuron_device' && ...`.",
         "",
         "Attributes defined by `AWS` have the name, type and meaning that AWS publishes; those defined by `Kubernetes`",
@@ -405,7 +478,7 @@ def markdown() -> str:
             "",
             "| Name | Type | Of | Defined by | Meaning |",
             "|---|---|---|---|---|",
-            *(f"| `{row.name}` | {row.kind} | {_SHORT[row.of]} | {row.origin} | {row.meaning} |" for row in rows),
+            *(f"| `{row.name}` | {row.kind} | {row.short} | {row.origin} | {row.meaning} |" for row in rows),
         ]
     return "\n".join(lines) + "\n"
 

@@ -46,7 +46,7 @@ from dra_driver.driver.resourceslices.taints import (
 )
 from dra_driver.kube.api import ResourceApi, WatchEvent
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import Device, Node, ResourceSlice, ServerVersion
+from dra_driver.kube.types import CounterSet, Device, Node, ResourceSlice, ServerVersion
 from dra_driver.kube.watch import WATCH_SECONDS, Reflector
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
@@ -103,12 +103,23 @@ class Desired:
     devices: tuple[Device, ...]
     fallback: tuple[Device, ...] = ()
     """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
+    counters: tuple[CounterSet, ...] = ()
+    """What ``devices`` consume from."""
     until: float | None = None
     """``time.monotonic()`` from which on other devices should be desired, or None."""
 
     def differs_by_taints_only(self, other: Desired) -> bool:
         """Whether health alone tells it from the other."""
-        return bare(self.devices) == bare(other.devices) and bare(self.fallback) == bare(other.fallback)
+        return (bare(self.devices), bare(self.fallback), self.counters) == (
+            bare(other.devices),
+            bare(other.fallback),
+            other.counters,
+        )
+
+
+Review = Callable[[Sequence[ResourceSlice], Sequence[Device]], tuple[Desired | None, float]]
+"""Called before a comparison with the server's slices and the devices chosen. Gives other desired devices, where claims
+hold some that would vanish, and when to call it again (``time.monotonic()``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +217,14 @@ class CounterPolicy:
 
     def _chosen(self, desired: Desired, problem: str) -> tuple[Device, ...]:
         if problem and problem != self.problem:
-            log.warning("node and chips are not offered together: %s; the layout node is published instead", problem)
+            log.warning(
+                "devices that overlap are not offered: %s; %d of %d devices are published",
+                problem,
+                len(desired.fallback),
+                len(desired.devices),
+            )
         elif self.problem and not problem:
-            log.info("node and chips can be offered together now")
+            log.info("all %d devices can be offered now", len(desired.devices))
         self.problem = problem
         return desired.fallback if problem else desired.devices
 
@@ -235,6 +251,10 @@ REFUSALS: Final = frozenset({400, 403, 413, 422})
 """HTTP statuses that seldom heal by themselves: asked again ever more slowly."""
 
 
+_REVIEWS: Final = 3
+"""How often what is desired may become something else in one look: with what is kept, the choice may be another."""
+
+
 class _Stopped(Exception):  # noqa: N818 # no error: ends the work in progress
     pass
 
@@ -257,6 +277,7 @@ class SliceController:
             server keeps no taints.
         held_seconds: between two such questions, while a claim holds an unhealthy device.
         outdated: called when ``until`` of ``set_desired`` has come, for other devices.
+        review: says what must not vanish.
     """
 
     def __init__(
@@ -275,6 +296,7 @@ class SliceController:
         held: Callable[[], Collection[str] | None] = lambda: None,
         held_seconds: float = HELD_SECONDS,
         outdated: Callable[[], None] = lambda: None,
+        review: Review = lambda _, __: (None, math.inf),
     ) -> None:
         self._api = api
         self._driver = driver
@@ -308,6 +330,8 @@ class SliceController:
         self._budget = budget or WriteBudget()
         self._held_seconds = held_seconds
         self._outdated = outdated
+        self._review = review
+        self._review_due = math.inf
         self._chosen: tuple[Device, ...] | None = None
         """What the last write, or the look that found none necessary, was made from; None: none of this run yet."""
         self._withdrawn: frozenset[str] = frozenset()
@@ -338,14 +362,18 @@ class SliceController:
         return self._worker, self._reflector.worker
 
     def set_desired(
-        self, devices: Sequence[Device], fallback: Sequence[Device] = (), until: float | None = None
+        self,
+        devices: Sequence[Device],
+        fallback: Sequence[Device] = (),
+        until: float | None = None,
+        *,
+        counters: Sequence[CounterSet] = (),
     ) -> None:
-        """Publish these devices from now on. The same as before is no reason to look.
+        """Publish these devices from now on (see ``Desired``). The same as before is no reason to look.
 
-        ``fallback`` is published instead where ``devices`` consume counters and the server cannot be trusted with them.
         When ``time.monotonic()`` reaches ``until``, ``outdated`` is called.
         """
-        self._queue.put(Desired(tuple(devices), tuple(fallback), until))
+        self._queue.put(Desired(tuple(devices), tuple(fallback), tuple(counters), until))
 
     def trigger(self, reason: str) -> None:
         """Look at once: something happened that may have removed slices, such as a registration with kubelet."""
@@ -415,36 +443,58 @@ class SliceController:
 
     def _reconcile(self, wanted: Desired) -> None:
         """Compare with the server, write what is needed, and say when to look again."""
+        existing = self._existing()
         try:
-            self._compare_with_taints(self._counter_policy.choose(wanted))
+            self._compare_with_taints(*self._reviewed(existing, wanted, self._counter_policy.choose), existing)
         except CountersDropped:
-            self._compare_with_taints(self._counter_policy.counters_dropped(wanted))
+            # What there was before the first write is what claims may hold.
+            chosen = self._reviewed(existing, wanted, self._counter_policy.counters_dropped)
+            self._compare_with_taints(*chosen, self._existing())
 
-    def _compare_with_taints(self, chosen: tuple[Device, ...]) -> None:
+    def _existing(self) -> list[ResourceSlice]:
+        return self._api.list_slices(self._driver, self._node)[0]
+
+    def _reviewed(
+        self, existing: Sequence[ResourceSlice], wanted: Desired, choose: Callable[[Desired], tuple[Device, ...]]
+    ) -> tuple[Desired, tuple[Device, ...]]:
+        """What is desired and the devices chosen of it, with which nothing vanishes that claims hold."""
+        chosen = choose(wanted)
+        for _ in range(_REVIEWS):
+            other, self._review_due = self._review(existing, chosen)
+            if other is None:
+                break
+            self._desired = wanted = other
+            chosen = choose(wanted)
+        return wanted, chosen
+
+    def _compare_with_taints(
+        self, wanted: Desired, chosen: tuple[Device, ...], existing: Sequence[ResourceSlice]
+    ) -> None:
         if not any(device.taints for device in chosen):
             self._taint_policy.problem = ""
-            self._compare(chosen, chosen)
+            self._compare(wanted, chosen, Publication(chosen), existing)
             return
         publication = self._taint_policy.choose(chosen)
         try:
-            self._compare(chosen, publication.devices, publication)
+            self._compare(wanted, chosen, publication, existing)
         except TaintsDropped:
             publication = self._taint_policy.dropped(chosen)
-            self._compare(chosen, publication.devices, publication, at_once=True)
+            self._compare(wanted, chosen, publication, self._existing(), at_once=True)
 
     def _compare(
         self,
+        wanted: Desired,
         chosen: tuple[Device, ...],
-        devices: tuple[Device, ...],
-        publication: Publication | None = None,
+        publication: Publication,
+        existing: Sequence[ResourceSlice],
         *,
         at_once: bool = False,
     ) -> None:
-        """Have the server's slices be those of ``devices``, which the server gets of the ``chosen`` ones."""
-        withdrawn = publication.withdrawn if publication else frozenset()
+        """Have the server's slices be those of the publication, which the server gets of the ``chosen`` devices."""
+        devices, withdrawn = publication.devices, publication.withdrawn
         node = self._get_node()
-        existing, _ = self._api.list_slices(self._driver, self._node)
-        desired = pool(devices, self._node, node.metadata.uid, self._driver)
+        counters = wanted.counters if any(device.consumes_counters for device in devices) else ()
+        desired = pool(devices, self._node, node.metadata.uid, self._driver, counters)
         changes = decide(existing, desired, self._writer.normalized)
         stamps = [item.metadata.annotations.get(self._annotation, "") for item in existing]
         found = versions(existing)
@@ -466,7 +516,7 @@ class SliceController:
             self._count("repairs")
         self._known = versions([*changes.keep, *stored])
         self._chosen, self._withdrawn = chosen, withdrawn
-        self._succeeded(changes, superseded=False, look_again=bool(publication and publication.held))
+        self._succeeded(changes, superseded=False, look_again=bool(publication.held))
 
     def _same_but_for_health(self, chosen: tuple[Device, ...]) -> bool:
         """Whether health alone tells these devices from those that were published last, in this run."""
@@ -527,6 +577,7 @@ class SliceController:
                 log.info("changes of health are published in %.0f s: there were many lately", postponed)
         if look_again:
             self._due = min(self._due, now + self._held_seconds)
+        self._due = min(self._due, self._review_due)
         names = self._known or {}
         self._writer.forget_all_but(names)
         self._update(

@@ -1,32 +1,40 @@
 """From what a node has, and how well it is, to the devices that it offers.
 
-A host that is a node of an UltraServer offers the whole node (what AWS documents), its chips, or both; with ``both``, a
-claim for the node and a claim for one of its chips exclude each other by shared counters (``pool``). Other hosts offer
-their chips in any layout.
+What is offered is a set of cuts (``topology.cuts``): chips, connected groups, the whole node, logical cores. Devices of
+different cuts overlap, and exclude each other by shared counters (``pool``). Where nothing else is set, a host that is
+a node of an UltraServer offers the whole node (what AWS documents), and other hosts their chips.
 
-A chip with faults is offered with taints. So is one that was lost while the driver runs, or whose device numbers have
-become unreadable: a scheduler counts what is allocated by the devices that are offered, so a device that may be in use
-must not vanish. A driver that starts later does not know what that chip was like, and does not offer it.
+A device with a faulty chip is offered with taints. So is one whose chip was lost while the driver runs, or has become
+unreadable: a scheduler counts what is allocated by the devices that are offered, so a device that may be in use must
+not vanish. A driver that starts later does not know what that chip was like, and does not offer it.
+
+For the same reason a device that a claim holds stays when the cuts or the core size change (``Kept``): as it was, and
+with a taint, so that it is not given anew.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, Attribute, AttributeSource, Value
-from dra_driver.driver.resourceslices.pool import MAX_COUNTERS, consuming
+from dra_driver.driver.resourceslices.pool import MAX_COUNTERS, consuming, counter_set
 from dra_driver.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.kube.types import Device, DeviceAttribute, DeviceCapacity, DeviceTaint, timestamp
-from dra_driver.topology.cuts import NODE_DEVICE, device_name
-from dra_driver.topology.instance_types import lookup
+from dra_driver.kube.types import CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceTaint, timestamp
+from dra_driver.topology.cuts import CHIPS, CHIPS_AND_NODE, NODE, CutDevice, Cuts, device_of, group_sizes, overlap
+from dra_driver.topology.cuts import devices as cut
+from dra_driver.topology.instance_types import InstanceType, lookup
 
 Layout = Literal["node", "chips", "both"]
+LAYOUTS: Final[Mapping[Layout, Cuts]] = MappingProxyType({"node": NODE, "chips": CHIPS, "both": CHIPS_AND_NODE})
+RETIRED: Final = "neuron.aws.com/retired"
+"""Key of the taint of a device that is on offer only for as long as a claim holds it; the value says why."""
 
 
 def is_ultraserver(inventory: NodeInventory) -> bool:
@@ -35,10 +43,21 @@ def is_ultraserver(inventory: NodeInventory) -> bool:
     return kind is not None and kind.ultraserver is not None
 
 
+def effective_cuts(inventory: NodeInventory, setting: Cuts | None, layout: Layout = "node") -> Cuts:
+    """What a host offers.
+
+    Args:
+        inventory: what it is.
+        setting: what an administrator wants of every kind of host; None: nothing in particular.
+        layout: what nodes of UltraServers offer then. Other hosts offer their chips.
+    """
+    if setting is not None:
+        return setting
+    return LAYOUTS[layout] if is_ultraserver(inventory) else CHIPS
+
+
 def node_problem(inventory: NodeInventory) -> str:
-    """Why an UltraServer host cannot be offered as a whole; "" when it can, and for other hosts."""
-    if not is_ultraserver(inventory):
-        return ""
+    """Why a host cannot be offered as a whole; "" when it can."""
     kind = lookup(inventory.instance_type or "")
     usable = {chip.index for chip in inventory.devices if _usable(chip)}
     known = {chip.index for chip in inventory.devices}
@@ -66,15 +85,33 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A device that a claim holds, and that must not vanish or become other hardware."""
+
+    since: float
+    """Unix time, for its taint."""
+    core_size: int | None = None
+    """Of a logical core: the physical NeuronCores that it has."""
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """What a node offers."""
 
     devices: tuple[Device, ...]
-    """To be published: chips first, by ascending index."""
+    """To be published, in this order."""
+    counters: tuple[CounterSet, ...] = ()
+    """What the devices consume from."""
     fallback: tuple[Device, ...] = ()
     """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
     problem: str = ""
     """Why the whole node is not offered although it should be, or ""."""
+    absent: tuple[str, ...] = ()
+    """Cuts that the host cannot be offered in, such as ``group3`` on a torus; not the whole node."""
+    core_sizes: Mapping[int, int] = field(default_factory=dict)
+    """Chips whose logical cores are not of the node's default size, because of devices kept, with theirs."""
+    retired: frozenset[str] = frozenset()
+    """Devices on offer, with or without fallback, only because a claim holds them."""
     until: float | None = None
     """Unix time from which on the same node gives another offer, or None."""
 
@@ -115,6 +152,7 @@ def completed(inventory: NodeInventory, before: NodeInventory | None) -> tuple[N
         devices=tuple(merged[index] for index in sorted(merged)),
         driver_version=inventory.driver_version or before.driver_version,
         ultraserver=inventory.ultraserver if present else before.ultraserver,
+        chip=inventory.chip or before.chip,
     )
     return whole, {index: "device-invalid" if index in present else "device-lost" for index in sorted(missed)}
 
@@ -140,9 +178,9 @@ def with_faults(health: NodeHealth, found: Mapping[int, ActiveFault]) -> NodeHea
     return NodeHealth(tuple(chips[index] for index in sorted(chips)), health.read_at)
 
 
-def devices(inventory: NodeInventory, layout: Layout = "node") -> tuple[Device, ...]:
-    """The devices of the node's offer, when all is well."""
-    return offer(inventory, layout).devices
+def devices(inventory: NodeInventory, cuts: Cuts | None = None) -> tuple[Device, ...]:
+    """The devices of the node's offer, when all is well; ``cuts`` None: those of a host of which nothing is set."""
+    return offer(inventory, cuts).devices
 
 
 _WELL = NodeHealth()
@@ -151,46 +189,172 @@ _DEFAULT_POLICY = HealthPolicy()
 
 def offer(
     inventory: NodeInventory,
-    layout: Layout = "node",
+    cuts: Cuts | None = None,
     health: NodeHealth = _WELL,
     policy: HealthPolicy = _DEFAULT_POLICY,
     now: float = 0.0,
+    kept: Mapping[str, Kept] = MappingProxyType({}),
 ) -> Offer:
     """What a node offers; equal arguments give equal offers.
 
     Args:
         inventory: what the host has (``completed``).
-        layout: what nodes of UltraServers offer.
+        cuts: how it is divided (``effective_cuts``); None: as one of which nothing is set.
         health: how well it is (``with_faults``).
-        policy: which taints follow from that. A whole node has those of all its chips.
+        policy: which taints follow from that. A device has those of all its chips.
         now: Unix time, for grace times.
+        kept: devices that claims hold, by name. One that these cuts do not have stays all the same, tainted, and so
+            does a core of another size than the host's default; its chip has no other cores meanwhile.
 
-    A chip whose device numbers cannot be read is not offered: no container could be given it. The device that is the
-    whole node is offered only when ``layout.node_problem`` has nothing to say. All chips have the same set of
-    attributes. Texts that Kubernetes would refuse are left out. With the layout ``both``, devices consume counters, so
-    that the node and its chips exclude each other; they do so also while the node is not offered, so that no allocated
-    device changes its shape.
+    A chip whose device numbers cannot be read is not offered, and so is nothing that it is a part of: no container
+    could be given it. The whole node is offered only when ``node_problem`` has nothing to say. All devices of a type
+    and size have the same set of attributes. Texts that Kubernetes would refuse are left out.
+
+    Whether devices consume counters depends on what the host should have, not on what is usable now, so that no
+    allocated device changes its shape when a chip is lost. What is published where there are no counters is a part of
+    this in which nothing overlaps: the same cuts where it is only because of devices kept that something does, else the
+    whole node of an UltraServer of which node and chips are wanted, else chips.
     """
-    kind = lookup(inventory.instance_type) if inventory.instance_type else None
-    offered = sorted(
-        (chip for chip in inventory.devices if _usable(chip)),
-        key=lambda chip: chip.index,
-    )
+    cuts = cuts or effective_cuts(inventory, None)
+    host = _Host.of(inventory, {name: device.core_size for name, device in kept.items() if device.core_size})
+    problem = node_problem(inventory) if cuts.node else ""
     sick = {chip.index: chip for chip in health.chips if chip.faults}
-    taints = _Taints(sick, policy, inventory.instance_type, now)
+    taints = _Taints(sick, policy, inventory.instance_type, now, kept)
     until = policy.next_change(sick.values(), inventory.instance_type, now) if sick else None
-    chips = [(device_name(chip.index), AttributeSource(inventory, kind, "neuron_device", (chip,))) for chip in offered]
-    if not is_ultraserver(inventory) or layout == "chips":
-        return Offer(_published(chips, taints), until=until)
-    problem = node_problem(inventory)
-    whole = [] if problem else [(NODE_DEVICE, AttributeSource(inventory, kind, "neuron_node", tuple(offered)))]
-    node = _published(whole, taints)
-    if layout == "node":
-        return Offer(node, problem=problem, until=until)
-    shared = chips[:MAX_COUNTERS]
-    both = zip((*_published(shared, taints), *node), (*shared, *whole), strict=True)
-    counted = tuple(consuming(device, [chip.index for chip in subject.chips]) for device, (_, subject) in both)
-    return Offer(counted, node, problem, until)
+
+    counted = overlap(host.ideal(cuts))
+    wanted = host.cut(cuts, usable=not problem, limit=MAX_COUNTERS if counted else None)
+    retired = host.others(kept, wanted)
+    fallback: list[CutDevice] = []
+    retired_there: list[CutDevice] = []
+    if counted or overlap([*wanted, *retired]):
+        fewer = _without_counters(inventory, cuts) if counted else cuts
+        fallback = host.cut(fewer, usable=not problem)
+        retired_there = host.others(kept, fallback)
+        fallback = [device for device in fallback if not any(overlap([device, other]) for other in retired_there)]
+        counted = True
+    shown = [*wanted, *retired]
+    totals = host.totals(shown) if counted else {}
+    return Offer(
+        devices=tuple(
+            consuming(device, {part.chip: len(part.cores) or totals[part.chip] for part in made.parts})
+            if counted
+            else device
+            for made, device in zip(shown, _published(host, wanted, retired, taints), strict=True)
+        ),
+        counters=(counter_set(totals),) if totals else (),
+        fallback=_published(host, fallback, retired_there, taints),
+        problem=problem,
+        absent=host.absent(cuts),
+        core_sizes=host.core_sizes,
+        retired=frozenset(device.name for device in (*retired, *retired_there)),
+        until=until,
+    )
+
+
+def shapes(devices: Iterable[Device]) -> set[tuple[str, int | None]]:
+    """What tells published devices apart as hardware: the name and, of a logical core, its physical NeuronCores."""
+    found = ((device.name, device.attributes.get("logicalCoreSize")) for device in devices)
+    return {(name, size.int_ if size else None) for name, size in found}
+
+
+def _without_counters(inventory: NodeInventory, cuts: Cuts) -> Cuts:
+    return NODE if cuts == CHIPS_AND_NODE and is_ultraserver(inventory) else CHIPS
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """Makes the devices of a host."""
+
+    inventory: NodeInventory
+    kind: InstanceType | None
+    usable: Mapping[int, NeuronDevice]
+    cores: int | None
+    """Physical NeuronCores of a chip; None: not known."""
+    core_sizes: Mapping[int, int]
+    """As in the offer."""
+
+    @classmethod
+    def of(cls, inventory: NodeInventory, kept: Mapping[str, int]) -> _Host:
+        """``kept``: core sizes of cores that stay, by name."""
+        kind = lookup(inventory.instance_type) if inventory.instance_type else None
+        hardware = inventory.chip or (kind.chip if kind else None)
+        sizes: dict[int, int] = {}
+        for name, size in sorted(kept.items()):
+            made = device_of(name, (), lambda _: 1)
+            if made is not None and made.core is not None:
+                sizes.setdefault(made.chips[0], size)
+        return cls(
+            inventory=inventory,
+            kind=kind,
+            usable={chip.index: chip for chip in inventory.devices if _usable(chip)},
+            cores=hardware.cores if hardware else None,
+            core_sizes={chip: size for chip, size in sorted(sizes.items()) if size != inventory.core_size},
+        )
+
+    def core_size(self, chip: int) -> int:
+        """In force on a chip."""
+        return self.core_sizes.get(chip, self.inventory.core_size)
+
+    def _cut(self, chips: Collection[int], cuts: Cuts) -> tuple[CutDevice, ...]:
+        return cut(chips, self.kind.fabric if self.kind else None, self.cores, cuts, self.core_size)
+
+    def ideal(self, cuts: Cuts) -> tuple[CutDevice, ...]:
+        """The devices that the host has when it is complete."""
+        expected = range((self.kind.devices if self.kind else None) or 0)
+        return self._cut({*self.inventory.chip_indexes, *expected}, cuts)
+
+    def cut(self, cuts: Cuts, *, usable: bool, limit: int | None = None) -> list[CutDevice]:
+        """The devices that can be given away, except cores that would keep their chip from getting its size back.
+
+        Args:
+            cuts: which.
+            usable: whether the whole node is one of them.
+            limit: how many chips there may be, where they need counters.
+        """
+        chips = sorted(self.usable)[:limit]
+        made = self._cut(chips, replace(cuts, node=cuts.node and usable))
+        return [device for device in made if device.core is None or device.chips[0] not in self.core_sizes]
+
+    def others(self, kept: Mapping[str, Kept], made: Sequence[CutDevice]) -> list[CutDevice]:
+        """The devices kept that are not among those made."""
+        there = {device.name for device in made}
+        found = [
+            device_of(name, self.inventory.chip_indexes, self.core_size) for name in sorted(kept) if name not in there
+        ]
+        return [device for device in found if device is not None]
+
+    def totals(self, made: Sequence[CutDevice]) -> dict[int, int]:
+        """What each chip of these devices is worth: its physical cores where they can be had apart, else 1."""
+        parts = [part for device in made for part in device.parts]
+        cores = [core for part in parts for core in part.cores]
+        worth = max(self.cores or 1, max(cores) + 1) if cores else 1
+        return dict.fromkeys(sorted({part.chip for part in parts}), worth)
+
+    def absent(self, cuts: Cuts) -> tuple[str, ...]:
+        """Words for the cuts of which the host has nothing."""
+        sizes = group_sizes(self.kind.fabric) if self.kind else ()
+        return tuple(
+            word
+            for word, there in (
+                ("core", not cuts.core or self.cores is not None),
+                ("group", not cuts.group or bool(sizes)),
+                *((f"group{size}", size in sizes) for size in sorted(cuts.sizes)),
+            )
+            if not there
+        )
+
+    def source(self, device: CutDevice) -> AttributeSource:
+        """What the attributes of a device are made from."""
+        chips = tuple(self.usable.get(index) or _unknown(index) for index in device.chips)
+        return AttributeSource(
+            self.inventory, self.kind, device.resource, chips, device.core or 0, device.core_size or 1
+        )
+
+
+def _unknown(index: int) -> NeuronDevice:
+    """A chip that the host does not show."""
+    return NeuronDevice(index, None, None, None, None, None, None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,33 +365,51 @@ class _Taints:
     policy: HealthPolicy
     instance_type: str | None
     now: float
+    kept: Mapping[str, Kept]
 
-    def of(self, subject: AttributeSource) -> tuple[DeviceTaint, ...]:
-        """Those of all its chips."""
-        faulty = [self.sick[chip.index] for chip in subject.chips if chip.index in self.sick]
-        if not faulty:
-            return ()
-        return tuple(
-            DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since))
-            for taint in self.policy.taints(faulty, self.instance_type, self.now)
-        )
+    def of(self, device: CutDevice, *, retired: bool) -> tuple[DeviceTaint, ...]:
+        """Those of all its chips; ``retired``: and that it is on offer only because it is held."""
+        faulty = [self.sick[index] for index in device.chips if index in self.sick]
+        found = self.policy.taints(faulty, self.instance_type, self.now) if faulty else ()
+        taints = [DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since)) for taint in found]
+        if retired:
+            taints.insert(0, DeviceTaint(RETIRED, "cut", "NoSchedule", timestamp(int(self.kept[device.name].since))))
+        return tuple(taints)
 
 
-def _published(named: Sequence[tuple[str, AttributeSource]], taints: _Taints) -> tuple[Device, ...]:
-    """Devices of one resource type."""
-    subjects = [subject for _, subject in named]
-    rows = [row for row in ATTRIBUTES if subjects and subjects[0].resource in row.of]
+def _published(
+    host: _Host, devices: Sequence[CutDevice], retired: Sequence[CutDevice], taints: _Taints
+) -> tuple[Device, ...]:
+    """The devices as they are published: the ordinary ones, then the retired ones.
+
+    Devices of a type and size have the same attributes; what is not known of a retired one is no reason to take it from
+    others.
+    """
+    alike: dict[tuple[str, int, bool], list[CutDevice]] = {}
+    for some, is_retired in ((devices, False), (retired, True)):
+        for device in some:
+            alike.setdefault((device.resource, len(device.parts), is_retired), []).append(device)
+    made: dict[str, Device] = {}
+    for (_, _, is_retired), same in alike.items():
+        made |= _alike(host, same, taints, retired=is_retired)
+    return tuple(made[device.name] for device in (*devices, *retired))
+
+
+def _alike(host: _Host, devices: Sequence[CutDevice], taints: _Taints, *, retired: bool) -> dict[str, Device]:
+    """Devices with the same set of attributes, by name."""
+    subjects = [host.source(device) for device in devices]
+    rows = [row for row in ATTRIBUTES if subjects[0].resource in row.of]
     columns = [(row, [_legal(row, row.value(subject)) for subject in subjects]) for row in rows]
     known = [(row, values) for row, values in columns if None not in values][:MAX_ATTRIBUTES]
-    return tuple(
-        Device(
-            name=name,
+    return {
+        device.name: Device(
+            name=device.name,
             attributes={row.name: _attribute(row, v[place]) for row, v in known if row.kind != "capacity"},
             capacity={row.name: DeviceCapacity(str(v[place])) for row, v in known if row.kind == "capacity"},
-            taints=taints.of(subject),
+            taints=taints.of(device, retired=retired),
         )
-        for place, (name, subject) in enumerate(named)
-    )
+        for place, device in enumerate(devices)
+    }
 
 
 def _attribute(row: Attribute, value: Value) -> DeviceAttribute:

@@ -1,7 +1,8 @@
 """From devices to the ResourceSlices of one node's pool, with the counters that devices share.
 
-A whole node and its chips exclude each other by one counter set with one counter of value 1 for each chip. A chip
-consumes its own, the node consumes all, and the scheduler gives away only what leaves no counter negative. A server
+Devices that overlap exclude each other by one counter set with one counter for each chip. Its value is 1, or the chip's
+physical NeuronCores where these are offered apart. A chip consumes all of its counter, a group or the whole node all
+of its chips', a core as much as it has, and the scheduler gives away only what leaves no counter negative. A server
 that dropped these fields would offer the same chip twice, so devices with counters go only to servers that keep them:
 Kubernetes 1.37 and later. 1.36 has the fields, but its scheduler needs time that grows with the number of all nodes
 that use counters (half a second for each node considered in a cluster of 5,000), and mixes up pools of the same name;
@@ -10,7 +11,7 @@ so there they are used only when an administrator asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -38,24 +39,21 @@ MAX_COUNTERS: Final = 32
 MIN_RELEASE: Final = {"auto": (1, 37), "force": (1, 36)}
 """First release of Kubernetes that counters are used on, by setting."""
 _FIELDS: Final = ("sharedCounters", "devices[].consumesCounters")
-_ONE: Final = Counter("1")
 
 
-def consuming(device: Device, chips: Collection[int]) -> Device:
-    """The device, consuming the counters of the chips that it is made of."""
-    counters = {f"chip-{index}": _ONE for index in sorted(chips)}
-    return msgspec.structs.replace(device, consumes_counters=(DeviceCounterConsumption(COUNTER_SET, counters),))
+def consuming(device: Device, chips: Mapping[int, int]) -> Device:
+    """The device, consuming so much of each chip that it is made of."""
+    consumption = DeviceCounterConsumption(COUNTER_SET, _counters(chips))
+    return msgspec.structs.replace(device, consumes_counters=(consumption,))
 
 
-def counter_sets(devices: Sequence[Device]) -> tuple[CounterSet, ...]:
-    """The counter sets that these devices consume from: for each counter as much as the greediest device takes."""
-    sets: dict[str, dict[str, Counter]] = {}
-    for device in devices:
-        for consumption in device.consumes_counters:
-            counters = sets.setdefault(consumption.counter_set, {})
-            for name, counter in consumption.counters.items():
-                counters[name] = max(counter, counters.get(name, counter), key=lambda found: int(found.value))
-    return tuple(CounterSet(name, counters) for name, counters in sets.items())
+def counter_set(chips: Mapping[int, int]) -> CounterSet:
+    """What there is to consume of each chip."""
+    return CounterSet(COUNTER_SET, _counters(chips))
+
+
+def _counters(chips: Mapping[int, int]) -> dict[str, Counter]:
+    return {f"chip-{index}": Counter(str(chips[index])) for index in sorted(chips)}
 
 
 def dropped_counters(fields: Collection[str]) -> bool:
@@ -97,24 +95,30 @@ MAX_PREFIX_LENGTH = 58
 
 
 def pool(
-    devices: Sequence[Device], node_name: str, node_uid: str, driver: str = DRIVER_NAME
+    devices: Sequence[Device],
+    node_name: str,
+    node_uid: str,
+    driver: str = DRIVER_NAME,
+    counters: Sequence[CounterSet] = (),
 ) -> tuple[ResourceSlice, ...]:
     """The slices of a node, in the order of their index; at least one, which says "running, but no devices".
 
-    Counters that devices consume come first, in a slice of their own: a server that drops them shows it before any
-    device is offered, and until all slices are there the scheduler leaves the pool alone.
+    Counters that devices consume (``Offer.counters``) come first, in a slice of their own: a server that drops them
+    shows it before any device is offered, and until all slices are there the scheduler leaves the pool alone.
 
     The generation is 1 here; ``reconcile.decide`` sets the one to publish. Raises DriverError for a device name that
-    comes twice.
+    comes twice, and for devices whose counters are missing: a server would refuse them.
     """
     names = [device.name for device in devices]
     if len(names) != len(set(names)):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise DriverError(f"device names must be unique in a pool: {', '.join(twice)}")
+    if not counters and any(device.consumes_counters for device in devices):
+        raise DriverError("devices consume counters, and none are given")
     parts = [tuple(devices[i : i + DEVICES_PER_SLICE]) for i in range(0, len(devices), DEVICES_PER_SLICE)] or [()]
     contents: list[tuple[tuple[Device, ...], tuple[CounterSet, ...]]] = [(part, ()) for part in parts]
-    if counters := counter_sets(devices):
-        contents.insert(0, ((), counters))
+    if counters:
+        contents.insert(0, ((), tuple(counters)))
     owner = OwnerReference(api_version="v1", kind="Node", name=node_name, uid=node_uid, controller=True)
     return tuple(
         ResourceSlice(
@@ -123,6 +127,13 @@ def pool(
         )
         for index, (part, shared) in enumerate(contents)
     )
+
+
+def incomplete(slices: Collection[ResourceSlice]) -> bool:
+    """Whether a part of the pool that these slices are of is missing, or was never written."""
+    newest = max((item.spec.pool.generation for item in slices), default=0)
+    current = [item for item in slices if item.spec.pool.generation == newest]
+    return any(item.spec.pool.resource_slice_count != len(current) for item in current) or len(current) < len(slices)
 
 
 def name_prefix(index: int, driver: str, node_name: str) -> str:

@@ -12,6 +12,7 @@ from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.topology.cuts import NODE_DEVICE, device_name
 from tests.builders.agent import (
     NODE,
+    START_SECONDS,
     THIRD,
     TRN2U,
     Agent,
@@ -49,7 +50,7 @@ def labelled(world: World, running: Agent, wanted: dict[str, str]) -> None:
 
 
 def offers(world: World, names: list[str]) -> None:
-    eventually(lambda: world.offered() == names, within=10, what=f"{names}")
+    eventually(lambda: world.offered() == names, within=START_SECONDS, what=f"{names}")
 
 
 def patches(world: World) -> int:

@@ -189,6 +189,26 @@ def test_slices_prints_every_chip_of_a_type_as_kubernetes_objects(capsys: pytest
     assert [device["name"] for device in item["spec"]["devices"]] == [f"neuron-device-{i}" for i in range(12)]
 
 
+def test_slices_shows_any_cuts_with_their_counters(capsys: pytest.CaptureFixture[str]) -> None:
+    cuts = ["--devices", "chip,core,group3", "-o", "json"]
+    assert main(["slices", "--instance-type", "inf2.24xlarge", *cuts]) == 0
+    counters, item = json.loads(capsys.readouterr().out)["items"]
+    (found,) = counters["spec"]["sharedCounters"]
+    assert found["counters"] == {f"chip-{index}": {"value": "2"} for index in range(6)}
+    assert [device["name"] for device in item["spec"]["devices"]] == [
+        *(f"neuron-device-{index}" for index in range(6)),
+        *(f"neuron-window3-{index}" for index in range(4)),
+        *(f"neuron-core-{index}-{core}" for index in range(6) for core in range(2)),
+    ]
+
+
+def test_slices_says_what_a_host_cannot_be_offered_in(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slices", "--instance-type", "trn2.48xlarge", "--devices", "chip,group3"]) == 0
+    assert capsys.readouterr().err == "warning: trn2.48xlarge has no group3\n"
+    assert main(["slices", "--instance-type", "trn2.48xlarge", "--devices", "ring"]) == 2
+    assert "--devices: 'ring' does not say what a node offers; give one or more of" in capsys.readouterr().err
+
+
 def test_slices_prints_yaml_of_an_emulated_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["emulate-host", "--instance-type", "trn2.48xlarge", "--missing", "3", str(tmp_path / "host")]) == 0
     capsys.readouterr()

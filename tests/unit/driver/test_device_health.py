@@ -14,8 +14,8 @@ def chip(index: int, *codes: str) -> ChipHealth:
     return ChipHealth(index, in_order(ActiveFault(code, 1_700_000_000) for code in codes))
 
 
-def told(health: NodeHealth, chips: range, *, whole_node: bool = False) -> dict[str, tuple[str, str]]:
-    devices = device_health(health, chips, whole_node=whole_node, pool=NODE)
+def told(health: NodeHealth, chips: range, *others: str) -> dict[str, tuple[str, str]]:
+    devices = device_health(health, chips, others, NODE)
     assert {device.pool for device in devices} <= {NODE}
     assert len({device.device for device in devices}) == len(devices)
     return {device.device: (device.health, device.message) for device in devices}
@@ -45,7 +45,7 @@ def test_a_lost_chip_is_told_of_although_the_host_has_it_no_more() -> None:
 def test_the_whole_node_says_first_what_is_gravest() -> None:
     health = NodeHealth((chip(0, "hbm-corrected-rising"), chip(1, "unreadable"), chip(2, "hbm-uncorrectable")), 1)
 
-    state, message = told(health, range(3), whole_node=True)["neuron-node"]
+    state, message = told(health, range(3), "neuron-node")["neuron-node"]
 
     assert state == "unhealthy"
     assert [message.index(f"neuron{index}: ") for index in (2, 1, 0)] == sorted(
@@ -53,8 +53,21 @@ def test_the_whole_node_says_first_what_is_gravest() -> None:
     )
 
 
+def test_a_group_and_a_core_are_as_sick_as_their_chips() -> None:
+    health = NodeHealth((chip(0), chip(5, "hbm-uncorrectable")), 1)
+
+    names = ("neuron-device-5", "neuron-group4-0", "neuron-group4-1", "neuron-core-5-1", "neuron-core-0-3")
+    devices = told(health, range(8), *names, "neuron-group3")
+
+    assert list(devices) == [*(f"neuron-device-{index}" for index in range(8)), *names[1:]]
+    assert devices["neuron-group4-0"][0] == "unknown"
+    assert devices["neuron-group4-1"][0] == "unhealthy"
+    assert devices["neuron-core-5-1"] == devices["neuron-device-5"]
+    assert devices["neuron-core-0-3"] == ("healthy", "")
+
+
 def test_a_host_without_chips_has_no_devices() -> None:
-    assert device_health(NodeHealth(), (), whole_node=True, pool=NODE) == ()
+    assert device_health(NodeHealth(), (), ["neuron-node"], NODE) == ()
 
 
 codes = st.lists(st.sampled_from(sorted(FAULTS)), unique=True, max_size=5)
@@ -68,7 +81,7 @@ ORDER = ("healthy", "unknown", "unhealthy")
 def test_every_device_is_told_of_once_and_the_node_is_as_sick_as_its_sickest_chip(
     health: NodeHealth, count: int, whole_node: bool
 ) -> None:
-    devices = device_health(health, range(count), whole_node=whole_node, pool=NODE)
+    devices = device_health(health, range(count), ["neuron-node"] if whole_node else [], NODE)
 
     indexes = sorted({*range(count), *(chip.index for chip in health.chips)})
     names = [f"neuron-device-{index}" for index in indexes]

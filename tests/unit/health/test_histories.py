@@ -27,7 +27,7 @@ from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.host.signals import COMPONENTS, CONNECTED, HARDWARE, HEARTBEAT, RESET
 from dra_driver.legacy.device_plugin import devices as device_plugin
 from dra_driver.legacy.rules import Resource
-from dra_driver.topology.cuts import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import CHIPS_AND_NODE, NODE_DEVICE, device_name
 from tests.builders.chips import Host, codes
 from tests.generators.effort import examples
 from tests.oracles.health import Moment, latch_is_active, level_is_active
@@ -292,7 +292,7 @@ def assert_all_say_the_same(health: NodeHealth, memory: Memory) -> None:
     named = {device_name(index) for index in sick} | ({NODE_DEVICE} if sick else set())
 
     # The scheduler: taints in the slices.
-    offered = {device.name: device.taints for device in offer(INVENTORY, "both", health, policy, now).devices}
+    offered = {device.name: device.taints for device in offer(INVENTORY, CHIPS_AND_NODE, health, policy, now).devices}
     assert set(offered) == {*map(device_name, range(CHIPS)), NODE_DEVICE}
     for effect in ("NoSchedule", "NoExecute"):
         tainted = {name for name, taints in offered.items() if any(taint.effect == effect for taint in taints)}
@@ -314,7 +314,7 @@ def assert_all_say_the_same(health: NodeHealth, memory: Memory) -> None:
     }
 
     # The pod: kubelet's stream.
-    stream = {item.device: item for item in device_health(health, INVENTORY.chip_indexes, whole_node=True, pool="node")}
+    stream = {item.device: item for item in device_health(health, INVENTORY.chip_indexes, [NODE_DEVICE], "node")}
     assert set(stream) == set(offered)
     assert {name for name, item in stream.items() if item.health == "unhealthy"} == named
     for chip in health.chips:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.driver.resourceslices.devices import devices
+from dra_driver.driver.resourceslices.devices import LAYOUTS, offer
 from dra_driver.host.inventory import NeuronDevice, NodeInventory, chips_of
 from dra_driver.topology.cuts import NODE_DEVICE, device_name
 from tests.builders.publisher import NODE, published, publishing
@@ -36,7 +36,8 @@ def server() -> Iterator[ApiServer]:
 
 
 def ask_for(publisher: SliceController, layout: Any = "both") -> None:
-    publisher.set_desired(devices(HOST, layout), devices(HOST, "node"))
+    offered = offer(HOST, LAYOUTS[layout])
+    publisher.set_desired(offered.devices, offered.fallback, counters=offered.counters)
 
 
 def shows(server: ApiServer, names: list[str]) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.devices import devices
-from dra_driver.driver.resourceslices.pool import SharedCounters, counter_sets, counters_problem, pool
+from dra_driver.driver.resourceslices.devices import Offer, devices, offer
+from dra_driver.driver.resourceslices.pool import SharedCounters, counters_problem, pool
 from dra_driver.host.inventory import NeuronDevice, NodeInventory, chips_of
-from dra_driver.kube.types import Device, ServerVersion
-from dra_driver.topology.cuts import NODE_DEVICE, device_name
+from dra_driver.kube.types import Device, ResourceSlice, ServerVersion
+from dra_driver.topology.cuts import CHIPS, CHIPS_AND_NODE, NODE, NODE_DEVICE, Cuts, device_name
 
 
 def host(lost: Collection[int] = (), instance_type: str = "trn2u.48xlarge") -> NodeInventory:
@@ -21,11 +21,14 @@ def host(lost: Collection[int] = (), instance_type: str = "trn2u.48xlarge") -> N
     return NodeInventory(instance_type, "2.30.0.0", chips)
 
 
-def fits(offered: Collection[Device], chosen: Collection[Device]) -> bool:
+def slices(inventory: NodeInventory, cuts: Cuts) -> tuple[ResourceSlice, ...]:
+    offered = offer(inventory, cuts)
+    return pool(offered.devices, "n", "u", counters=offered.counters)
+
+
+def fits(offered: Offer, chosen: Collection[Device]) -> bool:
     """Whether the scheduler may give all of these away: no counter goes below zero."""
-    available = {
-        name: int(counter.value) for found in counter_sets(tuple(offered)) for name, counter in found.counters.items()
-    }
+    available = {name: int(counter.value) for found in offered.counters for name, counter in found.counters.items()}
     for device in chosen:
         for consumption in device.consumes_counters:
             for name, counter in consumption.counters.items():
@@ -34,12 +37,12 @@ def fits(offered: Collection[Device], chosen: Collection[Device]) -> bool:
 
 
 def test_chips_come_before_the_node_so_that_a_claim_for_any_device_gets_chips() -> None:
-    names = [device.name for item in pool(devices(host(), "both"), "n", "u") for device in item.spec.devices]
+    names = [device.name for item in slices(host(), CHIPS_AND_NODE) for device in item.spec.devices]
     assert names == [*(device_name(i) for i in range(16)), NODE_DEVICE]
 
 
 def test_counters_are_in_a_slice_of_their_own_ahead_of_the_devices() -> None:
-    counters, offered = pool(devices(host(), "both"), "n", "u")
+    counters, offered = slices(host(), CHIPS_AND_NODE)
     assert counters.spec.devices == ()
     assert [found.name for found in counters.spec.shared_counters] == ["chips"]
     assert len(counters.spec.shared_counters[0].counters) == 16
@@ -50,28 +53,30 @@ def test_counters_are_in_a_slice_of_their_own_ahead_of_the_devices() -> None:
 
 @given(st.sets(st.integers(0, 16)), st.sets(st.integers(0, 15), max_size=2))
 def test_counters_allow_exactly_the_choices_that_share_no_chip(chosen: set[int], lost: set[int]) -> None:
-    offered = devices(host(lost), "both")
-    taken = [offered[i] for i in chosen if i < len(offered)]
+    offered = offer(host(lost), CHIPS_AND_NODE)
+    taken = [offered.devices[i] for i in chosen if i < len(offered.devices)]
     uses = Counter(chip for device in taken for chip in chips_of(device.name, range(16)) or ())
     assert fits(offered, taken) == (max(uses.values(), default=0) <= 1)
 
 
 def test_a_lost_chip_takes_the_node_away_and_leaves_the_other_devices_as_they_were() -> None:
-    whole = {device.name: device for device in devices(host(), "both")}
-    left = {device.name: device for device in devices(host({5}), "both")}
+    whole = {device.name: device for device in devices(host(), CHIPS_AND_NODE)}
+    left = {device.name: device for device in devices(host({5}), CHIPS_AND_NODE)}
     assert set(whole) - set(left) == {NODE_DEVICE, device_name(5)}
     assert all(device == whole[name] for name, device in left.items())
 
 
-@pytest.mark.parametrize("layout", ["node", "chips"])
-def test_other_layouts_and_hosts_use_no_counters(layout: str) -> None:
-    found = [*devices(host(), "node" if layout == "node" else "chips"), *devices(host((), "trn2.48xlarge"), "both")]
-    assert not counter_sets(found)
+@pytest.mark.parametrize("text", ["chip", "node", "core", "group4", "group8"])
+def test_a_cut_that_does_not_overlap_uses_no_counters(text: str) -> None:
+    offered = offer(host(), Cuts.parse(text))
+    assert offered.devices
+    assert not offered.counters
+    assert not any(device.consumes_counters for device in offered.devices)
 
 
 def test_devices_differ_between_layouts_only_by_their_counters() -> None:
-    together = [replace_counters(device) for device in devices(host(), "both")]
-    assert together == [*devices(host(), "chips"), *devices(host(), "node")]
+    together = [replace_counters(device) for device in devices(host(), CHIPS_AND_NODE)]
+    assert together == [*devices(host(), CHIPS), *devices(host(), NODE)]
 
 
 def replace_counters(device: Device) -> Device:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import kubernetes_validate
 import msgspec
@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, markdown
-from dra_driver.driver.resourceslices.devices import Layout, devices, node_problem
+from dra_driver.driver.resourceslices.devices import LAYOUTS, Layout, devices, effective_cuts, node_problem, offer
 from dra_driver.driver.resourceslices.pool import MAX_PREFIX_LENGTH, name_prefix, pool
 from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet, chips_of
-from dra_driver.kube.types import Device, encode_slice
-from dra_driver.topology.cuts import NODE_DEVICE, device_name
+from dra_driver.kube.types import Device, ResourceSlice, encode_slice
+from dra_driver.topology.cuts import CHIPS, NODE, NODE_DEVICE, Cuts, ResourceType, device_name
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.topology.ultraserver import Mode
 from dra_driver.version import VERSION
@@ -45,6 +45,15 @@ def chip(index: int, **changes: Any) -> NeuronDevice:
 
 def inventory(instance_type: str | None, count: int, **changes: Any) -> NodeInventory:
     return replace(NodeInventory(instance_type, "2.26.10.0", tuple(chip(i) for i in range(count))), **changes)
+
+
+EVERYTHING = Cuts.parse("chip,core,group,node")
+CUTS = [Cuts.parse(text) for text in ("chip", "node", "core", "group", "group4", "chip,node", "chip,core,group,node")]
+
+
+def slices(host: NodeInventory, cuts: Cuts) -> tuple[ResourceSlice, ...]:
+    offered = offer(host, cuts)
+    return pool(offered.devices, "node-a", "uid", counters=offered.counters)
 
 
 def values(device: Device) -> dict[str, Any]:
@@ -98,7 +107,7 @@ def test_a_trn2_chip_has_what_the_vendor_publishes_and_our_additions() -> None:
 def test_topology_is_published_where_it_exists(
     instance_type: str, count: int, present: set[str], absent: set[str]
 ) -> None:
-    for device in devices(inventory(instance_type, count), "chips"):
+    for device in devices(inventory(instance_type, count), CHIPS):
         assert present <= set(device.attributes)
         assert not absent & set(device.attributes)
 
@@ -128,7 +137,7 @@ def test_labels_and_host_facts_are_published_when_known() -> None:
     layers = ("nn-1", None, "nn-3")
     chips = tuple(chip(i, pci_bus_id=f"0000:c{i}:00.0", numa_node=i % 2) for i in range(2))
     host = inventory("trn2u.48xlarge", 2, network_layers=layers, capacity_block_id="cb-1", devices=chips)
-    (first, second) = devices(host, "chips")
+    (first, second) = devices(host, CHIPS)
     assert values(first)["networkNodeLayer1"] == "nn-1"
     assert "networkNodeLayer2" not in first.attributes
     assert values(first)["capacityBlockId"] == "cb-1"
@@ -188,16 +197,14 @@ def test_every_type_gives_slices_that_the_api_server_takes(instance_type: str) -
     full = inventory(instance_type, count, network_layers=("a", "b", "c"), capacity_block_id="cb")
     chips = tuple(replace(c, pci_bus_id=f"0000:00:{c.index:02x}.0", numa_node=0, connected=(0,)) for c in full.devices)
     host = replace(full, devices=chips, ultraserver=MEMBERSHIP)
-    layouts: tuple[Layout, ...] = ("node", "chips", "both")
-    for item in (item for layout in layouts for item in pool(devices(host, layout), "node-a", "uid")):
+    for item in (item for cuts in CUTS for item in slices(host, cuts)):
         validate_slice(msgspec.json.decode(msgspec.json.encode(encode_slice(item, "v1"))), None)
-        assert item.spec.devices or item.spec.shared_counters
         assert all(len(device.attributes) + len(device.capacity) <= 32 for device in item.spec.devices)
 
 
 def test_a_slice_has_the_schema_of_kubernetes() -> None:
     plain = pool(devices(inventory("trn2.48xlarge", 16)), "node-a", "uid")
-    for item in (*plain, *pool(devices(ultraserver(), "both"), "node-a", "uid")):
+    for item in (*plain, *slices(ultraserver(), EVERYTHING)):
         document = msgspec.json.decode(msgspec.json.encode(encode_slice(item, "v1")))
         kubernetes_validate.validate(document, "1.37", strict=True)
 
@@ -209,7 +216,7 @@ def test_equal_inventories_give_equal_bytes() -> None:
 
 @given(st.text(max_size=80), st.lists(st.integers(0, 70_000), max_size=20, unique=True))
 def test_no_inventory_makes_an_error(instance_type: str, indexes: list[int]) -> None:
-    published = devices(inventory(instance_type, 0, devices=tuple(chip(i) for i in indexes)), "chips")
+    published = devices(inventory(instance_type, 0, devices=tuple(chip(i) for i in indexes)), CHIPS)
     assert [chips_of(device.name, indexes) for device in published] == [(i,) for i in sorted(indexes)]
 
 
@@ -235,7 +242,9 @@ def test_the_page_of_attributes_is_up_to_date() -> None:
 
 def test_attribute_names_are_unique_and_legal() -> None:
     names = [row.name for row in ATTRIBUTES]
-    assert len(names) == len(set(names)) <= 32
+    assert len(names) == len(set(names))
+    for kind in get_args(ResourceType):
+        assert sum(kind in row.of for row in ATTRIBUTES) <= 32
     assert all(len(name.rpartition("/")[2]) <= 32 for name in names)
 
 
@@ -270,21 +279,22 @@ def test_a_node_of_an_ultraserver_is_one_device() -> None:
 
 
 def test_chips_of_an_ultraserver_know_their_server_too() -> None:
-    published = devices(ultraserver(), "chips")
+    published = devices(ultraserver(), CHIPS)
     assert [device.name for device in published] == [device_name(i) for i in range(16)]
     assert {values(device)["ultraserverServerId4"] for device in published} == {"fedcba9876543210"}
     assert {values(device)["resourceType"] for device in published} == {"neuron_device"}
 
 
 @pytest.mark.parametrize("layout", ["node", "chips", "both"])
-def test_other_hosts_offer_their_chips_in_any_layout(layout: Any) -> None:
-    assert devices(inventory("trn2.48xlarge", 16), layout) == devices(inventory("trn2.48xlarge", 16))
-    assert len(devices(inventory("trn2.48xlarge", 15), layout)) == 15
-    assert node_problem(inventory("trn2.48xlarge", 15)) == ""
+def test_the_layout_is_one_of_ultraservers_and_a_setting_one_of_all_hosts(layout: Layout) -> None:
+    assert effective_cuts(ultraserver(), None, layout) == LAYOUTS[layout]
+    assert effective_cuts(inventory("trn2.48xlarge", 16), None, layout) == CHIPS
+    for host in (ultraserver(), inventory("inf2.xlarge", 1)):
+        assert effective_cuts(host, EVERYTHING, layout) == EVERYTHING
 
 
 def test_sets_that_do_not_exist_are_not_published() -> None:
-    (device,) = devices(ultraserver(), "node")
+    (device,) = devices(ultraserver(), NODE)
     lone = Membership((Mode.X2H, Mode.X1), (PAIR,), elected=True)
     (remainder,) = devices(inventory("trn2u.48xlarge", 16, ultraserver=lone))
     assert set(device.attributes) - set(remainder.attributes) == {"ultraserverServerId4", "ultraserverNodeId4"}
@@ -311,7 +321,7 @@ def test_a_node_is_offered_only_with_all_its_chips(chips: tuple[NeuronDevice, ..
     host = ultraserver(devices=chips)
     assert devices(host) == ()
     assert named in node_problem(host)
-    assert len(devices(host, "chips")) == sum(item.major is not None for item in chips)
+    assert len(devices(host, CHIPS)) == sum(item.major is not None for item in chips)
 
 
 def test_a_node_of_a_type_whose_chips_nobody_has_counted_must_have_no_gap() -> None:

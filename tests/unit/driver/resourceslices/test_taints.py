@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
@@ -28,7 +27,7 @@ from dra_driver.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth
 from dra_driver.health.policy import EFFECTS, HealthPolicy, Rule
 from dra_driver.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.kube.types import Device, DeviceTaint, ResourceClaim, ResourceSlice, ServerVersion, decode
-from dra_driver.topology.cuts import NODE_DEVICE, device_name
+from dra_driver.topology.cuts import CHIPS, CHIPS_AND_NODE, NODE, NODE_DEVICE, Cuts, device_name
 from tests.builders.chips import Host
 from tests.doubles.apiserver.slice_validation import validate_slice
 
@@ -94,8 +93,8 @@ def test_a_whole_node_has_the_taints_of_all_its_chips() -> None:
     ultraserver = host(instance_type="trn2u.48xlarge")
     health = sick(hbm_uncorrectable=[3, 4], heartbeat_stalled=[9])
     node = ["hbm-uncorrectable:NoSchedule", "heartbeat-stalled:NoSchedule"]
-    assert taints(offer(ultraserver, "node", health).devices) == {NODE_DEVICE: node}
-    both = offer(ultraserver, "both", health)
+    assert taints(offer(ultraserver, NODE, health).devices) == {NODE_DEVICE: node}
+    both = offer(ultraserver, CHIPS_AND_NODE, health)
     assert taints(both.devices) == {
         "neuron-device-3": node[:1],
         "neuron-device-4": node[:1],
@@ -108,9 +107,9 @@ def test_a_whole_node_has_the_taints_of_all_its_chips() -> None:
 def test_an_offer_says_when_a_grace_time_ends() -> None:
     policy = HealthPolicy.parse("rules: [{fault: hbm-uncorrectable, effect: NoExecute, graceSeconds: 60}]")
     health = sick(hbm_uncorrectable=[3])
-    before = offer(host(), "node", health, policy, SINCE + 59.0)
+    before = offer(host(), None, health, policy, SINCE + 59.0)
     assert (taints(before.devices), before.until) == ({"neuron-device-3": ["hbm-uncorrectable:NoSchedule"]}, SINCE + 60)
-    after = offer(host(), "node", health, policy, SINCE + 60.0)
+    after = offer(host(), None, health, policy, SINCE + 60.0)
     assert (taints(after.devices), after.until) == ({"neuron-device-3": ["hbm-uncorrectable:NoExecute"]}, None)
     assert after.devices[3].taints[0].time_added == "2026-01-01T00:01:00Z"
 
@@ -120,14 +119,15 @@ def test_an_offer_says_when_a_grace_time_ends() -> None:
     st.dictionaries(
         st.integers(0, 15), st.sets(st.sampled_from(list(FAULTS)), max_size=4) | st.just(set(FAULTS)), max_size=5
     ),
-    st.sampled_from(["node", "chips", "both"]),
+    st.sampled_from([NODE, CHIPS, CHIPS_AND_NODE]),
     st.sampled_from([HealthPolicy(rules=(Rule(effect),)) for effect in EFFECTS]),
 )
-def test_slices_with_any_faults_are_valid(faults: dict[int, set[str]], layout: Any, policy: HealthPolicy) -> None:
+def test_slices_with_any_faults_are_valid(faults: dict[int, set[str]], cuts: Cuts, policy: HealthPolicy) -> None:
     health = NodeHealth(
         tuple(ChipHealth(index, in_order(ActiveFault(code, SINCE) for code in faults[index])) for index in faults)
     )
-    for item in pool(offer(host(instance_type="trn2u.48xlarge"), layout, health, policy).devices, "node-a", "uid"):
+    offered = offer(host(instance_type="trn2u.48xlarge"), cuts, health, policy)
+    for item in pool(offered.devices, "node-a", "uid", counters=offered.counters):
         validate_slice(msgspec.to_builtins(item), None)
 
 
@@ -172,12 +172,12 @@ def test_a_whole_node_with_a_lost_chip_stays_on_offer_with_its_taint() -> None:
     whole = host(instance_type="trn2u.48xlarge")
     now, lost = completed(host(instance_type="trn2u.48xlarge", lost=[7]), whole)
     assert node_problem(now) == ""
-    found = offer(now, "both", noticed(lost))
+    found = offer(now, CHIPS_AND_NODE, noticed(lost))
     assert taints(found.devices) == {
         "neuron-device-7": ["device-lost:NoSchedule"],
         NODE_DEVICE: ["device-lost:NoSchedule"],
     }
-    assert bare(found.devices) == offer(whole, "both").devices
+    assert bare(found.devices) == offer(whole, CHIPS_AND_NODE).devices
 
 
 def test_a_driver_that_starts_after_the_loss_does_not_offer_the_chip() -> None:

@@ -1,0 +1,142 @@
+"""Which devices must stay on offer although they are not wanted any more, because claims hold them.
+
+A scheduler counts what is allocated by the devices that are offered. If a device vanished while a claim holds it, or
+its name came to mean other hardware (another core size), the same hardware would be given away a second time. So when
+the setting or the core size changes, or a server ceases to be trusted with counters:
+
+1. Everything that is published and is not wanted any more stays at first, with a taint: nothing of it is given anew.
+2. When schedulers have seen that, it is asked who holds what. Only that stays; the rest of it goes.
+3. It is asked again from time to time, until nothing is held.
+
+Devices that are prepared here are held, which the checkpoint tells. Only for others all claims of the cluster are
+listed: ever more seldom as long as nothing changes here. While it cannot be found out, everything stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dra_driver.driver.resourceslices.devices import RETIRED, Kept, shapes
+from dra_driver.driver.resourceslices.taints import HELD_SECONDS
+from dra_driver.kube.types import Device, seconds
+from dra_driver.topology.cuts import device_of
+
+SETTLE_SECONDS: Final = 5.0
+"""Between the taint and the question: schedulers see the one, and what they had allocated before gets written."""
+MAX_HELD_SECONDS: Final = 600.0
+"""Between two lists of all claims, at most."""
+MAX_CORE_SIZE: Final = 64
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Keeper:
+    """For one thread.
+
+    Args:
+        prepared: core sizes of the devices that are prepared here, by name (None for what is no core); None: not known.
+        held: names of the devices that are prepared here, or allocated to a claim; None: not known.
+        settle_seconds: between the taint and the first question.
+        held_seconds: between two looks, and between two lists of all claims at least.
+        clock: never goes back.
+    """
+
+    prepared: Callable[[], Mapping[str, int | None] | None]
+    held: Callable[[], Collection[str] | None]
+    settle_seconds: float = SETTLE_SECONDS
+    held_seconds: float = HELD_SECONDS
+    clock: Callable[[], float] = time.monotonic
+    due: float = 0.0
+    """When to look again, by the clock, as long as anything is kept."""
+    released: frozenset[str] = frozenset()
+    """What no claim holds, and the server still has."""
+    _interval: float = 0.0
+    """Between the last list of all claims and the next one."""
+    _ask_due: float = 0.0
+    _here: frozenset[str] | None = frozenset()
+    """What was prepared here, of what is kept, at the last question."""
+
+    def review(
+        self, kept: Mapping[str, Kept], published: Collection[Device], chosen: Collection[Device], *, doubtful: bool
+    ) -> dict[str, Kept]:
+        """What is to be kept from now on, by name.
+
+        Args:
+            kept: what is.
+            published: the devices that the server has.
+            chosen: those that it is to have, with what is kept.
+            doubtful: the server does not have all that was published, so what is held may be missing there.
+        """
+        since = dict(_retired(published))
+        now = {name: replace(one, since=since.get(name, one.since)) for name, one in kept.items()}
+        lost = {name: size for name, size in shapes(published) - shapes(chosen) if name not in now}
+        self.released &= lost.keys()
+        found = {
+            name: Kept(since.get(name, int(time.time())), size)
+            for name, size in lost.items()
+            if name not in self.released and _sane(name, size)
+        }
+        if found:
+            log.info("no longer wanted, and on offer until it is known who holds them: %s", _names(found))
+            self.due = self._ask_due = self.clock() + self.settle_seconds
+            self._interval = self.held_seconds
+            return now | found
+        if (now or doubtful) and self.clock() >= self.due:
+            return self._still_held(now, {device.name for device in chosen})
+        return now
+
+    def _still_held(self, kept: Mapping[str, Kept], chosen: Collection[str]) -> dict[str, Kept]:
+        prepared = self.prepared()
+        here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
+        clock = self.clock()
+        self.due = clock + self.held_seconds
+        if here is not None and kept and (here == kept.keys() or (here == self._here and clock < self._ask_due)):
+            self._here = here
+            return dict(kept)
+        held = self.held()
+        stays = self._of_these(kept, chosen, held, prepared or {}) if held is not None else dict(kept)
+        if gone := kept.keys() - stays.keys():
+            self.released |= gone
+            log.info("no claim holds them, so they are not offered any more: %s", _names(gone))
+        if held is not None and stays and (stays.keys() != kept.keys() or self._interval <= self.held_seconds):
+            log.info("on offer only for as long as claims hold them: %s", _names(stays))
+        changed = here != self._here or stays.keys() != kept.keys()
+        self._interval = self.held_seconds if changed else min(2 * self._interval, MAX_HELD_SECONDS)
+        self._here, self._ask_due = here, clock + self._interval
+        return stays
+
+    def _of_these(
+        self,
+        kept: Mapping[str, Kept],
+        chosen: Collection[str],
+        held: Collection[str],
+        core_sizes: Mapping[str, int | None],
+    ) -> dict[str, Kept]:
+        """What claims hold of what is kept, and what they hold that would not be offered at all."""
+        missing = [name for name in set(held) - kept.keys() if name not in chosen and _sane(name, core_sizes.get(name))]
+        found = {name: Kept(int(time.time()), core_sizes.get(name)) for name in missing}
+        return {name: one for name, one in kept.items() if name in held} | found
+
+
+def _retired(devices: Iterable[Device]) -> Iterable[tuple[str, float]]:
+    """Names of devices that are kept already, and since when."""
+    for device in devices:
+        for taint in device.taints:
+            moment = seconds(taint.time_added) if taint.key == RETIRED else None
+            if moment is not None:
+                yield device.name, moment
+
+
+def _sane(name: str, core_size: int | None) -> bool:
+    """Whether there is such a device. What another version has published under other names cannot be offered."""
+    return device_of(name, (0,), lambda _: 1) is not None and (core_size is None or 1 <= core_size <= MAX_CORE_SIZE)
+
+
+def _names(devices: Iterable[str]) -> str:
+    names = sorted(devices)
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
