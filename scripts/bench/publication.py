@@ -117,8 +117,10 @@ def _drivers(cluster: Cluster, count: int, processes: int, world: World) -> Iter
             running.append(started)
         done = sum(int((item.stdout and item.stdout.readline()) or 0) for item in running)
         if done < count:
+            ended = [item.returncode for item in running if item.poll() is not None]
             raise LabError(
-                f"{done} of {count} drivers have published after {PUBLISH_SECONDS:g} s; nothing is reported."
+                f"{done} of {count} drivers have published within {PUBLISH_SECONDS:g} s, and {len(ended)} of their "
+                f"processes have ended (status {ended}); nothing is reported. Try fewer drivers."
             )
         yield
 
