@@ -87,12 +87,12 @@ def established(tcp: str, port: int) -> int:
 
 def drive(kubeconfig: str, first: int, count: int, world: World) -> None:
     """Publish for so many nodes; say so when all is stored, and go on until standard input ends."""
-    devices = offered(world)
+    found = offered(world)
     publishers = []
     for number in range(first, first + count):
         api = ResourceApi(Transport.from_kubeconfig(kubeconfig, user_agent="dra-driver"))
         publisher = SliceController(api, DRIVER_NAME, node_name(number), instance=Instance.here("boot"))
-        publisher.set_desired(devices)
+        publisher.set_desired(found.devices, found.fallback, counters=found.counters)
         publisher.start()
         publishers.append(publisher)
     end = time.monotonic() + PUBLISH_SECONDS

@@ -196,8 +196,8 @@ def test_slices_shows_any_cuts_with_their_counters(capsys: pytest.CaptureFixture
     (found,) = counters["spec"]["sharedCounters"]
     assert found["counters"] == {f"chip-{index}": {"value": "2"} for index in range(6)}
     assert [device["name"] for device in item["spec"]["devices"]] == [
-        *(f"neuron-device-{index}" for index in range(6)),
         *(f"neuron-window3-{index}" for index in range(4)),
+        *(f"neuron-device-{index}" for index in range(6)),
         *(f"neuron-core-{index}-{core}" for index in range(6) for core in range(2)),
     ]
 

@@ -69,7 +69,7 @@ def test_every_template_of_the_project_has_a_row_except_those_of_two_drivers() -
 @pytest.mark.parametrize("cuts", ["chip", "group4", "node", "core", ALL_CUTS])
 def test_chips_taken_by_others_are_devices_that_the_node_offers(cuts: str) -> None:
     world = World(cuts)
-    names = {device.name for device in offered(world)}
+    names = {device.name for device in offered(world).devices}
     assert set(devices_of(world, range(16))) <= names
     assert devices_of(world, range(16))
     assert devices_of(world, range(0)) == []
