@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,12 +80,15 @@ class Shell:
         return self.err
 
     def allocated(self, items: list[Object], instance_type: str) -> list[tuple[int, ...]]:
-        """Simulate the objects on one node: the chips of each claim."""
-        file = self.file(items, "migrated.yaml")
-        options = ("--node", instance_type, "--ultraserver-layout", "chips", "-o", "json")
-        assert self("simulate", file, *options) == 0, self.out + self.err
+        """Simulate the objects on one node that offers chips: the chips of each claim."""
+        found = self.devices(items, "--node", instance_type, "--ultraserver-layout", "chips")
+        return [tuple(sorted(int(device.rpartition("-")[2]) for device in each)) for each in found]
+
+    def devices(self, items: list[Object], *options: str) -> list[list[str]]:
+        """Simulate the objects: the devices of each claim."""
+        assert self("simulate", self.file(items, "migrated.yaml"), *options, "-o", "json") == 0, self.out + self.err
         results = [claim["allocation"]["devices"]["results"] for claim in json.loads(self.out)["claims"]]
-        return [tuple(sorted(int(entry["device"].rpartition("-")[2]) for entry in each)) for each in results]
+        return [[entry["device"] for entry in each] for each in results]
 
 
 @pytest.fixture
@@ -159,6 +163,40 @@ def test_cores_are_of_one_chip_and_consecutive_where_an_attribute_says_so(
     assert ("need not be consecutive" in shell.err) == (count in (3, 5))
     assert "set devices to core, or to chip,core" in shell.err
     assert ("the claim finds nothing" in shell.err) == (name is None and count > 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("inf2.24xlarge", 1), ("trn1.32xlarge", 1), *itertools.product(["inf1.6xlarge", "trn2.48xlarge"], [1, 2, 3])],
+)
+def test_claims_for_cores_fill_the_chips_of_a_node_that_offers_cores(shell: Shell, name: str, count: int) -> None:
+    cores = width(name, 0)
+    row = INSTANCE_TYPES[name]
+    number = (row.devices or 0) * (cores // count)
+    pods = [pod(container(resource=CORE, count=count), name=f"pod-{place}") for place in range(number)]
+    made = shell.migrate(*pods, options=("--instance-type", name))
+    found = shell.devices(made, "--node", name, "--devices", "core")
+    parts = [[tuple(map(int, device.split("-")[2:])) for device in each] for each in found]
+    assert all(len({chip for chip, _ in each}) == 1 for each in parts)
+    assert len({part for each in parts for part in each}) == sum(map(len, parts)) == number * count
+    if count == 2:
+        assert all(sorted(core // 2 for _, core in each) in ([0, 0], [1, 1]) for each in parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "device"),
+    [
+        ("trn2.48xlarge", 4, "neuron-group4-"),
+        ("trn1.32xlarge", 8, "neuron-group8-"),
+        ("inf2.48xlarge", 5, "neuron-window5-"),
+    ],
+)
+def test_claims_for_groups_get_them_from_a_node_that_offers_groups(
+    shell: Shell, name: str, count: int, device: str
+) -> None:
+    made = shell.migrate(pod(container(count=count)), options=("--instance-type", name, "--groups"))
+    ((found,),) = shell.devices(made, "--node", name, "--devices", "chip,group")
+    assert found.startswith(device)
 
 
 def test_containers_of_one_pod_may_ask_for_cores_and_chips_together_up_to_what_a_node_has(shell: Shell) -> None:
