@@ -15,6 +15,7 @@ import yaml
 from lab.cluster import Cluster
 
 from dra_driver.emulation.efa import EFA_CLASS, EFA_DRIVER_NAME, efa_devices
+from dra_driver.topology.cuts import parts_of
 from dra_driver.topology.fabric import GROUP_SIZES
 from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
@@ -69,6 +70,14 @@ def trn2(driver: Installation, lab: Cluster, kube: Kube, tmp_path: Path) -> Iter
 
 
 @pytest.fixture
+def groups(installation: Installation, lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[InstanceType]:
+    """Both drivers, on nodes that stand for trn2.48xlarge and offer chips and groups of four."""
+    installation.ensure("--emulate", EMULATED, "--devices", "chip,group4")
+    with efa_drivers(lab, kube, EMULATED, tmp_path):
+        yield INSTANCE_TYPES[EMULATED]
+
+
+@pytest.fixture
 def trn1(installation: Installation, lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[InstanceType]:
     """Both drivers, on nodes that stand for trn1.32xlarge."""
     installation.ensure("--emulate", TRN1)
@@ -88,7 +97,7 @@ def attributes(kube: Kube) -> dict[tuple[str, str], Object]:
 def check_pair(namespace: Namespace, name: str, kind: InstanceType, size: int) -> list[int]:
     """Check that a pod has chips and exactly the EFA devices next to them, and sees both; return the chips."""
     results = namespace.allocated(namespace.claim_of(name))
-    chips = sorted(item.chip for item in results if item.request == "neurons")
+    chips = sorted(chip for item in results if item.request == "neurons" for chip in chips_of(item.device))
     given = {item.device for item in results if item.request == "efa"}
     assert len(chips) == size
     assert {item.pool for item in results} == {namespace.node_of(name)}
@@ -104,6 +113,13 @@ def check_pair(namespace: Namespace, name: str, kind: InstanceType, size: int) -
     files = namespace.exec(name, "ls /dev/infiniband").split()
     assert sorted(files) == sorted(f"uverbs{device.number}" for device in expected)
     return chips
+
+
+def chips_of(device: str) -> list[int]:
+    """The chips that a device is made of."""
+    parts = parts_of(device, range(16), lambda _: 1)
+    assert parts is not None
+    return [part.chip for part in parts]
 
 
 def example(name: str) -> tuple[Object, Object]:
@@ -128,6 +144,41 @@ def test_an_example_gives_its_pod_the_chips_and_the_efa_devices_next_to_them(
     namespace.wait_ready(named)
     assert check_pair(namespace, named, trn2, size) == list(range(size))
     assert namespace.kubectl("logs", named).splitlines() == promised(name)
+
+
+def test_a_group_as_one_device_comes_with_its_efa_devices_unless_others_broke_it(
+    groups: InstanceType, namespace: Namespace
+) -> None:
+    """Broken by a claim for a chip of it, and by one for an EFA device next to it."""
+    (nic,) = [device for device in efa_devices(groups) if device.chips == (9,)]
+    address = f"device.attributes['{EFA_DRIVER_NAME}'].pciAddress == '{nic.address}'"
+    namespace.apply(
+        template("chip", request("neurons", selectors=[chip(5)])),
+        template("nic", request("efa", device_class=EFA_CLASS, selectors=[address])),
+        pod("chip", templates={"neurons": "chip"}, node="node-1"),
+        pod("nic", templates={"efa": "nic"}, node="node-1"),
+    )
+    namespace.wait_ready("chip", "nic")
+    made, user = example("efa-neurons-group-4")
+    user["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-1"}
+    name = user["metadata"]["name"]
+    namespace.apply(made, user)
+    namespace.wait_ready(name)
+    assert check_pair(namespace, name, groups, 4) == [0, 1, 2, 3]
+    assert "neuron-group4-0" in {item.device for item in namespace.allocated(namespace.claim_of(name))}
+    assert namespace.kubectl("logs", name).splitlines() == promised("efa-neurons-group-4")
+
+    more = ["second", "third"]
+    namespace.apply(*(user | {"metadata": {"name": other}} for other in more))
+    (ready,) = eventually("one more to run", lambda: placed(namespace, more, 1), 130)
+    namespace.wait_ready(ready)
+    assert check_pair(namespace, ready, groups, 4) == [12, 13, 14, 15]
+    (waiting,) = set(more) - {ready}
+    namespace.wait_event(waiting, "cannot allocate all claims")
+
+    namespace.delete_pod("nic")
+    namespace.wait_ready(waiting)
+    assert check_pair(namespace, waiting, groups, 4) == [8, 9, 10, 11]
 
 
 def test_a_whole_trn1_comes_with_its_eight_efa_devices(trn1: InstanceType, namespace: Namespace) -> None:

@@ -31,6 +31,7 @@ EFA = "efa.networking.k8s.aws"
 OTHER_DRIVERS_CLASSES = {EFA}
 NODE = "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"
 GATE = "# schedulingGates: [{name: neuron.aws.com/ultraserver}]"
+GROUP_CLASS = re.compile(r"group([0-9]+)\.neuron\.aws\.com")
 TYPE = re.compile(r"\.instanceType == '([^']+)'")
 TRN2 = "device.attributes['neuron.aws.com'].instanceType == 'trn2.48xlarge'"
 
@@ -179,7 +180,8 @@ def chips_of(request: Object) -> int:
     """The chips that a request is for, on a node of 16."""
     if request["allocationMode"] == "All" or NODE in expressions(request):
         return 16
-    return int(request["count"])
+    group = GROUP_CLASS.fullmatch(request["deviceClassName"])
+    return int(request["count"]) * (int(group[1]) if group else 1)
 
 
 def efa_devices_of(requests: list[Object], chips: int) -> int:

@@ -107,6 +107,8 @@ def cluster_for(name: str) -> list[str]:
     arguments = ["--node", f"{kind}=8"]
     if name in VERSIONS:
         arguments += ["--emulated-driver-version", VERSIONS[name]]
+    if "group" in name:
+        arguments += ["--devices", "chip,group4"]
     return arguments
 
 
