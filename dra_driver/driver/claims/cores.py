@@ -131,16 +131,13 @@ def _seen_together(
         missing = [pod for pod in reserved if pod.uid not in pods]
         if missing:
             raise PodsUnknown(plan.namespace, missing)
-    found = [] if pods is None or users is None else [pods[uid] for uid in users]
-    unread = next((pod for pod in found if isinstance(pod, str)), None)
-    if unread is not None or pods is None or users is None:
+    if pods is None or users is None:
         known = [other for other in companions if set(other.pods or ()).intersection(users or ())]
         doubtful = known or (plan.has_cores and len(requests) > 1)
-        return alone, [_unread(plan, known, unread)] if doubtful else []
+        return alone, [_unread(plan, known)] if doubtful else []
     seen = [
         (f"{pod.metadata.name}/{container}", view)
-        for pod in found
-        if isinstance(pod, ClaimPod)
+        for pod in (pods[uid] for uid in users)
         for container, names in _claims_of_containers(pod)
         if (view := _view(names, (plan, *companions)))
     ]
@@ -219,12 +216,11 @@ def _joinable(users: Sequence[Plan], nodes: Sequence[ChipNode], settings: PlanSe
     return [f"{what}; {consequence}; {remedy}"]
 
 
-def _unread(plan: Plan, companions: Sequence[Plan], reason: str | None) -> str:
+def _unread(plan: Plan, companions: Sequence[Plan]) -> str:
     which = f"claim {plan.reference}" + "".join(f" and {other.reference}" for other in companions[:3])
     return (
-        f"which containers use {which} is not known ({reason or 'its pods are not read'}); a container that uses "
-        "several claims or one of several requests may be told the wrong cores; allow the driver to get pods, or use "
-        "one claim with one request"
+        f"which containers use {which} is not known here; a container that uses "
+        "several claims or one of several requests may be told the wrong cores"
     )
 
 

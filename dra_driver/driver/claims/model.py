@@ -22,8 +22,8 @@ DEVICE_PATH = "/dev/neuron"
 Consumers = Mapping[str, frozenset[str] | None]
 """Pods (UIDs) that claims are reserved for now, by claim UID; None: could not be found out."""
 
-Pods = Mapping[str, ClaimPod | str]
-"""Pods by UID, or why one cannot be read."""
+Pods = Mapping[str, ClaimPod]
+"""Pods by UID."""
 
 Unhealthy = Mapping[int, tuple[Blocking, ...]]
 """What is wrong with chips, by host index (``health.policy.HealthPolicy.blocking``)."""

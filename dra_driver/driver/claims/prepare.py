@@ -50,6 +50,9 @@ _ROUNDS = 5
 """How often other claims' pods are asked for, while other calls keep preparing claims."""
 
 _FORBIDDEN = 403
+_MAY_READ_PODS = (
+    "allow the driver to get pods (docs/install.md, Permission to read pods), or use one claim with one request"
+)
 """Status for what the driver's role does not allow: clusters without cores need no right to read pods."""
 
 log = logging.getLogger(__name__)
@@ -76,7 +79,7 @@ class _Known:
     """What a call has asked the API server beside its claim: see ``planner.planned``."""
 
     consumers: dict[str, frozenset[str] | None]
-    pods: dict[str, ClaimPod | str]
+    pods: dict[str, ClaimPod]
 
 
 class Preparer:
@@ -288,8 +291,8 @@ class Preparer:
             return frozenset() if error.object_missing else None
         return users(claim) if claim.metadata.uid == other.uid else frozenset()
 
-    def _pod(self, namespace: str, of: ResourceClaimConsumerReference, deadline: float) -> ClaimPod | str:
-        """A pod, or why it may not be read. PrepareError when that may change by itself."""
+    def _pod(self, namespace: str, of: ResourceClaimConsumerReference, deadline: float) -> ClaimPod:
+        """A pod. PrepareError when it cannot be read: containers would be told the wrong cores."""
         left = max(deadline - time.monotonic(), 0.1)
         gone = ClaimPod(ObjectMeta(name=of.name, namespace=namespace))
         try:
@@ -297,12 +300,10 @@ class Preparer:
         except ApiError as error:
             if error.object_missing:
                 return gone
-            if error.status == _FORBIDDEN:
-                return error.what
             raise PrepareError(
                 f"cannot get pod {namespace}/{of.name}: {error.what}",
                 consequence="which cores its containers use is not known, so the claim is not prepared",
-                remedy=error.remedy or "kubelet tries again",
+                remedy=_MAY_READ_PODS if error.status == _FORBIDDEN else error.remedy or "kubelet tries again",
             ) from error
         return pod if pod.metadata.uid == of.uid else gone
 

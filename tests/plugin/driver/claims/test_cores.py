@@ -166,13 +166,16 @@ def test_claims_of_one_container_tell_the_cores_of_both(node: Node, api: ApiServ
     assert (told(node, one), told(node, two)) == ("0-2", "0-2")
 
 
-def test_without_the_right_to_read_pods_claims_stay_apart(
-    node: Node, api: ApiServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_the_right_to_read_pods_a_second_claim_of_a_pod_is_refused(node: Node, api: ApiServer) -> None:
     api.pods_forbidden = True
-    one, two = _prepared(node, cores(1, "a", "5-0")), _prepared(node, cores(2, "a", "5-1"))
-    assert (told(node, one), told(node, two)) == ("0", "1")
-    assert "allow the driver to get pods" in caplog.text
+    one, two = _prepared(node, cores(1, "a", "5-0")), api.put(cores(2, "a", "5-1"))
+    with pytest.raises(DriverError, match=r"cannot get pod default/a: .*allow the driver to get pods"):
+        node.prepare(two)
+    assert set(node.checkpointed()) == {uid(1)}
+    assert told(node, one) == "0"
+    api.pods_forbidden = False
+    api.pods["a"] = pod("a", main=["claim-1"], other=["claim-2"])
+    assert (told(node, _prepared(node, two)), told(node, one)) == ("1", "0")
 
 
 def test_while_the_pod_cannot_be_read_the_claim_waits(node: Node, api: ApiServer) -> None:

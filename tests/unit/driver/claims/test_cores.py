@@ -272,10 +272,10 @@ def test_a_chip_of_which_two_claims_of_a_pod_have_cores_has_one_number() -> None
 
 
 def together(
-    item: ResourceClaim, *held: Plan, pods: Sequence[ClaimPod | str], **choices: Any
+    item: ResourceClaim, *held: Plan, pods: Sequence[ClaimPod], **choices: Any
 ) -> tuple[Plan, dict[str, Plan]]:
     """The plan of a claim of pods that can be read, and those that changed with it, by name."""
-    known = {(of if isinstance(of, str) else of.metadata.uid): of for of in pods}
+    known = {of.metadata.uid: of for of in pods}
     index = PreparedClaims(CheckpointEntry(one) for one in held)
     got, others = planned(item, host(), index, replace(SETTINGS, **choices), pods=known)
     return got, {other.name: other for other in others}
@@ -354,14 +354,13 @@ def test_claims_with_different_logical_core_sizes_are_not_joined() -> None:
         together(for_pod(2, "a", cores(6, 0)), first, pods=[pod("a", main=["claim-1", "claim-2"])])
 
 
-def test_a_pod_that_may_not_be_read_leaves_its_claims_apart_with_a_warning() -> None:
+def test_where_pods_are_not_asked_for_claims_stay_apart_with_a_warning() -> None:
     first = made(for_pod(1, "a", cores(5, 0, 1)))
     index = PreparedClaims([CheckpointEntry(first)])
-    second, others = planned(for_pod(2, "a", cores(5, 2)), host(), index, SETTINGS, pods={"a": "403 Forbidden"})
+    second, others = planned(for_pod(2, "a", cores(5, 2)), host(), index, SETTINGS)
     assert (visible(second), others) == ("2", ())
     (warning,) = second.warnings
-    assert "claim default/claim-2 and default/claim-1 is not known (403 Forbidden)" in warning
-    assert "allow the driver to get pods" in warning
+    assert "claim default/claim-2 and default/claim-1 is not known here" in warning
 
 
 def test_requests_of_different_containers_tell_each_its_own_cores() -> None:
