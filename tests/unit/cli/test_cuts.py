@@ -113,11 +113,11 @@ def test_a_group_is_named_under_its_picture(shell: Shell, tmp_path: Path) -> Non
 def test_what_is_left_is_told_by_kind(shell: Shell, tmp_path: Path) -> None:
     assert shell(write(tmp_path, claim("a", 5, CORE)), *ALL) == 0
     assert (
-        "  node node-1: 14 of 16 chips, 3 of 4 groups of 4, 1 of 2 groups of 8, 0 of 1 whole node, 59 of 64 cores "
+        "  node node-1: 3 of 4 groups of 4, 1 of 2 groups of 8, 14 of 16 chips, 0 of 1 whole node, 59 of 64 cores "
         "of neuron.aws.com/node-1\n"
-        "    chips: neuron-device-2 to 15\n"
         "    groups of 4: neuron-group4-1 to 3\n"
         "    groups of 8: neuron-group8-1\n"
+        "    chips: neuron-device-2 to 15\n"
     ) in shell.out
 
 

@@ -265,9 +265,9 @@ def test_what_a_node_offers_is_listed_by_kind(capsys: pytest.CaptureFixture[str]
     assert command("trn2.48xlarge", "--devices", "chip,core,group,node") == 0
     words = normal(capsys.readouterr().out)
     for row in (
-        "offered with --devices chip,core,group,node chips neuron-device-0 to 15",
-        "groups of 4 neuron-group4-0 (0-3), neuron-group4-1 (4-7)",
+        "offered with --devices chip,core,group,node groups of 4 neuron-group4-0 (0-3), neuron-group4-1 (4-7)",
         "groups of 8 neuron-group8-0 (0-7), neuron-group8-1 (8-15)",
+        "chips neuron-device-0 to 15",
         "whole node neuron-node",
         "cores 4 on each device (logical core size 2): neuron-core-0-0 to 3, neuron-core-1-0 to 3",
         "in all 87 devices; what has hardware in common excludes each other",

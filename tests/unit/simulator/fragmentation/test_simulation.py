@@ -305,7 +305,7 @@ def test_the_best_cores_are_those_of_chips_in_use(free: int) -> None:
     names = [site.devices[place] for place in order]
     assert sorted(names) == sorted(site.devices)
     kinds = [name.split("-")[1] for name in names]
-    assert kinds == sorted(kinds, key=["device", "group4", "group8", "core"].index), "each kind stays where it was"
+    assert kinds == sorted(kinds, key=["group4", "group8", "device", "core"].index), "each kind stays where it was"
     cores = [free >> int(name.split("-")[2]) & 1 for name in names if "-core-" in name]
     assert cores == sorted(cores)
 
