@@ -129,7 +129,7 @@ def test_the_label_of_a_node_wins_over_the_setting_and_an_illegal_one_is_said_on
 def test_a_start_like_the_one_before_writes_nothing_also_with_devices_kept(world: World) -> None:
     for _ in range(2):
         with running(world, "chip,core,group,node") as one:
-            offers(world, [*CHIPS, *GROUPS, NODE_DEVICE, *CORES])
+            offers(world, [*GROUPS, *CHIPS, NODE_DEVICE, *CORES])
             eventually(lambda: samples(one).get(("slices_published", "")) == 1, what="publication")
         assert slice_writes(world) == 3, "counters, and two slices of devices"
     assert world.server.count("GET", "resourceclaims") == 0
