@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pytest
 
+from tests.cluster.lib.health import taints
 from tests.cluster.lib.installation import EMULATED, NAMESPACE, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually, steadily
 from tests.cluster.lib.lifecycle import (
@@ -31,6 +32,12 @@ from tests.cluster.lib.objects import pod, request, template
 NODE, OTHER = "node-1", "node-2"
 NODES = (NODE, OTHER)
 ONE = template("one", request())
+
+
+@pytest.fixture(autouse=True)
+def settled(driver: Installation, kube: Kube, nodes: Sequence[str]) -> None:
+    """What an earlier test did to chips or settings is over: no slice is still to be written for it."""
+    eventually("taints of earlier tests to be gone", lambda: not any(taints(kube, node) for node in nodes), 60)
 
 
 def _change(container: Object | None = None, **spec: Object | int) -> Object:
