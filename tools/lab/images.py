@@ -29,6 +29,19 @@ INPUTS = (
     "dra_driver",
 )
 _PACKAGES = "python3,python3-venv,ca-certificates"
+_DIFFERING = (
+    "etc/apt/sources.list*",
+    "etc/apt/sources.list.d/*",
+    "etc/hostname",
+    "etc/machine-id",
+    "etc/resolv.conf",
+    "var/cache/debconf/*-old",
+    "var/cache/ldconfig/aux-cache",
+    "var/lib/dpkg/*-old",
+)
+_BASE_EPOCH = 0
+_BASE_FORMAT = 2
+"""Raised when `_strip` or the way of packing changes, so that a base that was made before is not used again."""
 _KEPT_IMAGES = 4
 _ERROR_LINES = 30
 
@@ -36,10 +49,14 @@ _ERROR_LINES = 30
 class ImageBuilder:
     """Builds images, and caches them and the base."""
 
-    def __init__(self, settings: Settings, progress: Progress, repository: Path = REPOSITORY) -> None:
+    def __init__(
+        self, settings: Settings, progress: Progress, repository: Path = REPOSITORY, epoch: int = 0
+    ) -> None:
+        """Take the inputs from `repository`; all files and the image itself are dated `epoch` (seconds, Unix time)."""
         self._directory = settings.cache / "images"
         self._progress = progress
         self._repository = repository
+        self._epoch = epoch
 
     def build(self, tag: str, output: Path, base: str | None = None) -> None:
         """Write the driver's image as a docker archive, rebuilt only if one of its inputs has changed.
@@ -54,7 +71,8 @@ class ImageBuilder:
         """
         inputs = input_files(self._repository)
         contents = {str(path.relative_to(self._repository)): path.read_bytes() for path in inputs}
-        final = self._directory / f"driver-{image_key(contents, tag, base or self._base_name())}.tar"
+        key = image_key(contents, f"{tag} {self._epoch}", base or self._base_name())
+        final = self._directory / f"driver-{key}.tar"
         with files.lock(self._directory / ".lock", "builds an image", self._progress):
             if final.exists():
                 self._progress.say(f"{tag}: nothing has changed since it was built")
@@ -67,7 +85,7 @@ class ImageBuilder:
             shutil.copyfile(final, output)
 
     def _build(self, tag: str, final: Path, contents: Mapping[str, bytes], base: str | None) -> None:
-        buildah = Buildah(self._storage(contents, base))
+        buildah = Buildah(self._storage(contents, base), self._epoch)
         if base is None:
             base = f"localhost/ndl-base:{self._base_name()}"
             rootfs = self._base()
@@ -107,7 +125,8 @@ class ImageBuilder:
 
     def _base_name(self) -> str:
         release = hostsettings.this_release()
-        return f"{release.suite}-{platform.machine()}-{hashlib.sha256(_PACKAGES.encode()).hexdigest()[:8]}"
+        inputs = f"{_PACKAGES} {_BASE_FORMAT}"
+        return f"{release.suite}-{platform.machine()}-{hashlib.sha256(inputs.encode()).hexdigest()[:8]}"
 
     def _base(self) -> Path:
         """Return the base's file tree as a tar file, created with debootstrap the first time."""
@@ -124,11 +143,14 @@ class ImageBuilder:
             mirror = [release.mirror] if release.mirror else []
             # Its mounts must not outlive it, however it ends.
             own = ["unshare", "--mount", "--propagation", "private"]
+            # Days of password changes are those of this date instead of today's.
+            own += ["env", f"SOURCE_DATE_EPOCH={_BASE_EPOCH}"]
             _run(
                 [*own, "debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release.suite, str(root), *mirror]
             )
             _strip(root)
-            _run(["tar", "--create", "--numeric-owner", f"--file={archive}", f"--directory={root}", "."])
+            same = ["--sort=name", f"--mtime=@{_BASE_EPOCH}", "--numeric-owner"]
+            _run(["tar", "--create", *same, f"--file={archive}", f"--directory={root}", "."])
             archive.replace(final)
         return final
 
@@ -159,7 +181,8 @@ class Recipe:
 class Buildah:
     """Buildah with its own storage, in its own mount namespace so that it leaves no mounts behind."""
 
-    def __init__(self, storage: Path) -> None:
+    def __init__(self, storage: Path, epoch: int) -> None:
+        self._dated = f"--timestamp={epoch}"
         storage.mkdir(parents=True, exist_ok=True)
         # Otherwise buildah would create /etc/cni on this machine.
         settings = storage / "containers.conf"
@@ -179,7 +202,7 @@ class Buildah:
         """Create a base image of one layer from a tar file."""
         container = _run([*self._command, "from", "scratch"]).strip()
         _run([*self._command, "add", container, str(rootfs), "/"])
-        _run([*self._command, "commit", "--rm", container, name])
+        _run([*self._command, "commit", "--rm", self._dated, container, name])
 
     def build(self, recipe: Recipe, tag: str, stage: str | None = None) -> None:
         """Build the Dockerfile, or one of its stages."""
@@ -187,7 +210,7 @@ class Buildah:
         options += [f"--volume={source}:{target}:ro" for source, target in recipe.mounts]
         options += [f"--target={stage}"] if stage else []
         # Isolation by chroot needs no control groups; pip needs this machine's network.
-        common = ["build", "--layers", "--isolation=chroot", "--network=host"]
+        common = ["build", "--layers", self._dated, "--isolation=chroot", "--network=host"]
         _run([*self._command, *common, *options, "--tag", tag, str(recipe.context)])
 
     def forget(self, tag: str) -> None:
@@ -231,17 +254,20 @@ def _driver_version(contents: Mapping[str, bytes]) -> str:
 
 
 def _strip(root: Path) -> None:
-    """Remove machine-specific and downloadable files from a new file tree: addresses, host name, package lists."""
-    for pattern in ("etc/apt/sources.list*", "etc/apt/sources.list.d/*", "etc/resolv.conf", "etc/hostname"):
+    """Remove what differs between two runs or machines, or can be downloaded; packages keep their licences."""
+    for pattern in _DIFFERING:
         for path in root.glob(pattern):
             if path.is_file():
                 path.unlink()
-    for directory in ("var/lib/apt/lists", "var/cache/apt", "var/log", "usr/share/doc", "usr/share/locale"):
+    for directory in ("var/lib/apt/lists", "var/cache/apt", "var/log", "usr/share/locale"):
         for child in (root / directory).glob("*"):
             if child.is_dir() and not child.is_symlink():
                 shutil.rmtree(child)
             else:
                 child.unlink()
+    for path in (root / "usr/share/doc").glob("*/**/*"):
+        if path.name != "copyright" and not path.is_dir():
+            path.unlink()
 
 
 def _storage_driver(directory: Path) -> str:
