@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 from uuid import NAMESPACE_URL, uuid5
 
-from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model.bom import Bom, BomMetaData
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
@@ -28,10 +28,9 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 UNKNOWN = "unknown"
-_PYTHON = re.compile(
-    r"\.?/?opt/venv/lib/python3[^/]*/site-packages/[^/]+\.dist-info/(METADATA|licenses/.+|LICEN[SC]E.*)"
-)
-_COPYRIGHT = re.compile(r"\.?/?usr/share/doc/([^/]+)/copyright")
+_PYTHON = re.compile(r"opt/venv/lib/python3[^/]*/site-packages/[^/]+\.dist-info/(METADATA|licenses/.+|LICEN[SC]E.*)")
+_COPYRIGHT = re.compile(r"usr/share/doc/([^/]+)/copyright")
+_DOCUMENTATION = re.compile(r"usr/share/doc/([^/]+)")
 _DPKG_STATUS = "var/lib/dpkg/status"
 _MAX_BYTES = 4 << 20
 
@@ -79,7 +78,7 @@ def of_distributions(distributions: Iterable[Distribution]) -> list[Package]:
 def document(subject: str, version: str, packages: Iterable[Package], epoch: int) -> str:
     """The bill as CycloneDX JSON, valid by its schema; equal arguments give equal bytes."""
     make = LicenseFactory()
-    component = Component(name=subject, version=version, type=ComponentType.APPLICATION)
+    component = Component(name=subject, version=version, type=ComponentType.APPLICATION, bom_ref=subject)
     bom = Bom(
         serial_number=uuid5(NAMESPACE_URL, f"{subject}@{version}"),
         metadata=BomMetaData(
@@ -116,21 +115,28 @@ def licence_list(subject: str, version: str, packages: Iterable[Package]) -> str
 def _read_image(archive: Path) -> dict[str, str]:
     """The files of an image that tell of its packages, by their name; later layers win."""
     found: dict[str, str] = {}
+    shared: dict[str, str] = {}
     with tarfile.open(archive) as outer:
         for layer in json.loads(_content(outer, "manifest.json").read())[0]["Layers"]:
             with tarfile.open(fileobj=_content(outer, layer)) as inner:
                 for member in inner:
                     name = member.name.removeprefix("./").removeprefix("/")
                     wanted = name == _DPKG_STATUS or _PYTHON.fullmatch(name) or _COPYRIGHT.fullmatch(name)
+                    if member.issym() and (link := _DOCUMENTATION.fullmatch(name)):
+                        shared[link[1]] = PurePosixPath(member.linkname).name
                     if wanted and member.isfile() and member.size <= _MAX_BYTES:
                         found[name] = _content(inner, member).read().decode(errors="replace")
+    for name, other in shared.items():
+        text = found.get(f"usr/share/doc/{other}/copyright")
+        if text is not None:
+            found[f"usr/share/doc/{name}/copyright"] = text
     return found
 
 
 def _content(archive: tarfile.TarFile, member: str | tarfile.TarInfo) -> IO[bytes]:
     content = archive.extractfile(member)
     if content is None:
-        raise ValueError(f"{member} is not a regular file of {archive.name}")
+        raise ValueError(f"{member!r} is not a regular file of {archive.name!r}")
     return content
 
 
@@ -181,7 +187,7 @@ def _first_line(text: str) -> str:
 
 def _debian_licence(copyright_file: str) -> str:
     """The short names in a machine-readable copyright file, else where the text is."""
-    names = sorted({name.strip() for name in re.findall(r"(?m)^License: *([^\n]+)$", copyright_file)})
+    names = sorted({name.strip() for name in re.findall(r"(?m)^License: *([^\n]{1,60})$", copyright_file)})
     if names:
-        return " AND ".join(f"({name})" if " " in name else name for name in names)
+        return ", ".join(names)
     return "see usr/share/doc/*/copyright in the image" if copyright_file else UNKNOWN

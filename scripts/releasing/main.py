@@ -93,7 +93,7 @@ def release(options: argparse.Namespace) -> None:
         made.mkdir()
         _export(tree, options.repository_url)
         with progress.step("building source archive and wheel"):
-            wheel = _python_packages(tree, made, epoch)
+            wheel = build_packages(tree, made, epoch)
         with progress.step("trying the wheel in an environment of its own"):
             needed = _tried(wheel, tree, Path(name) / "venv")
         _bill(made, f"{wheel.name}", NAME, version, bill.of_distributions(needed), epoch)
@@ -154,7 +154,8 @@ def _export(tree: Path, url: str | None) -> None:
     chart.write_text(f"{chart.read_text()}home: {url}\nsources:\n- {url}\n")
 
 
-def _python_packages(tree: Path, made: Path, epoch: int) -> Path:
+def build_packages(tree: Path, made: Path, epoch: int = 0) -> Path:
+    """Write source archive and wheel of a file tree to the directory ``made``; returns the wheel."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(tree)]
     subprocess.run(command, check=True, capture_output=True, text=True, env=environment)

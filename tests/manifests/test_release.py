@@ -1,0 +1,151 @@
+"""What a release consists of: archives that come out alike, and a bill of materials that leaves nothing out."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+from releasing import bill
+from releasing.main import build_packages, main, repack
+
+from dra_driver.version import VERSION
+from tests.paths import ROOT
+
+
+def packed(path: Path, files: Mapping[str, str], *, mtime: int = 0, links: Mapping[str, str] | None = None) -> Path:
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime, member.uname, member.uid = len(content.encode()), mtime, "somebody", mtime % 1000
+            archive.addfile(member, io.BytesIO(content.encode()))
+        for name, target in (links or {}).items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            archive.addfile(link)
+    return path
+
+
+def image(directory: Path, *layers: Path) -> Path:
+    """A docker archive of these layers."""
+    path = directory / "image.tar"
+    with tarfile.open(path, "w") as archive:
+        for layer in layers:
+            archive.add(layer, layer.name)
+        manifest = json.dumps([{"Layers": [layer.name for layer in layers]}]).encode()
+        member = tarfile.TarInfo("manifest.json")
+        member.size = len(manifest)
+        archive.addfile(member, io.BytesIO(manifest))
+    return path
+
+
+def test_archives_of_two_runs_are_alike(tmp_path: Path) -> None:
+    one = packed(tmp_path / "a.tar.gz", {"x/b": "2", "x/a": "1"}, mtime=1_700_000_000)
+    other = packed(tmp_path / "b.tar.gz", {"x/a": "1", "x/b": "2"}, mtime=1_800_000_777)
+    assert one.read_bytes() != other.read_bytes()
+    for archive in (one, other):
+        repack(archive, 1_750_000_000)
+    assert one.read_bytes() == other.read_bytes()
+    with tarfile.open(one) as made:
+        assert [(member.name, member.mtime, member.uname) for member in made] == [
+            ("x/a", 1_750_000_000, ""),
+            ("x/b", 1_750_000_000, ""),
+        ]
+
+
+STATUS = """\
+Package: gcc-12-base
+Status: install ok installed
+Version: 12.2.0-14
+
+Package: libgcc-s1
+Status: install ok installed
+Version: 12.2.0-14
+
+Package: was-removed
+Status: deinstall ok config-files
+Version: 1
+
+"""
+SITE = "opt/venv/lib/python3.11/site-packages"
+
+
+def test_packages_of_an_image_are_those_of_dpkg_and_of_its_python_environment(tmp_path: Path) -> None:
+    base = packed(
+        tmp_path / "base.tar",
+        {
+            "./var/lib/dpkg/status": STATUS,
+            "./usr/share/doc/gcc-12-base/copyright": "Files: *\nLicense: GPL-3+ with exception\n text\n",
+        },
+        links={"./usr/share/doc/libgcc-s1": "gcc-12-base"},
+    )
+    python = packed(
+        tmp_path / "python.tar",
+        {
+            f"{SITE}/spdx-1.0.dist-info/METADATA": "Name: Spdx\nVersion: 1.0\nLicense-Expression: MIT OR Apache-2.0\n",
+            f"{SITE}/old-2.0.dist-info/METADATA": "Name: old\nVersion: 2.0\nLicense: BSD\n",
+            f"{SITE}/filed-3.dist-info/METADATA": "Name: filed\nVersion: 3\nLicense: UNKNOWN\n",
+            f"{SITE}/filed-3.dist-info/LICENSE": "\n  Apache License\n  Version 2.0\n",
+            f"{SITE}/silent-4.dist-info/METADATA": "Name: silent\nVersion: 4\n",
+            "opt/build/lib/python3.11/site-packages/pip-1.dist-info/METADATA": "Name: pip\nVersion: 1\n",
+        },
+    )
+    assert bill.of_image(image(tmp_path, base, python)) == [
+        bill.Package("deb", "gcc-12-base", "12.2.0-14", "GPL-3+ with exception"),
+        bill.Package("deb", "libgcc-s1", "12.2.0-14", "GPL-3+ with exception"),
+        bill.Package("pypi", "filed", "3", "Apache License"),
+        bill.Package("pypi", "old", "2.0", "BSD"),
+        bill.Package("pypi", "silent", "4"),
+        bill.Package("pypi", "spdx", "1.0", "MIT OR Apache-2.0"),
+    ]
+
+
+def test_the_bill_of_an_environment_names_every_package_with_its_licence() -> None:
+    found = bill.of_distributions(distributions())
+    text = bill.document("neuron-dra-driver", VERSION, found, 1_750_000_000)
+    assert text == bill.document("neuron-dra-driver", VERSION, reversed(found), 1_750_000_000)
+    shown = json.loads(text)
+    assert shown["specVersion"] == "1.6"
+    assert shown["metadata"]["timestamp"].startswith("2025-06-15T")
+    names = {item["name"] for item in shown["components"]}
+    assert {"grpcio", "pydantic", "cel-python"} <= names
+    assert names == {re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower() for item in distributions()}
+    without = [item["name"] for item in shown["components"] if not item.get("licenses")]
+    assert len(without) < len(names) / 10, without
+    assert "pypi  pydantic" in bill.licence_list("neuron-dra-driver", VERSION, found)
+
+
+def test_a_package_without_a_licence_is_said_to_have_an_unknown_one() -> None:
+    listed = bill.licence_list("image", "1", [bill.Package("pypi", "silent", "4")])
+    assert "pypi  silent 4: unknown" in listed
+    (component,) = json.loads(bill.document("image", "1", [bill.Package("pypi", "silent", "4")], 0))["components"]
+    assert "licenses" not in component
+
+
+@pytest.mark.parametrize("url", ["http://git.example/x", 'https://git.example/"x', "git.example"])
+def test_an_address_that_is_none_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--repository-url", url, "--no-image"]) == 2
+    assert "give an address that begins with https://" in capsys.readouterr().err
+
+
+def test_wheel_and_source_archive_of_two_builds_are_alike_and_know_their_version(tmp_path: Path) -> None:
+    for number in (1, 2):
+        tree, made = tmp_path / f"tree{number}", tmp_path / f"made{number}"
+        tree.mkdir()
+        command = ["git", "ls-files", "-z", "dra_driver", "pyproject.toml", "README.md", "LICENSE"]
+        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+        for name in filter(None, listed):
+            target = tree / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((ROOT / name).read_bytes())
+        build_packages(tree, made)
+    files = sorted(path.name for path in (tmp_path / "made1").iterdir())
+    assert files == [f"neuron_dra_driver-{VERSION}-py3-none-any.whl", f"neuron_dra_driver-{VERSION}.tar.gz"]
+    for name in files:
+        assert (tmp_path / "made1" / name).read_bytes() == (tmp_path / "made2" / name).read_bytes(), name
