@@ -35,7 +35,7 @@ def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
     from dra_driver.cli.slices import print_object
     from dra_driver.simulator.preparation import NodeDrivers
 
-    if output == "text":
+    if output in ("text", "wide"):
         print("\n".join(text(manifests, simulation)))
         return
     for line in manifests.not_considered:

@@ -166,6 +166,22 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
     )
 
 
+def context_namespace(path: str | None, context: str | None = None) -> str:
+    """The namespace of a kubeconfig's context, ``default`` if it names none; arguments and errors as above."""
+    from kubernetes.config import ConfigException, list_kube_config_contexts
+
+    remedy = f"check {path or 'the kubeconfig file'}"
+    try:
+        # The client ships no types for this function.
+        contexts, current = list_kube_config_contexts(path)  # type: ignore[no-untyped-call]
+        named = {item["name"]: item["context"] for item in contexts}
+        found = named[context] if context is not None else current["context"]
+        return str(found.get("namespace") or "default")
+    except Exception as error:  # the loader does not validate; malformed YAML raises exceptions of any type
+        reason = " ".join(str(error).split()) if isinstance(error, ConfigException) else "the context is not in it"
+        raise DriverError(f"no namespace can be read from the kubeconfig: {reason}", remedy=remedy) from error
+
+
 def bypasses_proxy(server: str, no_proxy: str) -> bool:
     """Whether a server is reached directly, without the proxy.
 

@@ -30,6 +30,7 @@ def read_manifests(
     sources: Sequence[tuple[str, str]],
     kubernetes: str = "1.37",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    namespace: str = NAMESPACE,
 ) -> Manifests:
     """Read the objects of YAML or JSON texts, each of which may have several documents or Lists.
 
@@ -40,11 +41,12 @@ def read_manifests(
         sources: name (for errors) and text of each file.
         kubernetes: the release whose CEL is used.
         progress: called for each object with the number read so far and the total of its document.
+        namespace: that of objects that do not specify one.
 
     Raises:
         ManifestError: invalid input, with file, line and path. DriverError: CEL's parser is not installed.
     """
-    reader = _Reader(kubernetes)
+    reader = _Reader(kubernetes, namespace)
     for file, text in sources:
         found = False
         for origin, document in documents(file, text):
@@ -103,7 +105,8 @@ def _named(value: dict[str, Any], kind: str, origin: Origin) -> Origin:
 
 
 class _Reader:
-    def __init__(self, kubernetes: str, *, stored: bool = False) -> None:
+    def __init__(self, kubernetes: str, namespace: str = NAMESPACE, *, stored: bool = False) -> None:
+        self._namespace = namespace
         self._kubernetes = kubernetes
         self._stored = stored
         self._unknown: dict[str, None] = {}
@@ -171,7 +174,7 @@ class _Reader:
     def _named(self, item: Any, kind: Kind, origin: Origin) -> Any:
         """The object with its name and namespace; raises ManifestError if it has no name or is a duplicate."""
         meta: ObjectMeta = item.metadata
-        name, namespace = meta.name, (meta.namespace or NAMESPACE) if kind.namespaced else ""
+        name, namespace = meta.name, (meta.namespace or self._namespace) if kind.namespaced else ""
         if not name:
             if not meta.generate_name:
                 raise origin.error(("metadata",), "there is no name")

@@ -51,7 +51,7 @@ ROW = "resource.aws.com/devicegroup4_id"
 
 def explained(server: ApiServer, directory: Path, *arguments: str) -> int:
     kubeconfig = server.kubeconfig(directory / "kubeconfig")
-    return main(["explain", *arguments, "--kubeconfig", str(kubeconfig)])
+    return main(["explain", *arguments, "--from-cluster", "--kubeconfig", str(kubeconfig)])
 
 
 def test_a_pod_that_waits(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -505,7 +505,7 @@ def test_a_missing_parser_is_named_with_what_to_install() -> None:
 
 
 def test_a_kubeconfig_alone_means_its_cluster(shell: Shell, tmp_path: Path) -> None:
-    assert shell(write(tmp_path, claim("c")), "--kubeconfig", "/does/not/exist") == 2
+    assert shell(write(tmp_path, claim("c")), "--from-cluster", "--kubeconfig", "/does/not/exist") == 2
     assert "/does/not/exist" in shell.err
 
 

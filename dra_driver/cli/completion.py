@@ -1,0 +1,48 @@
+"""``dra-driver completion``: the script with which a shell completes commands, options and files."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from dra_driver.cli import vocabulary
+from dra_driver.util.errors import DriverError
+
+SHELLS: Final = ("bash", "zsh", "fish")
+
+NOTES = """\
+to load it in every new shell:
+  bash  dra-driver completion bash > ~/.local/share/bash-completion/completions/dra-driver
+  zsh   dra-driver completion zsh > "${fpath[1]}/_dra-driver"
+  fish  dra-driver completion fish > ~/.config/fish/completions/dra-driver.fish
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = vocabulary.add_command(
+        subparsers,
+        "completion",
+        about="Print the script with which a shell completes the commands, options and files of dra-driver.",
+        notes=NOTES,
+        examples=["source <({} completion bash)"],
+        done="printed",
+        refused="shtab, which makes the scripts, is not installed",
+    )
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script."""
+    from dra_driver.cli.main import complete_program
+
+    try:
+        import shtab
+    except ImportError as error:
+        raise DriverError(
+            "shtab is not installed", remedy="install the extra: pip install 'neuron-dra-driver[cli]'"
+        ) from error
+
+    print(shtab.complete(complete_program(), shell=args.shell))
+    return 0
