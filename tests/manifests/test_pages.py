@@ -71,7 +71,7 @@ def test_commands_that_need_more_than_python_say_why_they_are_not_run_here(page:
         elif not block.key:
             for command in block.commands():
                 needed = NEEDED.search(command.text)
-                assert needed is None, f"{block.name}: {needed and needed[1]}: write <!-- not run: REASON --> above it"
+                assert needed is None, f"{block.name}: write <!-- not run: REASON --> above {command.text}"
 
 
 @pytest.mark.parametrize("page", MARKED, ids=name_of)
