@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 from collections.abc import Mapping
@@ -62,3 +63,18 @@ def pod_spec(item: Object) -> Object:
     """The pod spec of a Pod or of a workload with a pod template."""
     spec: Object = item["spec"]
     return spec["template"]["spec"] if "template" in spec else spec
+
+
+def as_v1(item: Object) -> Object:
+    """What the API server makes of a v1beta1 object: the fields of a request move into `exactly`."""
+    item = copy.deepcopy(item)
+    if item["apiVersion"] != "resource.k8s.io/v1beta1":
+        return item
+    item["apiVersion"] = "resource.k8s.io/v1"
+    if item["kind"] == "ResourceClaimTemplate":
+        requests = item["spec"]["spec"]["devices"]["requests"]
+        requests[:] = [
+            {"name": request["name"], "exactly": {key: value for key, value in request.items() if key != "name"}}
+            for request in requests
+        ]
+    return item

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from tests.builders.leaderworkerset import Group, decode, leader_pod, worker_pod
-from tests.manifests.support import EXAMPLES, LIMIT_EXAMPLES, OLD_EXAMPLES, Object, documents, name_of, pod_spec
+from tests.manifests.support import EXAMPLES, LIMIT_EXAMPLES, OLD_EXAMPLES, Object, as_v1, documents, name_of, pod_spec
 from tests.paths import ROOT
 
 ALL = EXAMPLES + OLD_EXAMPLES
@@ -65,21 +64,6 @@ def validate(item: Object, version: str) -> None:
     """Check an object, or the pods of a LeaderWorkerSet, against the API of a Kubernetes version."""
     for each in group_of(item) if item["kind"] == "LeaderWorkerSet" else [item]:
         kubernetes_validate.validate(each, version, strict=True)
-
-
-def as_v1(item: Object) -> Object:
-    """What the API server makes of a v1beta1 object: the fields of a request move into `exactly`."""
-    item = copy.deepcopy(item)
-    if item["apiVersion"] != "resource.k8s.io/v1beta1":
-        return item
-    item["apiVersion"] = "resource.k8s.io/v1"
-    if item["kind"] == "ResourceClaimTemplate":
-        requests = item["spec"]["spec"]["devices"]["requests"]
-        requests[:] = [
-            {"name": request["name"], "exactly": {key: value for key, value in request.items() if key != "name"}}
-            for request in requests
-        ]
-    return item
 
 
 def test_every_example_of_the_vendor_exists_under_its_name() -> None:

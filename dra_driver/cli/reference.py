@@ -1,0 +1,130 @@
+"""The reference pages of the commands, from their parsers.
+
+``python -m dra_driver.cli.reference commands > docs/reference-commands.md``
+    the commands that people run;
+``python -m dra_driver.cli.reference settings > docs/reference-settings.md``
+    the programs that a cluster runs, whose options are environment variables too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+from dra_driver.cli import daemon
+from dra_driver.cli.main import COMMANDS
+
+WIDTH: Final = 118
+
+TITLES: Final = {"commands": "Commands", "settings": "Settings"}
+
+INTRODUCTIONS: Final = {
+    "commands": "The commands of `dra-driver` that people run. `dra-driver COMMAND --help` prints the same. The exit "
+    "status is 0 on success, 1 if the answer is no (the text gives the reason), and 2 if the input is invalid. The "
+    "programs that a cluster runs are in [reference-settings.md](reference-settings.md).",
+    "settings": "The programs that a cluster runs, and their settings. Each setting is an option of the command and an "
+    "environment variable of its container; the option wins. The chart and the installer set most of them "
+    "([chart](../charts/neuron-helm-chart/README.md), [install.md](install.md)).",
+}
+
+
+def page(kind: str) -> str:
+    """A page: ``commands`` or ``settings``."""
+    made = f"<!-- Made by `python -m dra_driver.cli.reference {kind} > docs/reference-{kind}.md`; do not edit. -->"
+    lines = [f"# {TITLES[kind]}", "", made, "", *_paragraph(INTRODUCTIONS[kind])]
+    for name, text in COMMANDS.items():
+        module = import_module(f"dra_driver.cli.{name}")
+        if hasattr(module, "OPTIONS") == (kind == "settings"):
+            lines += _command(module, name.replace("_", "-"), text)
+    return "\n".join(lines) + "\n"
+
+
+def _command(module: ModuleType, command: str, text: str) -> Iterator[str]:
+    root = argparse.ArgumentParser(prog="dra-driver")
+    choices = root.add_subparsers()
+    module.register(choices)
+    yield from ("", f"## {command}", "", *_paragraph(f"{text[0].upper()}{text[1:]}."))
+    parser = choices.choices[command]
+    if hasattr(module, "OPTIONS"):
+        yield ""
+        yield from _settings(module)
+        return
+    yield from _parser(parser, command)
+
+
+def _parser(parser: argparse.ArgumentParser, command: str) -> Iterator[str]:
+    """Usage, description, options by group, examples; then the same of the commands within."""
+    nested: list[tuple[str, argparse.ArgumentParser]] = []
+    actions = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # noqa: SLF001 - no public way
+    words = [_word(action) for action in actions if not action.option_strings]
+    yield from ("", "```text", " ".join(["dra-driver", command, "[OPTION ...]", *words]).rstrip(), "```")
+    if parser.description:
+        yield from ("", *_paragraph(parser.description))
+    rows = []
+    for action in actions:
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - no public way
+            nested += [(f"{command} {name}", inner) for name, inner in action.choices.items()]
+        elif not isinstance(action, argparse._HelpAction):  # noqa: SLF001 - no public way
+            rows += _bullet(_names(action), _help(action, parser))
+    if rows:
+        yield from ("", *rows)
+    if parser.epilog:
+        examples = [line.strip() for line in re.sub(r"^examples?:\s*", "", parser.epilog.strip()).splitlines()]
+        if all(line.startswith(("dra-driver ", "kubectl ")) and len(line) <= WIDTH for line in examples):
+            yield from ("", "```text", *examples, "```")
+        else:
+            yield from ("", *_paragraph(parser.epilog))
+    for name, inner in nested:
+        yield from ("", f"### {name}", *_parser(inner, name))
+
+
+def _settings(module: ModuleType) -> Iterator[str]:
+    options: tuple[daemon.Option, ...] = module.OPTIONS
+    choices: dict[str, tuple[str, ...]] = getattr(module, "CHOICES", {})
+    for option, variable, default, text in options:
+        legal = choices.get(option.removeprefix("--").replace("-", "_"), ())
+        notes = [f"one of {', '.join(f'`{word}`' for word in legal)}"] if legal else []
+        notes += [f"default `{default}`"] if default not in (None, "") else []
+        yield from _bullet(f"`{option}`, `{variable}`", f"{text} ({'; '.join(notes)})" if notes else text)
+
+
+def _word(action: argparse.Action) -> str:
+    if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - no public way
+        return f"[{'|'.join(action.choices)}]"
+    name = str(action.metavar or action.dest)
+    return {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} [{name} ...]"}.get(str(action.nargs), name)
+
+
+def _names(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"`{action.metavar or action.dest}`"
+    value = ""
+    if action.nargs != 0:
+        value = f" {action.metavar or ('|'.join(map(str, action.choices)) if action.choices else action.dest.upper())}"
+    return ", ".join(f"`{name}{value}`" for name in action.option_strings)
+
+
+def _help(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
+    return (action.help or "") % {**vars(action), "prog": parser.prog}
+
+
+def _paragraph(text: str) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), WIDTH + 2, break_on_hyphens=False, break_long_words=False)
+
+
+def _bullet(name: str, text: str) -> list[str]:
+    line = f"- {name}: {' '.join(text.split())}" if text else f"- {name}"
+    return textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+
+
+if __name__ == "__main__":
+    import sys
+
+    if sys.argv[1:] not in (["commands"], ["settings"]):
+        sys.exit("usage: python -m dra_driver.cli.reference commands|settings")
+    sys.stdout.write(page(sys.argv[1]))

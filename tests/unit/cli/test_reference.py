@@ -1,0 +1,35 @@
+"""The reference pages of the commands say what their parsers do."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.cli.main import COMMANDS
+from dra_driver.cli.reference import INTRODUCTIONS, page
+from tests.paths import DOCS
+
+
+@pytest.mark.parametrize("kind", INTRODUCTIONS)
+def test_the_reference_is_up_to_date(kind: str) -> None:
+    assert (DOCS / f"reference-{kind}.md").read_text() == page(kind), (
+        f"docs/reference-{kind}.md differs from the parsers; write it with: "
+        f"python -m dra_driver.cli.reference {kind} > docs/reference-{kind}.md"
+    )
+
+
+def test_each_command_is_on_one_of_the_pages() -> None:
+    pages = [page(kind) for kind in INTRODUCTIONS]
+    for name in COMMANDS:
+        assert sum(f"\n## {name.replace('_', '-')}\n" in text for text in pages) == 1, name
+
+
+def test_a_setting_names_its_variable_its_choices_and_its_default() -> None:
+    text = page("settings")
+    assert "- `--device-numbering`, `DEVICE_NUMBERING`: " in text
+    assert "(one of `renumber`, `host`; default `renumber`)" in " ".join(text.split())
+
+
+def test_an_option_shows_its_value_and_its_default() -> None:
+    text = " ".join(page("commands").split())
+    assert "- `--node TYPE[=N]`: one or N emulated nodes" in text
+    assert "%(default)s" not in text
