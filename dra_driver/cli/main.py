@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "topology": "show the devices of an instance type and their links",
     "emulate_host": "write the files of a Neuron host into a directory",
     "slices": "print the ResourceSlices that would be published",
+    "template": "describe a node that does not exist yet to an autoscaler (Karpenter, cluster-autoscaler, kwok)",
     "health": "show what is wrong with the chips of a node",
     "plan": "show what containers with an allocated claim would get",
     "rank": "find this pod's rank in a group on UltraServers (for init containers)",
