@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "explain": "explain why claims of pods fit or do not fit",
     "health": "show what is wrong with the chips of a node",
     "slices": "print the ResourceSlices that would be published",
+    "template": "describe a node that does not exist yet to an autoscaler (Karpenter, cluster-autoscaler, kwok)",
     "plan": "show what containers with an allocated claim would get",
     "select": "test a CEL device selector",
     "migrate": "convert pod specs with Neuron limits to pods with claims",
