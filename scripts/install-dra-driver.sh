@@ -758,6 +758,25 @@ claims_in_use() {
             }'
 }
 
+former_columns='{range .items[*]}{.metadata.namespace}/{.metadata.name}'
+former_columns+="|{.status.allocation.devices.results[?(@.driver==\"$DRIVER\")].device}"
+former_columns+='|{.status.reservedFor[*].name}{"\n"}{end}'
+
+# Refuses while pods use devices under the names that beta releases of AWS's driver gave: for the scheduler, the same
+# chips under the names of this driver are free.
+check_former_names() {
+    local claims
+    claims=$(kube get resourceclaims --all-namespaces -o "jsonpath=$former_columns") || unknown "whether devices are in use"
+    claims=$(awk -F'|' '$2 ~ /(^| )neurondevice[0-9]/ && $3 != "" {print "  " $1 ", used by " $3}' <<<"$claims")
+    if [[ -z $claims ]]; then return; fi
+    lines "These claims hold devices under names of a beta release of AWS's DRA driver (neurondevice0 instead of" \
+        "neuron-device-0), so the scheduler would give the same chips to other pods as well:" "$claims"
+    if [[ -z $force ]]; then
+        die "delete these pods first (see docs/install.md, Replacing AWS's DRA driver), or use --force. Nothing was changed"
+    fi
+    warn "installing all the same, because of --force: chips can be given to two pods"
+}
+
 # check_claims NODES: refuses while pods use devices (of these nodes, where any are named).
 check_claims() {
     local claims
@@ -821,6 +840,7 @@ main() {
         preflight
         keep_settings
         check_nodes
+        check_former_names
         if [[ -n $pull_secrets ]]; then check_pull_secrets; fi
         if [[ -n $was_there ]]; then check_nodes_left; fi
         confirm "Install the Neuron DRA driver into this cluster?"

@@ -448,6 +448,30 @@ CLAIMS = (
 )
 
 
+FORMER = (
+    "default/pod0-neurons-x|neurondevice2 neurondevice3|pod0\n"
+    "default/unused|neurondevice1|\n"
+    "default/present|neuron-device-4|pod1\n"
+    "default/waiting||\n"
+)
+
+
+def test_claims_under_the_names_of_the_vendors_beta_are_refused_because_their_chips_seem_free(
+    cluster: Cluster,
+) -> None:
+    cluster.reply("get resourceclaims", FORMER)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert [line for line in result.stderr.splitlines() if "used by" in line] == [
+        "  default/pod0-neurons-x, used by pod0"
+    ]
+    assert "neuron-device-0" in result.stderr
+    assert cluster.changes == []
+    forced = cluster.run("--force", IMAGE)
+    assert forced.returncode == 0
+    assert "warning: installing all the same" in forced.stderr
+
+
 def test_uninstall_refuses_while_pods_use_devices(cluster: Cluster) -> None:
     cluster.reply("get resourceclaims", CLAIMS)
     result = cluster.run("--uninstall")
