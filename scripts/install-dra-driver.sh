@@ -17,9 +17,16 @@
 #   --kubelet-root DIR   kubelet's root directory on the nodes (default /var/lib/kubelet)
 #   --placer             also run the placer, which keeps groups of pods on UltraServers from blocking each other
 #   --group-timeout S    with --placer: seconds after which a group that lacks nodes is recreated elsewhere (default 300)
+#   --toleration T       run on nodes with this taint, too: KEY=VALUE:EFFECT, KEY:EFFECT, KEY, or * for all (driver, placer)
+#   --image-pull-secret NAME  a Secret of the namespace neuron-dra-driver with the registry's credentials (driver, placer)
+#   --env NAME=VALUE     a setting of the driver that has no option here, such as CONTIGUITY_POLICY=refuse
+#   --resources LIST     requests and limits of the driver instead of the default ones, such as
+#                        requests.cpu=50m,requests.memory=64Mi,limits.memory=256Mi
+#   --values FILE        take options from a file of lines such as "devices: chip,core"; those of the command line prevail
 #   --restart            replace the driver's pods even if nothing changed (a new image was loaded under the same name)
 #   --reset              for settings that you do not pass, use the defaults instead of the installed values
 #   --uninstall          remove the driver; refuses while pods use its devices, unless you pass --force
+#   --allow-broken-kubelets  install although the driver will run on nodes with kubelet 1.34.0 or 1.34.1
 #   --force              uninstall, or leave nodes, even if pods use devices: they stay Terminating until the driver is back
 #   --dry-run            print the YAML of a first installation (with --uninstall: the commands) without using a cluster
 #   --resource-api V     v1, v1beta2 or v1beta1 of resource.k8s.io for the DeviceClass (default: what the cluster serves)
@@ -29,8 +36,9 @@
 #   --help, -h           print this text
 #
 # You can run the script again safely; it changes only what differs. An update keeps the installed values of the settings
-# from --emulate to --group-timeout unless you pass them, and is refused if it would stop the driver on a node whose
-# devices are in use by pods. If a placer is installed, it is updated to the new image too.
+# from --emulate to --resources unless you pass them, and is refused if it would stop the driver on a node whose devices
+# are in use by pods. If a placer is installed, it is updated to the new image too. --toleration, --image-pull-secret and
+# --env can be given several times; together they replace what is installed of that option.
 # Exit status: 0 done, 1 failed or refused, 2 invalid arguments.
 # Works with the bash 3.2 and the sed of macOS, too.
 set -euo pipefail
@@ -38,17 +46,22 @@ set -euo pipefail
 NAMESPACE='neuron-dra-driver'
 DAEMONSET='neuron-dra-driver-kubelet-plugin'
 DRIVER='neuron.aws.com'
+OPTIONS='neuron.aws.com/install-options'
 POLICIES=(neuron-dra-driver-own-slices neuron-dra-driver-own-node neuron-dra-driver-own-events)
 PLACER='neuron-dra-driver-placer'
+LISTS='--toleration --image-pull-secret --env'
 CUT='(chip|core|node|group([2-9]|[1-9][0-9]{1,2})?)'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 MANIFESTS=$HERE/manifests
 MARKS='/# >>> /d;/# <<< /d'
+PART='[a-z0-9]([a-z0-9.-]*[a-z0-9])?'
+RESOURCE='(requests|limits)\.(cpu|memory|ephemeral-storage)=[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi)?'
+KEY="($PART/)?[A-Za-z0-9][A-Za-z0-9._-]*"
 
-# Empty: not given.
+# Empty: not given. Of what can be given several times: a line each.
 image='' emulate='' ultraservers='' devices='' extended='' node_selector='' kubelet_root='' placer='' group_timeout=''
-resource_api=''
-timeout=300 classes='' restart='' reset='' uninstall='' force='' dry_run='' yes='' with_policy=1 desired=0
+tolerations='' pull_secrets='' env='' resources='' resource_api='' values='' place='' given=' '
+timeout=300 classes='' restart='' reset='' uninstall='' force='' dry_run='' yes='' broken_kubelets='' with_policy=1 desired=0
 kubectl_command=${KUBECTL:-kubectl}
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
@@ -61,7 +74,7 @@ die() {
 }
 unknown() { die "cannot find out $1 (see above). Nothing was changed"; }
 bad_arguments() {
-    printf 'error: %s\nTry --help.\n' "$*" >&2
+    printf 'error: %s%s\nTry --help.\n' "$place" "$*" >&2
     exit 2
 }
 kube() { "${KUBE[@]}" "$@"; }
@@ -73,15 +86,20 @@ parse() {
     while [[ $# -gt 0 ]]; do
         case $1 in
         --emulate | --emulated-ultraservers | --node-selector | --kubelet-root | --resource-api | --timeout | --kubectl | \
-            --group-timeout | --devices)
+            --group-timeout | --devices | --toleration | --image-pull-secret | --env | --resources | --values)
             [[ $# -gt 1 ]] || bad_arguments "$1 needs a value"
+            given+="$1 "
             set_option "$1" "$2"
             shift
             ;;
-        --*=*) set_option "${1%%=*}" "${1#*=}" ;;
+        --*=*)
+            given+="${1%%=*} "
+            set_option "${1%%=*}" "${1#*=}"
+            ;;
         --restart) restart=1 ;;
         --placer) placer=1 ;;
         --extended-resources) extended=1 ;;
+        --allow-broken-kubelets) broken_kubelets=1 ;;
         --reset) reset=1 ;;
         --uninstall) uninstall=1 ;;
         --force) force=1 ;;
@@ -99,6 +117,10 @@ parse() {
         esac
         shift
     done
+    if [[ -n $values ]]; then
+        [[ -z $uninstall ]] || bad_arguments "--values goes with an installation, not with --uninstall"
+        read_values "$values"
+    fi
     read -r -a KUBE <<<"$kubectl_command"
     [[ ${#KUBE[@]} -gt 0 ]] || bad_arguments "the kubectl command is empty"
     if [[ -n $uninstall ]]; then
@@ -107,6 +129,59 @@ parse() {
         [[ -n $image ]] || bad_arguments "which image? Usage: install-dra-driver.sh [options] IMAGE"
         matches IMAGE "$image" '^[A-Za-z0-9][A-Za-z0-9._/:@-]*$' "expected something like registry.example/neuron-dra-driver:1.0.0"
     fi
+}
+
+# Options from a file: "OPTION: VALUE" lines, or for what can be given several times "OPTION:" and "- VALUE" lines below.
+# This is YAML as simple as it gets, and what is more than that is refused.
+read_values() {
+    local line option='' text seen=' ' number=0
+    [[ -f $1 && -r $1 ]] || bad_arguments "--values: cannot read the file '$1'"
+    while IFS= read -r line || [[ -n $line ]]; do
+        number=$((number + 1))
+        place="$1:$number: "
+        line=${line%$'\r'}
+        if [[ $line =~ ^[[:space:]]*(#.*)?$ || $number$line == 1--- ]]; then
+            continue
+        elif [[ $line =~ ^([a-z][a-z-]*):([[:space:]]+(.*))?$ ]]; then
+            option=--${BASH_REMATCH[1]} text=${BASH_REMATCH[3]-}
+            [[ $seen != *" $option "* ]] || bad_arguments "'${option#--}' is there twice"
+            seen+="$option "
+            if [[ $text != '' && $text != \#* || " $LISTS " != *" $option "* ]]; then
+                set_from_file "$option" "$text"
+                option=''
+            fi
+        elif [[ $line =~ ^[[:space:]]*-[[:space:]]+(.*)$ && -n $option && " $LISTS " == *" $option "* ]]; then
+            set_from_file "$option" "${BASH_REMATCH[1]}"
+        else
+            bad_arguments "expected 'OPTION: VALUE', or below one of ${LISTS//--/} '- VALUE'"
+        fi
+    done <"$1"
+    place=''
+}
+
+# set_from_file OPTION TEXT: unless the command line has that option.
+set_from_file() {
+    local text=$2 quoted="^'(([^']|'')*)'[[:space:]]*(#.*)?\$" double='^"([^"\\]*)"[[:space:]]*(#.*)?$'
+    if [[ $text =~ $quoted ]]; then
+        text=${BASH_REMATCH[1]//\'\'/\'}
+    elif [[ $text =~ $double ]]; then
+        text=${BASH_REMATCH[1]}
+    else
+        text=${text%%[[:space:]]#*}
+        text=${text%"${text##*[![:space:]]}"}
+        if [[ -z $text || $text =~ ^[^A-Za-z0-9/._] || $text =~ :([[:space:]]|$) ]]; then
+            bad_arguments "expected a plain or quoted value for ${1#--}, got '$2'"
+        fi
+    fi
+    case $1 in
+    --image) image=${image:-$text} ;;
+    --placer | --extended-resources)
+        [[ $text == true ]] || bad_arguments "expected '${1#--}: true'; to end it, leave the line out and pass --reset"
+        if [[ $1 == --placer ]]; then placer=1; else extended=1; fi
+        ;;
+    --values | --kubectl) bad_arguments "${1#--} belongs to the command line" ;;
+    *) if [[ $given != *" $1 "* ]]; then set_option "$1" "$text"; else (set_option "$1" "$text"); fi ;;
+    esac
 }
 
 set_option() {
@@ -143,6 +218,28 @@ set_option() {
         matches "$1" "$2" '^[1-9][0-9]{0,4}$' "expected a number of seconds"
         group_timeout=$2
         ;;
+    --toleration)
+        matches "$1" "$2" "^(\\*|$KEY(=[A-Za-z0-9._-]*:(NoSchedule|PreferNoSchedule|NoExecute)|:(NoSchedule|PreferNoSchedule|NoExecute))?)\$" \
+            "expected KEY=VALUE:EFFECT, KEY:EFFECT, KEY or *, where EFFECT is NoSchedule, PreferNoSchedule or NoExecute"
+        tolerations+=$2$'\n'
+        ;;
+    --image-pull-secret)
+        matches "$1" "$2" "^$PART\$" "expected the name of a Secret"
+        pull_secrets+=$2$'\n'
+        ;;
+    --env)
+        matches "$1" "$2" '^[A-Z][A-Z0-9_]*=[[:print:]]*$' "expected NAME=VALUE with printable characters"
+        if [[ ${2%%=*} != HEALTH_POLICY ]] && grep -qx " *- name: ${2%%=*}" "$MANIFESTS/daemonset.yaml"; then
+            bad_arguments "$1 ${2%%=*} is set by the script itself; look for another option"
+        fi
+        env+=$2$'\n'
+        ;;
+    --resources)
+        matches "$1" "$2" "^$RESOURCE(,$RESOURCE)*\$" "expected something like requests.cpu=50m,limits.memory=256Mi"
+        if [[ -n $(tr , '\n' <<<"$2" | sed 's/=.*//' | sort | uniq -d) ]]; then bad_arguments "$1 '$2' has one name twice"; fi
+        resources=$2
+        ;;
+    --values) values=$2 ;;
     --kubectl) kubectl_command=$2 ;;
     *) bad_arguments "there is no option $1 with a value" ;;
     esac
@@ -190,8 +287,88 @@ render() {
         -e "s|/var/lib/kubelet|$kubelet_root|" -e "s|EMULATED_INSTANCE_TYPE|$emulate|" \
         -e "s|ULTRASERVER_TOPOLOGY|$ultraservers|" -e "s|OFFERED_DEVICES|$devices|" \
         -e "s|NODE_SELECTOR_KEY|${node_selector%%=*}|" -e "s|NODE_SELECTOR_VALUE|${node_selector#*=}|" \
-        "$MANIFESTS/daemonset.yaml"
+        "$MANIFESTS/daemonset.yaml" | fill
     if [[ -n $placer ]]; then render_placer; fi
+}
+
+# Adds to a manifest at its marks what the options say; resources take the place of those that follow.
+fill() {
+    added_options=$(options_yaml) added_pull_secrets=$(pull_secrets_yaml) added_tolerations=$(tolerations_yaml) \
+    added_env=$(env_yaml) added_resources=$(resources_yaml) awk '
+            /^ *# \+\+\+ / {
+                added = ENVIRON["added_" $NF]
+                if (added != "") print added
+                drop = $NF == "resources" && added != ""
+                next
+            }
+            drop && /^(        resources:$|          )/ {next}
+            {drop = 0; print}'
+}
+
+# The options that are kept as they were given, a line each; of these an annotation of the DaemonSet is made.
+kept_options() {
+    local option lines line
+    for option in --toleration --image-pull-secret --env --resources; do
+        case $option in
+        --toleration) lines=$tolerations ;;
+        --image-pull-secret) lines=$pull_secrets ;;
+        --env) lines=$env ;;
+        --resources) lines=${resources:+$resources$'\n'} ;;
+        esac
+        while IFS= read -r line; do
+            if [[ -n $line ]]; then printf '%s=%s\n' "$option" "$line"; fi
+        done <<<"$lines"
+    done
+}
+
+options_yaml() {
+    local kept
+    kept=$(kept_options)
+    if [[ -n $kept ]]; then printf '  annotations:\n    %s: |\n      %s\n' "$OPTIONS" "${kept//$'\n'/$'\n      '}"; fi
+}
+
+pull_secrets_yaml() {
+    local name
+    if [[ -n $pull_secrets ]]; then echo '      imagePullSecrets:'; fi
+    while read -r name; do
+        if [[ -n $name ]]; then printf '      - name: "%s"\n' "$name"; fi
+    done <<<"$pull_secrets"
+}
+
+tolerations_yaml() {
+    local taint key value
+    while read -r taint; do
+        key=${taint%%[=:]*}
+        case $taint in
+        '') ;;
+        \*) echo '      - operator: Exists' ;;
+        *=*)
+            value=${taint#*=}
+            printf '      - key: "%s"\n        operator: Equal\n        value: "%s"\n' "$key" "${value%%:*}"
+            ;;
+        *) printf '      - key: "%s"\n        operator: Exists\n' "$key" ;;
+        esac
+        if [[ $taint == *:* ]]; then printf '        effect: %s\n' "${taint##*:}"; fi
+    done <<<"$tolerations"
+}
+
+env_yaml() {
+    local variable value quote="'"
+    while IFS= read -r variable; do
+        value=${variable#*=}
+        if [[ -n $variable ]]; then
+            printf "        - name: %s\n          value: '%s'\n" "${variable%%=*}" "${value//$quote/$quote$quote}"
+        fi
+    done <<<"$env"
+}
+
+resources_yaml() {
+    local kind rows
+    if [[ -n $resources ]]; then echo '        resources:'; fi
+    for kind in requests limits; do
+        rows=$(tr , '\n' <<<"$resources" | sed -n "s/^$kind\.\(.*\)=\(.*\)/            \1: \"\2\"/p")
+        if [[ -n $rows ]]; then printf '          %s:\n%s\n' "$kind" "$rows"; fi
+    done
 }
 
 render_placer() {
@@ -199,7 +376,7 @@ render_placer() {
     if [[ -z $with_policy ]]; then drop=$(without policy); fi
     echo ---
     sed -e "$drop" -e '/^#/d' -e "s|NEURON_DRA_IMAGE|$image|" -e "s|GROUP_TIMEOUT_SECONDS|$group_timeout|" \
-        "$MANIFESTS/placer.yaml"
+        "$MANIFESTS/placer.yaml" | fill
 }
 
 show_context() {
@@ -251,31 +428,49 @@ preflight() {
         warn "the API server has no ValidatingAdmissionPolicy (Kubernetes 1.30 and later do), so a compromised driver pod" \
             "could write the ResourceSlices and the Nodes of others"
     fi
-    check_nodes
     check_device_plugin
 }
 
 node_columns='NAME:.metadata.name,KUBELET:.status.nodeInfo.kubeletVersion'
 node_columns+=',TYPE:.metadata.labels.node\.kubernetes\.io/instance-type,NEURON:.status.allocatable.aws\.amazon\.com/neuron'
 
+# Looks at the nodes that the DaemonSet chooses; refuses those whose kubelet leaves pods with claims hanging.
 check_nodes() {
-    local name version type neuron minor
+    local name version type neuron nodes broken=''
+    nodes=$(kube get nodes --no-headers -o "custom-columns=$node_columns" -l "$(chosen_nodes)") ||
+        unknown "which nodes the driver would run on"
     while read -r name version type neuron; do
         if [[ $version =~ ^v1\.34\.[01]([^0-9]|$) ]]; then
-            warn "node $name has kubelet $version: after 30 minutes without a claim it stops calling DRA drivers, and pods" \
-                "hang (kubernetes/kubernetes#133920); update it to 1.34.2 or later"
-        elif [[ $version =~ ^v1\.([0-9]+) ]]; then
-            minor=${BASH_REMATCH[1]}
-            if [[ $minor -lt 33 ]]; then
-                warn "node $name has kubelet $version: 1.33 is the oldest version that supports driver updates" \
-                    "without interruption"
-            fi
+            broken+="  $name: kubelet $version"$'\n'
+        elif [[ $version =~ ^v1\.([0-9]+) && ${BASH_REMATCH[1]} -lt 33 ]]; then
+            warn "node $name has kubelet $version: 1.33 is the oldest version that supports driver updates" \
+                "without interruption"
         fi
         if [[ ${neuron:-<none>} != '<none>' && $neuron != 0 ]]; then
             warn "node $name ($type) offers $neuron aws.amazon.com/neuron through a device plugin as well; neither" \
                 "knows what the other allocates, so a device could be given to two pods: keep one of them off this node"
         fi
-    done < <(kube get nodes --no-headers -o "custom-columns=$node_columns")
+    done <<<"$nodes"
+    if [[ -z $broken ]]; then return; fi
+    lines "The driver would run on nodes with kubelet 1.34.0 or 1.34.1. After 30 minutes without a claim on a node, these" \
+        "versions close their connection to DRA drivers and do not open it again: pods with claims then hang in" \
+        "ContainerCreating or Terminating until kubelet restarts (kubernetes/kubernetes#133920):" "${broken%$'\n'}"
+    if [[ -z $broken_kubelets ]]; then
+        die "update kubelet there to 1.34.2 or later, keep the driver off these nodes with --node-selector, or accept the" \
+            "risk with --allow-broken-kubelets. Nothing was changed"
+    fi
+    warn "installing all the same, because of --allow-broken-kubelets"
+}
+
+# kubelet goes on without a Secret that is missing, and only then the registry refuses.
+check_pull_secrets() {
+    local name found
+    while read -r name; do
+        if [[ -n $name ]] && found=$(kube -n "$NAMESPACE" get secret "$name" --ignore-not-found -o name) && [[ -z $found ]]; then
+            warn "there is no Secret $name in the namespace $NAMESPACE; create it there:" \
+                "${KUBE[*]} -n $NAMESPACE create secret docker-registry $name --docker-server=... --docker-username=..."
+        fi
+    done <<<"$pull_secrets"
 }
 
 check_device_plugin() {
@@ -306,6 +501,8 @@ read_installed() {
         unknown "what is installed"
     renewed=$(kube -n "$NAMESPACE" get deployment "$PLACER" --ignore-not-found -o "jsonpath=$placer_columns") ||
         unknown "what is installed"
+    was_options=$(kube -n "$NAMESPACE" get daemonset "$DAEMONSET" --ignore-not-found \
+        -o "jsonpath={.metadata.annotations.${OPTIONS//./\\.}}") || unknown "what is installed"
     classes=$(kube get deviceclasses -o "jsonpath=$class_columns") || unknown "which DeviceClasses there are"
     IFS='|' read -r was_there was_image was_emulate was_ultraservers was_root types labels was_devices <<<"$driver"
     IFS='|' read -r was_placer was_group_timeout <<<"$renewed"
@@ -334,14 +531,15 @@ keep_settings() {
         keep --node-selector "$node_selector" "$was_selector"
         keep --kubelet-root "$kubelet_root" "$was_root"
         keep --group-timeout "$group_timeout" "$was_group_timeout"
+        keep_options
     fi
     complete
     if [[ -n $extended ]]; then check_extended; fi
     if [[ -n $was_there ]]; then
         note "installed: $(as_options "$was_image" "$was_extended" "$was_emulate" "$was_ultraservers" "$was_devices" \
-            "$was_selector" "$was_root" "$was_group_timeout")"
+            "$was_selector" "$was_root" "$was_group_timeout" "$was_options")"
         note "will be:   $(as_options "$image" "$extended" "$emulate" "$ultraservers" "$devices" "$node_selector" \
-            "$kubelet_root" "$group_timeout")"
+            "$kubelet_root" "$group_timeout" "$(kept_options)")"
     fi
 }
 
@@ -385,7 +583,22 @@ keep() {
     set_option "$1" "$3"
 }
 
-# as_options IMAGE EXTENDED VALUE...: the settings as one would give them.
+# Keeps what the annotation of the DaemonSet tells of options that neither command line nor file have.
+keep_options() {
+    local line told=''
+    told=" $(kept_options | sed 's/=.*//' | paste -sd ' ' -) "
+    while IFS= read -r line; do
+        case $line in
+        '') ;;
+        --toleration=* | --image-pull-secret=* | --env=* | --resources=*)
+            if [[ $told != *" ${line%%=*} "* ]]; then keep "${line%%=*}" '' "${line#*=}"; fi
+            ;;
+        *) die "the annotation $OPTIONS of the DaemonSet has a line that is none: '$line'; pass --reset. Nothing was changed" ;;
+        esac
+    done <<<"$was_options"
+}
+
+# as_options IMAGE EXTENDED VALUE... LINES: the settings as one would give them.
 as_options() {
     local text=$1 option
     shift
@@ -394,6 +607,7 @@ as_options() {
         shift
         if [[ -n $1 ]]; then text+=" $option $1"; fi
     done
+    if [[ -n $2 ]]; then text+=" ${2//$'\n'/ }"; fi
     printf '%s' "$text"
 }
 
@@ -476,7 +690,7 @@ explain_failure() {
     done < <(kube -n "$NAMESPACE" get pods -l "app=$DAEMONSET" --no-headers \
         -o 'custom-columns=NAME:.metadata.name,READY:.status.containerStatuses[0].ready')
     lines "" "What to do:" \
-        "  ErrImagePull: the nodes cannot pull $image." \
+        "  ErrImagePull: the nodes cannot pull $image; see --image-pull-secret for a registry that asks who you are." \
         "  hostPath type check failed, plugins_registry: kubelet's root directory is not $kubelet_root; see --kubelet-root." \
         "  Otherwise, see the log, and docs/troubleshooting.md." \
         "What was applied stays. Fix the cause and run this again, or remove the driver with --uninstall."
@@ -544,6 +758,25 @@ claims_in_use() {
             }'
 }
 
+former_columns='{range .items[*]}{.metadata.namespace}/{.metadata.name}'
+former_columns+="|{.status.allocation.devices.results[?(@.driver==\"$DRIVER\")].device}"
+former_columns+='|{.status.reservedFor[*].name}{"\n"}{end}'
+
+# Refuses while pods use devices under the names that beta releases of AWS's driver gave: for the scheduler, the same
+# chips under the names of this driver are free.
+check_former_names() {
+    local claims
+    claims=$(kube get resourceclaims --all-namespaces -o "jsonpath=$former_columns") || unknown "whether devices are in use"
+    claims=$(awk -F'|' '$2 ~ /(^| )neurondevice[0-9]/ && $3 != "" {print "  " $1 ", used by " $3}' <<<"$claims")
+    if [[ -z $claims ]]; then return; fi
+    lines "These claims hold devices under names of a beta release of AWS's DRA driver (neurondevice0 instead of" \
+        "neuron-device-0), so the scheduler would give the same chips to other pods as well:" "$claims"
+    if [[ -z $force ]]; then
+        die "delete these pods first (see docs/install.md, Replacing AWS's DRA driver), or use --force. Nothing was changed"
+    fi
+    warn "installing all the same, because of --force: chips can be given to two pods"
+}
+
 # check_claims NODES: refuses while pods use devices (of these nodes, where any are named).
 check_claims() {
     local claims
@@ -606,6 +839,9 @@ main() {
         show_context
         preflight
         keep_settings
+        check_nodes
+        check_former_names
+        if [[ -n $pull_secrets ]]; then check_pull_secrets; fi
         if [[ -n $was_there ]]; then check_nodes_left; fi
         confirm "Install the Neuron DRA driver into this cluster?"
         apply

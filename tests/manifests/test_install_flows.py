@@ -54,6 +54,7 @@ class Cluster:
         )
         self.reply("get daemonsets --all-namespaces", "kube-system kube-proxy\n")
         # Nothing is installed yet.
+        self.reply("neuron\\.aws\\.com/install-options")
         self.reply("get daemonset neuron-dra-driver-kubelet-plugin --ignore-not-found")
         self.reply("get deployment neuron-dra-driver-placer --ignore-not-found")
         self.reply("get deviceclasses", "")
@@ -86,8 +87,10 @@ class Cluster:
         labels: str = "",
         offered: str = "",
         extended: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         """Have a DaemonSet: what the installer reads of it."""
+        self.reply("neuron\\.aws\\.com/install-options", "".join(f"{option}\n" for option in options))
         types = "node.kubernetes.io/instance-type" if instance_types else ""
         self.reply(
             "get daemonset neuron-dra-driver-kubelet-plugin --ignore-not-found",
@@ -294,8 +297,6 @@ def test_the_best_served_api_version_is_used(
 @pytest.mark.parametrize(
     ("node", "said"),
     [
-        ("node-a v1.34.0 trn2.48xlarge <none>", "133920"),
-        ("node-a v1.34.1-eks-113cf36 trn2.48xlarge <none>", "133920"),
         ("node-a v1.32.9 trn2.48xlarge <none>", "1.33 is the oldest"),
         ("node-a v1.37.1 trn1.2xlarge 1", "device plugin"),
     ],
@@ -312,7 +313,43 @@ def test_nodes_that_will_make_trouble_are_named(cluster: Cluster, node: str, sai
 @pytest.mark.parametrize("version", ["v1.34.2", "v1.34.10", "v1.33.5", "v1.36.3+k3s1"])
 def test_good_kubelets_are_not_warned_of(cluster: Cluster, version: str) -> None:
     cluster.reply("get nodes", f"node-a {version} trn2.48xlarge 0\n")
-    assert "warning" not in cluster.run(IMAGE).stderr
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0
+    assert "warning" not in result.stderr
+
+
+@pytest.mark.parametrize("version", ["v1.34.0", "v1.34.1-eks-113cf36"])
+def test_kubelets_that_stop_calling_drivers_are_refused_with_the_reason(cluster: Cluster, version: str) -> None:
+    cluster.reply("get nodes", f"node-a {version} trn2.48xlarge <none>\nnode-b v1.34.2 trn2.48xlarge <none>\n")
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert cluster.changes == []
+    assert f"  node-a: kubelet {version}\n" in result.stderr
+    assert "node-b" not in result.stderr
+    for text in (
+        "After 30 minutes without a claim",
+        "133920",
+        "1.34.2",
+        "--allow-broken-kubelets",
+        "Nothing was changed",
+    ):
+        assert text in result.stderr
+    assert cluster.run("--allow-broken-kubelets", IMAGE).returncode == 0
+    assert cluster.changes == ["apply -f -"]
+
+
+def test_kubelets_are_looked_at_where_the_driver_would_run(cluster: Cluster) -> None:
+    assert cluster.run("--node-selector", "example.com/neuron=yes", IMAGE).returncode == 0
+    (asked,) = [line for line in cluster.calls if "KUBELET:.status" in line]
+    assert asked.endswith(" -l example.com/neuron=yes")
+
+
+def test_nodes_that_cannot_be_listed_are_not_taken_for_good_ones(cluster: Cluster) -> None:
+    cluster.reply("get nodes", "", "Forbidden\n", 1)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert "which nodes the driver would run on" in result.stderr
+    assert cluster.changes == []
 
 
 def test_the_device_plugin_of_the_vendor_is_named(cluster: Cluster) -> None:
@@ -409,6 +446,30 @@ CLAIMS = (
     "default/lookalike|neuron.aws.com.example|node-a|pod2\n"
     "default/left-over|neuron.aws.com|node-a|\n"
 )
+
+
+FORMER = (
+    "default/pod0-neurons-x|neurondevice2 neurondevice3|pod0\n"
+    "default/unused|neurondevice1|\n"
+    "default/present|neuron-device-4|pod1\n"
+    "default/waiting||\n"
+)
+
+
+def test_claims_under_the_names_of_the_vendors_beta_are_refused_because_their_chips_seem_free(
+    cluster: Cluster,
+) -> None:
+    cluster.reply("get resourceclaims", FORMER)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert [line for line in result.stderr.splitlines() if "used by" in line] == [
+        "  default/pod0-neurons-x, used by pod0"
+    ]
+    assert "neuron-device-0" in result.stderr
+    assert cluster.changes == []
+    forced = cluster.run("--force", IMAGE)
+    assert forced.returncode == 0
+    assert "warning: installing all the same" in forced.stderr
 
 
 def test_uninstall_refuses_while_pods_use_devices(cluster: Cluster) -> None:
@@ -617,6 +678,62 @@ def test_it_is_said_where_limits_of_cores_would_wait(cluster: Cluster, offered: 
     options = ("--devices", offered) if offered else ()
     result = cluster.run("--extended-resources", *options, IMAGE)
     assert ("neuroncore is served only by nodes that offer cores" in result.stderr) is said
+
+
+KEPT = (
+    "--toleration=dedicated=neuron:NoSchedule",
+    "--toleration=*",
+    "--image-pull-secret=registry",
+    "--env=CONTIGUITY_POLICY=refuse",
+    "--env=HEALTH_POLICY=/etc/it's here.yaml",
+    "--resources=limits.memory=256Mi",
+)
+
+
+def test_an_update_keeps_tolerations_pull_secrets_variables_and_resources(cluster: Cluster) -> None:
+    cluster.reply("get secret registry", "secret/registry\n")
+    cluster.installed(instance_types=True, options=KEPT)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0, result.stderr
+    assert cluster.applied == install("--dry-run", *KEPT, IMAGE).stdout
+    assert of_kind(documents(cluster.applied), "DaemonSet")["metadata"]["annotations"] == {
+        "neuron.aws.com/install-options": "".join(f"{option}\n" for option in KEPT)
+    }
+    (will_be,) = [line for line in result.stderr.splitlines() if line.startswith("will be:")]
+    assert will_be.endswith(" ".join(KEPT))
+    assert "warning" not in result.stderr
+
+
+def test_what_is_given_of_a_repeatable_option_replaces_what_is_installed_of_it(cluster: Cluster) -> None:
+    cluster.reply("get secret registry", "secret/registry\n")
+    cluster.installed(instance_types=True, options=KEPT)
+    assert cluster.run("--env", "CONTIGUITY_POLICY=allow", IMAGE).returncode == 0
+    kept = [option for option in KEPT if not option.startswith("--env")]
+    assert cluster.applied == install("--dry-run", "--env=CONTIGUITY_POLICY=allow", *kept, IMAGE).stdout
+
+
+def test_reset_ends_tolerations_pull_secrets_variables_and_resources(cluster: Cluster) -> None:
+    cluster.installed(instance_types=True, options=KEPT)
+    assert cluster.run("--reset", IMAGE).returncode == 0
+    assert cluster.applied == install("--dry-run", IMAGE).stdout
+
+
+@pytest.mark.parametrize("line", ["--force", "x", "--toleration=a b", "--env=NODE_NAME=other", "--kubectl=sh"])
+def test_options_in_the_annotation_are_not_trusted(cluster: Cluster, line: str) -> None:
+    cluster.installed(instance_types=True, options=[line])
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert "--reset" in result.stderr
+    assert cluster.changes == []
+
+
+def test_a_pull_secret_that_is_missing_is_said_with_the_command_that_makes_it(cluster: Cluster) -> None:
+    cluster.reply("get secret registry", "")
+    result = cluster.run("--image-pull-secret", "registry", IMAGE)
+    assert result.returncode == 0
+    (warning,) = [line for line in result.stderr.splitlines() if line.startswith("warning")]
+    assert "no Secret registry in the namespace neuron-dra-driver" in warning
+    assert "create secret docker-registry registry" in warning
 
 
 def test_reset_takes_the_defaults_for_what_it_is_not_told(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from dra_driver.driver.agent import COMPONENT
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
@@ -15,7 +16,7 @@ from dra_driver.health.condition import TYPE
 from dra_driver.health.node_status import PRESENT
 from dra_driver.kube.events import CLUSTER_NAMESPACE
 from dra_driver.topology.cuts import Cuts
-from tests.manifests.support import IMAGE, MANIFESTS, Object, documents, install, name_of, of_kind, rendered
+from tests.manifests.support import IMAGE, MANIFESTS, Object, documents, install, name_of, of_kind, pod_spec, rendered
 
 VARIANTS = {
     "plain": (),
@@ -24,6 +25,14 @@ VARIANTS = {
     "other kubelet root": ("--kubelet-root", "/var/lib/k0s/kubelet"),
     "cores": ("--devices", "chip,core"),
     "extended resources": ("--devices=chip.core.group4.node", "--extended-resources"),
+    "of the administrator": (
+        "--toleration=dedicated=neuron:NoSchedule",
+        "--toleration=example.com/spot",
+        "--toleration=*",
+        "--image-pull-secret=registry",
+        "--env=CONTIGUITY_POLICY=refuse",
+        "--resources=requests.cpu=50m,limits.memory=256Mi,limits.cpu=2",
+    ),
     "everything": ("--emulate=trn2u", "--node-selector=neuron=", "--kubelet-root=/srv/kubelet"),
 }
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
@@ -155,6 +164,7 @@ def test_nothing_of_the_template_is_left(options: tuple[str, ...]) -> None:
         "NODE_SELECTOR_",
         ">>>",
         "<<<",
+        "+++",
     ):
         assert mark not in text
 
@@ -325,6 +335,138 @@ def test_another_kubelet_root_is_used_throughout() -> None:
     assert {"/srv/kubelet/plugins/neuron.aws.com", "/srv/kubelet/plugins_registry"} < set(host_paths(*options))
 
 
+BUILT_IN_TOLERATIONS = 3
+
+
+@pytest.mark.parametrize(
+    ("taint", "toleration"),
+    [
+        ("dedicated=neuron:NoSchedule", {"operator": "Equal", "value": "neuron", "effect": "NoSchedule"}),
+        ("dedicated=:NoExecute", {"operator": "Equal", "value": "", "effect": "NoExecute"}),
+        ("dedicated:PreferNoSchedule", {"operator": "Exists", "effect": "PreferNoSchedule"}),
+        ("dedicated", {"operator": "Exists"}),
+    ],
+)
+def test_a_toleration_is_written_as_kubectl_writes_the_taint(taint: str, toleration: Object) -> None:
+    assert pod("--toleration", taint)["tolerations"][BUILT_IN_TOLERATIONS:] == [{"key": "dedicated"} | toleration]
+
+
+def test_tolerations_are_added_to_the_built_in_ones_of_driver_and_placer() -> None:
+    objects = rendered("--placer", "--toleration=a:NoSchedule", "--toleration", "*", IMAGE)
+    added = [{"key": "a", "operator": "Exists", "effect": "NoSchedule"}, {"operator": "Exists"}]
+    for kind in ("DaemonSet", "Deployment"):
+        plain = pod_spec(of_kind(rendered("--placer", IMAGE), kind))
+        assert pod_spec(of_kind(objects, kind)) == plain | {"tolerations": [*plain["tolerations"], *added]}
+
+
+def test_pull_secrets_are_for_driver_and_placer() -> None:
+    objects = rendered("--placer", "--image-pull-secret=one", "--image-pull-secret=two", IMAGE)
+    for kind in ("DaemonSet", "Deployment"):
+        assert pod_spec(of_kind(objects, kind))["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+
+
+@pytest.mark.parametrize(
+    "value", ["refuse", "", "a b", "it's", '"q"', "a=b", "\\n", "- x: {y}", "# >>> env", "&|$(HOME)"]
+)
+def test_a_variable_reaches_the_driver_as_it_was_given(value: str) -> None:
+    given = environment("--env", f"SETTING={value}", "--kubelet-root", "/srv/kubelet")
+    assert given["SETTING"] == value
+    assert set(given) == {*environment(), "SETTING"}
+
+
+def test_resources_replace_the_default_ones_of_the_driver_alone() -> None:
+    options = ("--resources", "requests.cpu=50m,limits.memory=1.5Gi", "--placer")
+    assert container(*options)["resources"] == {"requests": {"cpu": "50m"}, "limits": {"memory": "1.5Gi"}}
+    plain = of_kind(rendered("--placer", IMAGE), "Deployment")
+    assert of_kind(rendered(*options, IMAGE), "Deployment") == plain
+
+
+VALUES = """\
+---
+# Settings of the cluster `training`.
+image: 'registry.example/neuron-dra-driver:1.2.3'
+devices: chip.core  # chips and cores
+emulate: "trn2.48xlarge"
+extended-resources: true
+toleration:
+- dedicated=neuron:NoSchedule
+- "*"
+env:  # two
+  - CONTIGUITY_POLICY=refuse
+  - 'HEALTH_POLICY=/etc/it''s.yaml'
+resources: limits.memory=256Mi
+"""
+AS_OPTIONS = (
+    "--devices=chip.core",
+    "--emulate=trn2.48xlarge",
+    "--extended-resources",
+    "--toleration=dedicated=neuron:NoSchedule",
+    "--toleration=*",
+    "--env=CONTIGUITY_POLICY=refuse",
+    "--env=HEALTH_POLICY=/etc/it's.yaml",
+    "--resources=limits.memory=256Mi",
+)
+
+
+def test_a_file_of_values_says_what_options_say_and_is_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(VALUES)
+    assert rendered("--values", str(file)) == rendered(*AS_OPTIONS, IMAGE)
+    read = yaml.safe_load(VALUES)
+    given = [(key, item) for key, value in read.items() for item in (value if isinstance(value, list) else [value])]
+    said = [f"--{key}" if item is True else f"--{key}={item}" for key, item in given if key != "image"]
+    assert sorted(said) == sorted(AS_OPTIONS), "a program that knows YAML reads the same"
+
+
+def test_the_command_line_prevails_over_a_file_of_values(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(VALUES)
+    objects = rendered("--toleration=gpu", "--values", str(file), "--devices=node", "other.example/n:2")
+    spec = pod_spec(of_kind(objects, "DaemonSet"))
+    assert spec["tolerations"][BUILT_IN_TOLERATIONS:] == [{"key": "gpu", "operator": "Exists"}]
+    (found,) = spec["containers"]
+    assert found["image"] == "other.example/n:2"
+    assert {"name": "DEVICES", "value": "node"} in found["env"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("frobnicate: 1\n", ":1: there is no option --frobnicate"),
+        ("force: true\n", ":1: there is no option --force"),
+        ("values: other.yaml\n", ":1: values belongs to the command line"),
+        ("kubectl: sh\n", ":1: kubectl belongs to the command line"),
+        ("devices: chip\ndevices: core\n", ":2: 'devices' is there twice"),
+        ("placer: false\n", "expected 'placer: true'"),
+        ("draDriver:\n  devices: chip\n", ":1: expected 'OPTION: VALUE'"),
+        ("devices:\n- chip\n", ":1: expected a plain or quoted value"),
+        ("toleration: [a, b]\n", ":1: expected a plain or quoted value"),
+        ("env:\n- - A=1\n", ":2: expected a plain or quoted value"),
+        ("env:\n- A: 1\n", ":2: expected a plain or quoted value"),
+        ("env:\n- &x A=1\n", ":2: expected a plain or quoted value"),
+        ('env:\n- "A=\\n"\n', ":2: expected a plain or quoted value"),
+        ("env:\n- 'A=1\n", ":2: expected a plain or quoted value"),
+        ("- A=1\n", ":1: expected 'OPTION: VALUE'"),
+        ("env: A=1\n- B=2\n", ":2: expected 'OPTION: VALUE'"),
+        ("devices chip\n", ":1: expected 'OPTION: VALUE'"),
+        ("devices: chips\n", ":1: --devices 'chips' is not valid"),
+        ("\x00\x01\xff", "expected 'OPTION: VALUE'"),
+    ],
+)
+def test_a_file_of_values_that_is_not_understood_is_refused_with_the_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(text, encoding="latin-1")
+    result = install("--dry-run", "--values", str(file), IMAGE)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
+def test_what_the_command_line_overrides_in_a_file_has_to_be_valid_all_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("devices: chips\n")
+    assert install("--dry-run", "--devices=chip", "--values", str(file), IMAGE).returncode == 2
+
+
 @pytest.mark.parametrize(
     ("name", "concerns"),
     [
@@ -410,6 +552,21 @@ def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> Non
         (("--timeout", "soon", IMAGE), "--timeout"),
         (("--kubectl", "", IMAGE), "kubectl command is empty"),
         (("--uninstall", IMAGE), "--uninstall takes no image"),
+        (("--toleration", "a=b", IMAGE), "expected KEY=VALUE:EFFECT"),
+        (("--toleration", "a:Never", IMAGE), "expected KEY=VALUE:EFFECT"),
+        (("--toleration", 'a"b', IMAGE), "expected KEY=VALUE:EFFECT"),
+        (("--toleration", "", IMAGE), "expected KEY=VALUE:EFFECT"),
+        (("--image-pull-secret", "A_b", IMAGE), "expected the name of a Secret"),
+        (("--env", "CONTIGUITY_POLICY", IMAGE), "expected NAME=VALUE"),
+        (("--env", "lower=1", IMAGE), "expected NAME=VALUE"),
+        (("--env", "A=1\n- name: B", IMAGE), "expected NAME=VALUE"),
+        (("--env", "DEVICES=core", IMAGE), "--env DEVICES is set by the script itself"),
+        (("--env", "NODE_NAME=x", IMAGE), "--env NODE_NAME is set by the script itself"),
+        (("--resources", "cpu=1", IMAGE), "expected something like requests.cpu"),
+        (("--resources", "limits.cpu=1,limits.cpu=2", IMAGE), "one name twice"),
+        (("--values", "/nonexistent", IMAGE), "cannot read the file"),
+        (("--values", "/", IMAGE), "cannot read the file"),
+        (("--uninstall", "--values", "/dev/null"), "--values goes with an installation"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_happens(arguments: tuple[str, ...], said: str) -> None:
@@ -433,5 +590,11 @@ def test_help_lists_every_option() -> None:
         "--kubectl",
         "--node-selector",
         "--yes",
+        "--toleration",
+        "--image-pull-secret",
+        "--env",
+        "--resources",
+        "--values",
+        "--allow-broken-kubelets",
     ):
         assert option in result.stdout

@@ -56,7 +56,7 @@ from dra_driver.health.policy import Blocking
 from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.types import DeviceRequestAllocationResult, DeviceTaint, ResourceClaim
 from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.cuts import Part, parts_of
+from dra_driver.topology.cuts import Part, device_name, parts_of
 from dra_driver.util.files import is_uid
 from dra_driver.util.text import shorten
 
@@ -207,6 +207,8 @@ __all__ = [
 ]
 
 _NOT_PREPARED = "the claim is not prepared"
+_BETA_NAME: Final = re.compile(r"neurondevice(0|[1-9][0-9]{0,2})")
+"""Chips in the claims that AWS's guide of the beta shows (aws-neuron-sdk, ``dra.rst``)."""
 
 
 def plan(
@@ -416,6 +418,15 @@ def _parts(
     if parts is None or any(
         part.cores and part.cores[-1] >= (inventory.physical_cores(part.chip) or 0) for part in parts
     ):
+        beta = _BETA_NAME.fullmatch(result.device)
+        if beta is not None:
+            raise PrepareError(
+                f"device {result.device} is a name of beta releases of AWS's DRA driver; this driver publishes it as "
+                f"{device_name(int(beta[1]))}",
+                consequence=_NOT_PREPARED,
+                remedy="delete the pods that use this claim; it is then allocated anew under the present names (see "
+                "docs/install.md, Replacing AWS's DRA driver)",
+            )
         raise PrepareError(
             f"device {_named(result.device)} is not one that this driver publishes",
             consequence=_NOT_PREPARED,

@@ -99,7 +99,9 @@ def test_results_of_other_drivers_are_none_of_ours() -> None:
     [
         (claim(1, [result(4, pool="node-2")]), "from pool node-2, not from this node's pool node-1"),
         (claim(1, [result("neuron-device-04")]), "not one that this driver publishes"),
-        (claim(1, [result("neurondevice4")]), "not one that this driver publishes"),
+        (claim(1, [result("neurondevice04")]), "not one that this driver publishes"),
+        (claim(1, [result("neurondevice4x")]), "not one that this driver publishes"),
+        (claim(1, [result("neurondevice1234")]), "not one that this driver publishes"),
         (claim(1, [result("x" * 5000)]), "not one that this driver publishes"),
         (claim(1, [result(4, share_id="5e7ea1e5-0000-4000-8000-000000000000")]), "cannot be shared that way"),
         (claim(1, [result(16)]), "there is no chip 16 on this host"),
@@ -111,6 +113,15 @@ def test_an_allocation_that_cannot_be_right_is_refused(item: ResourceClaim, text
     message = refusal(item)
     assert text in message
     assert len(message) < 500
+
+
+def test_a_claim_from_a_beta_of_the_vendors_driver_is_refused_with_the_way_out() -> None:
+    with pytest.raises(DriverError) as caught:
+        made(claim(1, [result("neurondevice12")]))
+    said = str(caught.value)
+    for text in ("neurondevice12", "beta", "neuron-device-12", "delete the pods that use this claim", "install.md"):
+        assert text in said
+    assert len(said) < 500
 
 
 @pytest.mark.parametrize(
