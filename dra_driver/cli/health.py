@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.slices import print_object
+from dra_driver.cli.terminal import columns, show
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.cuts import device_name
 from dra_driver.util.errors import DriverError, UsageError
@@ -118,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     if not said.health.chips:
         raise DriverError(f"{args.host_root}: there is no Neuron device")
     if args.output == "text":
-        print(table(said, policy))
+        show(table(said, policy))
     else:
         print_object(document(said, policy), args.output)
     return 0
@@ -213,9 +214,7 @@ def table(said: HostHealth, policy: HealthPolicy) -> str:
         lines += [(device["device"], device["state"], *fault) for fault in faults]
     for chip in said.health.chips:
         texts += [f"neuron{chip.index}: {printable(fault.text)}" for fault in chip.faults]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*rows, *([""] if texts else []), *texts])
+    return "\n".join([columns(lines), *([""] if texts else []), *texts])
 
 
 def run_clear(args: argparse.Namespace) -> int:
