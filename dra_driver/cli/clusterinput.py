@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cel import RELEASES, nearest
 from dra_driver.cli import vocabulary
-from dra_driver.cli.progress import Progress
+from dra_driver.cli.terminal import Progress
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
     if server and server not in RELEASES and args.kubernetes is None:
         notes.append(f"the cluster's release {server}: {kubernetes} is simulated")
     if args.objects:
-        with Progress("reading") as progress:
+        with Progress("reading", "objects") as progress:
             cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress))
     if args.node:
         cluster = merge(_beside(emulated_nodes(args), cluster), cluster)

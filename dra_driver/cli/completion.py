@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Final
 
 from dra_driver.cli import vocabulary
@@ -44,5 +45,22 @@ def run(args: argparse.Namespace) -> int:
             "shtab is not installed", remedy="install the extra: pip install 'neuron-dra-driver[cli]'"
         ) from error
 
-    print(shtab.complete(complete_program(), shell=args.shell))
+    parser = complete_program()
+    _add_values(parser, {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY})
+    print(shtab.complete(parser, shell=args.shell))
     return 0
+
+
+def _add_values(parser: argparse.ArgumentParser, places: Mapping[str, object]) -> None:
+    """Tell shtab what the values of arguments are, by the words that the help has for them."""
+    from dra_driver.topology.instance_types import INSTANCE_TYPES
+
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public way to list them
+        words = (action.metavar if isinstance(action.metavar, str) else "").split("|")
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for child in action.choices.values():
+                _add_values(child, places)
+        elif words[0] in places:
+            action.complete = places[words[0]]  # type: ignore[attr-defined] # shtab's own
+        elif words[0].startswith("TYPE"):
+            action.choices = list(INSTANCE_TYPES)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import add_cluster_arguments, namespace, read_input
+from dra_driver.cli.terminal import show
 from dra_driver.util.errors import UsageError
+from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +27,8 @@ EXAMPLES: Final = (
     "explain --from-cluster -A",
     "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | {} explain --objects -",
 )
+_EACH: Final = 8
+"""Maximum number of what fits that is shown one by one without -o wide."""
 _TARGET: Final = re.compile(
     r"(?:(pods?|po|claims?|resourceclaims?(?:\.resource\.k8s\.io)?)/)?([a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?)",
     re.ASCII,
@@ -78,7 +83,13 @@ def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
     from dra_driver.simulator.explain import plain, texts
 
     if output in ("text", "wide"):
-        print(texts(found))
+        fit = [item for item in found if item.fits]
+        more = [] if output == "wide" else fit[_EACH:]
+        show(texts([item for item in found if item not in more] if more else found))
+        if more:
+            nodes = Counter(item.node or "" for item in more)
+            on = first_of([f"{count} on {node}" for node, count in nodes.items()], _EACH)
+            print(f"\n{len(more)} more fit: {on} (-o wide shows each).")
         if manifests.not_considered:
             print(f"\nNot considered: {'; '.join(manifests.not_considered)}.")
         return

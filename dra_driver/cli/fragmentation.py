@@ -86,7 +86,7 @@ def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[st
     """Simulate the workload of a file for each policy and seed; raises DriverError if it cannot be simulated."""
     from dra_driver.cel import RELEASES
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, emulated_nodes, read_text
-    from dra_driver.cli.progress import Progress
+    from dra_driver.cli.terminal import Progress
     from dra_driver.simulator.cluster import cluster_of
     from dra_driver.simulator.fragmentation import POLICIES, read_workload, simulate, sites
     from dra_driver.simulator.fragmentation.report import Report
@@ -99,7 +99,7 @@ def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[st
     world, views = cluster_of(manifests, release)
     where = sites(views, manifests.slices)
     jobs = [(name, seed) for name in policies for seed in seeds]
-    with Progress("simulating") as progress:
+    with Progress("simulating", "runs", scale=1000) as progress:
         runs = [
             simulate(stream, where, world, POLICIES[name], seed, _share_of(place, len(jobs), progress))
             for place, (name, seed) in enumerate(jobs)
@@ -127,6 +127,7 @@ def _share_of(place: int, jobs: int, progress: Callable[[int, int], None]) -> Ca
 def print_report(found: Report, output: str) -> None:
     """Print the report in the format selected with ``-o``."""
     from dra_driver.cli.slices import print_object
+    from dra_driver.cli.terminal import show
     from dra_driver.simulator.fragmentation.report import document, svg, text
 
     if output == "svg":
@@ -134,7 +135,7 @@ def print_report(found: Report, output: str) -> None:
     elif output in ("json", "yaml"):
         print_object(document(found), output)
     else:
-        print(text(found))
+        show(text(found))
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.slices import print_object
+from dra_driver.cli.terminal import columns, show
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.cuts import device_name
 from dra_driver.util.errors import DriverError, UsageError
@@ -128,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     if not said.health.chips:
         raise DriverError(f"{args.host_root}: there is no Neuron device")
     if args.output == "text":
-        print(table(said, policy))
+        show(table(said, policy))
     else:
         print_object(document(said, policy), args.output)
     return 0
@@ -256,14 +257,6 @@ def table(said: HostHealth, policy: HealthPolicy) -> str:
     for chip in said.health.chips:
         texts += [f"neuron{chip.index}: {printable(fault.text)}" for fault in chip.faults]
     return "\n".join([columns(lines), *([""] if texts else []), *texts])
-
-
-def columns(lines: Sequence[Sequence[str]]) -> str:
-    """Lines of equally many cells, one below the other."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
 
 
 def run_clear(args: argparse.Namespace) -> int:

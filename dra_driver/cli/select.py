@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dra_driver.cel import RELEASES, CelDevice, CelError, Program, UnsupportedError, compile_for, nearest
 from dra_driver.cli import vocabulary
 from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
+from dra_driver.cli.terminal import columns, show
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         cost = sum(program.cost for program in programs)
         print(f"the API server of Kubernetes {release} takes it: estimated cost {cost}")
     else:
-        print(table(rows))
+        show(table(rows))
     return 1 if any(item.matches is None for item in rows) else 0
 
 
@@ -143,11 +144,9 @@ def table(rows: list[Row]) -> str:
     """The rows as a text table."""
     cells = [("POOL", "DEVICE", "MATCHES", "ERROR")]
     cells += [(item.pool, item.device, SHORT[item.matches], item.error or "") for item in rows]
-    widths = [max(len(line[column]) for line in cells) for column in range(3)]
-    lines = ["  ".join([*(f"{line[i]:<{widths[i]}}" for i in range(3)), line[3]]).rstrip() for line in cells]
     counts = {state: sum(item.matches is state for item in rows) for state in SHORT}
     devices = "1 device" if len(rows) == 1 else f"{len(rows)} devices"
-    return "\n".join([*lines, f"{devices}: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"])
+    return "\n".join([columns(cells), f"{devices}: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"])
 
 
 def _source(args: argparse.Namespace) -> Source:

@@ -10,7 +10,7 @@ from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import add_cluster_arguments, read_input
 from dra_driver.cli.fragmentation import add_stream_arguments
 from dra_driver.cli.fragmentation import run as run_fragmentation
-from dra_driver.cli.progress import Progress
+from dra_driver.cli.terminal import Progress
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         given = read_input(args, vocabulary.files(args))
-        with Progress("placing") as progress:
+        with Progress("placing", "pods") as progress:
             simulation = simulate(given.manifests, given.kubernetes, progress)
     except ManifestError as error:
         raise UsageError(str(error)) from error

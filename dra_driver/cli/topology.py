@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.slices import print_object
+from dra_driver.cli.terminal import show
 from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, shorten
@@ -92,14 +94,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the facts, the picture, and the description of the chosen devices."""
     from dra_driver.topology.drawing import svg
-    from dra_driver.topology.instance_types import resolve
+    from dra_driver.topology.instance_types import of_family, resolve
 
     if args.svg == STDOUT and args.output in ("json", "yaml"):
         raise UsageError(f"--svg - and -o {args.output} both write to standard output", remedy="give -o svg alone")
     asked = parse_asked(args.devices)
     try:
         drawn = _drawn(args)
-        instance_type = resolve(drawn.type)
+        instance_type = of_family(drawn.type) or resolve(drawn.type)
         view = _view(asked, drawn, instance_type)
     except DriverError as error:
         raise UsageError(str(error)) from error
@@ -124,7 +126,7 @@ def _print_text(asked: _Asked, drawn: _Drawn, instance_type: InstanceType, view:
     if view.offered:
         print(f"\noffered with --devices {asked.cuts}")
         print_table(offered_rows(view.offered))
-    print(f"\n{text(instance_type, view.marks, view.sick)}")
+    show(f"\n{text(instance_type, view.marks, view.sick)}")
     if drawn.lines:
         print("\n" + "\n".join(f"  {line}" for line in drawn.lines))
     if view.selection:
@@ -209,10 +211,12 @@ def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
         *hardware.core_sizes,
         *(chip for item in offered if item.resource == "neuron_core" for chip in item.chips),
     ]
-    marked = (*map(device_name, indexes), *asked.names, *drawn.taken)
+    picked = (*map(device_name, indexes), *asked.names)
+    marked = (*picked, *drawn.taken)
+    word = " or ".join([*(["chosen"] if picked else []), *(["allocated"] if drawn.taken else [])])
     return _View(
-        hardware.marks(marked, drawn=with_cores),
-        hardware.marks(marked, drawn=with_cores, outlined=outlined),
+        replace(hardware.marks(marked, drawn=with_cores), word=word),
+        replace(hardware.marks(marked, drawn=with_cores, outlined=outlined), word=word),
         {index: state for index, state in drawn.sick.items() if index in chips},
         selection,
         named,

@@ -32,7 +32,7 @@ Format = Literal["text", "wide", "json", "yaml", "svg"]
 
 KUBECTL: Final = "kubectl neuron"
 """The program's name as a plugin of kubectl; then --from-cluster is implied."""
-RELEASES: Final = ("1.34", "1.35", "1.36", "1.37")
+RELEASES: Final = ("1.36", "1.37")
 """The releases of ``cel.RELEASES``, repeated because its import would slow ``--help``."""
 INVALID: Final = "the input cannot be used, or the cluster cannot be asked"
 """Exit status 2, the same for all commands."""
@@ -81,7 +81,7 @@ def add_command(
         done: what exit status 0 means.
         refused: what exit status 1 means.
         notes: paragraphs to follow the options.
-        summary: for the list of actions of a command.
+        summary: for the list of actions of a command (default: the first sentence).
     """
     prog = subparsers._prog_prefix.split()  # noqa: SLF001 - argparse has no public way to ask
     program = KUBECTL if prog[:2] == KUBECTL.split() else "dra-driver"
@@ -91,9 +91,12 @@ def add_command(
         "\n".join([f"example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)]),
         "\n".join(["exit status:", f"  0  {done}", f"  1  {refused}", f"  2  {INVALID}"]),
     ]
-    settings: dict[str, Any] = {"help": summary} if summary else {}
     return subparsers.add_parser(
-        name, description=about, epilog="\n\n".join(filter(None, parts)), formatter_class=HelpFormatter, **settings
+        name,
+        help=summary or about.partition(". ")[0].rstrip("."),
+        description=about,
+        epilog="\n\n".join(filter(None, parts)),
+        formatter_class=HelpFormatter,
     )
 
 
