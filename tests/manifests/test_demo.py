@@ -91,9 +91,9 @@ def test_the_plain_demo_simulates_the_first_example_with_python_only_and_as_any_
 def test_the_readme_shows_what_the_plain_demo_shows(tree: Path) -> None:
     result, _ = demo(tree)
     text = (ROOT / "README.md").read_text()
-    shown = text.split("```console\n$ dra-driver simulate ")[1].split("```")[0]
+    shown = text.split("```console\n$ dra-driver simulate ")[1].split("...\n```")[0]
     assert f"$ dra-driver simulate {shown}" in result.stdout
-    assert text.index("scripts/demo\n") < text.index("scripts/demo --cluster")
+    assert text.index("$ scripts/demo  ") < text.index("scripts/demo --cluster")
 
 
 def test_the_commands_that_the_plain_demo_names_can_be_run(tree: Path) -> None:
