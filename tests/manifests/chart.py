@@ -22,6 +22,8 @@ VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 HELM = os.environ.get("HELM") or shutil.which("helm")
 needs_helm = pytest.mark.skipif(HELM is None, reason="there is no helm here; HELM=/path/to/helm names one")
 KUBERNETES = "1.36.3"
+OF_AWS = (ROOT / "tests/manifests/aws-values.yaml").read_text()
+"""All values of AWS's chart of the same name."""
 WORKLOADS = {
     "devicePlugin": "device-plugin",
     "scheduler": "scheduler-extender",
@@ -78,8 +80,19 @@ def objects_of(workload: str, *settings: str, **more: Any) -> list[Object]:
     return [item for item in made if item["metadata"]["labels"]["app.kubernetes.io/component"] == part]
 
 
-def notes(*settings: str, kubernetes: str, values: str = "", options: tuple[str, ...] = ()) -> str:
-    """What the chart says after an installation with some settings."""
+def reused(before: str, *settings: str, kubernetes: str = KUBERNETES) -> list[Object]:
+    """What ``helm upgrade --reuse-values`` makes: values of the release before take the place of ``values.yaml``."""
+    with tempfile.TemporaryDirectory() as directory:
+        made = Path(directory) / "chart"
+        shutil.copytree(CHART, made)
+        (made / "values.yaml").write_text(before)
+        return documents(_rendered(made, HELM, kubernetes, settings, "", ()))
+
+
+def notes(
+    *settings: str, kubernetes: str = KUBERNETES, values: str = "", before: str = "", options: tuple[str, ...] = ()
+) -> str:
+    """What the chart says after an installation (with ``before``: an upgrade that reuses these values)."""
     with tempfile.TemporaryDirectory() as directory:
         # helm template renders no notes, and helm install asks a cluster: here they are one more template.
         made = Path(directory) / "chart"
@@ -87,6 +100,8 @@ def notes(*settings: str, kubernetes: str, values: str = "", options: tuple[str,
         text = (made / "templates/NOTES.txt").read_text()
         quoted = f'{{{{- define "notes" -}}}}\n{text}{{{{- end -}}}}\nnotes: {{{{ include "notes" . | quote }}}}\n'
         (made / "templates/shown.yaml").write_text(quoted)
+        if before:
+            (made / "values.yaml").write_text(before)
         more = (*options, "--show-only", "templates/shown.yaml")
         found = documents(_rendered(made, HELM, kubernetes, settings, values, more))
     (shown,) = found

@@ -51,8 +51,8 @@ none. They are accepted, since people have them in their files, and named in the
 {{- if .Values.npd.config -}}
 {{- $lines = append $lines "  npd.config: the detector knows the lines of the kernel log itself" -}}
 {{- end -}}
-{{- if dig "nodeProblemDetector" "image" dict .Values.npd -}}
-{{- $lines = append $lines "  npd.nodeProblemDetector.image: the detector is a program of this project" -}}
+{{- if .Values.npd.nodeProblemDetector -}}
+{{- $lines = append $lines "  npd.nodeProblemDetector: the detector is a program of this project" -}}
 {{- end -}}
 {{- range list "counters" "startupDelaySeconds" -}}
 {{- if get $.Values.npd.nodeRecovery . -}}
