@@ -46,7 +46,8 @@ def specs(kube: Kube, manifests: str) -> dict[tuple[str, str], Object]:
 
 def plain(item: Object) -> Object:
     metadata = item["metadata"]
-    labels = {key: value for key, value in metadata.get("labels", {}).items() if value != "Helm"}
+    ours = ("app.kubernetes.io/", "helm.sh/")
+    labels = {key: value for key, value in metadata.get("labels", {}).items() if not key.startswith(ours)}
     own = ("meta.helm.sh/", "kubectl.kubernetes.io/", "deprecated.daemonset.template.generation")
     notes = {key: value for key, value in notes_of(item).items() if not key.startswith(own)}
     kept = {key: value for key, value in item.items() if key not in ("metadata", "status")}

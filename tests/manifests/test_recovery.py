@@ -20,11 +20,11 @@ from dra_driver.recovery.controller import EVENTS, NAME
 from dra_driver.recovery.decide import Reason
 from dra_driver.recovery.nodes import MARK, REQUEST, TAINT
 from dra_driver.recovery.policy import STEPS, Policy, decode_policy
-from tests.manifests.chart import CHART, needs_helm, objects_of, template, text_of
+from tests.manifests.chart import CHART, needs_helm, objects_of, template
 from tests.manifests.support import Object, of_kind, pod_spec
 from tests.paths import DOCS, ROOT
 
-FILE = "node-recovery.yaml"
+WORKLOAD = "npd.nodeRecovery"
 SYSTEM = "neuron-healthcheck-system"
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 OF_RECOVERY = SCHEMA["properties"]["npd"]["properties"]["nodeRecovery"]["properties"]
@@ -38,8 +38,9 @@ def of_chart(*settings: str) -> dict[tuple[str, str], Object]:
     }
 
 
+@needs_helm
 def test_recovery_may_do_exactly_this() -> None:
-    objects = objects_of(FILE)
+    objects = objects_of(WORKLOAD)
     rules = [*of_kind(objects, "ClusterRole")["rules"], *of_kind(objects, "Role")["rules"]]
     found = {
         (resource, tuple(rule.get("resourceNames", ())), tuple(rule["verbs"]))
@@ -61,10 +62,11 @@ def test_recovery_may_do_exactly_this() -> None:
     assert any("events" in rule["resources"] for rule in of_kind(objects, "ClusterRole")["rules"])
 
 
+@needs_helm
 def test_the_policy_names_what_recovery_writes_on_nodes_and_nothing_else() -> None:
-    spec = of_kind(objects_of(FILE), "ValidatingAdmissionPolicy")["spec"]
+    spec = of_kind(objects_of(WORKLOAD), "ValidatingAdmissionPolicy")["spec"]
     (condition,) = spec["matchConditions"]
-    account = of_kind(objects_of(FILE), "ServiceAccount")["metadata"]
+    account = of_kind(objects_of(WORKLOAD), "ServiceAccount")["metadata"]
     user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
     assert condition["expression"] == f'request.userInfo.username == "{user}"'
     (ours,) = [item["expression"] for item in spec["variables"] if item["name"] == "ours"]
@@ -74,16 +76,18 @@ def test_the_policy_names_what_recovery_writes_on_nodes_and_nothing_else() -> No
     assert spec["failurePolicy"] == "Fail"
 
 
+@needs_helm
 def test_every_environment_variable_is_one_that_the_command_reads() -> None:
-    (container,) = pod_spec(of_kind(objects_of(FILE), "Deployment"))["containers"]
+    (container,) = pod_spec(of_kind(objects_of(WORKLOAD), "Deployment"))["containers"]
     assert container["command"] == ["dra-driver", "recover"]
     assert {entry["name"] for entry in container["env"]} <= {variable for _, variable, _, _ in recover.OPTIONS}
-    assert f"namespace: {SYSTEM}" in text_of(FILE)
+    assert {item["metadata"].get("namespace") for item in objects_of(WORKLOAD)} == {None, SYSTEM}
     assert {option: default for option, _, default, _ in recover.OPTIONS}["--namespace"] == SYSTEM
 
 
+@needs_helm
 def test_two_replicas_without_privileges() -> None:
-    deployment = of_kind(objects_of(FILE), "Deployment")
+    deployment = of_kind(objects_of(WORKLOAD), "Deployment")
     spec = pod_spec(deployment)
     assert deployment["spec"]["replicas"] == 2
     assert spec["securityContext"]["runAsNonRoot"]
@@ -119,7 +123,7 @@ def test_without_settings_it_only_says_what_it_would_do() -> None:
         kubernetes_validate.validate(item, "1.36", strict=True)
     assert ("Namespace", SYSTEM) in objects
     (container,) = pod_spec(objects["Deployment", "neuron-node-recovery"])["containers"]
-    assert container["args"] == []
+    assert "args" not in container
     assert decode_policy(objects["ConfigMap", "neuron-node-recovery-policy"]["data"]["policy.yaml"]) == Policy()
     assert "annotations" not in objects["ServiceAccount", "neuron-node-recovery"]["metadata"]
 

@@ -28,7 +28,8 @@ from lab.layout import API_ADDRESS, API_PORT
 from tests.builders.agent import free_port
 from tests.cluster.lib.forwarding import Endpoint, Forwarder
 from tests.cluster.lib.kube import Kube, Object, eventually
-from tests.manifests.chart import objects_of
+from tests.cluster.lib.release import helm_program
+from tests.manifests.chart import template
 from tests.paths import ROOT
 
 SCHEDULER, EXTENDER, DEVICE_PLUGIN = "my-scheduler", "k8s-neuron-scheduler", "neuron-device-plugin"
@@ -40,16 +41,16 @@ TOKEN_TIME = "--duration=3h"
 STOP_SECONDS = 40.0
 RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 """Kinds of the chart's objects that say what its programs may do."""
-FILES = ("my-scheduler.yaml", "extender.yaml", "device-plugin.yaml")
+
+
+def of_chart() -> list[Object]:
+    """The chart's objects with a second scheduler."""
+    return template("scheduler.enabled=true", program=str(helm_program()))
 
 
 def scheduler_configuration(port: int, certificates: Path, kubeconfig: Path) -> Object:
     """The chart's KubeSchedulerConfiguration with the addresses and files of this machine."""
-    (text,) = (
-        item["data"]["my-scheduler-config.yaml"]
-        for item in objects_of("my-scheduler.yaml")
-        if item["kind"] == "ConfigMap"
-    )
+    (text,) = (item["data"]["my-scheduler-config.yaml"] for item in of_chart() if item["kind"] == "ConfigMap")
     found: Object = yaml.safe_load(text)
     (extender,) = found["extenders"]
     extender["urlPrefix"] = f"https://127.0.0.1:{port}"
@@ -229,7 +230,7 @@ def extender_lab(kube: Kube, lab: Cluster, directory: Path) -> Iterator[Extender
     """Everything but extenders. The controllers that would act on nodes without kubelet stand still meanwhile."""
     lab.control_plane.stop("kube-controller-manager")
     made = ExtenderLab(kube, lab, directory)
-    kube.apply(*(item for file in FILES for item in objects_of(file) if item["kind"] in RIGHTS))
+    kube.apply(*(item for item in of_chart() if item["kind"] in RIGHTS))
     make_certificates(directory)
     forwarder = Forwarder(made.endpoints)
     forwarder.start()

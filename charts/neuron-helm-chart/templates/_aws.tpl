@@ -1,0 +1,69 @@
+{{/*
+What values of AWS's chart of the same name have no meaning here: one a line, "  KEY" or "  KEY: why"; empty if there are
+none. They are accepted, since people have them in their files, and named in the notes.
+*/}}
+{{- define "neuron.withoutEffect" -}}
+{{- $lines := list -}}
+{{- $installed := include "neuron.installed" . | fromJson -}}
+{{- range $of, $_ := $installed -}}
+{{- $workload := include "neuron.workload" (dict "root" $ "of" $of) | fromJson -}}
+{{- $values := $workload.values -}}
+{{- range list "securityContext" "volumes" "volumeMounts" "livenessProbe" "readinessProbe" -}}
+{{- if get $values . -}}
+{{- $lines = append $lines (printf "  %s.%s" $of .) -}}
+{{- end -}}
+{{- end -}}
+{{- $image := default (dict) $values.image -}}
+{{- if eq $of "scheduler.customScheduler" -}}
+{{- if and $image.tag (not (hasPrefix (printf "%s:%s" $image.repository $image.tag) (include "neuron.schedulerImage" $))) -}}
+{{- $lines = append $lines (printf "  %s.image: it is of another minor version than the cluster" $of) -}}
+{{- end -}}
+{{- else if or (include "neuron.isOfAWS" $image.repository) (and $image.tag (not $image.repository) (include "neuron.isTagOfAWS" $image.tag)) -}}
+{{- $lines = append $lines (printf "  %s.image: AWS's image; image.repository says where that of this project is" $of) -}}
+{{- end -}}
+{{- if include "neuron.tooLittle" (dig "resources" "limits" "cpu" "" $values) -}}
+{{- $lines = append $lines (printf "  %s.resources.limits.cpu: the pod could not start in time" $of) -}}
+{{- end -}}
+{{- $own := list "KUBECONFIG" -}}
+{{- if ne $of "scheduler.customScheduler" -}}
+{{- range include (printf "neuron.env.%s" $of) $ | fromYamlArray -}}
+{{- $own = append $own .name -}}
+{{- end -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range concat (default (list) $values.env) (default (list) $values.extraEnvs) -}}
+{{- if has .name $own -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- end -}}
+{{- with $names | uniq -}}
+{{- $lines = append $lines (printf "  %s.env: %s, which the chart sets itself" $of (join ", " .)) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.scheduler.enabled -}}
+{{- range list "nodeSelector" "tolerations" -}}
+{{- if get $.Values.scheduler.defaultScheduler . -}}
+{{- $lines = append $lines (printf "  scheduler.defaultScheduler.%s: every node has the port of the extender, so it can run on any" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if or .Values.npd.enabled .Values.npd.nodeRecovery.enabled -}}
+{{- if .Values.npd.config -}}
+{{- $lines = append $lines "  npd.config: the detector knows the lines of the kernel log itself" -}}
+{{- end -}}
+{{- if .Values.npd.nodeProblemDetector -}}
+{{- $lines = append $lines "  npd.nodeProblemDetector: the detector is a program of this project" -}}
+{{- end -}}
+{{- range list "counters" "startupDelaySeconds" -}}
+{{- if get $.Values.npd.nodeRecovery . -}}
+{{- $lines = append $lines (printf "  npd.nodeRecovery.%s: see npd.nodeRecovery.policy" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range list "ultraserverOperator" "observer" -}}
+{{- if get $.Values . -}}
+{{- $lines = append $lines (printf "  %s" .) -}}
+{{- end -}}
+{{- end -}}
+{{- join "\n" $lines -}}
+{{- end -}}

@@ -1,0 +1,357 @@
+{{/*
+What the pods of all workloads have in common. Here and in the templates, `workload` is what neuron.workload makes.
+*/}}
+
+{{/* A list of the chart, then what the values add for all workloads, and for this one: dict "root" "workload" "key" "own". As JSON. */}}
+{{- define "neuron.added" -}}
+{{- $made := default (list) .own -}}
+{{- range concat (default (list) (get .root.Values .key)) (default (list) (get .workload.values .key)) -}}
+{{- $made = append $made . -}}
+{{- end -}}
+{{- toJson (uniq $made) -}}
+{{- end -}}
+
+{{/* metadata of the pods: dict "root" "workload", and "annotations" of the chart. */}}
+{{- define "neuron.podMetadata" -}}
+{{- $annotations := merge (dict) (default (dict) .annotations) (default (dict) .workload.values.podAnnotations) (default (dict) .root.Values.podAnnotations) -}}
+labels:
+  {{- toYaml .workload.podLabels | nindent 2 }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* updateStrategy of a DaemonSet or strategy of a Deployment: dict "workload", and "own", which it has unless it is told. */}}
+{{- define "neuron.strategy" -}}
+{{- $told := default .workload.values.strategy .workload.values.updateStrategy -}}
+{{- $made := default .own $told -}}
+{{- if and $told .own (eq (default "RollingUpdate" $told.type) "RollingUpdate") (not $told.rollingUpdate) -}}
+{{- $made = .own -}}
+{{- end -}}
+{{- with $made }}
+{{ ternary "updateStrategy" "strategy" (eq $.workload.kind "DaemonSet") }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/*
+affinity of a workload: dict "root" "workload", and "terms", a list of lists of expressions of which a node has to fulfil
+one. What the values say of nodes is required as well; of other pods, it replaces what a Deployment has.
+*/}}
+{{- define "neuron.affinity" -}}
+{{- $told := deepCopy (default (default (dict) .root.Values.affinity) .workload.values.affinity) -}}
+{{- $own := default (list) .terms -}}
+{{- if $own -}}
+{{- $nodes := default (dict) $told.nodeAffinity -}}
+{{- $required := default (dict) $nodes.requiredDuringSchedulingIgnoredDuringExecution -}}
+{{- $terms := list -}}
+{{- range $expressions := $own -}}
+{{- range $term := default (list (dict)) $required.nodeSelectorTerms -}}
+{{- $all := $expressions -}}
+{{- range default (list) $term.matchExpressions -}}
+{{- /* AWS's chart has a place for the instance types, which are among the expressions already. */ -}}
+{{- if and (ne .key "__INSTANCE_TYPE_KEY__") (not (has . $all)) -}}
+{{- $all = append $all . -}}
+{{- end -}}
+{{- end -}}
+{{- $term = merge (dict "matchExpressions" $all) $term -}}
+{{- $terms = append $terms (set $term "matchExpressions" $all) -}}
+{{- end -}}
+{{- end -}}
+{{- $nodes = set $nodes "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $told = set $told "nodeAffinity" $nodes -}}
+{{- end -}}
+{{- if and (eq .workload.kind "Deployment") (not $told.podAntiAffinity) -}}
+{{- $near := dict "labelSelector" (dict "matchLabels" .workload.own) "topologyKey" "kubernetes.io/hostname" -}}
+{{- $apart := dict "preferredDuringSchedulingIgnoredDuringExecution" (list (dict "weight" 100 "podAffinityTerm" $near)) -}}
+{{- $told = set $told "podAntiAffinity" $apart -}}
+{{- end -}}
+{{- toYaml $told -}}
+{{- end -}}
+
+{{/* The first expression of every term: not where there is no kubelet that runs plugins. */}}
+{{- define "neuron.notServerless" -}}
+{"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": ["fargate", "hybrid", "auto"]}
+{{- end -}}
+
+{{/*
+Terms for neuron.affinity, as JSON: Neuron nodes without those of the DRA driver (whose labels have to differ in at least
+one). On emulated nodes the type says nothing.
+*/}}
+{{- define "neuron.nodesOfPlugin" -}}
+{{- $expressions := list (include "neuron.notServerless" . | fromJson) -}}
+{{- if not .Values.emulate -}}
+{{- $expressions = append $expressions (include "neuron.hasType" . | fromJson) -}}
+{{- end -}}
+{{- $terms := list -}}
+{{- range $key, $value := include "neuron.labelsOfDriver" . | fromJson -}}
+{{- $terms = append $terms (append $expressions (dict "key" $key "operator" "NotIn" "values" (list $value))) -}}
+{{- end -}}
+{{- toJson (dict "terms" (default (list $expressions) $terms)) -}}
+{{- end -}}
+
+{{/* The same for nodes of the driver, wherever the plugin is: those with its labels, or of the types. */}}
+{{- define "neuron.nodesOfDetector" -}}
+{{- $plain := list (include "neuron.notServerless" . | fromJson) -}}
+{{- $labelled := $plain -}}
+{{- range $key, $value := include "neuron.labelsOfDriver" . | fromJson -}}
+{{- $labelled = append $labelled (dict "key" $key "operator" "In" "values" (list $value)) -}}
+{{- end -}}
+{{- $typed := $plain -}}
+{{- if not .Values.emulate -}}
+{{- $typed = append $typed (include "neuron.hasType" . | fromJson) -}}
+{{- end -}}
+{{- $terms := list $typed -}}
+{{- if gt (len $labelled) 1 -}}
+{{- $terms = ternary (list $typed $labelled) (list $labelled) .Values.devicePlugin.enabled -}}
+{{- end -}}
+{{- toJson (dict "terms" $terms) -}}
+{{- end -}}
+
+{{- define "neuron.hasType" -}}
+{{- dict "key" "node.kubernetes.io/instance-type" "operator" "In" "values" (include "neuron.instanceTypes" . | fromJsonArray) | toJson -}}
+{{- end -}}
+
+{{/* Where pods may run although the node is kept for others. */}}
+{{- define "neuron.tolerations" -}}
+- key: CriticalAddonsOnly
+  operator: Exists
+# Where all nodes are for Neuron, schedulers and controllers run on those too.
+- key: aws.amazon.com/neuron
+  operator: Exists
+  effect: NoSchedule
+{{- if eq .kind "DaemonSet" }}
+- key: sagemaker.amazonaws.com/node-health-status
+  operator: Equal
+  value: Unschedulable
+  effect: NoSchedule
+{{- end }}
+{{- end -}}
+
+{{/* The pod's spec but for containers and volumes: dict "root" "workload", and "terms" and "nodeSelector" of the chart. */}}
+{{- define "neuron.podSpec" -}}
+{{- $values := .workload.values -}}
+{{- $own := ternary (dict "runAsUser" 0 "runAsGroup" 0) (dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532) (default false .workload.root) -}}
+{{- if .workload.group -}}
+{{- $_ := set $own "fsGroup" 65532 -}}
+{{- end -}}
+{{- $_ := set $own "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- $security := merge (dict) (default (dict) $values.podSecurityContext) $own -}}
+serviceAccountName: {{ .workload.account }}
+priorityClassName: {{ default (ternary "system-node-critical" "system-cluster-critical" (eq .workload.kind "DaemonSet")) (default .root.Values.priorityClassName $values.priorityClassName) }}
+{{- with default .root.Values.runtimeClassName $values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- $secrets := list }}
+{{- range include "neuron.added" (merge (dict "key" "imagePullSecrets") .) | fromJsonArray }}
+{{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) }}
+{{- end }}
+{{- with uniq $secrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+enableServiceLinks: false
+securityContext:
+  {{- toYaml $security | nindent 2 }}
+affinity:
+  {{- include "neuron.affinity" . | nindent 2 }}
+{{- with merge (dict) (default (dict) $values.nodeSelector) (default (dict) .root.Values.nodeSelector) }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+tolerations:
+{{- $own := include "neuron.tolerations" .workload | fromYamlArray }}
+{{- include "neuron.added" (merge (dict "key" "tolerations" "own" $own) .) | fromJsonArray | toYaml | nindent 0 }}
+{{- end -}}
+
+{{/*
+A container but for its name, ports, probes and mounts: dict "root" "workload" "command", and "args", "env" (YAML) and
+"capabilities" of the chart.
+*/}}
+{{- define "neuron.container" -}}
+{{- $values := .workload.values -}}
+{{- $args := default (list) .args -}}
+{{- with include "neuron.verbosity" . -}}
+{{- $args = append $args (printf "--v=%s" .) -}}
+{{- end -}}
+{{- $args = concat $args (default (list) $values.extraArgs) -}}
+image: {{ default (include "neuron.image" .) .image }}
+imagePullPolicy: {{ default .root.Values.image.pullPolicy (default (dict) $values.image).pullPolicy }}
+command: {{ toJson .command }}
+{{- with $args }}
+args:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "neuron.env" . | fromYamlArray }}
+env:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  allowPrivilegeEscalation: false
+  capabilities:
+    drop: [ALL]
+    {{- with .capabilities }}
+    add: {{ toJson . }}
+    {{- end }}
+  privileged: false
+  readOnlyRootFilesystem: true
+{{- with include "neuron.resources" .workload | fromJson }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "neuron.verbosity" -}}
+{{- $told := .workload.values.logVerbosity -}}
+{{- if kindIs "invalid" $told -}}
+{{- $told = .root.Values.logVerbosity -}}
+{{- end -}}
+{{- if not (kindIs "invalid" $told) -}}
+{{- int $told -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Environment variables: those of the chart, then those of the values, but for names that the chart sets: they say where
+the chart mounts what, and what it probes. Also not KUBECONFIG, since the pods have a service account and no such file.
+*/}}
+{{- define "neuron.env" -}}
+{{- $own := default "" .env | fromYamlArray -}}
+{{- with default .root.Values.logFormat .workload.values.logFormat -}}
+{{- if ne $.workload.of "scheduler.customScheduler" -}}
+{{- $own = append $own (dict "name" "LOG_FORMAT" "value" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $names := list "KUBECONFIG" -}}
+{{- range $own -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- $told := concat (default (list) .root.Values.env) (default (list) .workload.values.env) (default (list) .workload.values.extraEnvs) -}}
+{{- /* The last one of a name counts. */ -}}
+{{- $last := dict -}}
+{{- range $told -}}
+{{- $_ := set $last .name . -}}
+{{- end -}}
+{{- range $told -}}
+{{- if not (has .name $names) -}}
+{{- $names = append $names .name -}}
+{{- $own = append $own (get $last .name) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $own -}}
+{{- end -}}
+
+{{/*
+Resources, as JSON. A limit of some hundredths of a core, such as AWS's chart has for its programs, would stretch the
+second that a program of this project takes to start to half a minute or more, and its probes would end it: it is left
+out, and the notes say so.
+*/}}
+{{- define "neuron.resources" -}}
+{{- $made := deepCopy (default (dict) .values.resources) -}}
+{{- $limits := default (dict) $made.limits -}}
+{{- if include "neuron.tooLittle" $limits.cpu -}}
+{{- $limits = omit $limits "cpu" -}}
+{{- $made = ternary (set $made "limits" $limits) (omit $made "limits") (not (empty $limits)) -}}
+{{- end -}}
+{{- toJson $made -}}
+{{- end -}}
+
+{{- define "neuron.tooLittle" -}}
+{{- if regexMatch "^([0-9]{1,2}m|0?\\.0[0-9]*)$" (toString .) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Environment variables that the API server fills in: "NAME path". */}}
+{{- define "neuron.field" -}}
+- name: {{ .name }}
+  valueFrom:
+    fieldRef:
+      fieldPath: {{ .path }}
+{{- end -}}
+
+{{/*
+Where the health services listen: kubelet probes the pod's address, so the loopback address would not do; no other
+address is opened.
+*/}}
+{{- define "neuron.healthEnv" -}}
+- name: HEALTHCHECK_PORT
+  value: {{ int .values.healthPort | quote }}
+{{ include "neuron.field" (dict "name" "HEALTHCHECK_ADDRESS" "path" "status.podIP") }}
+{{- end -}}
+
+{{- define "neuron.metricsEnv" -}}
+{{- if .values.metricsPort }}
+- name: METRICS_PORT
+  value: {{ int .values.metricsPort | quote }}
+{{- if .values.metricsAddress }}
+- name: METRICS_ADDRESS
+  value: {{ .values.metricsAddress | quote }}
+{{- else }}
+{{ include "neuron.field" (dict "name" "METRICS_ADDRESS" "path" "status.podIP") }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Variables for settings that are left out where they are empty: dict "values" and "of", a list of pairs NAME key. */}}
+{{- define "neuron.settingsEnv" -}}
+{{- range .of }}
+{{- $value := get $.values (last .) }}
+{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
+- name: {{ first . }}
+  value: {{ toString $value | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Ports and probes by gRPC: dict "workload" and "period", the seconds between probes of readiness. */}}
+{{- define "neuron.healthProbes" -}}
+{{- $port := int .workload.values.healthPort -}}
+ports:
+- name: health
+  containerPort: {{ $port }}
+{{- with .workload.values.metricsPort }}
+- name: metrics
+  containerPort: {{ int . }}
+{{- end }}
+livenessProbe:
+  grpc:
+    port: {{ $port }}
+    service: liveness
+  initialDelaySeconds: 30
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 3
+readinessProbe:
+  grpc:
+    port: {{ $port }}
+    service: readiness
+  periodSeconds: {{ .period }}
+  timeoutSeconds: 5
+  failureThreshold: 3
+{{- end -}}
+
+{{/* A ClusterRoleBinding or RoleBinding: dict "root" "workload" "name" "role", and "namespace" and "kind" of the role. */}}
+{{- define "neuron.binding" -}}
+{{- $role := default (ternary "Role" "ClusterRole" (not (empty .namespace))) .kind -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $role }}Binding
+metadata:
+  {{- include "neuron.metadata" . | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ $role }}
+  name: {{ .role }}
+subjects:
+{{ include "neuron.subject" .workload }}
+{{- end -}}
+
+{{/* The binding of a ValidatingAdmissionPolicy to all that it matches: dict "root" "workload" "name". */}}
+{{- define "neuron.policyBinding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "neuron.metadata" . | nindent 2 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+{{- end -}}
