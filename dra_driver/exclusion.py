@@ -62,7 +62,7 @@ def check_slices(api: ResourceApi, node: str) -> None:
 def check_claims(node: str, listed: Iterable[PodDevices]) -> None:
     """Raise Excluded if a pod of the node has chips allocated by a claim."""
     for pod in listed:
-        if any(driver == DRIVER_NAME for driver, _ in pod.claimed):
+        if any(claimed.driver == DRIVER_NAME for claimed in pod.claimed):
             raise Excluded(
                 f"pod {pod.namespace}/{pod.name} on node {node} has chips by a claim of the DRA driver {DRIVER_NAME}",
                 consequence="the device plugin would give them to others too, so it ends",

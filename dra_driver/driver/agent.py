@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_driver.cdi import SpecDirectory
+from dra_driver.driver.allocations import ContainerWatch, allocation_samples, allocations
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
@@ -180,6 +181,7 @@ class NodeAgent:
             api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations
         )
         self._reconciler = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name)
+        self._containers: ContainerWatch | None = None
         self._device_health = HealthStream(self._devices_now, period=DEVICE_HEALTH_SECONDS)
         self._plugin = KubeletPlugin(
             self._preparer,
@@ -228,6 +230,8 @@ class NodeAgent:
             log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
         # Before kubelet is let in: what happens before metrics are served is not counted.
         if settings.metrics_port >= 0:
+            self._containers = ContainerWatch(settings.plugins_dir.parent, lambda: self._checkpoint.plans)
+            self._containers.start()
             collector = Collector(self._operations, self.samples)
             self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
         self._device_health.set(self._devices_now())
@@ -248,6 +252,8 @@ class NodeAgent:
             (self._host.stop, THREAD_GRACE),
             (self._health.stop, THREAD_GRACE),
         )
+        if self._containers is not None:
+            self._containers.stop(THREAD_GRACE)
         if self._stop_metrics is not None:
             self._stop_metrics()
         self._checkpoint.close()
@@ -464,6 +470,9 @@ class NodeAgent:
         yield from self._node_status.samples()
         yield from self._health_watch.samples()
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
+        if self._containers is not None and self._checkpoint.counts is not None:
+            listed = self._containers.listed
+            yield from allocation_samples(allocations(self._checkpoint.plans, listed, self._reconciler.consumers))
 
 
 def _desired(offered: Offer, now: float) -> Desired:

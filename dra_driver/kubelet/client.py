@@ -83,6 +83,17 @@ _LIST: Final = f"/{api.DESCRIPTOR.services_by_name['PodResourcesLister'].full_na
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimedDevice:
+    """A device of a claim that a container uses; the claim is in the pod's namespace."""
+
+    driver: str
+    pool: str
+    device: str
+    claim: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
 class PodDevices:
     """One pod that kubelet runs, or is about to run.
 
@@ -91,13 +102,14 @@ class PodDevices:
         name: of the pod.
         containers: ids of the devices by resource, by container. Init containers are missing, but for those that go
             on beside the others.
-        claimed: devices of claims as (driver, device name).
+        claimed: devices of claims, as kubelet tells by default since Kubernetes 1.34. It names all devices
+            of a claim with each container that uses the claim, also with one that uses only one of its requests.
     """
 
     namespace: str
     name: str
     containers: Mapping[str, Mapping[str, frozenset[str]]]
-    claimed: frozenset[tuple[str, str]] = field(default=frozenset())
+    claimed: frozenset[ClaimedDevice] = field(default=frozenset())
 
     def devices(self, resource: str) -> frozenset[str]:
         """Ids of a resource that any listed container has."""
@@ -114,14 +126,14 @@ def list_pods(kubelet_directory: Path, seconds: float = 5.0) -> tuple[PodDevices
 
 def _pod(message: api.PodResources) -> PodDevices:
     containers: dict[str, dict[str, frozenset[str]]] = {}
-    claimed: set[tuple[str, str]] = set()
+    claimed: set[ClaimedDevice] = set()
     for container in message.containers:
         found = containers.setdefault(container.name, {})
         for entry in container.devices:  # one for each NUMA node
             ids = frozenset(entry.device_ids)
             found[entry.resource_name] = found.get(entry.resource_name, frozenset()) | ids
         claimed |= {
-            (device.driver_name, device.device_name)
+            ClaimedDevice(device.driver_name, device.pool_name, device.device_name, claim.claim_name, container.name)
             for claim in container.dynamic_resources
             for device in claim.claim_resources
         }

@@ -46,7 +46,9 @@ class KnownPod:
     uid: str
     containers: tuple[Container, ...]
     claims: tuple[tuple[str, str], ...] = ()
-    """Devices of claims as (driver, device)."""
+    """Devices of the claim as (driver, device); each container has all."""
+    claim: str = "claim"
+    pool: str = "node-a"
 
 
 @dataclass
@@ -316,7 +318,8 @@ class DeviceManager:
                         for text in sorted(found.ids):  # kubelet has an entry per NUMA node; here one per device
                             told.devices.add(resource_name=resource, device_ids=[text])
                 for driver, device in pod.claims:
-                    told.dynamic_resources.add().claim_resources.add(driver_name=driver, device_name=device)
+                    held = told.dynamic_resources.add(claim_name=pod.claim, claim_namespace=pod.namespace)
+                    held.claim_resources.add(driver_name=driver, pool_name=pod.pool, device_name=device)
         return answer
 
 

@@ -418,6 +418,12 @@ class Checkpoint:
             return None
         return len(self._held.entries), len(self._held.quarantined)
 
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Of the prepared claims as seen last, without a lock and without a look at the files."""
+        # Copied in one step, which no other thread's change interrupts.
+        return tuple(entry.plan for entry in tuple(self._held.entries.values()))
+
     def close(self) -> None:
         """Let go of the lock file."""
         self._lock.close()

@@ -105,6 +105,8 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """For every container that uses any device of the claim."""
     pods: tuple[str, ...] | None = ()
     """UIDs of the pods that the claim was reserved for; None: reserved for something that stands for unknown pods."""
+    consumers: tuple[str, ...] = ()
+    """Names of those pods when the claim was prepared: for people."""
     own_pod: str = ""
     """UID of the one pod that can ever use the claim (made from a template for it), or ""."""
     warnings: tuple[str, ...] = ()

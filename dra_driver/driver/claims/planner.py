@@ -197,6 +197,7 @@ __all__ = [
     "PodsUnknown",
     "PrepareError",
     "chips_needed",
+    "consumers_of",
     "own_pod",
     "own_results",
     "plan",
@@ -297,6 +298,7 @@ def planned(
         ),
         env=env,
         pods=None if use.pods is None else tuple(sorted(use.pods)),
+        consumers=consumers_of(claim),
         own_pod=own_pod(claim),
         warnings=(*warnings, *shared_pod_warnings(env, together)),
         parameters=decided,
@@ -356,6 +358,12 @@ def users(claim: ResourceClaim) -> frozenset[str] | None:
     if any(consumer.resource != "pods" or consumer.api_group for consumer in reserved):
         return None
     return frozenset(consumer.uid for consumer in reserved)
+
+
+def consumers_of(claim: ResourceClaim) -> tuple[str, ...]:
+    """Names of the pods that the claim is reserved for."""
+    reserved = claim.status.reserved_for
+    return tuple(sorted(item.name for item in reserved if item.resource == "pods" and not item.api_group))
 
 
 def chips_needed(claim: ResourceClaim) -> frozenset[int] | None:

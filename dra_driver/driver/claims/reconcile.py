@@ -36,7 +36,7 @@ from dra_driver.driver.claims.cdi_spec import cdi_spec
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.environment import outdated_ultraserver
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing
-from dra_driver.driver.claims.planner import refreshed, users
+from dra_driver.driver.claims.planner import consumers_of, refreshed, users
 from dra_driver.driver.claims.prepare import ClaimSource
 from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.errors import ApiError, DecodeError
@@ -141,7 +141,7 @@ class ClaimObserver:
         else:
             answer = ClaimObservation(here=bool(own), since=now, checked=now)
         if own and claim is not None:
-            answer = replace(answer, chips=self._chips(own), pods=users(claim))
+            answer = replace(answer, chips=self._chips(own), pods=users(claim), consumers=consumers_of(claim))
         self._known[uid] = answer
 
     def _own(self, claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
@@ -185,6 +185,7 @@ class ClaimObservation:
     Attributes:
         here: it exists under its UID and is allocated to this node.
         pods: whom it is reserved for; None: cannot be told.
+        consumers: names of those that are pods.
         chips: what it holds alone, when ``here``; None: cannot be told.
         since: clock reading of the first of the present run of equal answers.
         checks: number of answers in that run.
@@ -196,6 +197,7 @@ class ClaimObservation:
     checked: float
     checks: int = 1
     pods: frozenset[str] | None = None
+    consumers: tuple[str, ...] = ()
     chips: frozenset[int] | None = frozenset()
 
     @property
@@ -369,6 +371,11 @@ class Reconciler:
                 log.warning("%s", text)
         self.findings = findings
         return done
+
+    def consumers(self, plan: Plan) -> tuple[str, ...]:
+        """Names of the pods that a prepared claim is reserved for, as far as is known. Asks nobody; any thread may."""
+        observation = self._observer.known.get(plan.uid)
+        return plan.consumers if observation is None or not observation.here else observation.consumers
 
     def _ask(self) -> None:
         with self._pass:

@@ -122,8 +122,11 @@ class ApiServer:
         driver: str = "neuron.aws.com",
         config: Sequence[Object] = (),
         results: Sequence[Object] | None = None,
+        pods: Sequence[tuple[str, str]] = (),
     ) -> Object:
         """Store a claim: ``devices`` are (request, device) of ``driver`` in pool ``node``; ``results`` replaces them.
+
+        ``pods`` are (name, UID) of those that it is reserved for.
 
         With neither, it is not allocated.
         """
@@ -133,6 +136,8 @@ class ApiServer:
         status: Object = {}
         if results is not None:
             status = {"allocation": {"devices": {"results": list(results), "config": list(config)}}}
+        if pods:
+            status["reservedFor"] = [{"resource": "pods", "name": pod, "uid": of} for pod, of in pods]
         return self.store.create("resourceclaims", {"metadata": meta, "spec": {"devices": {}}, "status": status})
 
     def delete_claim(self, namespace: str, name: str) -> None:

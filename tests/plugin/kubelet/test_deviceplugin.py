@@ -20,7 +20,7 @@ import pytest
 from dra_driver.kubelet import client
 from dra_driver.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kubelet.api import podresources_v1_pb2
-from dra_driver.kubelet.client import CallError, call, list_pods
+from dra_driver.kubelet.client import CallError, ClaimedDevice, call, list_pods
 from dra_driver.kubelet.deviceplugin import ContainerDevices, DeviceNode, DevicePlugin, PluginDevice
 from dra_driver.util.errors import DriverError
 from tests.doubles.device_manager import (
@@ -394,7 +394,8 @@ def test_pod_resources_tell_devices_by_container_and_of_claims(kubelet: DeviceMa
         assert (found.namespace, found.name) == ("default", "two")
         assert {name: len(ids.get(GPU, ())) for name, ids in found.containers.items()} == {"a": 2, "b": 1}
         assert found.devices(GPU) == kubelet.counted("u2", GPU)
-        assert found.claimed == {("gpu.example.com", "gpu-0")}
+        gpu = [ClaimedDevice("gpu.example.com", "node-a", "gpu-0", "claim", container) for container in ("a", "b")]
+        assert found.claimed == frozenset(gpu)
 
 
 def test_a_kubelet_without_pod_resources_is_an_explained_error(root: Path) -> None:

@@ -1,0 +1,182 @@
+"""Which pod holds which device and which chip, for the metrics.
+
+The devices are those of prepared claims. Who uses them is told by two sources:
+
+* kubelet's PodResources API (KEP-3695), where its socket is mounted: pods and containers. It is asked while claims are
+  prepared: when that changes, and every minute, since a pod that joins a prepared claim causes no call to the driver.
+* the claim's ``status.reservedFor``, as the driver read it when it prepared the claim and reads it again in repairs:
+  pods, and no containers.
+
+A scrape reads what is known and asks nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dra_driver.driver.claims.model import Plan
+from dra_driver.kubelet.client import SOCKET, CallError, PodDevices, list_pods
+from dra_driver.names import DRIVER_NAME
+from dra_driver.util.metrics import Sample
+from dra_driver.util.worker import Worker
+
+MOST_SERIES: Final = 1000
+"""Of each metric. A claim may be shared by 256 pods of some containers each, and have many devices."""
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at the own index of prepared claims, which cost nothing."""
+AGAIN_SECONDS: Final = 60.0
+"""Between two questions to kubelet while nothing is known to have changed."""
+SETTLE_LOOKS: Final = 5
+"""Looks after a change at which kubelet is asked again, while it does not name a container of each claim."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Allocation:
+    """A device in use. ``pod`` and ``container`` are "" where that is not known."""
+
+    device: str
+    """Its name in the ResourceSlice."""
+    namespace: str
+    claim: str
+    pod: str
+    container: str
+    chips: tuple[int, ...]
+    """Host indexes of the chips that it is made of, or a part of."""
+
+
+def allocations(
+    plans: Iterable[Plan], listed: Iterable[PodDevices], consumers: Callable[[Plan], Sequence[str]]
+) -> list[Allocation]:
+    """Who uses what, without repetition, in order. Devices with admin access are looked at, not used.
+
+    Args:
+        plans: of the prepared claims.
+        listed: the node's pods as kubelet tells, () when that is not known.
+        consumers: names of the pods that a claim is reserved for.
+    """
+    users: dict[tuple[str, str, str, str], set[tuple[str, str]]] = {}
+    for pod in listed:
+        for use in pod.claimed:
+            if use.driver == DRIVER_NAME:
+                key = (pod.namespace, use.claim, use.pool, use.device)
+                users.setdefault(key, set()).add((pod.name, use.container))
+    found: set[Allocation] = set()
+    for plan in plans:
+        reserved = [(name, "") for name in consumers(plan)]
+        for device in plan.devices:
+            if device.admin:
+                continue
+            told = users.get((plan.namespace, plan.name, device.pool, device.device))
+            chips = tuple(sorted({node.chip for node in device.nodes}))
+            found |= {
+                Allocation(device.device, plan.namespace, plan.name, pod, container, chips)
+                for pod, container in told or reserved or (("", ""),)
+            }
+    return sorted(found)
+
+
+def allocation_samples(found: Sequence[Allocation]) -> Iterator[Sample]:
+    """One series for each device and container, one for each chip and container, and how many did not fit."""
+    devices = {_labels(item, (("device", item.device),)) for item in found}
+    chips = {
+        _labels(item, (("device", f"neuron{chip}"), ("neuron_device_index", str(chip))))
+        for item in found
+        for chip in item.chips
+    }
+    for name, text, rows in (
+        ("device_allocation", "Devices of prepared claims by container; always 1.", devices),
+        ("chip_allocation", "Chips of prepared claims, whole or in part, by container; always 1.", chips),
+    ):
+        for labels in sorted(rows)[:MOST_SERIES]:
+            yield Sample(name, text, 1, labels)
+    omitted = sum(max(0, len(rows) - MOST_SERIES) for rows in (devices, chips))
+    yield Sample("allocations_omitted", "Series of allocations that are left out, as there are too many.", omitted)
+
+
+def _labels(item: Allocation, first: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return (
+        *first,
+        ("namespace", item.namespace),
+        ("pod", item.pod),
+        ("container", item.container),
+        ("claim", item.claim),
+    )
+
+
+class ContainerWatch:
+    """Keeps kubelet's list of pods and their devices, for as long as claims are prepared.
+
+    Without its socket, containers are not known, and nothing else is different.
+
+    Args:
+        kubelet_directory: where kubelet's socket is, if it is mounted.
+        plans: the prepared claims; costs nothing.
+    """
+
+    def __init__(self, kubelet_directory: Path, plans: Callable[[], Collection[Plan]]) -> None:
+        self._directory = kubelet_directory
+        self._plans = plans
+        self._seen: frozenset[str] = frozenset()
+        """UIDs of the claims at the last question."""
+        self._looks = 0
+        """Since the last change of the claims."""
+        self._since = 0.0
+        """Seconds since the last question."""
+        self._problem = ""
+        self.listed: tuple[PodDevices, ...] = ()
+        """kubelet's last list of pods with claims of this driver. Replaced as a whole; any thread may read it."""
+        self.worker = Worker("asking kubelet which containers have devices", self._round)
+
+    def start(self) -> None:
+        """Follow from now on, in a thread."""
+        self.worker.start()
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """End; a question under way gets ``timeout`` seconds."""
+        self.worker.stop(timeout)
+
+    def _round(self) -> float:
+        plans = self._plans()
+        uids = frozenset(plan.uid for plan in plans)
+        self._since += LOOK_SECONDS
+        self._looks = 0 if uids != self._seen else self._looks + 1
+        self._seen = uids
+        if not uids:
+            self.listed = ()
+        elif (
+            self._looks == 0
+            or (self._looks <= SETTLE_LOOKS and self._incomplete(plans))
+            or self._since >= AGAIN_SECONDS
+        ):
+            self._ask()
+        return LOOK_SECONDS
+
+    def _incomplete(self, plans: Collection[Plan]) -> bool:
+        told = {(pod.namespace, use.claim) for pod in self.listed for use in pod.claimed}
+        return any((plan.namespace, plan.name) not in told for plan in plans)
+
+    def _ask(self) -> None:
+        self._since = 0.0
+        if not (self._directory / SOCKET).exists():
+            self.listed = ()
+            self._tell(f"{self._directory / SOCKET} is not there")
+            return
+        try:
+            pods = list_pods(self._directory)
+        except CallError as error:
+            self._tell(error.what)  # what was told before still holds for containers that go on
+            return
+        self.listed = tuple(pod for pod in pods if any(use.driver == DRIVER_NAME for use in pod.claimed))
+        self._tell("")
+
+    def _tell(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            log.info("the metrics name no containers: %s", problem)
+        self._problem = problem

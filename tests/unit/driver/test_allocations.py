@@ -1,0 +1,86 @@
+"""Who uses which device and chip, for the metrics."""
+
+from __future__ import annotations
+
+from dra_driver.driver.allocations import MOST_SERIES, Allocation, allocation_samples, allocations
+from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
+from dra_driver.kubelet.client import ClaimedDevice, PodDevices
+from tests.builders.claims import uid
+
+
+def device(name: str, *chips: int, admin: bool = False) -> PlannedDevice:
+    nodes = tuple(ChipNode(chip, rank, 240, chip) for rank, chip in enumerate(chips))
+    return PlannedDevice("neurons", "node-1", name, nodes, admin)
+
+
+def plan(*devices: PlannedDevice, name: str = "claim", consumers: tuple[str, ...] = ()) -> Plan:
+    return Plan("team", name, uid(1), devices, consumers=consumers)
+
+
+def listed(pod: str, *uses: tuple[str, str], claim: str = "claim", driver: str = "neuron.aws.com") -> PodDevices:
+    """``uses`` are (container, device)."""
+    claimed = frozenset(ClaimedDevice(driver, "node-1", name, claim, container) for container, name in uses)
+    return PodDevices("team", pod, {}, claimed)
+
+
+def found(plans: list[Plan], *pods: PodDevices) -> list[Allocation]:
+    return allocations(plans, pods, lambda plan: plan.consumers)
+
+
+CHIP = device("neuron-device-3", 3)
+
+
+def test_kubelet_says_which_containers_share_a_device() -> None:
+    shared = listed("train", ("main", CHIP.device), ("side", CHIP.device))
+    assert found([plan(CHIP, consumers=("train",))], shared) == [
+        Allocation("neuron-device-3", "team", "claim", "train", "main", (3,)),
+        Allocation("neuron-device-3", "team", "claim", "train", "side", (3,)),
+    ]
+
+
+def test_without_kubelets_word_the_pods_are_those_that_the_claim_is_reserved_for() -> None:
+    assert [(item.pod, item.container) for item in found([plan(CHIP, consumers=("a", "b"))])] == [("a", ""), ("b", "")]
+
+
+def test_a_device_is_in_use_also_when_nobody_is_known() -> None:
+    assert found([plan(CHIP)]) == [Allocation("neuron-device-3", "team", "claim", "", "", (3,))]
+
+
+def test_kubelet_knows_pods_that_came_and_went_since_the_claim_was_read() -> None:
+    (only,) = found([plan(CHIP, consumers=("gone",))], listed("new", ("main", CHIP.device)))
+    assert only.pod == "new"
+
+
+def test_what_others_use_and_what_is_only_looked_at_is_left_out() -> None:
+    other_claim = listed("p", ("main", CHIP.device), claim="other")
+    other_driver = listed("p", ("main", CHIP.device), driver="gpu.example.com")
+    assert [item.pod for item in found([plan(CHIP)], other_claim, other_driver)] == [""]
+    assert found([plan(device("neuron-device-3", 3, admin=True))]) == []
+
+
+def test_groups_and_nodes_are_one_device_and_all_their_chips() -> None:
+    group = plan(device("neuron-group4-0", 0, 1, 2, 3), consumers=("p",))
+    samples = list(allocation_samples(found([group])))
+    rows = [(sample.name, dict(sample.labels)) for sample in samples]
+    assert [labels["device"] for name, labels in rows if name == "device_allocation"] == ["neuron-group4-0"]
+    chips = [labels for name, labels in rows if name == "chip_allocation"]
+    assert [(labels["device"], labels["neuron_device_index"]) for labels in chips] == [
+        ("neuron0", "0"),
+        ("neuron1", "1"),
+        ("neuron2", "2"),
+        ("neuron3", "3"),
+    ]
+
+
+def test_two_cores_of_one_chip_in_one_container_are_one_series_of_the_chip() -> None:
+    cores = plan(device("neuron-core-3-0", 3), device("neuron-core-3-1", 3), consumers=("p",))
+    names = [sample.name for sample in allocation_samples(found([cores]))]
+    assert (names.count("device_allocation"), names.count("chip_allocation")) == (2, 1)
+
+
+def test_the_series_are_bounded_and_what_is_left_out_is_counted() -> None:
+    everything = device("neuron-node", *range(16))
+    consumers = tuple(f"pod-{number}" for number in range(100))
+    samples = list(allocation_samples(found([plan(everything, consumers=consumers)])))
+    assert sum(sample.name == "chip_allocation" for sample in samples) == MOST_SERIES
+    assert samples[-1].value == 16 * 100 - MOST_SERIES
