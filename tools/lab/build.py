@@ -71,7 +71,8 @@ class Builder:
             return final
         with files.lock(root / f".{final.name}.lock", f"builds {component.name}", self._progress):
             if not final.is_dir():
-                hint = ": 3 to 7 minutes on two cores the first time" if component.name.startswith("kube") else ""
+                large = component.name.startswith(("kube", "prometheus"))
+                hint = ": 3 to 7 minutes on two cores the first time" if large else ""
                 with self._progress.step(f"building {component.name} with {go.version}{hint}"):
                     self._compile(component, go, final)
         return final
@@ -79,6 +80,8 @@ class Builder:
     def _compile(self, component: Component, go: Go, final: Path) -> None:
         with files.complete_directory(final) as directory:
             command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
+            if component.tags:
+                command += ["-tags", ",".join(component.tags)]
             command += ["-ldflags", component.link_flags, "-o", f"{directory}/", *component.packages]
             environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
             done = subprocess.run(

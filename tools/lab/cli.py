@@ -126,6 +126,8 @@ def _become(words: list[str]) -> NoReturn:
 def _build(options: argparse.Namespace) -> int:
     if options.helm:
         wanted: tuple[components.Component, ...] = (components.helm(),)
+    elif options.prometheus:
+        wanted = (components.prometheus(),)
     else:
         wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
         if options.test_driver:
@@ -301,6 +303,9 @@ def _add_build(build: argparse.ArgumentParser) -> None:
     what = build.add_mutually_exclusive_group()
     what.add_argument("--test-driver", action="store_true", help="also build Kubernetes' own DRA test driver")
     what.add_argument("--helm", action="store_true", help=f"build only helm {components.HELM_VERSION}")
+    what.add_argument(
+        "--prometheus", action="store_true", help=f"build only Prometheus {components.PROMETHEUS_VERSION} and promtool"
+    )
 
 
 def _add_versions(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from lab.errors import LabError
 ETCD_VERSION = "3.6.16"
 CONTAINERD_VERSION = "2.3.7"
 HELM_VERSION = "4.3.1"
+PROMETHEUS_VERSION = "3.16.0"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 # Go names a program after its package's directory (ignoring a last element such as v3).
@@ -28,12 +29,14 @@ class Component:
         module: Directory below `gomodules` with go.mod, go.sum and the Go files.
         packages: Import paths of the programs.
         link_flags: Values that the linker sets in the programs, mainly their version.
+        tags: Build tags.
     """
 
     name: str
     module: str
     packages: tuple[str, ...]
     link_flags: str
+    tags: tuple[str, ...] = ()
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -129,6 +132,19 @@ def helm() -> Component:
     )
 
 
+def prometheus() -> Component:
+    """Return Prometheus and promtool, which test the alerts and the dashboard."""
+    base = "github.com/prometheus/prometheus/cmd"
+    return Component(
+        name=f"prometheus-{PROMETHEUS_VERSION}",
+        module=f"prometheus-{PROMETHEUS_VERSION}",
+        packages=(f"{base}/prometheus", f"{base}/promtool"),
+        link_flags=f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
+        # Static targets are all that a test has; clouds' own discovery is most of the code.
+        tags=("remove_all_sd",),
+    )
+
+
 def of_cluster(kubernetes_version: str, kubelet_version: str, modules: Iterable[str]) -> tuple[Component, ...]:
     """Return what a cluster needs; a kubelet of a different version comes last.
 
@@ -152,7 +168,7 @@ def of_cluster(kubernetes_version: str, kubelet_version: str, modules: Iterable[
 def key(component: Component, module_files: Mapping[str, bytes], go_version: str, architecture: str) -> str:
     """Return the name of a build's directory: component and a hash of everything that the build depends on."""
     digest = hashlib.sha256()
-    parts = [component.link_flags, *component.packages, go_version, architecture]
+    parts = [component.link_flags, *component.packages, *component.tags, go_version, architecture]
     for name, content in sorted(module_files.items()):
         parts += [name, hashlib.sha256(content).hexdigest()]
     digest.update("\0".join(parts).encode())

@@ -8,6 +8,10 @@ createNamespaces: true
 image: {pullPolicy: IfNotPresent}
 kubeletRoot: /var/lib/kubelet
 cdiRoot: /var/run/cdi
+monitoring:
+  podMonitor: {enabled: false}
+  prometheusRule: {enabled: false}
+  dashboard: {enabled: false}
 scheduler:
   enabled: false
   replicas: 2
@@ -56,6 +60,12 @@ npd:
 {{/* Puts the defaults that are missing into .Values. Each template begins with it. */}}
 {{- define "neuron.complete" -}}
 {{- include "neuron.fill" (dict "values" .Values "defaults" (include "neuron.defaults" . | fromYaml)) -}}
+{{- if .Values.monitoring.podMonitor.enabled -}}
+{{- /* What is to be scraped needs a port. */ -}}
+{{- range list .Values.draDriver .Values.devicePlugin .Values.scheduler .Values.npd .Values.npd.nodeRecovery -}}
+{{- if not .metricsPort -}}{{- $_ := set . "metricsPort" 9100 -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "neuron.fill" -}}

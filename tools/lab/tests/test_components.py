@@ -37,7 +37,8 @@ def test_a_builds_key_changes_with_the_module_and_with_go_and_with_nothing_else(
 def test_a_builds_key_changes_with_what_is_built() -> None:
     component = components.etcd()
     other = dataclasses.replace(component, link_flags="-s")
-    assert components.key(component, FILES, "go1", "x") != components.key(other, FILES, "go1", "x")
+    tagged = dataclasses.replace(component, tags=("slim",))
+    assert len({components.key(item, FILES, "go1", "x") for item in (component, other, tagged)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,9 @@ def test_a_version_without_a_module_is_refused_with_the_command_that_adds_it() -
         components.of_cluster("1.2.3", "1.2.3", build.available_modules())
 
 
-LAB_MODULES = [name for name in build.available_modules() if name.startswith(("kube", "etcd", "containerd", "helm"))]
+LAB_MODULES = [
+    name for name in build.available_modules() if name.startswith(("kube", "etcd", "containerd", "helm", "prometheus"))
+]
 
 
 @pytest.mark.parametrize("module", LAB_MODULES)
@@ -70,6 +73,7 @@ def test_every_module_is_complete_and_names_what_is_built_from_it(module: str) -
         "etcd": components.etcd(),
         "containerd": components.containerd(),
         "helm": components.helm(),
+        "prometheus": components.prometheus(),
         "kubernetes": components.kubernetes(version),
         "kubelet": components.kubelet(version, ()),
     }[kind]

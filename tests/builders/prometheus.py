@@ -1,0 +1,115 @@
+"""A real Prometheus on loopback, and promtool; ``scripts/cluster build --prometheus`` builds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.builders.agent import free_port
+from tests.eventually import eventually
+
+PROMETHEUS = os.environ.get("PROMETHEUS", "")
+"""The program; promtool is beside it."""
+START_SECONDS = 30.0
+
+WITHOUT = "needs PROMETHEUS=<path>, such as scripts/cluster build --prometheus prints it"
+
+needs_prometheus = pytest.mark.skipif(not PROMETHEUS, reason=WITHOUT)
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it; standard error is part of ``stdout``."""
+    program = Path(PROMETHEUS).with_name("promtool")
+    return subprocess.run(
+        [program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False
+    )
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running Prometheus."""
+
+    url: str
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """``data`` of an answer of the HTTP API."""
+        query = urllib.parse.urlencode(parameters)
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from error
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The series of an expression now: ``metric`` (labels) and ``value`` (time, text)."""
+        answer = self.get("query", query=expression)
+        assert answer["resultType"] == "vector", expression
+        found: list[dict[str, Any]] = answer["result"]
+        return found
+
+    def metric_names(self) -> set[str]:
+        return set(self.get("label/__name__/values"))
+
+
+@contextmanager
+def prometheus(targets: Mapping[str, Mapping[str, str]], rules: Path | None = None) -> Iterator[Server]:
+    """A server that scrapes each second, with honored labels as the chart's PodMonitors have it.
+
+    Args:
+        targets: addresses, each with the labels that Kubernetes discovery would give it.
+        rules: a file of rules.
+    """
+    with tempfile.TemporaryDirectory(prefix="p-") as name:
+        directory, port = Path(name), free_port()
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(rules)] if rules else [],
+            "scrape_configs": [
+                {
+                    "job_name": "neuron",
+                    "honor_labels": True,
+                    "static_configs": [
+                        {"targets": [address], "labels": dict(labels)} for address, labels in targets.items()
+                    ],
+                }
+            ],
+        }
+        (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
+        url = f"http://127.0.0.1:{port}"
+        command = [
+            PROMETHEUS,
+            f"--config.file={directory / 'prometheus.yml'}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=warn",
+        ]
+        with (directory / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            server = Server(url)
+            eventually(lambda: _up(server, len(targets)), START_SECONDS, "the first scrape of each target")
+            yield server
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _up(server: Server, count: int) -> bool:
+    try:
+        urllib.request.urlopen(f"{server.url}/-/ready", timeout=10).close()
+    except OSError:  # it does not listen yet, or reads its storage
+        return False
+    return len(server.query("up == 1")) == count

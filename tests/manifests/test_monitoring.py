@@ -1,0 +1,120 @@
+"""What the chart makes for the Prometheus operator and for Grafana."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.manifests.chart import CHART, EVERYTHING, needs_helm, refusal, template
+from tests.manifests.support import Object, pod_spec
+from tests.paths import ROOT
+
+pytestmark = needs_helm
+
+POD_MONITOR, RULE, DASHBOARD = (
+    f"monitoring.{name}.enabled=true" for name in ("podMonitor", "prometheusRule", "dashboard")
+)
+
+
+def all_of(made: list[Object], kind: str) -> list[Object]:
+    return [item for item in made if item["kind"] == kind]
+
+
+KINDS = ("PodMonitor", "PrometheusRule")
+
+
+def rules(made: list[Object]) -> list[dict[str, Any]]:
+    (found,) = all_of(made, "PrometheusRule")
+    return [rule for group in found["spec"]["groups"] for rule in group["rules"]]
+
+
+def test_nothing_of_it_is_made_unless_asked_for() -> None:
+    made = template(*EVERYTHING)
+    assert not [item for item in made if item["kind"] in KINDS or item["metadata"]["name"] == "neuron-dashboard"]
+
+
+def test_each_workload_with_metrics_is_scraped_at_a_port_that_it_has() -> None:
+    made = template(*EVERYTHING, POD_MONITOR)
+    pods = {item["metadata"]["name"]: item for item in made if item["kind"] in {"DaemonSet", "Deployment"}}
+    monitors = all_of(made, "PodMonitor")
+    assert {item["metadata"]["name"] for item in monitors} == {
+        "neuron-dra-driver-kubelet-plugin",
+        "neuron-device-plugin-daemonset",
+        "k8s-neuron-scheduler",
+        "neuron-node-problem-detector",
+        "neuron-node-recovery",
+    }
+    for monitor in monitors:
+        workload = pods[monitor["metadata"]["name"]]
+        assert monitor["metadata"]["namespace"] == workload["metadata"]["namespace"]
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        (container,) = pod_spec(workload)["containers"]
+        (port,) = [item for item in container["ports"] if item["name"] == endpoint["port"]]
+        variables = {item["name"]: item.get("value") for item in container["env"]}
+        assert variables["METRICS_PORT"] == str(port["containerPort"])
+        assert endpoint["honorLabels"] is True
+        assert [item["targetLabel"] for item in endpoint["relabelings"]] == ["node"]
+
+
+def test_a_port_of_ones_own_is_kept_and_labels_and_interval_are_set() -> None:
+    settings = ("draDriver.metricsPort=9999", "monitoring.podMonitor.interval=15s", "monitoring.podMonitor.labels.a=b")
+    made = template("draDriver.enabled=true", POD_MONITOR, *settings)
+    (monitor,) = all_of(made, "PodMonitor")
+    assert monitor["metadata"]["labels"]["a"] == "b"
+    assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "15s"
+    (driver,) = all_of(made, "DaemonSet")
+    ports = {item["name"]: item["containerPort"] for item in pod_spec(driver)["containers"][0]["ports"]}
+    assert ports["metrics"] == 9999
+
+
+@pytest.mark.parametrize(("settings", "mounted"), [((), False), (("draDriver.metricsPort=9100",), True)])
+def test_kubelets_list_of_pods_is_mounted_read_only_where_metrics_are_on(
+    settings: tuple[str, ...], mounted: bool
+) -> None:
+    (driver,) = all_of(template("draDriver.enabled=true", *settings), "DaemonSet")
+    mounts = {item["name"]: item for item in pod_spec(driver)["containers"][0]["volumeMounts"]}
+    assert ("pod-resources" in mounts) is mounted
+    if mounted:
+        assert mounts["pod-resources"]["mountPath"] == "/var/lib/kubelet/pod-resources"
+        assert mounts["pod-resources"]["readOnly"] is True
+
+
+def test_the_rules_are_those_of_the_file() -> None:
+    file = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
+    (found,) = all_of(template("draDriver.enabled=true", RULE), "PrometheusRule")
+    assert found["spec"] == file
+
+
+def test_rules_follow_the_names_of_the_workloads_and_the_place_of_the_runbooks() -> None:
+    settings = ("fullnameOverride=x", "monitoring.prometheusRule.runbookURL=https://wiki.example/n")
+    made = rules(template(*EVERYTHING, RULE, *settings))
+    by_name = {rule["alert"]: rule for rule in made}
+    assert by_name["NeuronChipUnhealthy"]["annotations"]["runbook_url"] == (
+        "https://wiki.example/n#neuronchipunhealthy"
+    )
+    for alert, workload in (
+        ("NeuronDriverDown", 'daemonset="x-dra-driver"'),
+        ("NeuronExtenderDown", 'deployment="x-scheduler-extender"'),
+        ("NeuronPlacerDown", 'deployment="x-placer"'),
+    ):
+        assert workload in by_name[alert]["expr"]
+
+
+def test_the_dashboard_is_the_file_under_the_label_of_the_sidecar() -> None:
+    (found,) = [
+        item
+        for item in all_of(template("draDriver.enabled=true", DASHBOARD), "ConfigMap")
+        if item["metadata"]["name"] == "neuron-dashboard"
+    ]
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    (text,) = found["data"].values()
+    assert json.loads(text) == json.loads((ROOT / "deploy/grafana/neuron-dra-driver.json").read_text())
+
+
+def test_a_misspelt_key_is_refused() -> None:
+    assert "podmonitor" in refusal("monitoring.podmonitor.enabled=true")
