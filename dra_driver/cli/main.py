@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "node_problem_detector": "hand what the kernel log says of chips to the node's driver (npd.enabled of the chart)",
     "topology": "show the devices of an instance type and their links",
     "emulate_host": "write the files of a Neuron host into a directory",
+    "verify_host": "check that a host is as the driver assumes, and write a report to send in",
     "slices": "print the ResourceSlices that would be published",
     "health": "show what is wrong with the chips of a node",
     "plan": "show what containers with an allocated claim would get",
