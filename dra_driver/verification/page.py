@@ -10,11 +10,16 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from dra_driver.verification.assumptions import TABLE
+from dra_driver.verification.assumptions import TABLE, Basis
 
 _MARK = re.compile(r"(<!-- table: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WIDTH: Final = 120
 NOBODY: Final = "nobody yet"
+_KNOWN_FROM: Final[Mapping[Basis, str]] = {
+    "public document": "public document",
+    "kernel driver's interface": "kernel driver's interface (facts only)",
+    "inferred": "inferred; emulated only",
+}
 
 
 def states() -> Iterator[str]:
@@ -22,10 +27,7 @@ def states() -> Iterator[str]:
     yield "| Line | Code | Known from | Confirmed on hardware |"
     yield "|---|---|---|---|"
     for number, row in enumerate(TABLE, 1):
-        basis = "inferred; emulated only" if row.basis == "inferred" else row.basis
-        if row.basis == "kernel driver's interface":
-            basis += " (facts only)"
-        yield f"| {number} | `{row.code}` | {basis} | {row.confirmed or NOBODY} |"
+        yield f"| {number} | `{row.code}` | {_KNOWN_FROM[row.basis]} | {row.confirmed or NOBODY} |"
 
 
 def assumptions() -> Iterator[str]:

@@ -169,8 +169,7 @@ def test_a_chip_in_use_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "dev/neuron0"
     path.unlink(missing_ok=True)
     os.mknod(path, 0o20600, os.makedev(1, 5))
-    numbers = {f"{DEVICES}/neuron0/dev": "1:5"}
-    seen = with_files(host, numbers)
+    seen = with_files(host, {f"{DEVICES}/neuron0/dev": "1:5"})
     files = {**seen.files, "dev/neuron0": msgspec.structs.replace(seen.files["dev/neuron0"], number="1:5")}
     seen = msgspec.structs.replace(seen, files=files)
     with path.open("rb"):
