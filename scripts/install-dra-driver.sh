@@ -3,6 +3,7 @@
 #
 # Usage: install-dra-driver.sh [options] IMAGE
 #        install-dra-driver.sh --uninstall [options]
+#        install-dra-driver.sh --verify [options] IMAGE
 #
 #   IMAGE                the driver's container image, preferably with a digest or a tag that is never reused
 #   --emulate TYPE       emulate instances of TYPE, such as trn2.48xlarge; the driver then runs on every node
@@ -25,6 +26,8 @@
 #   --values FILE        take options from a file of lines such as "devices: chip,core"; those of the command line prevail
 #   --restart            replace the driver's pods even if nothing changed (a new image was loaded under the same name)
 #   --reset              for settings that you do not pass, use the defaults instead of the installed values
+#   --verify             install nothing: check by a Job on one node of each instance type that hosts are as the driver
+#                        assumes (dra-driver verify-host), and write verify-TYPE.json for each into this directory
 #   --uninstall          remove the driver; refuses while pods use its devices, unless you pass --force
 #   --allow-broken-kubelets  install although the driver will run on nodes with kubelet 1.34.0 or 1.34.1
 #   --force              uninstall, or leave nodes, even if pods use devices: they stay Terminating until the driver is back
@@ -61,7 +64,7 @@ KEY="($PART/)?[A-Za-z0-9][A-Za-z0-9._-]*"
 # Empty: not given. Of what can be given several times: a line each.
 image='' emulate='' ultraservers='' devices='' extended='' node_selector='' kubelet_root='' placer='' group_timeout=''
 tolerations='' pull_secrets='' env='' resources='' resource_api='' values='' place='' given=' '
-timeout=300 classes='' restart='' reset='' uninstall='' force='' dry_run='' yes='' broken_kubelets='' with_policy=1 desired=0
+timeout=300 classes='' restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' broken_kubelets='' with_policy=1 desired=0
 kubectl_command=${KUBECTL:-kubectl}
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
@@ -102,6 +105,7 @@ parse() {
         --allow-broken-kubelets) broken_kubelets=1 ;;
         --reset) reset=1 ;;
         --uninstall) uninstall=1 ;;
+        --verify) verify=1 ;;
         --force) force=1 ;;
         --dry-run) dry_run=1 ;;
         --yes | -y) yes=1 ;;
@@ -123,6 +127,7 @@ parse() {
     fi
     read -r -a KUBE <<<"$kubectl_command"
     [[ ${#KUBE[@]} -gt 0 ]] || bad_arguments "the kubectl command is empty"
+    if [[ -n $verify && -n $uninstall ]]; then bad_arguments "--verify and --uninstall exclude each other"; fi
     if [[ -n $uninstall ]]; then
         [[ -z $image ]] || bad_arguments "--uninstall takes no image, got '$image'"
     else
@@ -828,10 +833,80 @@ uninstall() {
         "    -p '{\"status\": {\"conditions\": [{\"type\": \"NeuronHealth\", \"\$patch\": \"delete\"}]}}'"
 }
 
+# job_of TYPE: the name of the Job that checks nodes of this type.
+job_of() { printf 'neuron-verify-%s' "$(tr -c 'a-z0-9\n' - <<<"$1" | sed 's/^-*//;s/-*$//')"; }
+
+# render_verification NODE TYPE RUNTIME: the Job that checks a node's host.
+render_verification() {
+    local drop
+    if [[ -n $emulate ]]; then drop=$(without hardware); else drop=$(without emulation); fi
+    sed -e '/^#/d' -e "$drop" -e "$MARKS" -e "s|NEURON_DRA_IMAGE|$image|" -e "s|: /var/lib/kubelet|: $kubelet_root|" \
+        -e "s|VERIFIED_NODE|$1|" -e "s|neuron-verify-VERIFIED_TYPE|$(job_of "$2")|" -e "s|VERIFIED_RUNTIME|$3|" \
+        -e "s|EMULATED_INSTANCE_TYPE|$emulate|" "$MANIFESTS/verify.yaml" | fill
+}
+
+# verify_node NODE TYPE RUNTIME: runs that Job and prints what it says; fails if a line differs or there is no result.
+verify_node() {
+    local job status='' waited=0 report="verify-$2.json"
+    job=$(job_of "$2")
+    lines "" "$2 (node $1):"
+    kube -n "$NAMESPACE" delete job "$job" --ignore-not-found --wait >/dev/null </dev/null || return 1
+    render_verification "$@" | kube apply -f - >/dev/null || return 1
+    while [[ ! $status =~ (Complete|Failed)=True ]]; do
+        if [[ $waited -ge $timeout ]]; then
+            warn "no result after $timeout seconds; see: ${KUBE[*]} -n $NAMESPACE describe pods -l job-name=$job"
+            return 1
+        fi
+        sleep 1
+        waited=$((waited + 1))
+        status=$(kube -n "$NAMESPACE" get job "$job" \
+            -o 'jsonpath={range .status.conditions[*]}{.type}={.status} {end}' </dev/null) || return 1
+    done
+    kube -n "$NAMESPACE" logs "job/$job" -c lines --tail=-1 </dev/null || status=lost
+    kube -n "$NAMESPACE" logs "job/$job" -c report --tail=-1 </dev/null >"$report" || status=lost
+    kube -n "$NAMESPACE" delete job "$job" --wait=false >/dev/null </dev/null || status=lost
+    note "report: $report"
+    [[ $status == *Complete=True* ]]
+}
+
+verify_columns='NAME:.metadata.name,TYPE:.metadata.labels.node\.kubernetes\.io/instance-type'
+verify_columns+=',RUNTIME:.status.nodeInfo.containerRuntimeVersion'
+
+# Checks one node of each instance type that has Neuron chips; with --node-selector or --emulate, of each type at all.
+verify() {
+    local name type runtime found made='' seen=' ' failed='' selector=()
+    complete
+    if [[ -n $dry_run ]]; then
+        render_verification NODE_NAME instance-type RUNTIME
+        return
+    fi
+    show_context
+    confirm "Run a Job on one node of each instance type of this cluster?"
+    if [[ -n $node_selector ]]; then selector=(-l "$node_selector"); fi
+    found=$(kube get nodes --no-headers ${selector[@]+"${selector[@]}"} -o "custom-columns=$verify_columns") ||
+        unknown "which nodes there are"
+    if ! kube get namespace "$NAMESPACE" >/dev/null 2>&1; then made=1; fi
+    kube apply -f "$MANIFESTS/namespace.yaml" >/dev/null
+    while read -r name type runtime; do
+        type=${type//[<>]/}
+        if [[ -z $name || $seen == *" $type "* ]]; then continue; fi
+        if [[ -z $node_selector && -z $emulate ]] && ! grep -q "[ ]${type//./\\.}," "$MANIFESTS/daemonset.yaml"; then continue; fi
+        seen+="$type "
+        verify_node "$name" "$type" "$runtime" || failed=1
+    done <<<"$found"
+    if [[ -n $made ]]; then kube delete namespace "$NAMESPACE" --wait=false >/dev/null; fi
+    if [[ $seen == ' ' ]]; then
+        die "no node has the label of an instance type with Neuron chips; name the nodes with --node-selector"
+    fi
+    if [[ -n $failed ]]; then die "some lines differ, or have no result; please send the reports in (docs/hardware.md)"; fi
+}
+
 main() {
     parse "$@"
     if [[ -n $uninstall ]]; then
         uninstall
+    elif [[ -n $verify ]]; then
+        verify
     elif [[ -n $dry_run ]]; then
         complete
         render

@@ -29,6 +29,7 @@ EXAMPLES = (
     "emulate-host --instance-type trn2.48xlarge --fault hbm-uncorrectable@3 --fault link-lost@0-1 /tmp/sick",
     "emulate-host --instance-type trn2u --ultraservers 2x4 --node-number 3 /tmp/node-3",
     "emulate-host --instance-type trn2u --ultraserver-modes X2V,X1 --node-id 2=1 /tmp/pair",
+    "emulate-host --from report.json /tmp/as-reported",
 )
 
 
@@ -48,7 +49,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "directory", metavar="DIR", type=Path, help="a new or empty directory, or that of an emulated host"
     )
-    vocabulary.add_instance_type(parser, "instance type, such as trn2.48xlarge, or trn2", required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    vocabulary.add_instance_type(what, "instance type, such as trn2.48xlarge, or trn2")
+    what.add_argument(
+        "--from",
+        dest="from_report",
+        metavar="REPORT",
+        type=Path,
+        help="show what a report of `dra-driver verify-host` says; no other option applies",
+    )
     parser.add_argument(
         "--driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"
     )
@@ -93,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.host.discover import discover
     from dra_driver.topology.instance_types import resolve_emulation
 
+    if args.from_report is not None:
+        return _from_report(args)
     try:
         kind = resolve_emulation(args.instance_type)
         emulated = EmulatedHost(args.directory, kind, _placed(kind, args, options(args)))
@@ -111,6 +122,47 @@ def run(args: argparse.Namespace) -> int:
     print(f"faults to rehearse: see {emulated.faults_file}")
     print(f"next: dra-driver slices --host-root {shlex.quote(str(args.directory))}")
     return 0
+
+
+def _from_report(args: argparse.Namespace) -> int:
+    """Write the host of a report."""
+    from dra_driver.emulation.writer import host_writer
+    from dra_driver.host.discover import discover
+    from dra_driver.verification.collect import read_input
+    from dra_driver.verification.replay import files_of
+    from dra_driver.verification.report import read
+
+    given = [name for name in _OPTIONS if getattr(args, name)]
+    if given:
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} does not go with --from",
+            remedy="the report says what the host is like; change the files in DIR afterwards",
+        )
+    host_writer(args.directory).write(files_of(read(read_input(args.from_report))))
+    host = discover(args.directory)
+    print(f"{args.directory}: {host.instance_type or 'an unknown type'} as reported, with {len(host.devices)} devices,")
+    print(f"kernel driver {host.driver_version or 'not loaded'}{_nodes(args.directory)}; their device numbers are")
+    print("those of the null device, whatever the report says")
+    for finding in host.findings:
+        print(f"the driver will report: {finding.code} ({finding.subject})")
+    print(f"next: dra-driver verify-host --host-root {shlex.quote(str(args.directory))}")
+    return 0
+
+
+_OPTIONS = (
+    "driver_version",
+    "missing",
+    "ecc",
+    "fault",
+    "lnc",
+    "ultraservers",
+    "node_number",
+    "ultraserver_modes",
+    "server_id",
+    "node_id",
+    "busy",
+)
+"""What describes a host that is not a report's."""
 
 
 def options(args: argparse.Namespace) -> EmulationOptions:

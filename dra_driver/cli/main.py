@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "migrate": "convert pod specs with Neuron limits to pods with claims",
     "fragmentation": "simulate the fragmentation of a cluster by a stream of pods",
     "report": "collect what a bug report needs into one archive",
+    "verify_host": "check that a host is as the driver assumes, and write a report to send in",
     "emulate_host": "write the files of a Neuron host into a directory",
     "completion": "print the completion script of a shell",
     "help": "show the help of a command",

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from dra_driver.cli import vocabulary
 from dra_driver.cli.slices import cuts_option, print_object
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import quoted
@@ -68,11 +69,14 @@ class NodeTemplate:
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "template",
-        description="Print what a node of this type will publish (labels, capacity, ResourceSlices), in the form that "
-        "an autoscaler or kwok reads.",
-        epilog="example: dra-driver template --instance-type trn2.48xlarge --for karpenter > instance-types.json",
+        about="Print what a node of this type will publish (labels, capacity, ResourceSlices), in the form that an "
+        "autoscaler or kwok reads.",
+        examples=["template --instance-type trn2.48xlarge --for karpenter > instance-types.json"],
+        done="printed",
+        refused="never",
     )
     parser.add_argument(
         "--instance-type",

@@ -56,6 +56,12 @@ MODULE_VERSION = "sys/module/neuron/version"
 NULL_DEVICE = (1, 3)
 """Device number of ``/dev/null``: an emulated chip is a device that any container can open and that does nothing."""
 
+PCI_DEVICES = "sys/bus/pci/devices"
+PCI_VENDOR = "1d0f"
+"""Amazon's."""
+EFA_DEVICE_ID = "efa2"
+"""One of those from efa0 on (Linux, ``drivers/infiniband/hw/efa``); which of them a type has makes no difference."""
+
 _READABLE_BY_ALL_SINCE = (2, 28)
 """Kernel driver version since which all users, not only root, may read ``core_count`` and ``connected_devices``."""
 
@@ -88,7 +94,8 @@ _DEFAULT_NODE_COUNT = 4
 def host_files(kind: InstanceType, options: EmulationOptions, *, counters: bool = True) -> dict[str, Entry]:
     """Files by path relative to the host's root. The options must have passed ``options.check``.
 
-    Without ``counters`` of the cores, which are more than half of all files and which no scan of devices reads.
+    Without ``counters`` of the cores, which are more than half of all files, and without the PCI devices: no scan of
+    devices reads them.
     """
     version = driver_version(kind, options)
     present = [index for index in range(kind.devices or 0) if index not in options.missing]
@@ -110,6 +117,8 @@ def host_files(kind: InstanceType, options: EmulationOptions, *, counters: bool 
             for core in range(kind.cores_per_device):
                 for name in CORE_ERRORS:
                     tree[f"{DEVICES}/neuron{index}/{core_counter(core, name)}"] = _ZERO
+    if counters:
+        tree |= _pci_files(kind, present)
     for name, text in _ultraserver_files(kind, options).items():
         tree[f"{CLASS}/{name}"] = TextFile(f"{text}\n", 0o444)
     if options.logical_nc_config is not None:
@@ -152,6 +161,19 @@ def _device_files(
 
 
 _ZERO = TextFile("0\n")
+
+
+def _pci_files(kind: InstanceType, present: list[int]) -> dict[str, Entry]:
+    """The PCI devices of the chips and of the EFA devices next to them, where their addresses are public."""
+    chip_id, numa = kind.chip.pci_device_ids[0], kind.numa_nodes
+    of_chips = {kind.pci_bus_ids[index]: (chip_id, index) for index in present} if kind.pci_bus_ids else {}
+    of_efa = {address: (EFA_DEVICE_ID, index) for index, address in reversed(list(enumerate(kind.efa_bdfs or ())))}
+    files: dict[str, Entry] = {}
+    for address, (device_id, index) in {**of_chips, **of_efa}.items():
+        files[f"{PCI_DEVICES}/{address}/vendor"] = TextFile(f"0x{PCI_VENDOR}\n", 0o444)
+        files[f"{PCI_DEVICES}/{address}/device"] = TextFile(f"0x{device_id}\n", 0o444)
+        files[f"{PCI_DEVICES}/{address}/numa_node"] = TextFile(f"{-1 if numa is None else numa[index]}\n")
+    return files
 
 
 def core_counter(core: int, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import yaml
 
@@ -41,10 +42,12 @@ class Installation:
         eventually("the slices to be gone", lambda: not self.kube.slices(), 60)
         self._installed = _ABSENT
 
-    def run(self, *arguments: str, check: bool = True, timeout: float = 150.0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, check: bool = True, timeout: float = 150.0, directory: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run the installer with ``--yes``; what it says to people is on standard error."""
         command = [str(INSTALLER), "--yes", "--kubectl", self._kubectl, *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout, cwd=directory)
         assert not check or done.returncode == 0, f"{' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done
 

@@ -1,0 +1,164 @@
+"""``dra-driver verify-host``: whether this host is as the driver assumes, line by line, and a report to send in."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dra_driver.cli import vocabulary
+from dra_driver.util.errors import DriverError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dra_driver.verification.evidence import Evidence
+
+EXAMPLES = (
+    "verify-host",
+    "verify-host --report report.json --wait 65",
+    "neuron-ls -j | {} verify-host --neuron-ls -",
+    "verify-host --probe host --container-runtime containerd://2.1.5",
+    "verify-host --from report.json",
+)
+MAX_WAIT = 600
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = vocabulary.add_command(
+        subparsers,
+        "verify-host",
+        about="Go through a numbered list of everything that the driver takes from a host, and say of each line what "
+        "was seen, whether it is as assumed, and what depends on it; then which features can be relied on. Files are "
+        "only read, and no device is opened unless --probe asks for it. The report is made to be sent in: it holds no "
+        "name, serial number or id of the instance. See docs/hardware.md.",
+        examples=EXAMPLES,
+        done="nothing differs; lines that were not checked do not count",
+        refused="something differs",
+    )
+    parser.add_argument(
+        "--host-root",
+        metavar="DIR",
+        type=Path,
+        default=Path(os.environ.get("HOST_ROOT") or "/"),
+        help="root directory of the host, or of one made by emulate-host (default: %(default)s)",
+    )
+    parser.add_argument("--from", dest="from_report", metavar="REPORT", type=Path, help="judge a report, not a host")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="also write the report (JSON)")
+    parser.add_argument(
+        "--neuron-ls", metavar="FILE", type=Path, help="output of `neuron-ls -j` on this host; - is standard input"
+    )
+    parser.add_argument(
+        "--kernel-log", metavar="FILE", type=Path, help="output of `dmesg --raw` on this host; - is standard input"
+    )
+    parser.add_argument(
+        "--container-runtime",
+        metavar="V",
+        default="",
+        help="the Node's containerRuntimeVersion, such as containerd://2.1.5",
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="S",
+        type=int,
+        default=0,
+        help="watch the heartbeats of the chips for S seconds (65 is enough)",
+    )
+    parser.add_argument(
+        "--probe",
+        choices=("host", "container"),
+        help="also open chips, without using them: those of the host that no process has open (as root, on the host "
+        "itself), or those of the container in which this runs, and try the others",
+    )
+    vocabulary.add_output(parser, "text", "json")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print every line and the summary; status 1 if a line differs."""
+    from dra_driver.verification.assumptions import judge
+    from dra_driver.verification.report import written
+
+    host = _evidence(args)
+    if args.report is not None:
+        _write(args.report, written(host))
+    if args.output == "json":
+        print(written(host), end="")
+    else:
+        print("\n".join(text(host)))
+        if args.report is not None:
+            print(f"report: {args.report} (docs/hardware.md says how to send it in)")
+    return 1 if any(line.verdict.state == "differs" for line in judge(host)) else 0
+
+
+def _evidence(args: argparse.Namespace) -> Evidence:
+    import msgspec
+
+    from dra_driver.verification.collect import beat_again, collect, lines_of, listing, read_input
+    from dra_driver.verification.evidence import Evidence
+    from dra_driver.verification.report import read
+
+    if args.from_report is not None:
+        return read(read_input(args.from_report))
+    if not 0 <= args.wait <= MAX_WAIT:
+        raise UsageError(f"--wait {args.wait} is out of range", remedy=f"give 0 to {MAX_WAIT} seconds")
+    host = collect(args.host_root)
+    added: dict[str, object] = {}
+    if args.container_runtime:
+        added["container_runtime"] = args.container_runtime
+    if args.neuron_ls is not None:
+        added["neuron_ls"] = listing(read_input(args.neuron_ls).decode("utf-8", "replace"))
+    if args.kernel_log is not None:
+        added["kernel_log"] = lines_of(read_input(args.kernel_log))
+    if args.probe is not None:
+        from dra_driver.verification.probes import probe_container, probe_host
+
+        if args.probe == "host":
+            added["opened"] = probe_host(args.host_root, host)
+        else:
+            added["container"] = probe_container(host)
+    host = msgspec.structs.replace(host, **added)
+    if args.wait:
+        host = beat_again(args.host_root, host, args.wait)
+    try:
+        return msgspec.convert(msgspec.to_builtins(host, str_keys=True), Evidence, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"this cannot stand in a report: {error}", remedy="see dra-driver verify-host --help"
+        ) from error
+
+
+def text(host: Evidence) -> Iterator[str]:
+    """The lines for people."""
+    from dra_driver.verification.assumptions import judge, trust
+
+    lines = judge(host)
+    kind = host.instance_type or "unknown type"
+    yield f"{'Emulated host' if host.emulated else 'Host'}: {kind}, {len(host.chips)} chips"
+    yield ""
+    for line in lines:
+        row, verdict = line.assumption, line.verdict
+        yield f"{line.number:3}  {verdict.state:<11}  {row.text}"
+        if verdict.seen:
+            yield f"{'seen':>17}: {verdict.seen}"
+        if verdict.why:
+            yield f"{'why':>17}: {verdict.why}"
+        yield f"{'source':>17}: {row.source}"
+        yield f"{'if it is wrong':>17}: {row.consequence}"
+    yield ""
+    counts = [(state, sum(line.verdict.state == state for line in lines)) for state in ("ok", "differs", "not checked")]
+    yield ", ".join(f"{count} {state}" for state, count in counts)
+    yield ""
+    width = max(len(item.feature) for item in trust(lines))
+    for item in trust(lines):
+        because = f" (lines {', '.join(map(str, item.because))})" if item.because else ""
+        yield f"{item.feature:<{width}}  {item.trust}{because}"
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content, encoding="ascii")
+    except OSError as error:
+        raise DriverError(f"cannot write the report to {path}: {error.strerror}", remedy="name another file") from error

@@ -1,0 +1,1 @@
+"""What the code takes from a host, as a numbered list, and whether a host is so: ``dra-driver verify-host``."""

@@ -1,0 +1,134 @@
+"""``install-dra-driver.sh --verify``: the Job, its rights, and which nodes are looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.manifests.support import IMAGE, Object, install, pod_spec, rendered
+from tests.manifests.test_install_flows import Cluster
+
+NODES = """\
+node-a   trn2.48xlarge      containerd://2.1.5
+node-b   trn2.48xlarge      containerd://2.1.5
+node-c   m5.large           containerd://2.1.5
+node-d   ml.trn1.32xlarge   containerd://1.7.27
+node-e   <none>             cri-o://1.34.1
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Five nodes of four kinds; every Job completes."""
+    made = Cluster(tmp_path)
+    made.rules.clear()
+    made.reply("config ", "prod-west\n")
+    made.reply("get nodes", NODES)
+    made.reply("get namespace ", "neuron-dra-driver   Active\n")
+    made.reply("get job ", "SuccessCriteriaMet=True Complete=True ")
+    made.reply("-c lines", "45 ok, 0 differs, 0 not checked\n")
+    made.reply("-c report", '{"kind": "neuron-dra-driver-host-report"}\n')
+    made.reply("apply ", "created\n")
+    made.reply("delete ", "deleted\n")
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def job(*arguments: str) -> Object:
+    (found,) = rendered("--verify", *arguments, IMAGE)
+    return found
+
+
+@pytest.mark.parametrize("emulate", [(), ("--emulate", "trn2.48xlarge")], ids=["hardware", "emulated"])
+def test_the_job_has_no_right_but_to_read(emulate: tuple[str, ...]) -> None:
+    spec = pod_spec(job(*emulate))
+    assert spec["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in spec
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    on_host = {volume["name"] for volume in spec["volumes"] if "hostPath" in volume}
+    assert on_host
+    for container in spec["containers"] + spec.get("initContainers", []):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+        }
+        for mount in container["volumeMounts"]:
+            assert mount["name"] not in on_host or mount["readOnly"] is True
+            assert mount["mountPath"].startswith("/host")
+
+
+def test_it_mounts_what_is_read_and_not_the_whole_host() -> None:
+    paths = [volume["hostPath"]["path"] for volume in pod_spec(job("--kubelet-root", "/data/kubelet"))["volumes"]]
+    assert paths == [
+        "/sys/bus",
+        "/sys/class",
+        "/sys/devices",
+        "/sys/module",
+        "/opt",
+        "/data/kubelet/plugins_registry",
+        "/data/kubelet/device-plugins",
+        "/data/kubelet/pod-resources",
+    ]
+    mounts = pod_spec(job("--kubelet-root", "/data/kubelet"))["containers"][0]["volumeMounts"]
+    assert "/host/var/lib/kubelet/plugins_registry" in [mount["mountPath"] for mount in mounts]
+
+
+def test_one_node_of_each_neuron_type_is_looked_at(cluster: Cluster, tmp_path: Path) -> None:
+    result = cluster.run("--verify", IMAGE)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("45 ok") == 2
+    assert sorted(path.name for path in tmp_path.glob("verify-*")) == [
+        "verify-ml.trn1.32xlarge.json",
+        "verify-trn2.48xlarge.json",
+    ]
+    assert json.loads((tmp_path / "verify-trn2.48xlarge.json").read_text())["kind"] == "neuron-dra-driver-host-report"
+    log = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    applied = [call["stdin"] for call in log if call["line"] == "apply -f -"]
+    assert ["[node-a]" in text for text in applied] == [True, False]
+    assert "name: neuron-verify-ml-trn1-32xlarge" in applied[1]
+    assert '"containerd://1.7.27"' in applied[1]
+    assert not [line for line in cluster.calls if line.startswith("delete namespace")]
+
+
+def test_a_namespace_that_was_made_for_it_is_removed(cluster: Cluster) -> None:
+    cluster.reply("get namespace ", "", "not found\n", 1)
+    assert cluster.run("--verify", IMAGE).returncode == 0
+    assert cluster.calls[-1] == "delete namespace neuron-dra-driver --wait=false"
+
+
+def test_a_line_that_differs_fails_after_all_nodes_were_looked_at(cluster: Cluster) -> None:
+    cluster.reply("get job ", "Failed=True ")
+    result = cluster.run("--verify", IMAGE)
+    assert result.returncode == 1
+    assert result.stdout.count("45 ok") == 2
+    assert "please send the reports in (docs/hardware.md)" in result.stderr
+
+
+def test_a_job_without_a_result_is_told_with_where_to_look(cluster: Cluster) -> None:
+    cluster.reply("get job ", "")
+    result = cluster.run("--verify", "--timeout", "1", IMAGE)
+    assert result.returncode == 1
+    assert "describe pods -l job-name=neuron-verify-trn2-48xlarge" in result.stderr
+
+
+def test_without_neuron_nodes_nothing_is_claimed(cluster: Cluster) -> None:
+    cluster.reply("get nodes", "node-c m5.large containerd://2.1.5\n")
+    result = cluster.run("--verify", IMAGE)
+    assert result.returncode == 1
+    assert "name the nodes with --node-selector" in result.stderr
+
+
+def test_nodes_without_the_label_are_named_by_another(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.reply("get nodes", "node-e <none> cri-o://1.34.1\n")
+    assert cluster.run("--verify", "--node-selector", "pool=neuron", IMAGE).returncode == 0
+    assert any("get nodes --no-headers -l pool=neuron" in line for line in cluster.calls)
+    assert (tmp_path / "verify-none.json").exists()
+
+
+def test_it_does_not_go_with_a_removal() -> None:
+    result = install("--verify", "--uninstall")
+    assert (result.returncode, "exclude each other" in result.stderr) == (2, True)
