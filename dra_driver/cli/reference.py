@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Final
 
 from dra_driver.cli import daemon
-from dra_driver.cli.main import COMMANDS
+from dra_driver.cli.main import COMMANDS, DAEMONS
 
 WIDTH: Final = 118
 
@@ -37,7 +37,7 @@ def page(kind: str) -> str:
     """A page: ``commands`` or ``settings``."""
     made = f"<!-- Made by `python -m dra_driver.cli.reference {kind} > docs/reference-{kind}.md`; do not edit. -->"
     lines = [f"# {TITLES[kind]}", "", made, "", *_paragraph(INTRODUCTIONS[kind])]
-    for name, text in COMMANDS.items():
+    for name, text in {**COMMANDS, **DAEMONS}.items():
         module = import_module(f"dra_driver.cli.{name}")
         if hasattr(module, "OPTIONS") == (kind == "settings"):
             lines += _command(module, name.replace("_", "-"), text)
@@ -73,12 +73,15 @@ def _parser(parser: argparse.ArgumentParser, command: str) -> Iterator[str]:
             rows += _bullet(_names(action), _help(action, parser))
     if rows:
         yield from ("", *rows)
-    if parser.epilog:
-        examples = [line.strip() for line in re.sub(r"^examples?:\s*", "", parser.epilog.strip()).splitlines()]
-        if all(line.startswith(("dra-driver ", "kubectl ")) and len(line) <= WIDTH for line in examples):
-            yield from ("", "```text", *examples, "```")
-        else:
-            yield from ("", *_paragraph(parser.epilog))
+    for part in (parser.epilog or "").split("\n\n"):
+        heading, _, lines = part.partition("\n")
+        if heading in ("example:", "examples:"):
+            yield from ("", "```text", *textwrap.dedent(lines).splitlines(), "```")
+        elif heading == "exit status:":
+            meanings = (line.split(maxsplit=1) for line in lines.splitlines())
+            yield from ("", "Exit status:", "", *(f"- {status}: {meaning}" for status, meaning in meanings))
+        elif part:
+            yield from ("", *_paragraph(part))
     for name, inner in nested:
         yield from ("", f"### {name}", *_parser(inner, name))
 

@@ -49,9 +49,7 @@ _ERROR_LINES = 30
 class ImageBuilder:
     """Builds images, and caches them and the base."""
 
-    def __init__(
-        self, settings: Settings, progress: Progress, repository: Path = REPOSITORY, epoch: int = 0
-    ) -> None:
+    def __init__(self, settings: Settings, progress: Progress, repository: Path = REPOSITORY, epoch: int = 0) -> None:
         """Take the inputs from `repository`; all files and the image itself are dated `epoch` (seconds, Unix time)."""
         self._directory = settings.cache / "images"
         self._progress = progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.cli.main import COMMANDS
+from dra_driver.cli.main import COMMANDS, DAEMONS
 from dra_driver.cli.reference import INTRODUCTIONS, page
 from tests.paths import DOCS
 
@@ -19,7 +19,7 @@ def test_the_reference_is_up_to_date(kind: str) -> None:
 
 def test_each_command_is_on_one_of_the_pages() -> None:
     pages = [page(kind) for kind in INTRODUCTIONS]
-    for name in COMMANDS:
+    for name in (*COMMANDS, *DAEMONS):
         assert sum(f"\n## {name.replace('_', '-')}\n" in text for text in pages) == 1, name
 
 
@@ -31,5 +31,5 @@ def test_a_setting_names_its_variable_its_choices_and_its_default() -> None:
 
 def test_an_option_shows_its_value_and_its_default() -> None:
     text = " ".join(page("commands").split())
-    assert "- `--node TYPE[=N]`: one or N emulated nodes" in text
+    assert "- `--instance-type TYPE[=N]`, `--node TYPE[=N]`: one or N emulated nodes" in text
     assert "%(default)s" not in text
