@@ -252,7 +252,7 @@ def test_as_a_plugin_of_kubectl_the_program_calls_itself_so_and_has_the_commands
     assert kubectl_main(["help", "explain"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("usage: kubectl neuron explain ")
-    assert "  kubectl neuron explain pod/web-0 -n shop --from-cluster" in text
+    assert "  kubectl neuron explain pod/web-0 -n shop\n" in text
 
 
 def test_all_examples_at_once_are_read_with_both_versions_of_each_and_placed(
