@@ -26,7 +26,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def on_a_terminal(
-    arguments: list[str], *, changes: dict[str, str] | None = None, stdout: bool = True
+    arguments: list[str], changes: dict[str, str] | None = None, *, stdout: bool = True
 ) -> tuple[str, str]:
     """What the program writes to a terminal, which is its standard error and, unless it is a pipe, output; the pipe."""
     master, slave = pty.openpty()
