@@ -85,6 +85,9 @@ def add_command(
     """
     prog = subparsers._prog_prefix.split()  # noqa: SLF001 - argparse has no public way to ask
     program = KUBECTL if prog[:2] == KUBECTL.split() else "dra-driver"
+    if program == KUBECTL:
+        of_cluster = [line.replace(" --from-cluster", "") for line in examples if "--from-cluster" in line]
+        examples = of_cluster or examples
     lines = [line.replace("{}", program) if "{}" in line else f"{program} {line}" for line in examples]
     parts = [
         notes.strip("\n"),
