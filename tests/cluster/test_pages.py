@@ -53,6 +53,7 @@ def desk(lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[Path]:
             )
     eventually("the pages' pods to be gone", lambda: not kube.find("pods", "default"), 60)
     kube.kubectl("delete", "--ignore-not-found", "--wait=false", "namespace/shop")
+    eventually("the namespace shop to be gone", lambda: kube.get("namespaces", "shop") is None, 60)
     kube.kubectl("taint", "nodes", "--all", "aws.amazon.com/neuron-", check=False)
     kube.kubectl("label", "nodes", "--all", "neuron.aws.com/devices-", check=False)
 
