@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -13,6 +14,7 @@ from dra_driver.emulation.faults import sign_text
 from dra_driver.health.faults import BOOT, DEFAULT_EFFECTS, FAULTS, REMEDIES, SEVERITIES, Fault
 
 _MARK = re.compile(r"(<!-- table: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_WIDTH: Final = 120
 _OVER: Final[Mapping[int | None, str]] = {
     BOOT: "a boot, or `health clear`",
     0: "two readings without it",
@@ -25,19 +27,22 @@ _OVER: Final[Mapping[int | None, str]] = {
 def faults() -> Iterator[str]:
     """What can be wrong with a chip."""
     for severity in SEVERITIES:
-        rows = [row for row in FAULTS.values() if row.severity == severity]
-        yield f"**{severity.capitalize()}** (effect by default: {DEFAULT_EFFECTS[severity]})"
+        yield f"**{severity.capitalize()}** (default effect: {DEFAULT_EFFECTS[severity]})"
         yield ""
-        yield "| Fault | What is wrong | Where it is seen | It ends after | What mends it |"
-        yield "|---|---|---|---|---|"
-        for row in rows:
-            yield f"| `{row.code}` | {row.text} | {_code(row.signal)} | {_over(row)} | {row.remedy} |"
+        for row in FAULTS.values():
+            if row.severity == severity:
+                ends = f"Ends after {_over(row)}. Remedy: {row.remedy}."
+                yield from _item(f"- **`{row.code}`**: {row.text}. Seen when {_code(row.signal)}. {ends}")
         yield ""
+
+
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
 def _code(signal: str) -> str:
-    """The signal with its file name as code, and nothing in it that ends a cell of a table."""
-    return re.sub(r"^([^ ,]*[/_][^ ,]*)", r"`\1`", signal).replace("|", "\\|")
+    """The signal with its file name as code."""
+    return re.sub(r"^([^ ,]*[/_][^ ,]*)", r"`\1`", signal)
 
 
 def _over(row: Fault) -> str:
@@ -46,11 +51,9 @@ def _over(row: Fault) -> str:
 
 def remedies() -> Iterator[str]:
     """What to do about them."""
-    yield "| What mends it | What to do | Faults |"
-    yield "|---|---|---|"
     for remedy, text in REMEDIES.items():
         codes = ", ".join(f"`{row.code}`" for row in FAULTS.values() if row.remedy == remedy)
-        yield f"| {remedy} | {text} | {codes} |"
+        yield from _item(f"- **{remedy}**: {text}. For {codes}.")
 
 
 def reasons() -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
+from tests.manifests.pages import UNMARKED
 from tests.manifests.support import Object, documents, install, name_of
 from tests.paths import ROOT
 
@@ -46,6 +47,12 @@ def test_options_of_the_installer_exist(path: Path) -> None:
 def test_named_example_files_exist(path: Path) -> None:
     for name in re.findall(r"examples/specs/[A-Za-z0-9./-]+\.yaml", path.read_text()):
         assert (ROOT / name).is_file(), name
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if name_of(path) not in UNMARKED], ids=name_of)
+def test_tables_fit_a_screen(path: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in text.splitlines() if line.startswith("|") and len(line) > 120] == [], "make it a list"
 
 
 def objects_in(path: Path) -> list[Object]:

@@ -16,7 +16,7 @@ from tests.manifests.support import name_of
 from tests.paths import DATA, ROOT
 
 MARKED = [page for page in PAGES if name_of(page) not in UNMARKED]
-WITH_RUNS = [page for page in MARKED if any(not block.key for block in commands_of(page))]
+RUNS = [block for page in MARKED for block in commands_of(page) if not block.key]
 NEEDED = re.compile(
     r"(?:^|[|;&(] *)(?:sudo +)?(kubectl|helm|docker|aws|eksctl|kops|git|scripts/(?!demo$)\S+)\b", re.MULTILINE
 )
@@ -50,17 +50,17 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("page", WITH_RUNS, ids=name_of)
-def test_commands_of_a_page_run_and_print_what_it_shows(page: Path, desk: Path) -> None:
-    for block in commands_of(page):
-        # A machine may have the programs that are not for this test, and a cluster that they would change.
-        for command in block.commands() if not block.key and NEEDED.search(block.text) is None else ():
-            result = run(command.text, desk)
-            said = f"{block.name}: {command.text}\n{result.stdout}"
-            # A page may show how a command refuses; one that shows nothing promises success.
-            assert result.returncode in ((0, 1) if command.printed else (0,)), said
-            if command.printed:
-                assert is_shown(command.printed, result.stdout), said
+@pytest.mark.timeout(180)  # each command has less, see ``run``
+@pytest.mark.parametrize("block", RUNS, ids=lambda block: block.name)
+def test_the_commands_of_a_page_run_and_print_what_it_shows(block: Block, desk: Path) -> None:
+    # A machine may have the programs that are not for this test, and a cluster that they would change.
+    for command in block.commands() if NEEDED.search(block.text) is None else ():
+        result = run(command.text, desk)
+        said = f"{block.name}: {command.text}\n{result.stdout}"
+        # A page may show how a command refuses; one that shows nothing promises success.
+        assert result.returncode in ((0, 1) if command.printed else (0,)), said
+        if command.printed:
+            assert is_shown(command.printed, result.stdout), said
 
 
 @pytest.mark.parametrize("page", MARKED, ids=name_of)

@@ -8,6 +8,7 @@ Names in AWS's domains keep AWS's meaning and type, so that a claim written for 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -446,6 +447,12 @@ ATTRIBUTES: tuple[Attribute, ...] = (
 )
 
 
+def _item(row: Attribute) -> list[str]:
+    origin = "" if row.origin == "this driver" else f"; defined by {row.origin}"
+    text = f"- `{row.name}` ({row.kind}; {row.short}{origin}): {row.meaning}"
+    return textwrap.wrap(text, 118, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+
+
 def markdown() -> str:
     """The page ``docs/attributes.md``."""
     lines = [
@@ -461,12 +468,12 @@ def markdown() -> str:
         "missing attribute makes the pod unschedulable.",
         f"Guard attributes that are not always published: `has(device.attributes['{DRIVER_NAME}'].topology_x)`.",
         "",
-        "Chips, groups, whole nodes and cores have different attributes (column `Of`). Where nodes may offer several",
-        "of them, select the kind of device first, as the DeviceClasses of each kind do:",
+        "Chips, groups, whole nodes and cores have different attributes. Each entry names the type of its value and",
+        "the kinds of devices that have it. Where nodes offer several kinds, select the kind first:",
         f"`device.attributes['{DRIVER_NAME}'].resourceType == 'neuron_device' && ...`.",
         "",
-        "Attributes defined by `AWS` have the name, type and meaning that AWS publishes; those defined by `Kubernetes`",
-        "are standard attributes.",
+        "Attributes defined by AWS have the name, type and meaning that AWS publishes; those defined by Kubernetes are",
+        "standard attributes. The others are this driver's own.",
     ]
     sections: dict[str, list[Attribute]] = {}
     for row in ATTRIBUTES:
@@ -476,9 +483,7 @@ def markdown() -> str:
             "",
             "Published always:" if when == _ALWAYS else f"Published on {when}:",
             "",
-            "| Name | Type | Of | Defined by | Meaning |",
-            "|---|---|---|---|---|",
-            *(f"| `{row.name}` | {row.kind} | {row.short} | {row.origin} | {row.meaning} |" for row in rows),
+            *(line for row in rows for line in _item(row)),
         ]
     return "\n".join(lines) + "\n"
 

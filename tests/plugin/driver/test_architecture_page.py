@@ -64,5 +64,5 @@ def test_the_page_has_the_threads_of_a_resting_agent(root: Path) -> None:
             started = {thread.name for thread in threading.enumerate() if thread not in before}
     of_the_server = {name for name in started if "process_request_thread" in name}
     found = {re.sub(r"-[0-9]+(?=$| )", "-N", name) for name in started - of_the_server} | {"MainThread"}
-    table = PAGE.read_text().partition("| thread |")[2].partition("\n\n")[0]
-    assert found == set(re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE))
+    listed = PAGE.read_text().partition("## Threads and locks\n")[2].partition("\nLocks, in")[0]
+    assert found == set(re.findall(r"^- `([^`]+)`: ", listed, re.MULTILINE))
