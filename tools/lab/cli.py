@@ -126,6 +126,8 @@ def _become(words: list[str]) -> NoReturn:
 def _build(options: argparse.Namespace) -> int:
     if options.helm:
         wanted: tuple[components.Component, ...] = (components.helm(),)
+    elif options.karpenter:
+        wanted = (components.karpenter(),)
     else:
         wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
         if options.test_driver:
@@ -301,6 +303,11 @@ def _add_build(build: argparse.ArgumentParser) -> None:
     what = build.add_mutually_exclusive_group()
     what.add_argument("--test-driver", action="store_true", help="also build Kubernetes' own DRA test driver")
     what.add_argument("--helm", action="store_true", help=f"build only helm {components.HELM_VERSION}")
+    what.add_argument(
+        "--karpenter",
+        action="store_true",
+        help=f"build only Karpenter {components.KARPENTER_VERSION} with its kwok provider",
+    )
 
 
 def _add_versions(parser: argparse.ArgumentParser) -> None:

@@ -12,10 +12,17 @@ from lab.errors import LabError
 ETCD_VERSION = "3.6.16"
 CONTAINERD_VERSION = "2.3.7"
 HELM_VERSION = "4.3.1"
+KARPENTER_VERSION = "1.15.0"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 # Go names a program after its package's directory (ignoring a last element such as v3).
-_PROGRAM_NAMES = {"go.etcd.io/etcd/server/v3": "etcd", "k8s.io/kubernetes/test/e2e/dra/test-driver": "dra-test-driver"}
+_KARPENTER_WITH_TEMPLATES = f"neuron-dra-driver.invalid/lab/karpenter-{KARPENTER_VERSION}"
+_PROGRAM_NAMES = {
+    "go.etcd.io/etcd/server/v3": "etcd",
+    "k8s.io/kubernetes/test/e2e/dra/test-driver": "dra-test-driver",
+    "sigs.k8s.io/karpenter/kwok": "karpenter-kwok",
+    _KARPENTER_WITH_TEMPLATES: "karpenter-kwok-with-devices",
+}
 _BUILT_NAMES = {"go.etcd.io/etcd/server/v3": "server"}
 
 
@@ -126,6 +133,19 @@ def helm() -> Component:
         module=f"helm-{HELM_VERSION}",
         packages=("helm.sh/helm/v4/cmd/helm",),
         link_flags=f"-s -w -X helm.sh/helm/v4/internal/version.version=v{HELM_VERSION}",
+    )
+
+
+def karpenter() -> Component:
+    """Return Karpenter with its kwok provider, and the same with templates of ResourceSlices (source in the module).
+
+    It needs a newer Go than the rest: build it alone, so that the others keep theirs and need not be built again.
+    """
+    return Component(
+        name=f"karpenter-{KARPENTER_VERSION}",
+        module=f"karpenter-{KARPENTER_VERSION}",
+        packages=("sigs.k8s.io/karpenter/kwok", _KARPENTER_WITH_TEMPLATES),
+        link_flags=f"-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version={KARPENTER_VERSION}",
     )
 
 
