@@ -219,7 +219,8 @@ def node_template(
 def for_karpenter(template: NodeTemplate, zones: Sequence[str]) -> dict[str, Any]:
     """An entry of Karpenter's file of instance types.
 
-    The price is 1, since this program knows no prices. The name of the pool is that of the type: any will do.
+    The price is 1, since this program knows no prices. The name of the pool is that of the type: Karpenter's allocator
+    keeps what it found out about a device by driver, pool and name, so pools of two types must not have the same.
     """
     slices = [
         {

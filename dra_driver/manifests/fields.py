@@ -64,6 +64,8 @@ _BESIDE: Final[Mapping[str, str]] = {
     "apiextensions.k8s.io": "CustomResourceDefinition",
     "coordination.k8s.io": "Lease",
     "discovery.k8s.io": "EndpointSlice",
+    "karpenter.sh": "NodePool NodeClaim",
+    "kueue.x-k8s.io": "ClusterQueue Cohort LocalQueue ResourceFlavor Topology WorkloadPriorityClass",
     "networking.k8s.io": "Ingress IngressClass NetworkPolicy",
     "node.k8s.io": "RuntimeClass",
     "policy": "PodDisruptionBudget",

@@ -21,11 +21,13 @@ from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
 from tests.cluster.lib.namespace import Namespace
-from tests.cluster.lib.objects import connected, pod, request, template
+from tests.cluster.lib.objects import IMAGE, SLEEP, connected, pod, request, template
 from tests.paths import ROOT
 
 SPECS = ROOT / "examples/specs"
+INFERENCE = ROOT / "examples/inference"
 TRN1 = "trn1.32xlarge"
 
 
@@ -259,6 +261,68 @@ def test_where_other_claims_broke_the_groups_pods_get_whole_pairs_or_wait(
     (late,) = set(ones) - set(ready)
     namespace.wait_event(late, "cannot allocate all claims")
     assert {namespace.node_of(name) for name in (*waiting, late)} == {""}
+
+
+def stand_in(value: object) -> object:
+    """An example with the tests' image in place of an inference server's, which waits and is always ready."""
+    if isinstance(value, list):
+        return [stand_in(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "image" in value:
+        kept = {key: item for key, item in value.items() if key not in {"args", "readinessProbe"}}
+        return {**kept, "image": IMAGE, "command": SLEEP, "imagePullPolicy": "IfNotPresent"}
+    return {key: stand_in(item) for key, item in value.items()}
+
+
+def inference(name: str) -> list[Object]:
+    """The objects of an example with an inference server, with a stand-in for it."""
+    return [
+        item for item in map(stand_in, yaml.safe_load_all((INFERENCE / name).read_text())) if isinstance(item, dict)
+    ]
+
+
+def test_prefill_and_decode_servers_each_get_chips_and_efa_devices_of_one_group(
+    trn2: InstanceType, namespace: Namespace, nodes: Sequence[str]
+) -> None:
+    """Four of each fill two nodes; what is left has no place for another."""
+    made, *servers = inference("prefill-decode.yaml")
+    for server in servers:
+        server["spec"]["replicas"] = 4
+    namespace.apply(made, *servers)
+
+    def there(count: int) -> list[str] | None:
+        names = [str(item["metadata"]["name"]) for item in namespace.pods()]
+        return names if len(names) == count else None
+
+    names = eventually("the pods to exist", lambda: there(8))
+    namespace.wait_ready(*names)
+    taken = [(namespace.node_of(name), check_pair(namespace, name, trn2, 4)) for name in names]
+    assert sorted(taken) == [(node, list(range(first, first + 4))) for node in nodes for first in range(0, 16, 4)]
+    assert namespace.exec(names[0], "echo $VLLM_NIXL_SIDE_CHANNEL_HOST").strip()
+
+    namespace.kubectl("scale", "deployment", "decode", "--replicas=5")
+    (late,) = eventually(
+        "one more", lambda: sorted({str(p["metadata"]["name"]) for p in namespace.pods()} - set(names))
+    )
+    namespace.wait_event(late, "cannot allocate all claims")
+
+
+def test_each_pod_of_a_leaderworkerset_gets_chips_and_efa_devices_of_one_group(
+    trn2: InstanceType, namespace: Namespace, kube: Kube
+) -> None:
+    made, group = inference("leaderworkerset-vllm.yaml")
+    with LeaderWorkerSets(kube) as controller:
+        namespace.apply(made)
+        controller.apply(group, namespace=namespace.name)
+        leader, worker = "vllm-neuron-0", "vllm-neuron-0-1"
+        eventually("the pods to exist", lambda: len(controller.pods("vllm-neuron", namespace.name)) == 2)
+        namespace.wait_ready(leader, worker)
+        taken = [(namespace.node_of(name), *check_pair(namespace, name, trn2, 4)) for name in (leader, worker)]
+        assert len(set(taken)) == 2
+        assert namespace.exec(worker, "echo $LWS_WORKER_INDEX of $LWS_GROUP_SIZE").strip() == "1 of 2"
+        controller.delete("vllm-neuron", namespace.name)
+        eventually("the group to be gone", lambda: not controller.pods("vllm-neuron", namespace.name), 60)
 
 
 def placed(namespace: Namespace, names: Sequence[str], count: int) -> list[str] | None:

@@ -128,6 +128,8 @@ def _build(options: argparse.Namespace) -> int:
         wanted: tuple[components.Component, ...] = (components.helm(),)
     elif options.prometheus:
         wanted = (components.prometheus(),)
+    elif options.karpenter:
+        wanted = (components.karpenter(),)
     else:
         wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
         if options.test_driver:
@@ -305,6 +307,11 @@ def _add_build(build: argparse.ArgumentParser) -> None:
     what.add_argument("--helm", action="store_true", help=f"build only helm {components.HELM_VERSION}")
     what.add_argument(
         "--prometheus", action="store_true", help=f"build only Prometheus {components.PROMETHEUS_VERSION} and promtool"
+    )
+    what.add_argument(
+        "--karpenter",
+        action="store_true",
+        help=f"build only Karpenter {components.KARPENTER_VERSION} with its kwok provider",
     )
 
 

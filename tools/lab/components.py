@@ -13,10 +13,17 @@ ETCD_VERSION = "3.6.16"
 CONTAINERD_VERSION = "2.3.7"
 HELM_VERSION = "4.3.1"
 PROMETHEUS_VERSION = "3.16.0"
+KARPENTER_VERSION = "1.15.0"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 # Go names a program after its package's directory (ignoring a last element such as v3).
-_PROGRAM_NAMES = {"go.etcd.io/etcd/server/v3": "etcd", "k8s.io/kubernetes/test/e2e/dra/test-driver": "dra-test-driver"}
+_KARPENTER_WITH_TEMPLATES = f"neuron-dra-driver.invalid/lab/karpenter-{KARPENTER_VERSION}"
+_PROGRAM_NAMES = {
+    "go.etcd.io/etcd/server/v3": "etcd",
+    "k8s.io/kubernetes/test/e2e/dra/test-driver": "dra-test-driver",
+    "sigs.k8s.io/karpenter/kwok": "karpenter-kwok",
+    _KARPENTER_WITH_TEMPLATES: "karpenter-kwok-with-devices",
+}
 _BUILT_NAMES = {"go.etcd.io/etcd/server/v3": "server"}
 
 
@@ -142,6 +149,19 @@ def prometheus() -> Component:
         link_flags=f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
         # Static targets are all that a test has; clouds' own discovery is most of the code.
         tags=("remove_all_sd",),
+    )
+
+
+def karpenter() -> Component:
+    """Return Karpenter with its kwok provider, and the same with templates of ResourceSlices (source in the module).
+
+    It needs a newer Go than the rest: build it alone, so that the others keep theirs and need not be built again.
+    """
+    return Component(
+        name=f"karpenter-{KARPENTER_VERSION}",
+        module=f"karpenter-{KARPENTER_VERSION}",
+        packages=("sigs.k8s.io/karpenter/kwok", _KARPENTER_WITH_TEMPLATES),
+        link_flags=f"-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version={KARPENTER_VERSION}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Nodes without kubelet and containers, for tests with more nodes than one machine can hold.
+"""Nodes without kubelet and containers, for tests with more nodes than one machine can hold, or none of its own.
 
 Each has a Node object whose lease is kept, a process of the real driver, and the project's test kubelet between that
 and the real API server and scheduler: pods that the scheduler binds have their claims prepared over the driver's
@@ -75,7 +75,7 @@ class LightNode:
 
 
 class LightNodes:
-    """Some nodes with these names; they exist inside of the ``with`` block.
+    """Some nodes with these names; they exist inside of the ``with`` block. Node objects that are there are taken over.
 
     Args:
         kube: the cluster.
@@ -164,7 +164,7 @@ class LightNodes:
     # Life
 
     def _start(self, name: str) -> LightNode:
-        directory = self._directory / name
+        directory = self._directory / str(len(self._nodes))  # not the name, which may be too long for a socket's path
         kubelet = Kubelet(directory, reconcile_seconds=0.2).start()
         return LightNode(name, directory, kubelet, self._run_driver(directory, name, self._options, ROOT))
 
