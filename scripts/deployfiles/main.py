@@ -178,6 +178,7 @@ def template(helm: str, values: Iterable[str]) -> dict[Key, str]:
         sys.exit(f"error: {done.stderr.strip()}\nNothing was written.")
     made: dict[Key, str] = {}
     text = re.sub(r"(?m)^(# Source: .*| +(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*)\n", "", done.stdout)
+    text = re.sub(r"(?m)[ \t]+$", "", text)
     for repository, placeholder in IMAGES.items():
         text = re.sub(rf'"?{re.escape(repository)}:[\w.]+"?', placeholder, text)
     for document in re.split(r"(?m)^---$", text):

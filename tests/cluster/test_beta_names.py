@@ -6,6 +6,7 @@ import json
 
 from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import eventually
+from tests.cluster.lib.lifecycle import uid_of
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import DRIVER, claim, pod, request
 
@@ -20,10 +21,14 @@ def test_a_claim_under_a_name_of_the_vendors_beta_is_refused_until_its_pod_is_ma
         "devices": {"results": [result]},
         "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [selector]}]},
     }
-    namespace.apply(claim("beta", request()))
-    status = json.dumps({"status": {"allocation": wanted}})
+    named = claim("beta", request())
+    named["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+    waits = pod("waits", {"neurons": "beta"})
+    waits["spec"]["nodeName"] = "node-1"
+    namespace.apply(named, waits)
+    user = {"resource": "pods", "name": "waits", "uid": uid_of(namespace.pod("waits") or {})}
+    status = json.dumps({"status": {"allocation": wanted, "reservedFor": [user]}})
     namespace.kubectl("patch", "resourceclaim", "beta", "--subresource=status", "--type=merge", "-p", status)
-    namespace.apply(pod("waits", {"neurons": "beta"}))
     said = "beta releases of AWS's DRA driver; this driver publishes it as neuron-device-2"
     assert "delete the pods that use this claim" in namespace.wait_event("waits", said)
 

@@ -201,7 +201,7 @@ def test_the_four_files_hold_all_of_the_pair_and_go_one_after_the_other() -> Non
     assert {"ServiceAccount", "ClusterRole", "ClusterRoleBinding"} <= kinds
     assert not kinds & {"DaemonSet", "Deployment"}
     workloads = [name for kind, name in found["k8s-neuron-scheduler.yml"] if kind == "Deployment"]
-    assert workloads == ["k8s-neuron-scheduler", "my-scheduler"]
+    assert sorted(workloads) == ["k8s-neuron-scheduler", "my-scheduler"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
