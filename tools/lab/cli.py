@@ -125,7 +125,7 @@ def _become(words: list[str]) -> NoReturn:
 
 def _build(options: argparse.Namespace) -> int:
     if options.helm:
-        wanted: tuple[components.Component, ...] = (components.helm(),)
+        wanted: tuple[components.Component, ...] = (components.helm(options.helm),)
     else:
         wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
         if options.test_driver:
@@ -300,7 +300,8 @@ def _add_build(build: argparse.ArgumentParser) -> None:
     _add_versions(build)
     what = build.add_mutually_exclusive_group()
     what.add_argument("--test-driver", action="store_true", help="also build Kubernetes' own DRA test driver")
-    what.add_argument("--helm", action="store_true", help=f"build only helm {components.HELM_VERSION}")
+    for option, version in (("--helm", components.HELM_VERSION), ("--helm3", components.HELM3_VERSION)):
+        what.add_argument(option, dest="helm", action="store_const", const=version, help=f"build only helm {version}")
 
 
 def _add_versions(parser: argparse.ArgumentParser) -> None:
