@@ -71,12 +71,12 @@ DEVICE_CLASSES: Final[Sequence[DeviceClassRow]] = (
 def manifest() -> str:
     """The file ``scripts/manifests/deviceclass.yaml``: the classes as objects, each with its meaning as a comment.
 
-    Names of extended resources stand in blocks of their own, which installer and chart drop unless they are asked for.
+    Names of extended resources stand in blocks of their own, which the installer drops unless they are asked for.
     """
     head = (
         "# Made by `python -m dra_driver.driver.deviceclasses > scripts/manifests/deviceclass.yaml`; do not edit.",
-        "# Installer and chart write the apiVersion that the cluster serves (the fields used here are the same in all)",
-        '# and drop the blocks ">>> extended-resources" unless extended resources are asked for.',
+        "# The installer writes the apiVersion that the cluster serves (the fields used here are the same in all)",
+        '# and drops the blocks ">>> extended-resources" unless extended resources are asked for.',
     )
     return "\n".join([*head, "\n---\n".join(_document(row) for row in DEVICE_CLASSES)]) + "\n"
 

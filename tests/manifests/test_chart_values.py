@@ -380,6 +380,10 @@ PLACES: dict[str, tuple[str, ...]] = {
     "chosen namespace": ("--namespace=team-ml",),
     "one namespace": ("--set=namespaceOverride=devices",),
     "names": ("--set=fullnameOverride=acme", "--namespace=team-ml"),
+    "numbers": (
+        "--namespace=123",
+        *(f"--set-string={workload}.fullnameOverride={number}" for number, workload in enumerate(WORKLOADS)),
+    ),
     "own accounts": tuple(
         f"--set={workload}.serviceAccount.{setting}"
         for workload in WORKLOADS

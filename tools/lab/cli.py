@@ -125,7 +125,7 @@ def _become(words: list[str]) -> NoReturn:
 
 def _build(options: argparse.Namespace) -> int:
     if options.helm:
-        wanted: tuple[components.Component, ...] = (components.helm(),)
+        wanted: tuple[components.Component, ...] = (components.helm(options.helm),)
     elif options.prometheus:
         wanted = (components.prometheus(),)
     elif options.karpenter:
@@ -304,7 +304,8 @@ def _add_build(build: argparse.ArgumentParser) -> None:
     _add_versions(build)
     what = build.add_mutually_exclusive_group()
     what.add_argument("--test-driver", action="store_true", help="also build Kubernetes' own DRA test driver")
-    what.add_argument("--helm", action="store_true", help=f"build only helm {components.HELM_VERSION}")
+    for option, version in (("--helm", components.HELM_VERSION), ("--helm3", components.HELM3_VERSION)):
+        what.add_argument(option, dest="helm", action="store_const", const=version, help=f"build only helm {version}")
     what.add_argument(
         "--prometheus", action="store_true", help=f"build only Prometheus {components.PROMETHEUS_VERSION} and promtool"
     )

@@ -14,6 +14,7 @@ CONTAINERD_VERSION = "2.3.7"
 HELM_VERSION = "4.3.1"
 PROMETHEUS_VERSION = "3.16.0"
 KARPENTER_VERSION = "1.15.0"
+HELM3_VERSION = "3.22.0"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 # Go names a program after its package's directory (ignoring a last element such as v3).
@@ -129,13 +130,14 @@ def containerd() -> Component:
     )
 
 
-def helm() -> Component:
-    """Return helm, which is used to test the chart."""
+def helm(version: str = HELM_VERSION) -> Component:
+    """Return helm, which is used to test the chart: the present one, or 3."""
+    library = f"helm.sh/helm/v{version.partition('.')[0]}"
     return Component(
-        name=f"helm-{HELM_VERSION}",
-        module=f"helm-{HELM_VERSION}",
-        packages=("helm.sh/helm/v4/cmd/helm",),
-        link_flags=f"-s -w -X helm.sh/helm/v4/internal/version.version=v{HELM_VERSION}",
+        name=f"helm-{version}",
+        module=f"helm-{version}",
+        packages=(f"{library}/cmd/helm",),
+        link_flags=f"-s -w -X {library}/internal/version.version=v{version}",
     )
 
 

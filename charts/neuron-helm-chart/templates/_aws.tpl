@@ -37,7 +37,7 @@ none. They are accepted, since people have them in their files, and named in the
 {{- end -}}
 {{- end -}}
 {{- with $names | uniq -}}
-{{- $lines = append $lines (printf "  %s.env: %s, which the chart sets itself" $of (join ", " .)) -}}
+{{- $lines = append $lines (printf "  %s.env: %s are the chart's own" $of (join ", " .)) -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.scheduler.enabled -}}

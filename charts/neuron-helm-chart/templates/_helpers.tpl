@@ -246,10 +246,8 @@ installs into default or kube-system has not: there, as without --namespace, eac
 
 {{/* Labels of an object of a workload: dict "root" "workload". */}}
 {{- define "neuron.labels" -}}
-{{- range $key, $value := .workload.labels }}
-{{ $key }}: {{ $value }}
-{{- end }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- toYaml .workload.labels }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 }}
@@ -257,15 +255,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* metadata of an object of a workload: dict "root" "workload" "name", and "namespace" and "label" (its own). */}}
 {{- define "neuron.metadata" -}}
-name: {{ .name }}
+name: {{ .name | quote }}
 {{- with .namespace }}
-namespace: {{ . }}
+namespace: {{ . | quote }}
 {{- end }}
 labels:
 {{- if .label }}
   {{- toYaml .workload.own | nindent 2 }}
 {{- end }}
-{{- include "neuron.labels" . | indent 2 }}
+{{- include "neuron.labels" . | nindent 2 }}
 {{- end -}}
 
 {{/* The service account of a workload, if it is made here: dict "root" "workload", and "annotations" and "noToken". */}}
@@ -290,8 +288,8 @@ automountServiceAccountToken: false
 {{/* The service account as the subject of a binding. */}}
 {{- define "neuron.subject" -}}
 - kind: ServiceAccount
-  name: {{ .account }}
-  namespace: {{ .namespace }}
+  name: {{ .account | quote }}
+  namespace: {{ .namespace | quote }}
 {{- end -}}
 
 {{/* The service account as the API server calls it in admission policies. */}}

@@ -29,7 +29,7 @@ annotations:
 {{- if and $told .own (eq (default "RollingUpdate" $told.type) "RollingUpdate") (not $told.rollingUpdate) -}}
 {{- $made = .own -}}
 {{- end -}}
-{{- with $made }}
+{{- with $made -}}
 {{ ternary "updateStrategy" "strategy" (eq $.workload.kind "DaemonSet") }}:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -138,10 +138,10 @@ one). On emulated nodes the type says nothing.
 {{- end -}}
 {{- $_ := set $own "seccompProfile" (dict "type" "RuntimeDefault") -}}
 {{- $security := merge (dict) (default (dict) $values.podSecurityContext) $own -}}
-serviceAccountName: {{ .workload.account }}
-priorityClassName: {{ default (ternary "system-node-critical" "system-cluster-critical" (eq .workload.kind "DaemonSet")) (default .root.Values.priorityClassName $values.priorityClassName) }}
+serviceAccountName: {{ .workload.account | quote }}
+priorityClassName: {{ quote (default (ternary "system-node-critical" "system-cluster-critical" (eq .workload.kind "DaemonSet")) (default .root.Values.priorityClassName $values.priorityClassName)) }}
 {{- with default .root.Values.runtimeClassName $values.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- $secrets := list }}
 {{- range include "neuron.added" (merge (dict "key" "imagePullSecrets") .) | fromJsonArray }}
@@ -340,7 +340,7 @@ metadata:
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: {{ $role }}
-  name: {{ .role }}
+  name: {{ .role | quote }}
 subjects:
 {{ include "neuron.subject" .workload }}
 {{- end -}}
@@ -352,6 +352,6 @@ kind: ValidatingAdmissionPolicyBinding
 metadata:
   {{- include "neuron.metadata" . | nindent 2 }}
 spec:
-  policyName: {{ .name }}
+  policyName: {{ .name | quote }}
   validationActions: [Deny]
 {{- end -}}

@@ -72,7 +72,7 @@ def test_every_module_is_complete_and_names_what_is_built_from_it(module: str) -
     built = {
         "etcd": components.etcd(),
         "containerd": components.containerd(),
-        "helm": components.helm(),
+        "helm": components.helm(version),
         "prometheus": components.prometheus(),
         "kubernetes": components.kubernetes(version),
         "kubelet": components.kubelet(version, ()),
