@@ -1,4 +1,4 @@
-"""What a real kubelet and a real runtime make of it: containers in the metrics, and files about devices in containers."""
+"""On a real cluster: containers in the metrics, and files about devices in containers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_metrics_name_the_containers_and_containers_see_what_their_devices_are(
     devices = {device["name"]: device["attributes"] for device in told["requests"][0]["devices"]}
     assert {attributes["deviceId"]["int"] for attributes in devices.values()} == set(chips)
     assert told["metadata"]["uid"] == claim["metadata"]["uid"]
-    assert "Read-only" in namespace.exec("train", f"echo x > {FILE} 2>&1 || true", "side")
+    assert "Read-only" in namespace.exec("train", f"{{ echo x > {FILE}; }} 2>&1 || true", "side")
     assert namespace.exec("train", "ls /var/run/kubernetes.io 2>/dev/null || echo nothing", "none").split()[-1] in {
         "nothing",
         "serviceaccount",
