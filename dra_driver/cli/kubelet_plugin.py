@@ -105,6 +105,12 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "on",
         "on or off: whether to label the node neuron.amazonaws.com/present=true, for AWS's monitoring",
     ),
+    (
+        "--device-metadata",
+        "DEVICE_METADATA",
+        "off",
+        "on or off: whether containers see files with the attributes of their devices (KEP-5304)",
+    ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
     (
         "--health-policy",
@@ -128,6 +134,7 @@ CHOICES = {
     "shared_counters": ("auto", "force"),
     "ultraserver_labels": ("on", "off"),
     "present_label": ("on", "off"),
+    "device_metadata": ("on", "off"),
 }
 
 
@@ -191,6 +198,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         shared_counters=values["shared_counters"],
         ultraserver_labels=values["ultraserver_labels"],
         present_label=values["present_label"],
+        device_metadata=values["device_metadata"],
         rescan_seconds=values["rescan_seconds"],
         health_policy=HealthPolicy.load(Path(values["health_policy"]))
         if values["health_policy"]

@@ -17,6 +17,7 @@ from typing import Final
 from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.allocations import ContainerWatch, allocation_samples, allocations
 from dra_driver.driver.claims.checkpoint import Checkpoint
+from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
@@ -177,10 +178,17 @@ class NodeAgent:
             settle_seconds=SETTLE_SECONDS,
             held_seconds=HELD_SECONDS,
         )
+        metadata = MetadataDirectory(settings.state_dir / "metadata")
         self._preparer = Preparer(
-            api, self._checkpoint, cdi, self._host.now, plan_settings, operations=self._operations
+            api,
+            self._checkpoint,
+            cdi,
+            self._host.now,
+            plan_settings,
+            metadata=metadata,
+            operations=self._operations,
         )
-        self._reconciler = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name)
+        self._reconciler = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name, metadata=metadata)
         self._containers: ContainerWatch | None = None
         self._device_health = HealthStream(self._devices_now, period=DEVICE_HEALTH_SECONDS)
         self._plugin = KubeletPlugin(
@@ -356,6 +364,9 @@ class NodeAgent:
             former = self._core_size if self._core_size is not None and had_cores else whole.core_size
             sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
             self._preparer.core_sizes = sizes | dict(offered.core_sizes)
+            if self._settings.device_metadata == "on":
+                published = (*offered.fallback, *offered.devices)
+                self._preparer.attributes = {device.name: device.attributes for device in published}
             sick = [chip for chip in health.chips if chip.faults]
             self._preparer.unhealthy = policy.blocking(sick, whole.instance_type, now) if sick else {}
             if publish:

@@ -38,6 +38,7 @@ class Settings:
     shared_counters: SharedCounters
     ultraserver_labels: Literal["on", "off"]
     present_label: Literal["on", "off"]
+    device_metadata: Literal["on", "off"]
     rescan_seconds: float
     health_policy: HealthPolicy
     """What faults of chips mean for the scheduler."""

@@ -119,6 +119,7 @@ class Running:
             shared_counters="auto",
             ultraserver_labels="on",
             present_label="on",
+            device_metadata="off",
             rescan_seconds=3600.0,
             health_policy=HealthPolicy.default(),
             health_hints_dir=None,

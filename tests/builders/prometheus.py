@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import subprocess
 import tempfile
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -113,3 +115,38 @@ def _up(server: Server, count: int) -> bool:
     except OSError:  # it does not listen yet, or reads its storage
         return False
     return len(server.query("up == 1")) == count
+
+
+def asked(expression: str) -> str:
+    """As Grafana would ask, with all nodes and namespaces."""
+    return expression.replace("$__rate_interval", "10s").replace("$node", ".*").replace("$namespace", ".*")
+
+
+# What neuron-monitor-prometheus.py serves (aws-neuron/aws-neuron-sdk); a stand-in, since there is no Neuron host here.
+NEURON_MONITOR = """\
+# TYPE neuroncore_utilization_ratio gauge
+neuroncore_utilization_ratio{instance_type="trn2.48xlarge",neuroncore="16",runtime_tag="7"} 0.5
+# TYPE hardware_ecc_events_total counter
+hardware_ecc_events_total{event_type="mem_ecc_corrected",instance_type="trn2.48xlarge",neuron_device_index="4"} 2.0
+hardware_ecc_events_total{event_type="mem_ecc_corrected",instance_type="trn2.48xlarge",neuron_device_index="9"} 1.0
+"""
+
+
+@contextmanager
+def served(text: str) -> Iterator[int]:
+    """A port with these metrics."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()

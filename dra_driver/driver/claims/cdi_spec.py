@@ -24,10 +24,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dra_driver.cdi import ContainerEdits, Device, DeviceNode, Spec, minimum_version
+from dra_driver.cdi import ContainerEdits, Device, DeviceNode, Mount, Spec, minimum_version
 from dra_driver.driver.claims.model import DEVICE_PATH, ChipNode, Plan, PlannedDevice, Shown
 from dra_driver.host.inventory import chips_of
-from dra_driver.names import CDI_KIND
+from dra_driver.names import CDI_KIND, DRIVER_NAME
 
 
 def plan_document(plan: Plan, spec: Spec) -> dict[str, Any]:
@@ -112,7 +112,22 @@ def _container_edits(plan: Plan, device: PlannedDevice) -> ContainerEdits:
     return ContainerEdits(
         env=tuple(f"{name}={value}" for name, value in sorted((plan.env | device.env).items())),
         device_nodes=tuple(map(_device_node, device.nodes)),
+        mounts=_mounts(plan, device.cdi_name) if plan.metadata else (),
     )
+
+
+def _mounts(plan: Plan, cdi_name: str) -> tuple[Mount, ...]:
+    """The files of the requests that a device was allocated for: see ``metadata``."""
+    requests = sorted({device.base_request for device in plan.devices if device.cdi_name == cdi_name})
+    return tuple(
+        Mount(f"{plan.metadata}/{request}.json", metadata_path(plan, request), ("ro", "bind")) for request in requests
+    )
+
+
+def metadata_path(plan: Plan, request: str) -> str:
+    """Where containers see the file of a request (k8s.io/dynamic-resource-allocation, ``api/metadata``)."""
+    claim = f"resourceclaimtemplates/{plan.pod_claim}" if plan.pod_claim else f"resourceclaims/{plan.name}"
+    return f"/var/run/kubernetes.io/dra-device-attributes/{claim}/{request}/{DRIVER_NAME}-metadata.json"
 
 
 def _device_node(node: ChipNode) -> DeviceNode:

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from dra_driver.health.policy import Blocking
-from dra_driver.kube.types import ClaimPod
+from dra_driver.kube.types import ClaimPod, DeviceAttribute
 from dra_driver.names import LOGICAL_CORE_VARIABLES
 from dra_driver.topology.cuts import Part
 from dra_driver.util.errors import DriverError
@@ -89,6 +89,13 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     env: dict[str, str] = msgspec.field(default_factory=dict)
     """For every container that uses the device, beside the claim's: which cores it is to use. Equal on all devices that
     one container uses."""
+    attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
+    """What its containers are told of it in a file."""
+
+    @property
+    def base_request(self) -> str:
+        """The request without its subrequest."""
+        return self.request.partition("/")[0]
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -113,6 +120,10 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     parameters: str | None = None
     """Digest of the allocation's opaque parameters for this driver, "" when it has none; None: kept by a version that
     did not look at them."""
+    metadata: str = ""
+    """Directory of the files that tell containers what their devices are; "": there are none."""
+    pod_claim: str = ""
+    """What the pod calls a claim made from a template, or ""."""
 
     @property
     def reference(self) -> str:

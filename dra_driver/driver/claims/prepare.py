@@ -31,6 +31,7 @@ from dra_driver.driver.claims.cdi_spec import cdi_spec
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.cores import PodsUnknown
 from dra_driver.driver.claims.environment import environment, parameters
+from dra_driver.driver.claims.metadata import Attributes, MetadataDirectory, described
 from dra_driver.driver.claims.model import Plan, PlanSettings, PreparedClaims, PrepareError, Unhealthy
 from dra_driver.driver.claims.planner import ConsumersUnknown, chips_needed, own_results, planned, refreshed, users
 from dra_driver.host.inventory import NodeInventory
@@ -92,6 +93,7 @@ class Preparer:
         inventory: reads the node as it is now, of its chips the ones given or (None) all; asked at each preparation,
             with no lock held.
         settings: the administrator's choices.
+        metadata: where containers' files about their devices are.
         operations: durations, for Prometheus.
         sleep: ``time.sleep``, for tests.
     """
@@ -104,6 +106,7 @@ class Preparer:
         inventory: Callable[[Collection[int] | None], NodeInventory],
         settings: PlanSettings,
         *,
+        metadata: MetadataDirectory | None = None,
         operations: Operations | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -112,12 +115,15 @@ class Preparer:
         self._cdi = cdi
         self._inventory = inventory
         self._settings = settings
+        self._metadata = metadata
         self._operations = operations or Operations()
         self._sleep = sleep
         self.unhealthy: Unhealthy = {}
         """What is wrong with the node's chips now. Replaced as a whole by whoever knows; may be, by any thread."""
         self.core_sizes: Mapping[int, int] = {}
         """Physical cores in a logical one by chip, where they are offered at another size than the node's; likewise."""
+        self.attributes: Attributes | None = None
+        """What containers are to be told of devices, by name; None: nothing. Likewise."""
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
@@ -128,8 +134,11 @@ class Preparer:
 
     def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
-        with self._operations.measured("unprepare"), self._checkpoint.locked(deadline):
+        with self._operations.measured("unprepare"), self._checkpoint.locked(deadline) as held:
             self._cdi.remove(claim.uid)
+            entry = held.entries.get(claim.uid)
+            if self._metadata is not None and entry is not None and entry.plan.metadata:
+                self._metadata.remove(claim.uid)
             self._checkpoint.remove(claim.uid)
         log.info("unprepared claim %s", claim)
 
@@ -178,6 +187,8 @@ class Preparer:
             self._checkpoint.keep(replace(held.entries[other.uid], plan=other))
             self._cdi.write(other.uid, cdi_spec(other))
         self._checkpoint.put(wanted, staged)
+        if self._metadata is not None and wanted.metadata:
+            self._metadata.write(wanted)
         self._cdi.write(wanted.uid, cdi_spec(wanted))
         return wanted
 
@@ -194,9 +205,13 @@ class Preparer:
     def _new_plan(
         self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
     ) -> tuple[Plan, tuple[Plan, ...]]:
-        return planned(
+        made, changed = planned(
             claim, inventory, held, self._settings, known.consumers, self.unhealthy, self.core_sizes, known.pods
         )
+        attributes = self.attributes
+        if self._metadata is not None and attributes is not None:
+            made = described(made, claim, self._metadata.path, attributes)
+        return made, changed
 
     def _planned(
         self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known

@@ -35,6 +35,7 @@ from dra_driver.cdi import SpecDirectory, encode
 from dra_driver.driver.claims.cdi_spec import cdi_spec
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.environment import outdated_ultraserver
+from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing
 from dra_driver.driver.claims.planner import consumers_of, refreshed, users
 from dra_driver.driver.claims.prepare import ClaimSource
@@ -211,10 +212,13 @@ class Repair:
     """One thing to do.
 
     ``kind`` is stable (metrics use it): ``write-journal`` and ``write-spec`` (both of ``entry``),
-    ``withdraw-spec``, ``release`` (forget the claim) and ``learn`` (``chips`` is what an unreadable file held).
+    ``withdraw-spec``, ``release`` (forget the claim), ``learn`` (``chips`` is what an unreadable file held), and
+    ``write-metadata`` (of ``entry``) and ``remove-metadata`` of the files about its devices.
     """
 
-    kind: Literal["write-journal", "write-spec", "withdraw-spec", "release", "learn"]
+    kind: Literal[
+        "write-journal", "write-spec", "withdraw-spec", "release", "learn", "write-metadata", "remove-metadata"
+    ]
     uid: str
     reason: str
     entry: CheckpointEntry | None = None
@@ -316,6 +320,7 @@ class Reconciler:
         source: the API server.
         inventory: reads the node as it is now.
         node_name: name of this node, which is also its pool's.
+        metadata: where containers' files about their devices are.
         clock: monotonic seconds.
     """
 
@@ -327,8 +332,10 @@ class Reconciler:
         inventory: Callable[[], NodeInventory],
         node_name: str,
         *,
+        metadata: MetadataDirectory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._metadata = metadata
         self._checkpoint = checkpoint
         self._cdi = cdi
         self._inventory = inventory
@@ -362,7 +369,10 @@ class Reconciler:
         with self._pass, self._checkpoint.locked():
             held = self._checkpoint.verify()
             specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
-            wanted = diff(held, specs, inventory, self._checkpoint.boot_id, self._observer.known)
+            wanted = [
+                *self._metadata_repairs(held),
+                *diff(held, specs, inventory, self._checkpoint.boot_id, self._observer.known),
+            ]
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             findings = self._look(held, inventory)
@@ -389,6 +399,22 @@ class Reconciler:
             if list_due:
                 self._observer.ask_list(unreadable)
 
+    def _metadata_repairs(self, held: PreparedClaims) -> list[Repair]:
+        """First of all repairs: a CDI spec mounts the files."""
+        metadata = self._metadata
+        if metadata is None:
+            return []
+        told = {uid: entry for uid, entry in sorted(held.entries.items()) if entry.plan.metadata}
+        left = [uid for uid in metadata.claims() if uid not in told and uid not in held.quarantined]
+        return [
+            *(
+                Repair("write-metadata", uid, "files about its devices are missing or different", entry)
+                for uid, entry in told.items()
+                if not metadata.complete(entry.plan)
+            ),
+            *(Repair("remove-metadata", uid, "no prepared claim has these files") for uid in left),
+        ]
+
     def _applied(self, repair: Repair) -> bool:
         log.info("claim %s: %s: %s", repair.uid, repair.kind, repair.reason)
         try:
@@ -401,7 +427,11 @@ class Reconciler:
         return True
 
     def _apply(self, repair: Repair) -> None:
-        if repair.entry is not None:
+        if repair.kind == "write-metadata" and repair.entry is not None and self._metadata is not None:
+            self._metadata.write(repair.entry.plan)
+        elif repair.kind == "remove-metadata" and self._metadata is not None:
+            self._metadata.remove(repair.uid)
+        elif repair.entry is not None:
             self._checkpoint.keep(repair.entry)
             if repair.kind == "write-spec":
                 self._cdi.write(repair.uid, cdi_spec(repair.entry.plan))

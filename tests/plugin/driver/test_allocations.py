@@ -75,6 +75,8 @@ def test_a_restarted_driver_knows_what_is_prepared(world: World) -> None:
     with agent(world) as first:
         first.ready()
         world.kubelet.prepare("pod", [claim(world)])
+        first.terminate()
+    eventually(lambda: not world.kubelet.instances.get(DRIVER_NAME), 5.0, "deregistration")
     with agent(world, "--metrics-port", str(port)) as second:
         second.ready()
         assert sorted(allocated(port)) == series("")

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import re
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from dra_driver.names import DRIVER_NAME
 from tests.builders.agent import NODE, World, agent, free_port, node, scraped
-from tests.builders.prometheus import PROMETHEUS, WITHOUT, Server, prometheus
+from tests.builders.prometheus import NEURON_MONITOR, PROMETHEUS, WITHOUT, Server, asked, prometheus, served
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod
 from tests.doubles.kubelet import Claim
 from tests.eventually import eventually
@@ -31,35 +28,6 @@ DASHBOARD = json.loads((ROOT / "deploy/grafana/neuron-dra-driver.json").read_tex
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 RULES = ROOT / "charts/neuron-helm-chart/files/alerts.yaml"
 PREFIX = "neuron_dra_driver_"
-
-# What neuron-monitor-prometheus.py serves (aws-neuron/aws-neuron-sdk); a stand-in, since there is no Neuron host here.
-NEURON_MONITOR = """\
-# TYPE neuroncore_utilization_ratio gauge
-neuroncore_utilization_ratio{instance_type="trn2.48xlarge",neuroncore="16",runtime_tag="7"} 0.5
-# TYPE hardware_ecc_events_total counter
-hardware_ecc_events_total{event_type="mem_ecc_corrected",instance_type="trn2.48xlarge",neuron_device_index="4"} 2.0
-hardware_ecc_events_total{event_type="mem_ecc_corrected",instance_type="trn2.48xlarge",neuron_device_index="9"} 1.0
-"""
-
-
-@contextmanager
-def served(text: str) -> Iterator[int]:
-    """A port with these metrics."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
 
 
 def prepare(world: World, resources: DeviceManager) -> None:
@@ -100,11 +68,6 @@ def server() -> Iterator[Server]:
         eventually(lambda: found.query(sick) and found.query(used), 20.0, "the fault and the container")
         time.sleep(2.1)  # for rates, which need two scrapes
         yield found
-
-
-def asked(expression: str) -> str:
-    """As Grafana would ask, with all nodes and namespaces."""
-    return expression.replace("$__rate_interval", "10s").replace("$node", ".*").replace("$namespace", ".*")
 
 
 def test_every_query_of_every_panel_and_every_variable_has_data(server: Server) -> None:

@@ -1,0 +1,131 @@
+"""Files that tell a container what its devices are (KEP-5304, device metadata; beta in Kubernetes 1.37).
+
+Each request of a claim has a file, which its containers see where ``cdi_spec.metadata_path`` says: the devices with
+their attributes, as the ResourceSlices had them when the claim was prepared. Format and paths are those of
+``k8s.io/dynamic-resource-allocation`` 0.37 (``api/metadata/v1beta1``, ``kubeletplugin/metadata.go``). That library does
+it by CDI specs of their own; here the mounts are part of the claim's spec, so that they come and go with it.
+
+All follows from the plan, and can be written again from it. So nothing is synced, as with CDI specs; but unlike those
+the files are no place that a reboot empties, and a container does not start without them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from dra_driver.driver.claims.model import Plan
+from dra_driver.kube.types import DeviceAttribute, ResourceClaim
+from dra_driver.names import DRIVER_NAME
+from dra_driver.util.errors import DriverError
+from dra_driver.util.files import is_uid, read_file, remove_file, replace_file
+
+API_VERSION: Final = "metadata.resource.k8s.io/v1beta1"
+POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a claim made from a template: what the pod calls it (k8s.io/api, ``resource/v1/types.go``)."""
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+Attributes = Mapping[str, Mapping[str, DeviceAttribute]]
+"""Attributes by device, as they are published."""
+
+
+def described(plan: Plan, claim: ResourceClaim, directory: Path, attributes: Attributes) -> Plan:
+    """The plan with what its containers are to be told; files are to lie below ``directory``."""
+    annotated = claim.metadata.annotations.get(POD_CLAIM, "")
+    devices = tuple(
+        replace(device, attributes=dict(sorted(attributes.get(device.device, {}).items()))) for device in plan.devices
+    )
+    return replace(
+        plan,
+        devices=devices,
+        metadata=str(directory / plan.uid),
+        pod_claim=annotated if _LABEL.fullmatch(annotated) else "",
+    )
+
+
+def files(plan: Plan) -> dict[str, bytes]:
+    """Content by name of the file; equal plans give equal bytes. {} for a plan that was made without."""
+    if not plan.metadata:
+        return {}
+    requests: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for device in plan.devices:
+        document = {"driver": DRIVER_NAME, "pool": device.pool, "name": device.device}
+        told = document | ({"attributes": device.attributes} if device.attributes else {})
+        requests.setdefault(device.base_request, {}).setdefault(device.request, []).append(told)
+    return {f"{base}.json": _encoded(plan, found) for base, found in requests.items()}
+
+
+def _encoded(plan: Plan, requests: Mapping[str, list[dict[str, Any]]]) -> bytes:
+    document = {
+        "kind": "DeviceMetadata",
+        "apiVersion": API_VERSION,
+        "metadata": {"name": plan.name, "namespace": plan.namespace, "uid": plan.uid, "generation": 1},
+        **({"podClaimName": plan.pod_claim} if plan.pod_claim else {}),
+        "requests": [{"name": name, "devices": devices} for name, devices in requests.items()],
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+class MetadataDirectory:
+    """The files of all claims below ``path``, a directory for each. Methods raise DriverError.
+
+    As with CDI specs there is one writer at a time, and files are replaced atomically.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, plan: Plan) -> bool:
+        """Write what is missing or different; False if there was nothing to do."""
+        directory, wanted = Path(plan.metadata), files(plan)
+        changed = False
+        try:
+            for name, data in wanted.items():
+                if self._content(directory / name) != data:
+                    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+                    replace_file(directory / name, data, temporary=f"{name}.tmp", mode=0o644, synced=False)
+                    changed = True
+        except OSError as error:
+            raise self._unusable("write", directory, error) from error
+        return changed
+
+    def complete(self, plan: Plan) -> bool:
+        """Whether all files of a claim are as they should be."""
+        return all(self._content(Path(plan.metadata) / name) == data for name, data in files(plan).items())
+
+    def remove(self, uid: str) -> bool:
+        """Remove the files of a claim; False if there were none."""
+        directory = self.path / uid
+        try:
+            for child in directory.iterdir():
+                remove_file(child)
+            directory.rmdir()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self._unusable("remove", directory, error) from error
+        return True
+
+    def claims(self) -> Iterator[str]:
+        """UIDs of claims that have files."""
+        with suppress(OSError):  # without the directory there are none
+            yield from sorted(path.name for path in self.path.iterdir() if is_uid(path.name))
+
+    def _content(self, path: Path) -> bytes | None:
+        try:
+            return read_file(path)
+        except OSError:
+            return None
+
+    def _unusable(self, verb: str, path: Path, error: OSError) -> DriverError:
+        return DriverError(
+            f"cannot {verb} {path}: {error.strerror or error}",
+            consequence="containers are not told what their devices are, and do not start without that",
+            remedy="check the disk with kubelet's directory; DEVICE_METADATA=off does without for new claims",
+        )

@@ -1,0 +1,1 @@
+"""Draws the Grafana dashboard's panels without Grafana."""

@@ -1,0 +1,3 @@
+module neuron-dra-driver.invalid/device-metadata-checker
+
+go 1.26.0
