@@ -1,4 +1,4 @@
-"""Cluster input of the simulator's commands (emulated nodes, files, a live cluster), and their common options."""
+"""Cluster input of the simulator's commands: emulated nodes, files, a live cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cel import RELEASES, nearest
-from dra_driver.cli.progress import Progress
+from dra_driver.cli import vocabulary
+from dra_driver.cli.terminal import Progress
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -70,29 +71,45 @@ TAINT_RULES: Final = (
 
 
 @contextmanager
-def asking(kubeconfig: str | None) -> Iterator[Transport]:
-    """Access to the API server of a kubeconfig, for the duration of the block.
-
-    Args:
-        kubeconfig: file; None is ``$KUBECONFIG`` or ``~/.kube/config``.
+def asking(args: argparse.Namespace) -> Iterator[Transport]:
+    """Access to the API server that the options of ``vocabulary.add_cluster`` select, for the duration of the block.
 
     Raises:
-        UsageError: the kubeconfig cannot be used, or the server does not answer. Exit status 1 is reserved for results
-            about devices.
+        UsageError: the kubeconfig or its context cannot be used, or the server does not answer. Exit status 1 is
+            reserved for results about devices.
     """
     from dra_driver.kube.client import Transport
 
     try:
-        transport = Transport.from_kubeconfig(kubeconfig)
+        transport = Transport.from_kubeconfig(args.kubeconfig, args.context)
         try:
             yield transport
         finally:
             transport.close()
+    except UsageError:
+        raise
     except DriverError as error:
         raise UsageError(str(error)) from error
 
 
-def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
+def namespace(args: argparse.Namespace) -> str:
+    """The namespace of what is named without one: that of -n, of the context with --from-cluster, or ``default``.
+
+    Raises UsageError if the kubeconfig cannot be used.
+    """
+    if args.namespace:
+        return str(args.namespace)
+    if not vocabulary.from_cluster(args):
+        return "default"
+    from dra_driver.kube.client import context_namespace
+
+    try:
+        return context_namespace(args.kubeconfig, args.context)
+    except DriverError as error:
+        raise UsageError(str(error)) from error
+
+
+def read_cluster(args: argparse.Namespace) -> tuple[Manifests, str]:
     """The objects of a cluster, and its release such as ``1.37`` ("" if unknown).
 
     Raises:
@@ -102,7 +119,7 @@ def read_cluster(kubeconfig: str | None) -> tuple[Manifests, str]:
     from dra_driver.manifests import Manifests, read_stored
     from dra_driver.simulator.cluster import merge
 
-    with asking(kubeconfig) as transport:
+    with asking(args) as transport:
         rules, notes = _taint_rules(transport)
         found = read_stored([*(_listed(transport, *wanted) for wanted in WANTED), *rules])
         release = released(ResourceApi(transport))
@@ -151,35 +168,21 @@ _NODE: Final = re.compile(r"([^=]{1,80})(?:=([0-9]{1,9}))?", re.ASCII)
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that ``read_input`` needs in addition to the files: the source of the nodes, and the release."""
-    cluster = add_node_arguments(parser, "cluster (one or more of these)")
-    cluster.add_argument(
+    parser.add_argument(
         "--objects",
         metavar="FILE",
         action="append",
         default=[],
-        help="Nodes, ResourceSlices, DeviceClasses, ResourceClaims and Pods as objects; without FILE, "
-        "those that are pending are placed; - is stdin",
+        help="Nodes, ResourceSlices, DeviceClasses, ResourceClaims and Pods as objects of a cluster; without FILE, "
+        "those that are pending are placed; - is stdin (repeatable)",
     )
-    cluster.add_argument(
-        "--from-cluster", action="store_true", help="read these objects from a cluster, without changing it"
-    )
-    cluster.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        help="kubeconfig of the cluster (default: as for kubectl); implies --from-cluster",
-    )
+    add_node_arguments(parser)
+    vocabulary.add_cluster(parser, "these objects", namespaces="objects that name none, and of the pods that wait")
 
 
-def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """Add the options of ``emulated_nodes`` and the release; returns the group that contains ``--node``."""
-    cluster = parser.add_argument_group(title)
-    cluster.add_argument(
-        "--node",
-        metavar="TYPE[=N]",
-        action="append",
-        default=[],
-        help="one or N emulated nodes of this EC2 type (repeatable)",
-    )
+def add_node_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``emulated_nodes`` and the release."""
+    vocabulary.add_nodes(parser)
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(
         "--emulated-ultraservers",
@@ -208,21 +211,7 @@ def add_node_arguments(parser: argparse.ArgumentParser, title: str) -> argparse.
         help="the DeviceClasses offer aws.amazon.com/neuron, aws.amazon.com/neuroncore and so on to pods without "
         "claims, as the driver's classes do where this is installed",
     )
-    parser.add_argument(
-        "--kubernetes", choices=RELEASES, help=f"release to simulate (default: the cluster's, or else {RELEASES[-1]})"
-    )
-    return cluster
-
-
-def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the output format."""
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json", "yaml", "svg"),
-        default="text",
-        help="output format (default: %(default)s)",
-    )
+    vocabulary.add_kubernetes(parser)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +225,13 @@ class ClusterInput:
     """The release of the live cluster; "" without one."""
 
 
-def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
+def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = False) -> ClusterInput:
     """Read the sources given by the options of ``add_cluster_arguments``, and the files to apply.
+
+    Args:
+        args: the options.
+        files: objects to apply to the cluster, whose own pending pods are then left out.
+        named: whether the caller asks about one object by its name, so that -n selects nothing else.
 
     Raises:
         UsageError: the arguments are inconsistent, or a file cannot be read. ManifestError: a file's content is
@@ -248,22 +242,25 @@ def read_input(args: argparse.Namespace, files: Sequence[str]) -> ClusterInput:
     from dra_driver.simulator.cluster import merge, waiting_left_out
     from dra_driver.simulator.emulated_nodes import efa_of
 
-    live = args.from_cluster or args.kubeconfig is not None
+    live = vocabulary.from_cluster(args)
     _check(args, files, live=live)
     server, cluster = "", Manifests()
     if live:
-        cluster, server = read_cluster(args.kubeconfig)
+        cluster, server = read_cluster(args)
     kubernetes = args.kubernetes or nearest(server)
     notes = []
     if server and server not in RELEASES and args.kubernetes is None:
         notes.append(f"the cluster's release {server}: {kubernetes} is simulated")
     if args.objects:
-        with Progress("reading") as progress:
+        with Progress("reading", "objects") as progress:
             cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress))
     if args.node:
         cluster = merge(_beside(emulated_nodes(args), cluster), cluster)
     if files:
-        cluster = merge(waiting_left_out(cluster), read_manifests(_texts(files), kubernetes))
+        applied = read_manifests(_texts(files), kubernetes, namespace=namespace(args))
+        cluster = merge(waiting_left_out(cluster), applied)
+    elif not (named or args.all_namespaces) and (live or args.namespace):
+        cluster = waiting_left_out(cluster, keep=namespace(args))
     cluster = merge(efa_of(cluster), cluster)
     if cluster.taint_rules and release(kubernetes).follows_no_taint_rules:
         why = f"DRADeviceTaintRules is off by default in {kubernetes}"

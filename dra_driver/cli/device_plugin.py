@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli import daemon
+from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,11 +93,14 @@ CHOICES = {
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "device-plugin",
-        description="Offer this node's chips and cores to kubelet as extended resources, and give containers the "
-        "devices that the scheduler extender has chosen. Without an extender, a container can request one or all.",
-        epilog="example: dra-driver device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf",
+        about="Offer this node's chips and cores to kubelet as extended resources, and give containers the devices "
+        "that the scheduler extender has chosen. Without an extender, a container can request one or all.",
+        examples=["device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf"],
+        done="stopped by SIGTERM or SIGINT",
+        refused="it cannot start, or cannot go on; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)

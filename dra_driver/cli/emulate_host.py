@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -21,34 +22,35 @@ MAX_LIST_LENGTH = 256
 
 _NUMBER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 
-EXAMPLES = """\
-examples:
-  dra-driver emulate-host --instance-type trn2.48xlarge /tmp/trn2
-  dra-driver emulate-host --instance-type trn1.32xlarge --driver-version 2.26.10.0 --missing 3,7 /tmp/broken
-  dra-driver emulate-host --instance-type trn2.48xlarge --ecc 5:sram=1,mem=2 --lnc 1 /tmp/worn
-  dra-driver emulate-host --instance-type trn2.48xlarge --fault hbm-uncorrectable@3 --fault link-lost@0-1 /tmp/sick
-  dra-driver emulate-host --instance-type trn2u --ultraservers 2x4 --node-number 3 /tmp/node-3
-  dra-driver emulate-host --instance-type trn2u --ultraserver-modes X2V,X1 --node-id 2=1 /tmp/pair
-  dra-driver emulate-host --from report.json /tmp/as-reported
-"""
+EXAMPLES = (
+    "emulate-host --instance-type trn2.48xlarge /tmp/trn2",
+    "emulate-host --instance-type trn1.32xlarge --driver-version 2.26.10.0 --missing 3,7 /tmp/broken",
+    "emulate-host --instance-type trn2.48xlarge --ecc 5:sram=1,mem=2 --lnc 1 /tmp/worn",
+    "emulate-host --instance-type trn2.48xlarge --fault hbm-uncorrectable@3 --fault link-lost@0-1 /tmp/sick",
+    "emulate-host --instance-type trn2u --ultraservers 2x4 --node-number 3 /tmp/node-3",
+    "emulate-host --instance-type trn2u --ultraserver-modes X2V,X1 --node-id 2=1 /tmp/pair",
+    "emulate-host --from report.json /tmp/as-reported",
+)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "emulate-host",
-        description="Write the files that the driver reads on a host of an instance type: sysfs, DMI, kernel driver\n"
-        "version and device nodes. The device nodes are character devices that containers can open, but\n"
-        "that do nothing (plain files if this process does not run as root). Writing again replaces the\n"
-        "host, even under a running driver.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        about="Write the files that the driver reads on a host of an instance type: sysfs, DMI, kernel driver version "
+        "and device nodes. The device nodes are character devices that containers can open, but that do nothing "
+        "(plain files if this process does not run as root). Writing again replaces the host, even under a running "
+        "driver.",
+        examples=EXAMPLES,
+        done="written",
+        refused="the directory cannot be written",
     )
     parser.add_argument(
         "directory", metavar="DIR", type=Path, help="a new or empty directory, or that of an emulated host"
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--instance-type", metavar="TYPE", help="instance type, such as trn2.48xlarge, or trn2")
+    vocabulary.add_instance_type(what, "instance type, such as trn2.48xlarge, or trn2")
     what.add_argument(
         "--from",
         dest="from_report",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dra_driver.cli.clusterinput import add_cluster_arguments, read_input
+from dra_driver.cli import vocabulary
+from dra_driver.cli.clusterinput import add_cluster_arguments, namespace, read_input
+from dra_driver.cli.terminal import show
 from dra_driver.util.errors import UsageError
+from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,41 +20,41 @@ if TYPE_CHECKING:
     from dra_driver.manifests import Manifests
     from dra_driver.simulator.explain import Explanation, Target
 
-EXAMPLES: Final = """\
-examples:
-  dra-driver explain examples/specs/1x4-connected-devices.yaml --node trn2.48xlarge=2
-  dra-driver explain pod/web-0 -n shop --kubeconfig ~/.kube/config
-  dra-driver explain deployment.yaml --from-cluster
-  kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | dra-driver explain --objects -
-"""
+EXAMPLES: Final = (
+    "explain examples/specs/1x4-connected-devices.yaml --instance-type trn2.48xlarge=2",
+    "explain pod/web-0 -n shop --from-cluster",
+    "explain deployment.yaml --from-cluster",
+    "explain --from-cluster -A",
+    "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | {} explain --objects -",
+)
+_EACH: Final = 8
+"""Maximum number of what fits that is shown one by one without -o wide."""
 _TARGET: Final = re.compile(
-    r"(pods?|po|claims?|resourceclaims?(?:\.resource\.k8s\.io)?)/([a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?)", re.ASCII
+    r"(?:(pods?|po|claims?|resourceclaims?(?:\.resource\.k8s\.io)?)/)?([a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?)",
+    re.ASCII,
 )
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "explain",
-        description="Explain for each node what keeps a pod's claims off it: the clause of a selector that is false,\n"
-        "the group that lacks devices, the devices in use; then what would help, and known traps.\n"
-        "Exit status 0: all fit, 1: not all fit, 2: invalid input.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        about="Explain for each node what keeps a pod's claims off it: the clause of a selector that is false, the "
+        "group that lacks devices, the devices in use; then what would help, and known traps.",
+        examples=EXAMPLES,
+        done="everything fits",
+        refused="not everything fits",
     )
     parser.add_argument(
         "items",
         nargs="*",
-        metavar="FILE|pod/NAME|claim/NAME",
-        help="files as for simulate, or one pod or claim of the cluster (default: all that are pending in the cluster)",
+        metavar="FILE|POD|claim/NAME",
+        help="files as for simulate, or one pod (NAME or pod/NAME) or claim of the cluster (default: all that wait)",
     )
-    parser.add_argument(
-        "-n", "--namespace", default="default", help="namespace of pod/NAME and claim/NAME (default: default)"
-    )
+    vocabulary.add_files(parser, "files as for simulate", positional=False)
     add_cluster_arguments(parser)
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
-    )
+    vocabulary.add_output(parser, "text", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
 
@@ -60,10 +64,12 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.simulator.explain import explanations
 
     target, files = _items(args)
-    if target is not None and not (files or args.objects or args.from_cluster or args.kubeconfig):
-        raise UsageError(f"{target.kind}/{target.name} is in no cluster", remedy="give --objects, --kubeconfig or FILE")
+    if target is not None and not (files or args.objects or vocabulary.from_cluster(args)):
+        raise UsageError(
+            f"{target.kind}/{target.name} is in no cluster", remedy="give --from-cluster, --objects or FILE"
+        )
     try:
-        given = read_input(args, files)
+        given = read_input(args, files, named=target is not None)
         found = list(explanations(given.manifests, given.kubernetes, target=target, server=given.server))
     except ManifestError as error:
         raise UsageError(str(error)) from error
@@ -76,32 +82,44 @@ def run(args: argparse.Namespace) -> int:
 def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, output: str) -> None:
     from dra_driver.simulator.explain import plain, texts
 
-    if output == "text":
-        print(texts(found))
+    if output in ("text", "wide"):
+        fit = [item for item in found if item.fits]
+        more = [] if output == "wide" else fit[_EACH:]
+        show(texts([item for item in found if item not in more] if more else found))
+        if more:
+            nodes = Counter(item.node or "" for item in more)
+            on = first_of([f"{count} on {node}" for node, count in nodes.items()], _EACH)
+            print(f"\n{len(more)} more fit: {on} (-o wide shows each).")
         if manifests.not_considered:
             print(f"\nNot considered: {'; '.join(manifests.not_considered)}.")
         return
-    import json
+    from dra_driver.cli.slices import print_object
 
     document = {
         "kubernetes": kubernetes,
         "explanations": [plain(item) for item in found],
         "notConsidered": list(manifests.not_considered),
     }
-    print(json.dumps(document, indent=2))
+    print_object(document, output)
+
+
+def _is_pod(args: argparse.Namespace, item: str) -> bool:
+    """Whether a word that is no file is the name of a pod."""
+    return vocabulary.from_cluster(args) and not item.endswith((".yaml", ".yml", ".json"))
 
 
 def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:
     """The single pod or claim to explain, if one is named, and the files; an argument that exists as a file is one."""
     from dra_driver.simulator.explain import Target
 
-    targets, files = [], []
+    targets, files = [], vocabulary.files(args)
     for item in args.items:
         match = _TARGET.fullmatch(item)
-        if match is None or Path(item).exists():
+        if match is None or Path(item).exists() or not (match[1] or _is_pod(args, item)):
             files.append(item)
         else:
-            targets.append(Target("pod" if match[1].startswith("po") else "claim", args.namespace, match[2]))
+            kind = "claim" if (match[1] or "").startswith(("c", "r")) else "pod"
+            targets.append(Target(kind, namespace(args), match[2]))
     if len(targets) > 1:
         raise UsageError("more than one pod or claim is named", remedy="explain them one by one")
     return (targets[0] if targets else None), files

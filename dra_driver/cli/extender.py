@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli import daemon
+from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
 
 CHOICES = {"log_format": ("text", "json")}
 
-EXAMPLE = """\
-To try it on your own machine:
-  dra-driver extender --kubeconfig admin.conf --bind-address 127.0.0.1 --no-leader-elect
-
+NOTES = """\
 Add this to the configuration of kube-scheduler (KubeSchedulerConfiguration v1):
   extenders:
   - urlPrefix: http://127.0.0.1:12345
@@ -72,14 +69,16 @@ Add this to the configuration of kube-scheduler (KubeSchedulerConfiguration v1):
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "extender",
-        description="Run a scheduler extender for pods with limits of aws.amazon.com/neuron or\n"
-        "aws.amazon.com/neuroncore. It reports to kube-scheduler which nodes have connected devices free,\n"
-        "and binds the pod with the annotations that the device plugin reads. With several replicas, one\n"
-        "leads, and the others forward requests to it.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        about="Run a scheduler extender for pods with limits of aws.amazon.com/neuron or aws.amazon.com/neuroncore. It "
+        "reports to kube-scheduler which nodes have connected devices free, and binds the pod with the annotations "
+        "that the device plugin reads. With several replicas, one leads, and the others forward requests to it.",
+        notes=NOTES,
+        examples=["extender --kubeconfig admin.conf --bind-address 127.0.0.1 --no-leader-elect"],
+        done="stopped by SIGTERM or SIGINT",
+        refused="it cannot start, or cannot go on; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.add_argument(

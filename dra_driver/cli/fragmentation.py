@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from dra_driver.cli.clusterinput import add_node_arguments, add_output_arguments
+from dra_driver.cli import vocabulary
+from dra_driver.cli.clusterinput import add_node_arguments
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -15,12 +16,11 @@ if TYPE_CHECKING:
     from dra_driver.simulator.fragmentation import Workload
     from dra_driver.simulator.fragmentation.report import Report
 
-EXAMPLES: Final = """\
-examples:
-  dra-driver fragmentation examples/workloads/mixed.yaml
-  dra-driver fragmentation examples/workloads/mixed.yaml --seed 1-8 --policy all
-  dra-driver fragmentation examples/workloads/notebooks.yaml --node trn2.48xlarge=8 -o svg > picture.svg
-"""
+EXAMPLES: Final = (
+    "fragmentation examples/workloads/mixed.yaml",
+    "fragmentation examples/workloads/mixed.yaml --seed 1-8 --policy all",
+    "fragmentation examples/workloads/notebooks.yaml --instance-type trn2.48xlarge=8 -o svg > picture.svg",
+)
 POLICY_NAMES = (
     "lowest-id",
     "broken-sets-first",
@@ -41,18 +41,21 @@ _SEEDS = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?", re.ASCII)
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "fragmentation",
-        description="Simulate the stream of pods in a file on emulated nodes, and show how full the cluster gets,\n"
-        "which pods are refused and how many connected sets remain unbroken, under one or more orders in which\n"
-        "devices and nodes are tried. Exit status 0: done, 2: invalid input.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        about="Simulate the stream of pods in a file on emulated nodes, and show how full the cluster gets, which pods "
+        "are refused and how many connected sets remain unbroken, under one or more orders in which devices and nodes "
+        "are tried.",
+        examples=EXAMPLES,
+        done="simulated",
+        refused="not possible",
     )
-    parser.add_argument("workload", metavar="FILE", help="the stream of pods (docs/placement.md); - is stdin")
+    vocabulary.add_files(parser, "the stream of pods (docs/placement.md), and the nodes unless others are named")
+    parser.set_defaults(workload=None)
     add_stream_arguments(parser)
-    add_node_arguments(parser, "nodes (default: those of the file)")
-    add_output_arguments(parser)
+    add_node_arguments(parser)
+    vocabulary.add_output(parser, "text", "json", "yaml", "svg")
     parser.set_defaults(run=run)
 
 
@@ -66,6 +69,8 @@ def add_stream_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGro
 
 def run(args: argparse.Namespace) -> int:
     """Print the results as text, JSON, YAML or SVG; raises UsageError for invalid arguments."""
+    if args.workload is None:
+        args.workload = vocabulary.one_file(args, "the stream of pods")
     seeds, policies = parse_seeds(args.seed or "1"), parse_policies(args.policy)
     try:
         found = report(args, seeds, policies)
@@ -81,7 +86,7 @@ def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[st
     """Simulate the workload of a file for each policy and seed; raises DriverError if it cannot be simulated."""
     from dra_driver.cel import RELEASES
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, emulated_nodes, read_text
-    from dra_driver.cli.progress import Progress
+    from dra_driver.cli.terminal import Progress
     from dra_driver.simulator.cluster import cluster_of
     from dra_driver.simulator.fragmentation import POLICIES, read_workload, simulate, sites
     from dra_driver.simulator.fragmentation.report import Report
@@ -94,7 +99,7 @@ def report(args: argparse.Namespace, seeds: Sequence[int], policies: Sequence[st
     world, views = cluster_of(manifests, release)
     where = sites(views, manifests.slices)
     jobs = [(name, seed) for name in policies for seed in seeds]
-    with Progress("simulating") as progress:
+    with Progress("simulating", "runs", scale=1000) as progress:
         runs = [
             simulate(stream, where, world, POLICIES[name], seed, _share_of(place, len(jobs), progress))
             for place, (name, seed) in enumerate(jobs)
@@ -122,6 +127,7 @@ def _share_of(place: int, jobs: int, progress: Callable[[int, int], None]) -> Ca
 def print_report(found: Report, output: str) -> None:
     """Print the report in the format selected with ``-o``."""
     from dra_driver.cli.slices import print_object
+    from dra_driver.cli.terminal import show
     from dra_driver.simulator.fragmentation.report import document, svg, text
 
     if output == "svg":
@@ -129,7 +135,7 @@ def print_report(found: Report, output: str) -> None:
     elif output in ("json", "yaml"):
         print_object(document(found), output)
     else:
-        print(text(found))
+        show(text(found))
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -12,6 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from dra_driver.cli import vocabulary
+from dra_driver.cli.slices import print_object
+from dra_driver.cli.terminal import columns, show
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.cuts import device_name
 from dra_driver.util.errors import DriverError, UsageError
@@ -34,11 +37,13 @@ _COLUMNS: Final = ("DEVICE", "STATE", "FAULT", "SEVERITY", "SINCE", "EFFECT", "R
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "health",
-        description="Print what is wrong with the chips of this node, as the host says and as the driver remembers.",
-        epilog="examples: dra-driver health -o json; dra-driver health clear neuron3. Exit status: 0 printed or "
-        "cleared, 1 not possible (there is no device, no driver answers, the host still says the fault), 2 bad input.",
+        about="Print what is wrong with the chips of this node, as the host says and as the driver remembers.",
+        examples=["health -o json", "health clear neuron3"],
+        done="printed, or cleared",
+        refused="there is no device, no driver answers, or the host still says the fault that is to be cleared",
     )
     parser.add_argument(
         "--host-root",
@@ -56,17 +61,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what faults of chips mean, as for the driver's option; the column EFFECT follows from it "
         "(default: $HEALTH_POLICY, or an empty table)",
     )
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
-    )
+    vocabulary.add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    clear = actions.add_parser(
+    clear = vocabulary.add_command(
+        actions,
         "clear",
-        help="have the driver forget the faults of a device that only it remembers",
-        description="Ask the driver that runs on this node to forget the faults of a device that the host no longer "
-        "says: lines of the kernel log, errors of cores, and what is only waited for to stay away.",
-        epilog="example: dra-driver health clear neuron3",
+        about="Ask the driver that runs on this node to forget the faults of a device that the host no longer says: "
+        "lines of the kernel log, errors of cores, and what is only waited for to stay away.",
+        summary="have the driver forget the faults of a device that only it remembers",
+        examples=["health clear neuron3"],
+        done="cleared, or there was nothing to clear",
+        refused="no driver answers, it does not know the device, or the host still says a fault",
     )
     clear.add_argument("device", metavar="DEVICE", help="such as 3, neuron3 or neuron-device-3")
     _add_state_dir(clear, argparse.SUPPRESS)
@@ -112,12 +118,10 @@ def run(args: argparse.Namespace) -> int:
     said = read_health(args.host_root, args.state_dir or found_state_dir(args.host_root))
     if not said.health.chips:
         raise DriverError(f"{args.host_root}: there is no Neuron device")
-    if args.output == "json":
-        import json
-
-        print(json.dumps(document(said, policy), indent=2))
+    if args.output == "text":
+        show(table(said, policy))
     else:
-        print(table(said, policy))
+        print_object(document(said, policy), args.output)
     return 0
 
 
@@ -210,9 +214,7 @@ def table(said: HostHealth, policy: HealthPolicy) -> str:
         lines += [(device["device"], device["state"], *fault) for fault in faults]
     for chip in said.health.chips:
         texts += [f"neuron{chip.index}: {printable(fault.text)}" for fault in chip.faults]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*rows, *([""] if texts else []), *texts])
+    return "\n".join([columns(lines), *([""] if texts else []), *texts])
 
 
 def run_clear(args: argparse.Namespace) -> int:

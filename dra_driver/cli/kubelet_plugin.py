@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli import daemon
+from dra_driver.cli import daemon, vocabulary
 from dra_driver.cli.slices import cuts_option
 from dra_driver.util.errors import UsageError
 
@@ -133,10 +133,13 @@ CHOICES = {
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "kubelet-plugin",
-        description="Run the node agent, which publishes this node's Neuron devices and prepares claims for kubelet.",
-        epilog="example: dra-driver kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf",
+        about="Run the node agent, which publishes this node's Neuron devices and prepares claims for kubelet.",
+        examples=["kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf"],
+        done="stopped by SIGTERM or SIGINT",
+        refused="it cannot start, or cannot go on; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)

@@ -10,40 +10,53 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
+from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.text import quoted
 from dra_driver.version import VERSION
 
 COMMANDS: Final = {
+    "topology": "show the devices of an instance type, host or node, and their links",
+    "simulate": "show which devices pods would get",
+    "explain": "explain why claims of pods fit or do not fit",
+    "health": "show what is wrong with the chips of a node",
+    "slices": "print the ResourceSlices that would be published",
+    "plan": "show what containers with an allocated claim would get",
+    "select": "test a CEL device selector",
+    "migrate": "convert pod specs with Neuron limits to pods with claims",
+    "fragmentation": "simulate the fragmentation of a cluster by a stream of pods",
+    "emulate_host": "write the files of a Neuron host into a directory",
+    "verify_host": "check that a host is as the driver assumes, and write a report to send in",
+    "completion": "print the completion script of a shell",
+    "help": "show the help of a command",
+    "version": "print the version",
+}
+"""For people, in the order of the help: a module of this package with ``register(subparsers)``, and what it is for."""
+DAEMONS: Final = {
     "kubelet_plugin": "run the node agent (started by the DaemonSet)",
     "placer": "assign UltraServers to groups of pods (started by the Deployment of --placer)",
     "recover": "drain sick nodes and have them mended (started by the chart's npd.nodeRecovery)",
     "extender": "choose devices for kube-scheduler, in clusters without DRA",
     "device_plugin": "offer aws.amazon.com/neuron and neuroncore to kubelet, in clusters without DRA",
     "node_problem_detector": "hand what the kernel log says of chips to the node's driver (npd.enabled of the chart)",
-    "topology": "show the devices of an instance type and their links",
-    "emulate_host": "write the files of a Neuron host into a directory",
-    "verify_host": "check that a host is as the driver assumes, and write a report to send in",
-    "slices": "print the ResourceSlices that would be published",
-    "health": "show what is wrong with the chips of a node",
-    "plan": "show what containers with an allocated claim would get",
     "rank": "find this pod's rank in a group on UltraServers (for init containers)",
-    "select": "test a CEL device selector",
-    "simulate": "show which devices pods would get, without a cluster",
-    "explain": "explain why claims of pods fit or do not fit",
-    "fragmentation": "simulate the fragmentation of a cluster by a stream of pods",
-    "migrate": "convert pod specs with Neuron limits to pods with claims",
 }
-"""Module of this package with ``register(subparsers)`` -> help text of its command, in the order of the help."""
+"""What pods run, in the same form."""
+OF_KUBECTL: Final = ("topology", "explain", "top", "health", "help", "version")
+"""The commands of ``kubectl neuron``; they read the cluster of the current context."""
 
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
 
 class Parser(argparse.ArgumentParser):
     """Accepts no abbreviated options; each command reports unknown arguments itself, with its own usage."""
+
+    groups: Sequence[tuple[str, Mapping[str, str]]] = ()
+    """Headings, and the commands below them with what they are for."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
@@ -55,27 +68,105 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
+    def format_help(self) -> str:
+        """With the commands in groups, which argparse does not know."""
+        if not self.groups:
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, [])
+        formatter.add_text(self.description)
+        for heading, commands in self.groups:
+            formatter.start_section(heading)
+            formatter.add_arguments(
+                [argparse.Action([], name, metavar=_command(name), help=text) for name, text in commands.items()]
+            )
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments([action for action in self._actions if action.option_strings])
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    parser = Parser(
+    given = sys.argv[1:] if argv is None else argv
+    parser = _program(_chosen(given))
+    args = parser.parse_args(given, argparse.Namespace(main=main))
+    return guarded(lambda: args.run(args))
+
+
+def complete_program() -> Parser:
+    """The parser of ``dra-driver`` with all commands and their options."""
+    return _program("")
+
+
+def kubectl_main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of ``kubectl-neuron``, which kubectl finds as ``kubectl neuron``; see ``OF_KUBECTL``."""
+    given = sys.argv[1:] if argv is None else argv
+    chosen = _chosen(given)
+    parser = program(
+        [("commands", {name: COMMANDS[name] for name in OF_KUBECTL if name in COMMANDS})],
+        chosen,
+        prog=vocabulary.KUBECTL,
+        description="The Neuron devices of the cluster and namespace of the current context: what nodes have, which "
+        "pods hold it, what is wrong with it, and why a pod waits for it.",
+        epilog="example:\n  kubectl neuron explain web-0",
+    )
+    args = parser.parse_args(given, argparse.Namespace(main=kubectl_main))
+    if hasattr(args, "from_cluster"):
+        args.from_cluster = True
+    return guarded(lambda: args.run(args))
+
+
+def _program(chosen: str | None) -> Parser:
+    return program(
+        [("commands", COMMANDS), ("daemons, which pods run", DAEMONS)],
+        chosen,
         prog="dra-driver",
         description="Kubernetes Dynamic Resource Allocation for AWS Trainium and Inferentia.",
-        epilog="example: dra-driver topology trn2.48xlarge --devices 4,5,6,7",
+        epilog="example:\n  dra-driver topology trn2.48xlarge --devices 4,5,6,7",
     )
+
+
+def program(groups: Sequence[tuple[str, Mapping[str, str]]], chosen: str | None, **settings: Any) -> Parser:
+    """The parser of a program.
+
+    Args:
+        groups: its commands, as in the help.
+        chosen: the command to be run, whose module alone is imported; "" is all of them.
+        settings: for argparse.
+    """
+    parser = Parser(formatter_class=vocabulary.HelpFormatter, **settings)
+    parser.groups = groups
     parser.add_argument("--version", action="version", version=f"dra-driver {VERSION}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    given = sys.argv[1:] if argv is None else argv
-    chosen = next((word for word in given if not word.startswith("-")), None)
-    for name, text in COMMANDS.items():
-        command = name.replace("_", "-")
-        if command == chosen:
-            import_module(f"dra_driver.cli.{name}").register(subparsers)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    names = {_command(name): name for _, commands in groups for name in commands}
+    if chosen and chosen not in names:
+        parser.error(f"there is no command {quoted(chosen)}{_meant(chosen, list(names))}")
+    for command, name in names.items():
+        if chosen in (command, ""):
+            module = import_module(f"dra_driver.cli.{name}")
+            module.register(subparsers)
         else:
             # Only the help mentions this command; its module is not imported.
-            subparsers.add_parser(command, help=text, add_help=False)
-    args = parser.parse_args(given)
-    return guarded(lambda: args.run(args))
+            subparsers.add_parser(command, add_help=False)
+    return parser
+
+
+def _command(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _chosen(given: Sequence[str]) -> str | None:
+    return next((word for word in given if not word.startswith("-")), None)
+
+
+def _meant(word: str, words: Sequence[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(word, words, 2, 0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else "; --help lists them"
 
 
 def kubelet_plugin_main() -> int:

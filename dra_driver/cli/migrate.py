@@ -8,6 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import read_text
 from dra_driver.util.errors import DriverError, UsageError
 
@@ -16,13 +17,12 @@ if TYPE_CHECKING:
 
     from dra_driver.legacy.migration import Nodes
 
-EXAMPLES: Final = """\
-examples:
-  dra-driver migrate deployment.yaml --instance-type trn2.48xlarge > migrated.yaml
-  dra-driver migrate deployment.yaml --instance-type trn2.48xlarge | kubectl diff -f -
-  dra-driver migrate ray-cluster.yaml --instance-type trn1n.32xlarge --groups --efa
-  dra-driver migrate deployment.yaml --extended-resources | kubectl apply -f -
-"""
+EXAMPLES: Final = (
+    "migrate deployment.yaml --instance-type trn2.48xlarge > migrated.yaml",
+    "{} migrate deployment.yaml --instance-type trn2.48xlarge | kubectl diff -f -",
+    "migrate ray-cluster.yaml --instance-type trn1n.32xlarge --groups --efa",
+    "{} migrate deployment.yaml --extended-resources | kubectl apply -f -",
+)
 _ABOUT_CLASSES: Final = (
     "for Kubernetes 1.36 and later; no node may offer the same resource through a device plugin beside the DRA driver"
 )
@@ -31,24 +31,19 @@ _COMMENT: Final = re.compile(r"(^|\s)#", re.MULTILINE)
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "migrate",
-        description="Print objects with ResourceClaimTemplates in place of the limits aws.amazon.com/neuron,\n"
-        "neurondevice and neuroncore: Pods, and every kind with pod templates (Deployment, Job,\n"
-        "CronJob, PyTorchJob, MPIJob, RayCluster, JobSet, LeaderWorkerSet and others). Other objects\n"
-        "are printed unchanged. Differences in behaviour are reported on standard error. Comments are\n"
-        "lost.\n"
-        "Exit status 0: done, 1: claims cannot express the request, or no such pod could run, 2: invalid\n"
-        "input.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        about="Print objects with ResourceClaimTemplates in place of the limits aws.amazon.com/neuron, neurondevice "
+        "and neuroncore: Pods, and every kind with pod templates (Deployment, Job, CronJob, PyTorchJob, MPIJob, "
+        "RayCluster, JobSet, LeaderWorkerSet and others). Other objects are printed unchanged. Differences in "
+        "behaviour are reported on standard error. Comments are lost.",
+        examples=EXAMPLES,
+        done="converted",
+        refused="claims cannot express the request, or no such pod could run",
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="YAML or JSON, several documents or Lists; - is stdin")
-    parser.add_argument(
-        "--instance-type",
-        metavar="TYPE",
-        help="instance type of the nodes, for pods whose node selector does not name one",
-    )
+    vocabulary.add_files(parser, "YAML or JSON, several documents or Lists")
+    vocabulary.add_instance_type(parser, "instance type of the nodes, for pods whose node selector does not name one")
     parser.add_argument(
         "--logical-core-size",
         type=int,
@@ -69,14 +64,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--extended-resources",
-        "--extended-resource",
         action="store_true",
         help="print the DeviceClasses with which Kubernetes 1.36 and later runs the pods of FILE unchanged; without "
         "FILE, the class for aws.amazon.com/neuron",
     )
-    parser.add_argument(
-        "-o", "--output", choices=("yaml", "json"), default="yaml", help="output format (default: %(default)s)"
+    vocabulary.add_renamed(
+        parser,
+        "--extended-resource",
+        now="--extended-resources",
+        dest="extended_resources",
+        metavar=None,
+        sets={"extended_resources": True},
     )
+    vocabulary.add_output(parser, "yaml", "json")
     parser.set_defaults(run=run)
 
 
@@ -85,10 +85,11 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.legacy.migration import Wishes, migrate, unchanged
     from dra_driver.manifests import ManifestError
 
-    if not args.files and not args.extended_resources:
+    files = vocabulary.files(args)
+    if not files and not args.extended_resources:
         raise UsageError("FILE is missing", remedy="give the file that has the pods, or - for standard input")
     nodes = _nodes(args)
-    sources = [(name, read_text(name)) for name in args.files]
+    sources = [(name, read_text(name)) for name in files]
     try:
         if args.extended_resources:
             found = unchanged(sources, nodes)

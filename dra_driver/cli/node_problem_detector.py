@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli import daemon
+from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
@@ -53,12 +53,15 @@ MAX_LOOKBACK_SECONDS = 365 * 86400.0
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "node-problem-detector",
-        description="Read the kernel log, and keep its NEURON_HW_ERR lines as one small file for each chip and kind "
-        "of error. The node's driver or device plugin takes them as hints. Needs root with the capability SYSLOG; "
+        about="Read the kernel log, and keep its NEURON_HW_ERR lines as one small file for each chip and kind of "
+        "error. The node's driver or device plugin takes them as hints. Needs root with the capability SYSLOG; "
         "changes nothing but its own directory.",
-        epilog="example: dra-driver node-problem-detector --hints-dir /tmp/hints --healthcheck-port -1",
+        examples=["node-problem-detector --hints-dir /tmp/hints --healthcheck-port -1"],
+        done="stopped by SIGTERM or SIGINT",
+        refused="it cannot start, or cannot go on; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)

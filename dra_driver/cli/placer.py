@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 
-from dra_driver.cli import daemon
+from dra_driver.cli import daemon, vocabulary
 
 OPTIONS: tuple[daemon.Option, ...] = (
     ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
@@ -40,11 +40,14 @@ MIN_TIMEOUT, MAX_TIMEOUT = 1.0, 86400.0
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "placer",
-        description="Assign each group of pods with the scheduling gate neuron.aws.com/ultraserver a free UltraServer, "
-        "or half of one. With several replicas, one is active, and the others wait for its lease to expire.",
-        epilog="example: dra-driver placer --kubeconfig admin.conf --namespace neuron-dra-driver --group-timeout 120",
+        about="Assign each group of pods with the scheduling gate neuron.aws.com/ultraserver a free UltraServer, or "
+        "half of one. With several replicas, one is active, and the others wait for its lease to expire.",
+        examples=["placer --kubeconfig admin.conf --namespace neuron-dra-driver --group-timeout 120"],
+        done="stopped by SIGTERM or SIGINT",
+        refused="it cannot start, or cannot go on; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dra_driver.cli import vocabulary
 from dra_driver.cli.slices import add_host_arguments, cuts_option, print_object, read_host
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import quoted, ranges
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "plan",
-        description="Show what the driver would prepare for an allocated ResourceClaim, without changing anything.",
-        epilog="example: kubectl get resourceclaim NAME -o yaml | "
-        "dra-driver plan --instance-type trn2.48xlarge -f - -o json",
+        about="Show what the driver would prepare for an allocated ResourceClaim, without changing anything.",
+        examples=["kubectl get resourceclaim NAME -o yaml | {} plan --instance-type trn2.48xlarge -f -"],
+        done="the claim can be prepared",
+        refused="the driver would refuse the claim",
     )
     add_host_arguments(parser)
-    parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="the claim, YAML or JSON; - is stdin")
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
-    )
+    vocabulary.add_files(parser, "the claim, YAML or JSON")
+    vocabulary.add_output(parser, "text", "json", "yaml")
     parser.add_argument(
         "--node-name", help="this node's name (default: the pool of the claim's first device of this driver)"
     )
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.driver.claims.planner import PlanSettings, plan
 
     cuts = cuts_option("--devices", args.devices)
-    claim = read_claim(args.filename)
+    claim = read_claim(vocabulary.one_file(args, "the claim"))
     settings = PlanSettings(
         node_name=args.node_name or _pool_of(claim),
         device_numbering=args.device_numbering,
@@ -63,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
     document = plan_document(planned, cdi_spec(planned))
     for warning in planned.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    if args.output == "json":
-        print_object(document, "json")
-    else:
+    if args.output == "text":
         print(text(document))
+    else:
+        print_object(document, args.output)
     return 0
 
 

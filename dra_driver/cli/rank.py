@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dra_driver.cli import vocabulary
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,28 +20,34 @@ DEFAULT_PORT = 46900
 DEFAULT_SECONDS = 600.0
 MAX_SECONDS = 86400.0
 
-EPILOG = """\
-Reads LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX, which LeaderWorkerSet sets, and
-NEURON_RT_ULTRASERVER_MODE, _SERVER_ID and _NODE_ID, which the claim provides, so the init container
-needs the claim too. Writes NEURON_GLOBAL_TOPOID and NEURON_GLOBAL_TOPOID0_HOST. The pods of a group
-connect to the leader's port; nothing is kept between two starts of a group.
-
-example, in the main container: set -a; . /neuron/env; exec my-program
+NOTES = """\
+Reads LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX, which LeaderWorkerSet sets, and \
+NEURON_RT_ULTRASERVER_MODE, _SERVER_ID and _NODE_ID, which the claim provides, so the init container needs the claim \
+too. Writes NEURON_GLOBAL_TOPOID and NEURON_GLOBAL_TOPOID0_HOST. The pods of a group connect to the leader's port; \
+nothing is kept between two starts of a group. In the main container: set -a; . /neuron/env; exec my-program
 """
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "rank",
-        description="Find the other pods of a group of a LeaderWorkerSet, check that their nodes form complete\n"
-        "UltraServers, and write this pod's rank to a file.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        about="Find the other pods of a group of a LeaderWorkerSet, check that their nodes form complete UltraServers, "
+        "and write this pod's rank to a file.",
+        notes=NOTES,
+        examples=["rank --env-file /neuron/env"],
+        done="written",
+        refused="the group cannot start",
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("/neuron/env"), metavar="FILE", help="file to write (default: %(default)s)"
+        "--env-file",
+        type=Path,
+        default=Path("/neuron/env"),
+        metavar="FILE",
+        help="file to write (default: %(default)s)",
     )
+    vocabulary.add_renamed(parser, "--output", now="--env-file", dest="env_file", metavar="FILE", type=Path)
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the leader (default: %(default)s)")
     parser.add_argument(
         "--timeout",
@@ -81,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
 
     def keep(table: RankTable) -> None:
-        _keep(args.output, table, own)
+        _keep(args.env_file, table, own)
 
     _say(f"{own.member} of {own.size}, in sets of {own.nodes} nodes" + _server(own))
     if membership.index:

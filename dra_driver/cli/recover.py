@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.cli import daemon
+from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,13 +47,16 @@ MAX_HOOK_SECONDS = 90.0
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "recover",
-        description="Watch the condition NeuronHealth of the Nodes. For nodes with lasting faults: cordon, drain, and "
+        about="Watch the condition NeuronHealth of the Nodes. For nodes with lasting faults: cordon, drain, and "
         "request a reload of the kernel driver, a reboot or a replacement, few at a time, by a policy. What was done "
         "is undone when the fault is over. Without --act, it only says what it would do, in Events on the Nodes. With "
         "several replicas, one is active, and the others wait for its lease to expire.",
-        epilog="example: dra-driver recover --kubeconfig admin.conf --policy policy.yaml",
+        examples=["recover --kubeconfig admin.conf --policy policy.yaml"],
+        done="stopped by SIGTERM or SIGINT",
+        refused="it cannot start, or cannot go on; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.add_argument("--act", action="store_true", help="do what is decided; without it: a dry run")

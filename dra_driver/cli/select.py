@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from dra_driver.cel import RELEASES, CelDevice, CelError, Program, UnsupportedError, compile_for, nearest
+from dra_driver.cli import vocabulary
 from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
+from dra_driver.cli.terminal import columns, show
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -48,34 +50,32 @@ class Source:
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "select",
-        description="Evaluate one CEL device selector, or the selectors of the DeviceClass that offers an extended "
-        "resource, on each device, as Kubernetes does. A device on which a selector fails stops the "
-        "scheduling of the pod. Without devices, the command only checks whether the API server accepts "
-        "the selector. Exit status 0: done, 1: it fails on a device, 2: invalid input, or rejected by the "
-        "API server.",
-        epilog="example: dra-driver select 'device.driver == \"neuron.aws.com\"' --instance-type trn2.48xlarge",
+        about="Evaluate one CEL device selector, or the selectors of the DeviceClass that offers an extended resource, "
+        "on each device, as Kubernetes does. A device on which a selector fails stops the scheduling of the pod. "
+        "Without devices, the command only checks whether the API server accepts the selector.",
+        examples=[
+            "select 'device.driver == \"neuron.aws.com\"' --instance-type trn2.48xlarge",
+            "select aws.amazon.com/neuron --from-cluster",
+        ],
+        done="evaluated on every device",
+        refused="it fails on a device",
     )
     parser.add_argument(
         "expression",
         metavar="EXPRESSION",
         help="a CEL expression on `device`, or an extended resource such as aws.amazon.com/neuron",
     )
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--instance-type", metavar="TYPE", help="use the devices of a host of this EC2 type")
-    source.add_argument(
-        "--slices",
-        metavar="FILE",
-        help="use the devices of these ResourceSlices, and DeviceClasses (YAML or JSON; - is stdin)",
+    vocabulary.add_instance_type(parser, "use the devices of a host of this EC2 type")
+    vocabulary.add_files(
+        parser, "use the devices of these ResourceSlices, and DeviceClasses (YAML or JSON)", positional=False
     )
-    source.add_argument("--kubeconfig", metavar="FILE", help="use the devices of all drivers of this cluster")
-    parser.add_argument(
-        "--kubernetes", choices=RELEASES, help=f"release to simulate (default: the cluster's, or else {RELEASES[-1]})"
-    )
-    parser.add_argument(
-        "-o", "--output", choices=("table", "json"), default="table", help="output format (default: %(default)s)"
-    )
+    vocabulary.add_renamed(parser, "--slices", now="-f", dest="filenames", metavar="FILE", several=True)
+    vocabulary.add_cluster(parser, "the devices of all drivers")
+    vocabulary.add_kubernetes(parser)
+    vocabulary.add_output(parser, "text", "json", "yaml", former={"table": "text"})
     parser.set_defaults(run=run)
 
 
@@ -87,13 +87,13 @@ def run(args: argparse.Namespace) -> int:
     expressions = _selectors(args.expression, source) if resource else [args.expression]
     programs = [compiled(expression, release) for expression in expressions]
     rows = [row(programs, item, device) for item in source.slices or () for device in item.spec.devices]
-    if args.output == "json":
-        print_object([asdict(item) for item in rows], "json")
+    if args.output != "text":
+        print_object([asdict(item) for item in rows], args.output)
     elif source.slices is None:
         cost = sum(program.cost for program in programs)
         print(f"the API server of Kubernetes {release} takes it: estimated cost {cost}")
     else:
-        print(table(rows))
+        show(table(rows))
     return 1 if any(item.matches is None for item in rows) else 0
 
 
@@ -105,7 +105,7 @@ def _selectors(resource: str, source: Source) -> list[str]:
     if name is None:
         raise UsageError(
             f"no DeviceClass offers {resource}",
-            remedy="give one with --slices or --kubeconfig; dra-driver migrate --extended-resource prints it",
+            remedy="give one with -f or --from-cluster; dra-driver migrate --extended-resources prints it",
         )
     device_class = next(item for item in source.classes if item.metadata.name == name)
     return [item.cel.expression for item in device_class.spec.selectors if item.cel is not None]
@@ -144,18 +144,21 @@ def table(rows: list[Row]) -> str:
     """The rows as a text table."""
     cells = [("POOL", "DEVICE", "MATCHES", "ERROR")]
     cells += [(item.pool, item.device, SHORT[item.matches], item.error or "") for item in rows]
-    widths = [max(len(line[column]) for line in cells) for column in range(3)]
-    lines = ["  ".join([*(f"{line[i]:<{widths[i]}}" for i in range(3)), line[3]]).rstrip() for line in cells]
     counts = {state: sum(item.matches is state for item in rows) for state in SHORT}
     devices = "1 device" if len(rows) == 1 else f"{len(rows)} devices"
-    return "\n".join([*lines, f"{devices}: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"])
+    return "\n".join([columns(cells), f"{devices}: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"])
 
 
 def _source(args: argparse.Namespace) -> Source:
-    if args.kubeconfig is not None:
-        return _of_cluster(args.kubeconfig)
-    if args.slices is not None:
-        return _of_file(args.slices)
+    live, files = vocabulary.from_cluster(args), vocabulary.files(args)
+    if sum(map(bool, (live, files, args.instance_type))) > 1:
+        raise UsageError(
+            "--instance-type, -f and --from-cluster exclude each other", remedy="name one source of devices"
+        )
+    if live:
+        return _of_cluster(args)
+    if files:
+        return _of_files(files)
     if args.instance_type is None:
         return Source()
     from dra_driver.driver.resourceslices.devices import devices
@@ -166,27 +169,27 @@ def _source(args: argparse.Namespace) -> Source:
     return Source(list(pool(devices(read_host(host)), EXAMPLE_NODE, EXAMPLE_NODE_UID)), driver_classes())
 
 
-def _of_cluster(kubeconfig: str) -> Source:
+def _of_cluster(args: argparse.Namespace) -> Source:
     from dra_driver.cli.clusterinput import asking, read_classes, released
     from dra_driver.kube.api import ResourceApi
 
-    with asking(kubeconfig) as transport:
+    with asking(args) as transport:
         api = ResourceApi(transport)
         return Source(current(api.list_all_slices()), read_classes(transport), nearest(released(api)))
 
 
-def _of_file(filename: str) -> Source:
-    """Read a file, which may contain other objects too; raises UsageError with the place and the reason."""
+def _of_files(files: Sequence[str]) -> Source:
+    """Read files, which may contain other objects too; raises UsageError with the place and the reason."""
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
     from dra_driver.manifests import ManifestError, read_manifests
 
     try:
-        found = read_manifests([(filename, read_text(filename, MAX_MANIFEST_BYTES))])
+        found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES)) for name in files])
     except ManifestError as error:
         raise UsageError(str(error)) from error
     if not found.slices:
         raise UsageError(
-            f"{filename}: there is no ResourceSlice in it",
+            f"{', '.join(files)}: there is no ResourceSlice in it",
             remedy="give what `kubectl get resourceslices -o yaml` prints, or `dra-driver slices`",
         )
     return Source(current(found.slices), found.classes)

@@ -6,46 +6,45 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
-from dra_driver.cli.clusterinput import add_cluster_arguments, add_output_arguments, read_input
+from dra_driver.cli import vocabulary
+from dra_driver.cli.clusterinput import add_cluster_arguments, read_input
 from dra_driver.cli.fragmentation import add_stream_arguments
 from dra_driver.cli.fragmentation import run as run_fragmentation
-from dra_driver.cli.progress import Progress
+from dra_driver.cli.terminal import Progress
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
     from dra_driver.simulator.placement import Simulation
 
-EXAMPLES: Final = """\
-examples:
-  dra-driver simulate examples/specs/1x4-connected-devices.yaml --node trn2.48xlarge
-  dra-driver simulate deployment.yaml --node trn2.48xlarge=4 --node trn1.32xlarge -o svg > picture.svg
-  dra-driver simulate group.yaml --node trn2u.48xlarge=8
-  dra-driver simulate pod.yaml --kubeconfig ~/.kube/config
-  kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | dra-driver simulate --objects -
-"""
+EXAMPLES: Final = (
+    "simulate examples/specs/1x4-connected-devices.yaml --instance-type trn2.48xlarge",
+    "simulate deployment.yaml --node trn2.48xlarge=4 --node trn1.32xlarge -o svg > picture.svg",
+    "simulate group.yaml --node trn2u.48xlarge=8",
+    "simulate -f pod.yaml --from-cluster -n shop",
+    "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | {} simulate --objects -",
+)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "simulate",
-        description="Allocate devices to the claims of pods as kube-scheduler does. Show the node and devices of each\n"
-        "pod, what its containers get, and what remains free.\n"
-        "Exit status 0: all placed, 1: not all placed, 2: invalid input.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        about="Allocate devices to the claims of pods as kube-scheduler does. Show the node and devices of each pod, "
+        "what its containers get, and what remains free.",
+        examples=EXAMPLES,
+        done="everything is placed",
+        refused="not everything is placed",
     )
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="pods, Deployments, ReplicaSets, StatefulSets, Jobs, LeaderWorkerSets, claims, templates and "
-        "classes (YAML or JSON; - is stdin)",
+    vocabulary.add_files(
+        parser,
+        "pods, Deployments, ReplicaSets, StatefulSets, Jobs, LeaderWorkerSets, claims, templates and classes "
+        "(YAML or JSON)",
     )
     add_cluster_arguments(parser)
     parser.add_argument("--workload", metavar="FILE", help=argparse.SUPPRESS)
     add_stream_arguments(parser, hidden=True)
-    add_output_arguments(parser)
+    vocabulary.add_output(parser, "text", "wide", "json", "yaml", "svg")
     parser.set_defaults(run=run)
 
 
@@ -58,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.simulator.placement import simulate
 
     try:
-        given = read_input(args, args.files)
-        with Progress("placing") as progress:
+        given = read_input(args, vocabulary.files(args))
+        with Progress("placing", "pods") as progress:
             simulation = simulate(given.manifests, given.kubernetes, progress)
     except ManifestError as error:
         raise UsageError(str(error)) from error
@@ -72,10 +71,9 @@ def _run_workload(args: argparse.Namespace) -> int:
     """``simulate --workload``, now a command of its own; the old spelling keeps working for one release."""
     if args.workload is None:
         raise UsageError("--seed and --policy go with --workload", remedy="give --workload FILE too, or leave them out")
-    beside = {"FILE": args.files, "--objects": args.objects, "--from-cluster": args.from_cluster}
+    beside = {"FILE": vocabulary.files(args), "--objects": args.objects, "--from-cluster": args.from_cluster}
     given = [name for name, value in beside.items() if value]
-    if args.kubeconfig is not None:
-        given.append("--kubeconfig")
+    given += [f"--{name}" for name in ("kubeconfig", "context") if getattr(args, name) is not None]
     if given:
         raise UsageError(
             f"{given[0]} does not go with --workload",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from dra_driver.cli import terminal
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.text import first_of
 
@@ -22,12 +24,21 @@ MAX_PICTURES = 64
 """Maximum number of pictures in one SVG document."""
 _SHOWN = 32
 """Maximum number of devices or nodes named on one line."""
+_EACH: Final = 8
+"""Maximum number of pods of one controller that are shown one by one without -o wide."""
+_NODES: Final = 8
+"""Maximum number of nodes whose free devices are named without -o wide; the others are counted."""
+_REASONS: Final = 4
+_PICTURES_OF_NODES: Final = 4
+"""Maximum number of different nodes that are drawn where nothing is placed."""
 _CHOICES: Final = {
     "name": "node choice by name, not by score",
     "alternative": "node choice by alternative; the rest of the scores is not known",
 }
 _OPENING = re.compile(r'<svg [^>]*width="([0-9]+)" height="([0-9]+)"[^>]*>')
 _MARGIN = 40
+_HEADING = 160
+"""Maximum number of characters above a picture."""
 
 
 def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
@@ -35,8 +46,8 @@ def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
     from dra_driver.cli.slices import print_object
     from dra_driver.simulator.preparation import NodeDrivers
 
-    if output == "text":
-        print("\n".join(text(manifests, simulation)))
+    if output in ("text", "wide"):
+        terminal.show("\n".join(text(manifests, simulation, wide=output == "wide")))
         return
     for line in manifests.not_considered:
         print(f"not considered: {line}", file=sys.stderr)
@@ -74,15 +85,19 @@ def document(simulation: Simulation) -> dict[str, Any]:
     return {"claims": list(rows.values())}
 
 
-def text(manifests: Manifests, simulation: Simulation) -> Iterator[str]:
-    """The lines of the text output."""
+def text(manifests: Manifests, simulation: Simulation, *, wide: bool = True) -> Iterator[str]:
+    """The lines of the text output; without ``wide``, many pods of one controller and many nodes are summarized."""
     from dra_driver.simulator.preparation import NodeDrivers
 
     drivers = NodeDrivers(manifests)
-    for outcome in simulation.outcomes:
-        yield from _outcome(outcome, drivers, simulation)
+    for outcomes in _together(simulation.outcomes, wide=wide):
+        yield from _outcome(outcomes[0], drivers, simulation)
+        if len(outcomes) > 1:
+            yield from _summary(outcomes)
         yield ""
-    yield from _left(simulation)
+    if not any(outcome.placed for outcome in simulation.outcomes):
+        yield from _unused(simulation, drivers)
+    yield from _left(simulation, wide=wide)
     if manifests.not_considered:
         yield "not considered"
         yield from (f"  {line}" for line in manifests.not_considered)
@@ -90,6 +105,73 @@ def text(manifests: Manifests, simulation: Simulation) -> Iterator[str]:
     yield f"{placed} of {len(simulation.outcomes)} placed"
     if placed < len(simulation.outcomes):
         yield "what is in the way: dra-driver explain, with the same arguments"
+
+
+def _together(outcomes: Sequence[Outcome], *, wide: bool) -> Iterator[list[Outcome]]:
+    """Each outcome by itself, but many pods of one controller together, in the place of the first of them."""
+    by_controller: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.pod is not None and outcome.pod.controller:
+            by_controller.setdefault(outcome.pod.controller, []).append(outcome)
+    for outcome in outcomes:
+        alike = by_controller.get(outcome.pod.controller, []) if outcome.pod is not None else []
+        if wide or len(alike) <= _EACH:
+            yield [outcome]
+        elif outcome is alike[0]:
+            yield alike
+
+
+def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What becomes of the pods of one controller: how many go to each node, and why the others go nowhere."""
+    controller = outcomes[0].pod.controller if outcomes[0].pod is not None else ""
+    placed = Counter(outcome.node for outcome in outcomes if outcome.node is not None)
+    yield ""
+    yield f"{controller}: {placed.total()} of {len(outcomes)} pods placed (-o wide shows each)"
+    for node, count in list(placed.items())[:_SHOWN]:
+        yield f"  node {node}: {count} pod{'s' if count > 1 else ''}"
+    if len(placed) > _SHOWN:
+        yield f"  and {len(placed) - _SHOWN} more nodes: {sum(list(placed.values())[_SHOWN:])} pods"
+    reasons = Counter(outcome.reason for outcome in outcomes if not outcome.placed)
+    for reason, count in reasons.most_common(_REASONS):
+        yield f"  {count} not placed: {reason}"
+    if len(reasons) > _REASONS:
+        yield f"  and {len(reasons) - _REASONS} more reasons"
+
+
+def _unused(simulation: Simulation, drivers: NodeDrivers) -> Iterator[str]:
+    """Where nothing is placed: the nodes with what is in use already, drawn once for all that look alike."""
+    from dra_driver.topology.drawing import text as draw
+
+    nodes_of: dict[str, list[str]] = {}
+    for node in simulation.nodes:
+        hardware = drivers.hardware(node.name)
+        if hardware.kind is not None:
+            picture = draw(
+                hardware.kind,
+                hardware.marks(_in_use(simulation, node.name)),
+                _sick(simulation, node.name, hardware.kind),
+            )
+            nodes_of.setdefault(picture, []).append(node.name)
+    for picture, nodes in list(nodes_of.items())[:_PICTURES_OF_NODES]:
+        yield f"node{'s' if len(nodes) > 1 else ''} {listed(nodes)}, on which nothing was placed"
+        yield ""
+        yield from picture.split("\n")
+        yield ""
+    if len(nodes_of) > _PICTURES_OF_NODES:
+        yield f"nodes that look otherwise, not drawn: {sum(map(len, list(nodes_of.values())[_PICTURES_OF_NODES:]))}"
+        yield ""
+
+
+def _in_use(simulation: Simulation, node: str) -> list[str]:
+    """The devices of this driver on a node that claims hold."""
+    return [
+        offer.device.name
+        for view in simulation.nodes
+        if view.name == node
+        for pool in simulation.world.pools.pools(view)
+        for offer in pool.offers
+        if offer.driver == DRIVER_NAME and simulation.world.usage.exclusive(offer.id)
+    ]
 
 
 def title(outcome: Outcome) -> str:
@@ -194,13 +276,15 @@ def _devices(simulation: Simulation, node: str) -> list[Device]:
     ]
 
 
-def _left(simulation: Simulation) -> Iterator[str]:
+def _left(simulation: Simulation, *, wide: bool) -> Iterator[str]:
     """The free devices of the nodes that were used, and how many are free on the others."""
     from dra_driver.simulator.explain.findings import named
     from dra_driver.simulator.placement import free_devices
     from dra_driver.simulator.taints import listed as taints
 
-    used = {outcome.node for outcome in simulation.outcomes}
+    used = dict.fromkeys(outcome.node for outcome in simulation.outcomes)
+    if not wide:
+        used = dict.fromkeys(list(used)[:_NODES])
     others, free_on_others, all_on_others = 0, 0, 0
     yield "left"
     for node in simulation.nodes:
@@ -251,22 +335,38 @@ def pictures(simulation: Simulation, drivers: NodeDrivers) -> str:
     """One SVG document with the pictures of all placed pods, one below the other, with their chips marked."""
     from html import escape
 
-    drawn = [(title(outcome), outcome.node, picture) for outcome, picture in _drawn(simulation, drivers)]
-    for heading, _, _ in drawn[MAX_PICTURES:]:
+    drawn = [(f"{title(outcome)}: node {outcome.node}", picture) for outcome, picture in _drawn(simulation, drivers)]
+    if not drawn:
+        drawn = list(_drawn_nodes(simulation, drivers))
+    for heading, _ in drawn[MAX_PICTURES:]:
         print(f"not drawn: {heading}", file=sys.stderr)
     parts: list[str] = []
     width, height = 520, 0
-    for place, (heading, node, picture) in enumerate(drawn[:MAX_PICTURES]):
+    for place, (heading, picture) in enumerate(drawn[:MAX_PICTURES]):
         opening = _OPENING.search(picture)
         wide, high = (int(opening[1]), int(opening[2])) if opening else (0, 0)
         inner = picture.replace('"title"', f'"title{place}"').replace('"description"', f'"description{place}"')
         inner = inner.replace("title description", f"title{place} description{place}")
-        caption = f'<text class="head" x="24" y="{height + 28}">{escape(f"{heading}: node {node}")}</text>'
+        caption = f'<text class="head" x="24" y="{height + 28}">{escape(heading)}</text>'
         parts += [caption, inner.replace("<svg ", f'<svg y="{height + _MARGIN}" ', 1).rstrip("\n")]
-        width, height = max(width, wide), height + _MARGIN + high
+        width, height = max(width, wide, 48 + 8 * len(heading)), height + _MARGIN + high
     size = f'width="{width}" height="{max(height, _MARGIN)}"'
     opening_tag = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {max(height, _MARGIN)}" {size}>'
     return "\n".join([opening_tag, f'<rect fill="#fff" {size}/>', *parts, "</svg>"]) + "\n"
+
+
+def _drawn_nodes(simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[str, str]]:
+    """Headings and pictures of the nodes, where no pod is drawn; the heading says why."""
+    from dra_driver.topology.drawing import svg
+    from dra_driver.util.text import shorten
+
+    why = next((f": {title(outcome)}: {outcome.reason}" for outcome in simulation.outcomes if not outcome.placed), "")
+    for node in simulation.nodes:
+        hardware = drivers.hardware(node.name)
+        if hardware.kind is not None:
+            marks = hardware.marks(_in_use(simulation, node.name))
+            sick = _sick(simulation, node.name, hardware.kind)
+            yield shorten(f"node {node.name}, nothing placed{why}", _HEADING), svg(hardware.kind, marks, sick)
 
 
 def _drawn(simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[Outcome, str]]:

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -23,10 +24,13 @@ EXAMPLE_NODE_UID = "00000000-0000-0000-0000-000000000000"
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "slices",
-        description="Print the ResourceSlices that a node of this type, or this host, would publish.",
-        epilog="example: dra-driver slices --instance-type trn2.48xlarge -o yaml",
+        about="Print the ResourceSlices that a node of this type, or this host, would publish.",
+        examples=["slices --instance-type trn2.48xlarge", "slices --host-root / -o json"],
+        done="printed",
+        refused="the host has no Neuron device",
     )
     add_host_arguments(parser)
     parser.add_argument("--node-name", default="example-node", help="node and pool name (default: %(default)s)")
@@ -45,9 +49,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--health-policy", metavar="FILE", type=Path, help="what faults of chips mean, as for the driver's option"
     )
-    parser.add_argument(
-        "-o", "--output", choices=("yaml", "json"), default="yaml", help="output format (default: %(default)s)"
-    )
+    vocabulary.add_output(parser, "yaml", "json")
     parser.set_defaults(run=run)
 
 
@@ -102,7 +104,7 @@ def manifest(item: Any) -> dict[str, Any]:
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that select a host: an instance type or a directory."""
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--instance-type", metavar="TYPE", help="a fully populated host of this EC2 type")
+    vocabulary.add_instance_type(source, "a fully populated host of this EC2 type")
     source.add_argument(
         "--host-root", metavar="DIR", type=Path, help="root directory of a host, or of one made by emulate-host"
     )

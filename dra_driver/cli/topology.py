@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from dra_driver.cli import vocabulary
+from dra_driver.cli.slices import print_object
+from dra_driver.cli.terminal import show
 from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, shorten
@@ -36,95 +40,97 @@ _NAME = re.compile(r"neuron-[a-z0-9-]{1,40}", re.ASCII)
 _ITEM = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 _GIB = 1 << 30
 
-EXAMPLES = """\
-examples:
-  dra-driver topology trn2.48xlarge
-  dra-driver topology trn2.48xlarge --devices 4,5,6,7 --svg row.svg
-  dra-driver topology inf2.48xlarge --devices 10-11,0 -o json
-  dra-driver topology trn2.48xlarge --devices core,group,neuron-core-3-0,neuron-core-3-1
-  dra-driver topology --host-root /
-  kubectl get resourceslices,resourceclaims -A -o json | dra-driver topology --slices - --node-name node-7
-"""
+EXAMPLES: Final = (
+    "topology trn2.48xlarge",
+    "topology trn2.48xlarge --devices 4,5,6,7 -o svg > row.svg",
+    "topology inf2.48xlarge --devices 10-11,0 -o json",
+    "topology trn2.48xlarge --devices core,group,neuron-core-3-0,neuron-core-3-1",
+    "topology --host-root /",
+    "kubectl get resourceslices,resourceclaims -A -o json | {} topology -f - --node-name node-7",
+)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "topology",
-        description="Show the devices of an EC2 instance type and their links, and evaluate a set of devices.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        about="Show the devices of an EC2 instance type, of a host or of a node, and their links, and evaluate a set "
+        "of devices.",
+        examples=EXAMPLES,
+        done="printed",
+        refused="not possible",
     )
     parser.add_argument(
-        "type", metavar="TYPE", nargs="?", help="EC2 instance type such as trn2.48xlarge, or ml.trn2.48xlarge"
+        "type", metavar="TYPE", nargs="?", help="EC2 instance type such as trn2.48xlarge, ml.trn2.48xlarge, or trn2"
     )
+    vocabulary.add_instance_type(parser, "the same as TYPE")
     parser.add_argument(
         "--devices",
         metavar="LIST",
         help="mark and evaluate these devices: indexes and ranges (4,5 or 4-7) or names (neuron-core-3-1); and, as for "
         "the driver's option, show what a node offers with chip, core, group, group4 (or another size), node",
     )
-    sick = parser.add_mutually_exclusive_group()
-    sick.add_argument(
+    parser.add_argument(
         "--host-root", metavar="DIR", type=Path, help="in place of TYPE: draw this host, with the state of its chips"
     )
-    sick.add_argument(
-        "--slices",
-        metavar="FILE",
-        help="in place of TYPE: draw a node by its ResourceSlices (with DeviceTaintRules and ResourceClaims), with the "
-        "chips that have taints and, marked, what claims hold; - is stdin",
+    vocabulary.add_files(
+        parser,
+        "in place of TYPE: draw a node by its ResourceSlices (with DeviceTaintRules and ResourceClaims), with the "
+        "chips that have taints and those that claims hold",
+        positional=False,
     )
-    parser.add_argument("--node-name", metavar="NAME", help="with --slices of several nodes: which one")
-    parser.add_argument(
-        "--svg", metavar="FILE", type=Path, help="also write the picture as SVG; - prints only the picture"
-    )
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
-    )
+    vocabulary.add_renamed(parser, "--slices", now="-f", dest="filenames", metavar="FILE", several=True)
+    parser.add_argument("--node-name", metavar="NAME", help="with the slices of several nodes: which one")
+    parser.set_defaults(svg=None)
+    vocabulary.add_renamed(parser, "--svg", now="-o svg > FILE", dest="svg", metavar="FILE", type=Path)
+    vocabulary.add_output(parser, "text", "json", "yaml", "svg")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the facts, the picture, and the description of the chosen devices."""
-    from dra_driver.topology.drawing import svg, text
-    from dra_driver.topology.instance_types import resolve
+    from dra_driver.topology.drawing import svg
+    from dra_driver.topology.instance_types import of_family, resolve
 
-    if args.svg == STDOUT and args.output == "json":
-        raise UsageError("--svg - and -o json both write to standard output", remedy="give --svg a file")
+    if args.svg == STDOUT and args.output in ("json", "yaml"):
+        raise UsageError(f"--svg - and -o {args.output} both write to standard output", remedy="give -o svg alone")
     asked = parse_asked(args.devices)
     try:
         drawn = _drawn(args)
-        instance_type = resolve(drawn.type)
+        instance_type = of_family(drawn.type) or resolve(drawn.type)
         view = _view(asked, drawn, instance_type)
     except DriverError as error:
         raise UsageError(str(error)) from error
-    selection = view.selection
-    if args.svg == STDOUT:
-        print(svg(instance_type, view.outlined, view.sick), end="")
-        return 0
-    if args.svg is not None:
+    if args.svg not in (None, STDOUT):
         write_svg(args.svg, instance_type, view)
-    if args.output == "json":
-        import json
+    if args.output == "svg" or args.svg == STDOUT:
+        print(svg(instance_type, view.outlined, view.sick), end="")
+    elif args.output != "text":
+        print_object(document(instance_type, view.selection) | drawn.document() | view.document(), args.output)
+    else:
+        _print_text(asked, drawn, instance_type, view)
+        if args.svg is not None:
+            print(f"\nwritten: {args.svg}")
+    return 0
 
-        print(json.dumps(document(instance_type, selection) | drawn.document() | view.document(), indent=2))
-        return 0
+
+def _print_text(asked: _Asked, drawn: _Drawn, instance_type: InstanceType, view: _View) -> None:
+    from dra_driver.topology.drawing import text
+
     print(instance_type.name)
     print_table(facts(instance_type))
     if view.offered:
         print(f"\noffered with --devices {asked.cuts}")
         print_table(offered_rows(view.offered))
-    print(f"\n{text(instance_type, view.marks, view.sick)}")
+    show(f"\n{text(instance_type, view.marks, view.sick)}")
     if drawn.lines:
         print("\n" + "\n".join(f"  {line}" for line in drawn.lines))
-    if selection:
-        chosen = selection.devices
+    if view.selection:
+        chosen = view.selection.devices
         print(f"\n{'device' if len(chosen) == 1 else 'devices'} {listed(chosen)}")
         print_table(_named_rows(view.named))
-        print_table(judgement(instance_type, selection))
-    if args.svg is not None:
-        print(f"\nwritten: {args.svg}")
-    return 0
+        print_table(judgement(instance_type, view.selection))
 
 
 class _Asked(NamedTuple):
@@ -202,10 +208,12 @@ def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
         *hardware.core_sizes,
         *(chip for item in offered if item.resource == "neuron_core" for chip in item.chips),
     ]
-    marked = (*map(device_name, indexes), *asked.names, *drawn.taken)
+    picked = (*map(device_name, indexes), *asked.names)
+    marked = (*picked, *drawn.taken)
+    word = " or ".join([*(["chosen"] if picked else []), *(["allocated"] if drawn.taken else [])])
     return _View(
-        hardware.marks(marked, drawn=with_cores),
-        hardware.marks(marked, drawn=with_cores, outlined=outlined),
+        replace(hardware.marks(marked, drawn=with_cores), word=word),
+        replace(hardware.marks(marked, drawn=with_cores, outlined=outlined), word=word),
         {index: state for index, state in drawn.sick.items() if index in chips},
         selection,
         named,
@@ -267,11 +275,12 @@ class _Drawn(NamedTuple):
 
 
 def _drawn(args: argparse.Namespace) -> _Drawn:
-    if (args.host_root is None and args.slices is None) != (args.type is not None):
-        raise UsageError("TYPE, --host-root and --slices exclude each other", remedy="give one of the three")
+    files = vocabulary.files(args)
+    if sum(map(bool, (args.type, args.instance_type, args.host_root, files))) != 1:
+        raise UsageError("TYPE, --host-root and -f exclude each other", remedy="give one of the three")
     if args.host_root is not None:
         return _of_host(args.host_root)
-    return _Drawn(args.type, a_node=False) if args.slices is None else _of_slices(args.slices, args.node_name)
+    return _of_slices(files, args.node_name) if files else _Drawn(args.type or args.instance_type, a_node=False)
 
 
 def _of_host(root: Path) -> _Drawn:
@@ -287,7 +296,7 @@ def _of_host(root: Path) -> _Drawn:
     return _Drawn(inventory.instance_type, states, lines, core_size=inventory.core_size)
 
 
-def _of_slices(name: str, node: str | None) -> _Drawn:
+def _of_slices(files: Sequence[str], node: str | None) -> _Drawn:
     from dra_driver.cel import RELEASES
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
     from dra_driver.manifests import read_manifests
@@ -298,7 +307,8 @@ def _of_slices(name: str, node: str | None) -> _Drawn:
     from dra_driver.simulator.taints import sick
     from dra_driver.topology.instance_types import resolve
 
-    found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES))], RELEASES[-1])
+    name = ", ".join(files)
+    found = read_manifests([(file, read_text(file, MAX_MANIFEST_BYTES)) for file in files], RELEASES[-1])
     own = [item for item in tainted(found.slices, found.taint_rules) if item.spec.driver == DRIVER_NAME]
     names = sorted({item.spec.node_name for item in own if item.spec.node_name})
     chosen = node if node is not None else names[0] if len(names) == 1 else None

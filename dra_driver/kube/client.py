@@ -30,6 +30,7 @@ import urllib3
 
 from dra_driver.kube.errors import Unreachable, refusal
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import quoted
 
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds to open a connection, if the timeout of the response is at least as long."""
@@ -137,7 +138,7 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
     found = Configuration(host="")
     try:
         # The client ships no types for this function.
-        load_kube_config(path, context, found, persist_config=False)  # type: ignore[no-untyped-call]
+        load_kube_config(_location(path), context, found, persist_config=False)  # type: ignore[no-untyped-call]
     except ConfigException as error:
         raise DriverError(str(error)) from error
     except (TypeError, AttributeError, LookupError) as error:  # the loader does not validate
@@ -164,6 +165,33 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
         proxy=found.proxy,
         no_proxy=found.no_proxy or "",
     )
+
+
+def _location(path: str | None) -> str | None:
+    """The client reads the variable only when it is imported."""
+    return path or os.environ.get("KUBECONFIG") or None
+
+
+def context_namespace(path: str | None, context: str | None = None) -> str:
+    """The namespace of a kubeconfig's context, ``default`` if it names none; arguments and errors as above."""
+    from kubernetes.config import ConfigException, list_kube_config_contexts
+
+    remedy = f"check {path or 'the kubeconfig file'}"
+    try:
+        # The client ships no types for this function.
+        contexts, current = list_kube_config_contexts(_location(path))  # type: ignore[no-untyped-call]
+        named = {item["name"]: item["context"] for item in contexts}
+        found = named[context] if context is not None else current["context"]
+        return str(found.get("namespace") or "default")
+    except Exception as error:  # the loader does not validate; malformed YAML raises exceptions of any type
+        reason = (
+            " ".join(str(error).split())
+            if isinstance(error, ConfigException)
+            else f"it has no context {quoted(context)}"
+            if context
+            else "it has no current context"
+        )
+        raise DriverError(f"no namespace can be read from the kubeconfig: {reason}", remedy=remedy) from error
 
 
 def bypasses_proxy(server: str, no_proxy: str) -> bool:
@@ -306,7 +334,7 @@ class Transport:
     @classmethod
     def from_kubeconfig(cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver") -> Transport:
         """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``. Raises DriverError if it is unusable."""
-        remedy = f"check {path or 'the kubeconfig file'} and its current context"
+        remedy = f"check {path or 'the kubeconfig file'} and its {context or 'current'} context"
         return cls._load(lambda: config_from_kubeconfig(path, context), user_agent, remedy)
 
     @classmethod

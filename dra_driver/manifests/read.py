@@ -30,6 +30,7 @@ def read_manifests(
     sources: Sequence[tuple[str, str]],
     kubernetes: str = "1.37",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    namespace: str = NAMESPACE,
 ) -> Manifests:
     """Read the objects of YAML or JSON texts, each of which may have several documents or Lists.
 
@@ -40,11 +41,12 @@ def read_manifests(
         sources: name (for errors) and text of each file.
         kubernetes: the release whose CEL is used.
         progress: called for each object with the number read so far and the total of its document.
+        namespace: that of objects that do not specify one.
 
     Raises:
         ManifestError: invalid input, with file, line and path. DriverError: CEL's parser is not installed.
     """
-    reader = _Reader(kubernetes)
+    reader = _Reader(kubernetes, namespace)
     for file, text in sources:
         found = False
         for origin, document in documents(file, text):
@@ -103,7 +105,8 @@ def _named(value: dict[str, Any], kind: str, origin: Origin) -> Origin:
 
 
 class _Reader:
-    def __init__(self, kubernetes: str, *, stored: bool = False) -> None:
+    def __init__(self, kubernetes: str, namespace: str = NAMESPACE, *, stored: bool = False) -> None:
+        self._namespace = namespace
         self._kubernetes = kubernetes
         self._stored = stored
         self._unknown: dict[str, None] = {}
@@ -112,6 +115,8 @@ class _Reader:
         self._pods: list[PodWithClaims] = []
         self._running: list[PodWithClaims] = []
         self._origins: dict[Key, Origin] = {}
+        self._items: dict[Key, Any] = {}
+        self._again: list[str] = []
         self._count = 0
         self._beside: Counter[str] = Counter()
         self._unconsidered: dict[str, list[str]] = {}
@@ -120,6 +125,8 @@ class _Reader:
         found = self._found
         beside = [f"{kind}: {count}" for kind, count in sorted(self._beside.items())]
         parts = [f"{text}: {first_of(names, MAX_NAMES)}" for text, names in self._unconsidered.items()]
+        if self._again:
+            parts.append(f"given again, with the same content: {first_of(self._again, MAX_NAMES)}")
         return Manifests(
             nodes=tuple(found[workloads.Node]),
             slices=tuple(found[objects.ResourceSlice]),
@@ -144,7 +151,9 @@ class _Reader:
             kind, item, origin = self._custom(value, group, name, origin)
         else:
             item, origin = read_object(value, kind, origin, self._unknown if self._stored else None)
-        self._keep(self._named(item, kind, origin), kind, origin)
+        named = self._named(item, kind, origin)
+        if named is not None:
+            self._keep(named, kind, origin)
 
     def _custom(self, value: dict[str, Any], group: str, name: str, origin: Origin) -> tuple[Kind, Any, Origin]:
         """An object of a kind that is known by its pod templates alone."""
@@ -169,20 +178,30 @@ class _Reader:
         return version, name
 
     def _named(self, item: Any, kind: Kind, origin: Origin) -> Any:
-        """The object with its name and namespace; raises ManifestError if it has no name or is a duplicate."""
+        """The object with its name and namespace; None if it was read before, in whatever version.
+
+        Raises ManifestError if it has no name, or if another object has its name.
+        """
         meta: ObjectMeta = item.metadata
-        name, namespace = meta.name, (meta.namespace or NAMESPACE) if kind.namespaced else ""
+        name, namespace = meta.name, (meta.namespace or self._namespace) if kind.namespaced else ""
         if not name:
             if not meta.generate_name:
                 raise origin.error(("metadata",), "there is no name")
             name = generated(meta.generate_name, str(len(self._origins)))
         key = (kind.name, namespace, name)
+        named = msgspec.structs.replace(item, metadata=msgspec.structs.replace(meta, name=name, namespace=namespace))
         if key in self._origins:
+            if named == self._items[key]:
+                self._again.append(f"{kind.name} {name} ({origin.file})")
+                return None
             before = self._origins[key]
-            raise origin.error(("metadata", "name"), f"{kind.name} {name} is there twice, before in {before.file}")
+            raise origin.error(
+                ("metadata", "name"), f"{kind.name} {name} is there twice, before and differently in {before.file}"
+            )
         subject = f"{kind.name} {namespace}/{name}" if namespace else f"{kind.name} {name}"
         self._origins[key] = origin.at(origin.path, subject)
-        return msgspec.structs.replace(item, metadata=msgspec.structs.replace(meta, name=name, namespace=namespace))
+        self._items[key] = named
+        return named
 
     def _keep(self, item: Any, kind: Kind, origin: Origin) -> None:
         key = (kind.name, item.metadata.namespace, item.metadata.name)

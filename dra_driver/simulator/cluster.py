@@ -67,18 +67,24 @@ def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[Node
     return world, tuple(sorted(views, key=lambda view: view.name))
 
 
-def waiting_left_out(cluster: Manifests) -> Manifests:
+def waiting_left_out(cluster: Manifests, keep: str | None = None) -> Manifests:
     """The cluster without its pending pods, for questions about something else; they are listed as not considered.
 
     Its unallocated claims stay, because a pod in question may use them.
+
+    Args:
+        cluster: all that was read of it.
+        keep: namespace whose pending pods and claims are in question; None for none.
     """
-    waiting = sum(not pod.node_name for pod in cluster.pods)
+    others = tuple(pod for pod in cluster.pods if pod.namespace != keep)
+    waiting = sum(not pod.node_name for pod in others)
+    whose = "the cluster" if keep is None else f"other namespaces than {keep}"
     return replace(
         cluster,
-        pods=(),
-        running=(*cluster.running, *(pod for pod in cluster.pods if pod.node_name)),
-        standby=frozenset((item.metadata.namespace, item.metadata.name) for item in cluster.claims),
-        not_considered=(*cluster.not_considered, *((f"pods of the cluster: {waiting}",) if waiting else ())),
+        pods=tuple(pod for pod in cluster.pods if pod.namespace == keep),
+        running=(*cluster.running, *(pod for pod in others if pod.node_name)),
+        standby=frozenset(_name(item) for item in cluster.claims if item.metadata.namespace != keep),
+        not_considered=(*cluster.not_considered, *((f"pods of {whose}: {waiting}",) if waiting else ())),
     )
 
 

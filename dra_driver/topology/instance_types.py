@@ -220,7 +220,7 @@ def near_matches(name: str, limit: int = 3) -> tuple[str, ...]:
 
     bare = name.removeprefix(HYPERPOD_PREFIX).lower()[:64]
     same_beginning = [known for known in INSTANCE_TYPES if bare and known.startswith(f"{bare.partition('.')[0]}.")]
-    similar = difflib.get_close_matches(bare, INSTANCE_TYPES, n=limit)
+    similar = difflib.get_close_matches(bare, INSTANCE_TYPES, n=limit, cutoff=0.85)
     return tuple(dict.fromkeys([*similar, *same_beginning]))[:limit]
 
 
@@ -234,22 +234,27 @@ def resolve(name: str) -> InstanceType:
     return found
 
 
+def of_family(name: str) -> InstanceType | None:
+    """The largest type whose name before the dot is ``name`` (``trn2u``); None if no number of chips is known of it."""
+    bare = name.removeprefix(HYPERPOD_PREFIX)
+    rows = [row for row in INSTANCE_TYPES.values() if row.devices is not None and row.name.partition(".")[0] == bare]
+    return max(rows, key=lambda row: row.devices or 0, default=None)
+
+
 def resolve_emulation(name: str) -> InstanceType:
     """The type of an emulated host.
 
-    Accepts a full name or the part before the dot (``trn2u``), which stands for the largest type of that name. Raises
-    DriverError, with a list of types that can be emulated, for other names and for types whose number of chips is not
-    public.
+    Accepts a full name or the part before the dot, as ``of_family`` does. Raises DriverError, with similar names or a
+    list of all types that can be emulated, for other names and for types whose number of chips is not public.
     """
-    bare = name.removeprefix(HYPERPOD_PREFIX)
-    rows = {row.name: row.devices for row in INSTANCE_TYPES.values() if row.devices is not None}
-    if bare in rows:
-        return INSTANCE_TYPES[bare]
-    sizes = [known for known in rows if known.partition(".")[0] == bare]
-    if sizes:
-        return INSTANCE_TYPES[max(sizes, key=lambda known: rows[known] or 0)]
-    what = "the number of devices of" if bare in INSTANCE_TYPES else "an instance type"
+    known = lookup(name)
+    found = known if known is not None and known.devices is not None else of_family(name)
+    if found is not None:
+        return found
+    rows = [row.name for row in INSTANCE_TYPES.values() if row.devices is not None]
+    near = [row for row in near_matches(name) if row in rows] if known is None else []
+    what = "an instance type" if known is None else "the number of devices of"
     raise DriverError(
         f"cannot emulate {quoted(name)}: {what} {quoted(name)} is not known",
-        remedy=f"emulate one of {', '.join(rows)}",
+        remedy=f"did you mean {' or '.join(near)}?" if near else f"emulate one of {', '.join(rows)}",
     )

@@ -171,7 +171,7 @@ def test_the_scheduler_takes_the_node_that_the_simulator_says(
         for world, objects in zip(worlds, pods, strict=True):
             file = tmp_path / f"{world.number}-{place}.json"
             file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-            main(["simulate", str(file), "--kubeconfig", os.fspath(lab.kubeconfig), "-o", "json"])
+            main(["simulate", str(file), "--from-cluster", "--kubeconfig", os.fspath(lab.kubeconfig), "-o", "json"])
             answers += json.loads(capsys.readouterr().out)["claims"]
         for said, objects, (node, requests) in zip(answers, pods, _played(api, pods), strict=True):
             choices[said["nodeChoice"] or "none fits"] += 1

@@ -22,6 +22,8 @@ class Marks:
     """Chips whose logical cores are drawn: for each core, whether it is marked."""
     groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Names and chips of the groups that are outlined, ascending by size."""
+    word: str = "allocated"
+    """What the marks mean, for captions."""
 
     def partly(self, chip: int) -> bool:
         """Whether some cores of the chip are marked, and others are not."""

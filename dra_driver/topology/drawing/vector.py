@@ -119,7 +119,7 @@ def _centred(style: str, at: Point, words: str) -> str:
 
 
 def _title(instance_type: InstanceType, marks: Marks, sick: Mapping[int, Sickness]) -> str:
-    said = [f"{_marked(marks)} marked"] if marks.chips else []
+    said = [f"{_marked(marks)} {marks.word}"] if marks.chips else []
     said += [f"{listed(indexes)} {sickness}" for sickness, indexes in by_kind(sick)]
     return f"Neuron devices of {instance_type.name}" + (f" with {' and '.join(said)}" if said else "")
 
@@ -148,7 +148,7 @@ def _description(instance_type: InstanceType, marks: Marks, sick: Mapping[int, S
             f"Device {index} is linked to {listed(fabric.neighbours(index))}." for index in range(fabric.size)
         ]
     if marks.chips:
-        sentences.append(f"Marked: {_marked(marks)}.")
+        sentences.append(f"{marks.word.capitalize()}: {_marked(marks)}.")
     sentences += [f"Group {name}: {listed(members)}." for name, members in marks.groups]
     sentences += [f"{sickness.capitalize()}: {listed(indexes)}." for sickness, indexes in by_kind(sick)]
     return " ".join(sentences)
@@ -210,7 +210,11 @@ def _chip(index: int, at: Point, marks: Marks, sickness: Sickness | None) -> str
     partly, cores = marks.partly(index), marks.cores.get(index, ())
     mark = "partly" if partly else "marked" if index in marks.chips else ""
     ring = _square("ring", at, CHIP + 10, 15) if mark else ""
-    said = [word for word in (f"{marks.share(index)} marked" if partly else mark, sickness or "") if word]
+    said = [
+        word
+        for word in (f"{marks.share(index)} {marks.word}" if partly else mark and marks.word, sickness or "")
+        if word
+    ]
     words = f" ({', '.join(said)})" if said else ""
     badge = _badge(Point(at.x + CHIP / 2 - 4, at.y - CHIP / 2 + 4), sickness) if sickness else ""
     number = Point(at.x, at.y - 9) if cores else at
@@ -241,10 +245,10 @@ def _legend_entries(layout: Layout, marks: Marks, sick: Mapping[int, Sickness]) 
     """Swatch and label of each legend entry, only for what is drawn."""
     entries = []
     if whole := [chip for chip in marks.chips if not marks.partly(chip)]:
-        entries.append(("marked", f"marked: {listed(whole)}"))
+        entries.append(("marked", f"{marks.word}: {listed(whole)}"))
     if parted := [chip for chip in sorted(marks.chips) if marks.partly(chip)]:
         shares = ", ".join(f"{chip} ({marks.share(chip)})" for chip in parted)
-        entries.append(("partly", f"marked in part: {shares}"))
+        entries.append(("partly", f"{marks.word} in part: {shares}"))
     if marks.cores:
         entries.append(("core", "logical cores, from core 0 on"))
     if marks.groups:

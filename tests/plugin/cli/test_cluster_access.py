@@ -35,7 +35,7 @@ def kubeconfig(path: Path, server: str, **user: object) -> str:
 
 def refusal(capsys: pytest.CaptureFixture[str], command: list[str], file: str) -> str:
     """The one line on standard error."""
-    assert main([*command, "--kubeconfig", file]) == 2
+    assert main([*command, "--from-cluster", "--kubeconfig", file]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     (line,) = said.err.splitlines()

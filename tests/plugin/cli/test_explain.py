@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
-from dra_driver.cli.main import main
+from dra_driver.cli.main import kubectl_main, main
 from tests.doubles.apiserver.http import KINDS
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -51,7 +52,7 @@ ROW = "resource.aws.com/devicegroup4_id"
 
 def explained(server: ApiServer, directory: Path, *arguments: str) -> int:
     kubeconfig = server.kubeconfig(directory / "kubeconfig")
-    return main(["explain", *arguments, "--kubeconfig", str(kubeconfig)])
+    return main(["explain", *arguments, "--from-cluster", "--kubeconfig", str(kubeconfig)])
 
 
 def test_a_pod_that_waits(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,3 +124,85 @@ def test_a_cluster_that_does_not_answer(server: ApiServer, tmp_path: Path, capsy
         pass
     assert explained(server, tmp_path, "pod/web-0") == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.fixture
+def contexts(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """$KUBECONFIG with the context ``shop`` of that namespace, and a current one of a server that is not there."""
+    with server:
+        content = yaml.safe_load(server.kubeconfig(tmp_path / "one").read_text())
+    content["clusters"].append({"name": "gone", "cluster": {"server": "http://127.0.0.1:9"}})
+    content["contexts"] = [
+        {"name": "shop", "context": {"cluster": "test", "user": "test", "namespace": "shop"}},
+        {"name": "gone", "context": {"cluster": "gone", "user": "test"}},
+    ]
+    content["current-context"] = "gone"
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    return file
+
+
+def test_a_context_selects_server_and_namespace(
+    server: ApiServer, contexts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "web-0", "--from-cluster"]) == 2
+    assert "127.0.0.1:9" in capsys.readouterr().err
+    with server:
+        assert main(["explain", "web-0", "--from-cluster", "--context", "shop"]) == 1
+    assert capsys.readouterr().out.startswith("Pod shop/web-0 does not fit on the only node.\n")
+    assert contexts.exists()
+
+
+@pytest.mark.usefixtures("contexts")
+def test_a_context_that_is_not_there_is_bad_input(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with server:
+        assert main(["explain", "pod/web-0", "--from-cluster", "--context", "nowhere"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert "it has no context 'nowhere'" in said.err
+
+
+def test_kubectl_neuron_explains_a_pod_of_the_current_context(
+    server: ApiServer, contexts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contexts.write_text(contexts.read_text().replace("current-context: gone", "current-context: shop"))
+    with server:
+        assert kubectl_main(["explain", "web-0"]) == 1
+        by_plugin = capsys.readouterr()
+        assert main(["explain", "pod/web-0", "--from-cluster", "-n", "shop"]) == 1
+    assert by_plugin == capsys.readouterr()
+    assert by_plugin.out.startswith("Pod shop/web-0 does not fit")
+
+
+def test_without_names_what_waits_in_the_namespace_is_explained(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server:
+        assert explained(server, tmp_path) == 0
+        assert "pods of other namespaces than default: 2" in capsys.readouterr().out
+        for more in (["-n", "shop"], ["-A"]):
+            assert explained(server, tmp_path, *more) == 2
+            assert "needs the ResourceClaimTemplate shop/nowhere" in capsys.readouterr().err
+
+
+def test_a_kubeconfig_alone_still_selects_the_cluster_with_a_warning(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server:
+        file = server.kubeconfig(tmp_path / "kubeconfig")
+        assert main(["explain", "claim/pair", "-n", "shop", "--kubeconfig", str(file)]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("Claim shop/pair fits")
+    assert said.err == (
+        "warning: --kubeconfig alone no longer selects the cluster: write --from-cluster --kubeconfig FILE\n"
+    )
+
+
+@pytest.mark.parametrize("how", [[], ["-f"]], ids=["positional", "-f"])
+def test_objects_without_a_namespace_are_in_the_one_that_is_given(
+    how: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "-n", "team", "--instance-type", "trn2.48xlarge", *how, str(EXAMPLE)]) == 0
+    assert capsys.readouterr().out.startswith("Pod team/pod0 fits")

@@ -95,7 +95,7 @@ def test_a_pod_with_cores_is_drawn_with_them_and_told_which_to_use(shell: Shell,
     first, second = shell.out.split("ResourceClaim default/b")
     assert "[+ 0+]---(  1 )" in first
     assert "          ##..\n" in first
-    assert "device marked in part: 0 (2/4 cores)" in first
+    assert "device allocated in part: 0 (2/4 cores)" in first
     assert "    /dev/neuron0   is /dev/neuron0 of the host (neuron-core-0-0 and 1)" in first
     assert "    NEURON_RT_VISIBLE_CORES=0-1\n" in first
     assert "          ..##\n" in second

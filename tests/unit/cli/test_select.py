@@ -41,7 +41,7 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, 
 
 
 def test_each_device_matches_does_not_or_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rows(capsys, f"{CORES} > 4", "--slices", write(tmp_path, SLICE)) == [
+    assert rows(capsys, f"{CORES} > 4", "-f", write(tmp_path, SLICE)) == [
         {"pool": "node-0", "device": "d0", "matches": True, "error": None},
         {"pool": "node-0", "device": "d1", "matches": False, "error": None},
         {"pool": "node-0", "device": "d2", "matches": None, "error": "no such key: cores"},
@@ -49,7 +49,7 @@ def test_each_device_matches_does_not_or_fails(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_table_has_a_line_per_device_and_the_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["select", f"{CORES} > 4", "--slices", write(tmp_path, SLICE)]) == 1
+    assert main(["select", f"{CORES} > 4", "-f", write(tmp_path, SLICE)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "POOL    DEVICE  MATCHES  ERROR",
         "node-0  d0      yes",
@@ -60,7 +60,7 @@ def test_the_table_has_a_line_per_device_and_the_counts(tmp_path: Path, capsys: 
 
 
 def test_shared_devices_are_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = rows(capsys, "device.allowMultipleAllocations", "--slices", write(tmp_path, SLICE))
+    found = rows(capsys, "device.allowMultipleAllocations", "-f", write(tmp_path, SLICE))
     assert [row["matches"] for row in found] == [True, False, False]
 
 
@@ -73,20 +73,20 @@ def test_devices_of_an_instance_type(capsys: pytest.CaptureFixture[str]) -> None
 def test_only_the_newest_generation_of_a_pool_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = {**SLICE, "spec": {**SLICE["spec"], "pool": {**SLICE["spec"]["pool"], "generation": 1}}}
     old["metadata"] = {"name": "slice-1"}
-    assert len(rows(capsys, "true", "--slices", write(tmp_path, old, SLICE))) == 3
+    assert len(rows(capsys, "true", "-f", write(tmp_path, old, SLICE))) == 3
 
 
 def test_slices_of_the_first_version_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     devices = [{"name": "d0", "basic": {"attributes": {"cores": {"int": 8}}}}]
     first = {**SLICE, "apiVersion": "resource.k8s.io/v1beta1", "spec": {**SLICE["spec"], "devices": devices}}
-    assert [row["matches"] for row in rows(capsys, f"{CORES} == 8", "--slices", write(tmp_path, first))] == [True]
+    assert [row["matches"] for row in rows(capsys, f"{CORES} == 8", "-f", write(tmp_path, first))] == [True]
 
 
 def test_capacities_may_be_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     devices = [{"name": "d0", "capacity": {"memory": {"value": 8}}}]
     numbers = {**SLICE, "spec": {**SLICE["spec"], "devices": devices}}
     expression = 'device.capacity["dra.example.com"].memory == quantity("8")'
-    assert [row["matches"] for row in rows(capsys, expression, "--slices", write(tmp_path, numbers))] == [True]
+    assert [row["matches"] for row in rows(capsys, expression, "-f", write(tmp_path, numbers))] == [True]
 
 
 def test_the_slices_of_a_list_count_and_other_objects_do_not(
@@ -94,7 +94,7 @@ def test_the_slices_of_a_list_count_and_other_objects_do_not(
 ) -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-0"}}
     items = {"apiVersion": "v1", "kind": "List", "items": [node, SLICE]}
-    assert [row["device"] for row in rows(capsys, "true", "--slices", write(tmp_path, items))] == ["d0", "d1", "d2"]
+    assert [row["device"] for row in rows(capsys, "true", "-f", write(tmp_path, items))] == ["d0", "d1", "d2"]
 
 
 def test_without_devices_an_expression_is_only_checked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_without_devices_an_expression_is_only_checked(capsys: pytest.CaptureFix
 
 
 def test_a_compile_error_is_bad_input_and_shows_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["select", "true ||\n  device.name == 'a'", "--slices", write(tmp_path, SLICE)]) == 2
+    assert main(["select", "true ||\n  device.name == 'a'", "-f", write(tmp_path, SLICE)]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "error: the expression is refused: 2:9: undefined field 'name'",
         "    device.name == 'a'",
@@ -145,7 +145,7 @@ def test_a_bad_file_is_bad_input_with_its_place(
 ) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(content)
-    assert main(["select", "true", "--slices", str(file)]) == 2
+    assert main(["select", "true", "-f", str(file)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {file}:")
     assert message in error
@@ -154,7 +154,7 @@ def test_a_bad_file_is_bad_input_with_its_place(
 def test_a_file_that_is_no_text_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bad.yaml"
     file.write_bytes(b"kind: \xff")
-    assert main(["select", "true", "--slices", str(file)]) == 2
+    assert main(["select", "true", "-f", str(file)]) == 2
     assert "not UTF-8 text" in capsys.readouterr().err
 
 
@@ -167,7 +167,7 @@ def test_a_cluster_of_another_release_is_taken_for_the_nearest_that_is_known(rel
 
 
 def test_the_release_that_is_meant_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["select", "device.attributes.`dra.example.com`.cores == 8", "--slices", write(tmp_path, SLICE)]
+    arguments = ["select", "device.attributes.`dra.example.com`.cores == 8", "-f", write(tmp_path, SLICE)]
     assert main(arguments) == 1, "d2 has no cores"
     assert main([*arguments, "--kubernetes", "1.36"]) == 2
     assert "unsupported syntax" in capsys.readouterr().err

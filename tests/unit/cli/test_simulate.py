@@ -9,14 +9,12 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from dra_driver.cli.progress import Progress
 from tests.builders.explain import NEURON, published
 from tests.paths import EXAMPLES, SPECS
 
@@ -505,27 +503,8 @@ def test_a_missing_parser_is_named_with_what_to_install() -> None:
 
 
 def test_a_kubeconfig_alone_means_its_cluster(shell: Shell, tmp_path: Path) -> None:
-    assert shell(write(tmp_path, claim("c")), "--kubeconfig", "/does/not/exist") == 2
+    assert shell(write(tmp_path, claim("c")), "--from-cluster", "--kubeconfig", "/does/not/exist") == 2
     assert "/does/not/exist" in shell.err
-
-
-def test_progress_is_drawn_on_a_terminal_only_and_cleared(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    moments = iter([0.0, 0.5, 1.5, 1.51, 1.7, 0.0, 9.0])
-    monkeypatch.setattr("dra_driver.cli.progress.time", SimpleNamespace(monotonic=lambda: next(moments)))
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with Progress("placing") as progress:
-        for done in (1, 2, 3, 4):
-            progress(done, 4)
-    drawn = capsys.readouterr().err.split("\r")
-    assert [line.split("] ")[1] for line in drawn if "[" in line] == ["2/4", "4/4"]
-    assert drawn[-1] == ""
-    assert drawn[-2].strip() == ""
-    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
-    with Progress("placing") as progress:
-        progress(1, 4)
-    assert capsys.readouterr().err == ""
 
 
 def test_standard_input_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

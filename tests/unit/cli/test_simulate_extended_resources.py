@@ -209,7 +209,7 @@ def test_select_takes_the_name_of_an_extended_resource(
     main(["slices", "--instance-type", "trn2.48xlarge", "-o", "yaml"])
     slices = list(yaml.safe_load_all(capsys.readouterr().out))
     file = write(tmp_path, *slices, offering(NEURON))
-    status, out, err = select(capsys, name, "--slices", file)
+    status, out, err = select(capsys, name, "-f", file)
     assert (status, err) == (0, "")
     assert "16 devices: 16 match, 0 do not, 0 fail" in out
 
@@ -217,7 +217,7 @@ def test_select_takes_the_name_of_an_extended_resource(
 def test_select_says_that_no_class_offers_a_resource(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     main(["slices", "--instance-type", "trn2.48xlarge", "-o", "yaml"])
     slices = list(yaml.safe_load_all(capsys.readouterr().out))
-    status, _, err = select(capsys, NEURON, "--slices", write(tmp_path, *slices, offering("example.com/other")))
+    status, _, err = select(capsys, NEURON, "-f", write(tmp_path, *slices, offering("example.com/other")))
     assert status == 2
     assert f"no DeviceClass offers {NEURON}" in err
     assert "dra-driver migrate --extended-resource" in err

@@ -231,7 +231,7 @@ def test_a_node_is_drawn_by_the_taints_of_its_slices(
     assert main(["slices", "--host-root", str(sick_host), "--node-name", "node-1"]) == 0
     file = tmp_path / "slices.yaml"
     file.write_text(capsys.readouterr().out)
-    assert main(["topology", "--slices", str(file)]) == 0
+    assert main(["topology", "-f", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "(xnx)  unhealthy device: 3, 5" in shown
     assert "neuron-device-3 has the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule" in shown
@@ -241,9 +241,9 @@ def test_a_node_is_drawn_by_the_taints_of_its_slices(
     ("arguments", "says"),
     [
         ([], "give one of the three"),
-        (["trn2.48xlarge", "--slices", "FILE"], "exclude each other"),
-        (["--slices", "FILE", "--node-name", "other"], "no slices of node other; give --node-name, one of: node-1"),
-        (["--slices", "EMPTY"], "give slices of neuron.aws.com"),
+        (["trn2.48xlarge", "-f", "FILE"], "exclude each other"),
+        (["-f", "FILE", "--node-name", "other"], "no slices of node other; give --node-name, one of: node-1"),
+        (["-f", "EMPTY"], "give slices of neuron.aws.com"),
         (["--host-root", "NOWHERE"], "instance type is not known"),
     ],
 )
@@ -348,14 +348,14 @@ def test_a_node_is_drawn_with_what_claims_hold_of_it(tmp_path: Path, capsys: pyt
     }
     file = tmp_path / "objects.yaml"
     file.write_text(f"{capsys.readouterr().out}---\n{json.dumps(claim)}\n")
-    assert main(["topology", "--slices", str(file)]) == 0
+    assert main(["topology", "-f", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "(  0 )---[+ 1+]---(  2 )---(  3 )" in shown
     assert "          ....     ..#.     ....     ....\n" in shown
     assert "[* 8*]===[* 9*]===[*10*]===[*11*]" in shown
     assert "( 12 )---( 13 )---( 14 )---( 15 )" in shown
     assert "  claim default/c has neuron-core-1-2 and neuron-group4-2\n" in shown
-    assert main(["topology", "--slices", str(file), "-o", "json"]) == 0
+    assert main(["topology", "-f", str(file), "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["taken"] == ["neuron-core-1-2", "neuron-group4-2"]
-    assert main(["topology", "--slices", str(file), "--devices", "core"]) == 2
+    assert main(["topology", "-f", str(file), "--devices", "core"]) == 2
     assert "what the node offers is in its slices" in capsys.readouterr().err

@@ -310,8 +310,15 @@ def test_aliases_are_bounded_where_kubectl_bounds_them(refused: int, text: Calla
     assert "too much" in failure(head + text(refused))
 
 
-def test_the_same_object_twice_is_an_error() -> None:
-    assert "there twice" in failure(f"{CLAIM}---\n{CLAIM}")
+def test_two_objects_of_one_name_are_an_error() -> None:
+    other = CLAIM.replace("count: 2", "count: 3")
+    assert "there twice, before and differently in input.yaml" in failure(f"{CLAIM}---\n{other}")
+
+
+def test_the_same_object_again_is_read_once_and_said() -> None:
+    found = read(yaml.safe_load(CLAIM), yaml.safe_load(CLAIM))
+    assert [item.metadata.name for item in found.claims] == ["c"]
+    assert found.not_considered == ("given again, with the same content: ResourceClaim c (input.yaml)",)
 
 
 def test_missing_templates_claims_and_classes_are_errors_at_the_line_that_names_them() -> None:

@@ -74,7 +74,7 @@ def test_text_explains_marked_links_exactly_when_marked_devices_are_linked(
     row, marked = example
     linked = any(marked & set(row.fabric.neighbours(index)) for index in marked)
     picture, _, legend = text(row, marked).partition("\n\n")
-    assert ("link between marked devices" in legend) == linked
+    assert ("link between allocated devices" in legend) == linked
     assert bool(re.search(r"==|\|\||#", picture)) == linked
 
 
@@ -129,8 +129,8 @@ def test_cores_that_are_held_are_told_in_the_legend_with_their_share_of_the_chip
     kind = INSTANCE_TYPES["trn2.48xlarge"]
     lines = text(kind, held(kind, 2, "neuron-core-1-0", "neuron-core-1-3", "neuron-device-4")).splitlines()
     assert lines[2:4] == ["  x=0  ..(  0 )---[+ 1+]---(  2 )---(  3 )..", "                   #..#"]
-    assert "  [+n+]  device marked in part: 1 (2/4 cores)" in lines
-    assert "  #...   its logical cores, from core 0 on: # marked, . not" in lines
+    assert "  [+n+]  device allocated in part: 1 (2/4 cores)" in lines
+    assert "  #...   its logical cores, from core 0 on: # allocated, . not" in lines
 
 
 def test_a_group_is_outlined_along_its_links_and_named() -> None:
@@ -190,7 +190,7 @@ def test_svg_keeps_every_chip_on_its_card_and_apart_from_the_others(
 def test_svg_says_in_words_what_it_shows_and_needs_nothing_from_elsewhere() -> None:
     picture = svg(INSTANCE_TYPES["trn2.48xlarge"], (4, 5, 6, 7))
     root = ET.fromstring(picture)
-    assert root.findtext(f"{SVG}title") == "Neuron devices of trn2.48xlarge with 4, 5, 6, 7 marked"
+    assert root.findtext(f"{SVG}title") == "Neuron devices of trn2.48xlarge with 4, 5, 6, 7 allocated"
     assert "Device 0 is linked to 1, 3, 4, 12." in (root.findtext(f"{SVG}desc") or "")
     assert root.attrib["role"] == "img"
     assert "href" not in picture

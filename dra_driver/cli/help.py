@@ -1,0 +1,30 @@
+"""``dra-driver help``: the help of the program, or of one command."""
+
+from __future__ import annotations
+
+import argparse
+
+from dra_driver.cli import vocabulary
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = vocabulary.add_command(
+        subparsers,
+        "help",
+        about="Show the help of a command; without one, the list of commands. The same as COMMAND --help.",
+        examples=["help topology"],
+        done="printed",
+        refused="never",
+    )
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, and its action if it has some")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Let the program print the help."""
+    try:
+        status: int = args.main([*args.words, "--help"])
+    except SystemExit as ended:  # how argparse ends after --help, and after a command that it does not know
+        status = int(ended.code or 0)
+    return status

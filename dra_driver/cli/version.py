@@ -1,0 +1,27 @@
+"""``dra-driver version``: the version of this program."""
+
+from __future__ import annotations
+
+import argparse
+
+from dra_driver.cli import vocabulary
+from dra_driver.version import VERSION
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = vocabulary.add_command(
+        subparsers,
+        "version",
+        about="Print the version of this program.",
+        examples=["version"],
+        done="printed",
+        refused="never",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(_args: argparse.Namespace) -> int:
+    """Print it."""
+    print(f"dra-driver {VERSION}")
+    return 0

@@ -1,0 +1,269 @@
+"""One vocabulary: what every command's help tells, options that mean the same everywhere, and former spellings."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.cel import RELEASES
+from dra_driver.cli import vocabulary
+from dra_driver.cli.main import COMMANDS, DAEMONS, complete_program, kubectl_main, main
+from dra_driver.version import VERSION
+from tests.paths import ROOT
+
+SHARED: dict[str, dict[str, Any]] = {
+    "-f": {"dest": "filenames", "long": "--filename", "metavar": "FILE"},
+    "-n": {"dest": "namespace", "long": "--namespace", "metavar": "NAME"},
+    "-A": {"dest": "all_namespaces", "long": "--all-namespaces", "nargs": 0},
+    "-o": {"dest": "output", "long": "--output"},
+    "-w": {"dest": "watch", "long": "--watch", "nargs": 0},
+    "--kubeconfig": {"dest": "kubeconfig", "metavar": "FILE"},
+    "--context": {"dest": "context", "metavar": "NAME"},
+    "--from-cluster": {"dest": "from_cluster", "nargs": 0},
+    "--kubernetes": {"dest": "kubernetes"},
+    "--host-root": {"dest": "host_root", "metavar": "DIR"},
+    "--node-name": {"dest": "node_name"},
+}
+"""What an option is wherever a command has it."""
+TWO_NAMES = {("--instance-type", "--node")}
+"""Options that may be written in two long forms."""
+
+
+def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found[0]) if found else {}
+
+
+def every() -> dict[str, argparse.ArgumentParser]:
+    """All commands, and the actions of commands as ``health clear``."""
+    commands = subparsers(complete_program())
+    actions = {f"{name} {action}": one for name, it in commands.items() for action, one in subparsers(it).items()}
+    return commands | actions
+
+
+PARSERS = every()
+FOR_PEOPLE = {name: it for name, it in PARSERS.items() if name.split()[0].replace("-", "_") in COMMANDS}
+
+
+def visible(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if action.help is not argparse.SUPPRESS]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_every_command_is_there() -> None:
+    assert {name for name in PARSERS if " " not in name} == {name.replace("_", "-") for name in (*COMMANDS, *DAEMONS)}
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_the_help_tells_what_each_exit_status_means(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, *command.split(), "--help")
+    _, _, statuses = text.partition("\nexit status:\n")
+    assert re.fullmatch(rf"  0  \S.*\n  1  \S.*\n  2  {vocabulary.INVALID}\n", statuses), text
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_the_examples_of_the_help_are_command_lines_that_the_program_takes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, rest = shown(capsys, *command.split(), "--help").partition("\nexample")
+    lines = [line.strip() for line in rest.partition("\n\n")[0].split("\n")[1:]]
+    assert lines
+    for line in lines:
+        (called,) = re.findall(r"dra-driver ([^|>)]+)", line)
+        words = shlex.split(called)
+        assert words[: len(command.split())] == command.split() or command == "help"
+        PARSERS[words[0]].parse_args(words[1:])
+
+
+@pytest.mark.parametrize("command", FOR_PEOPLE)
+def test_an_option_that_commands_share_means_the_same_in_each(command: str) -> None:
+    for action in visible(FOR_PEOPLE[command]):
+        for spelling in action.option_strings:
+            expected = SHARED.get(spelling, {})
+            assert action.dest == expected.get("dest", action.dest)
+            assert action.nargs == expected.get("nargs", action.nargs)
+            if "metavar" in expected:
+                assert action.metavar == expected["metavar"]
+            if "long" in expected:
+                assert expected["long"] in action.option_strings
+            if spelling == "-o":
+                assert set(action.choices or ()) <= {"text", "wide", "json", "yaml", "svg"}
+                assert {"json", "yaml"} <= set(action.choices or ())
+            if spelling == "--kubernetes":
+                assert tuple(action.choices or ()) == RELEASES
+            if spelling == "--instance-type":
+                assert action.metavar in ("TYPE", "TYPE[=N]")
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_no_option_has_two_spellings(command: str) -> None:
+    for action in visible(PARSERS[command]):
+        long = tuple(spelling for spelling in action.option_strings if spelling.startswith("--"))
+        assert len(long) <= 1 or long in TWO_NAMES | {("--leader-elect", "--no-leader-elect")}, long
+    meanings = [action.dest for action in visible(PARSERS[command]) if action.option_strings]
+    assert len(meanings) == len(set(meanings))
+
+
+def test_a_command_with_a_cluster_takes_all_words_for_it() -> None:
+    for command, parser in FOR_PEOPLE.items():
+        given = {spelling for action in visible(parser) for spelling in action.option_strings}
+        words = {"--from-cluster", "--kubeconfig", "--context"}
+        assert given & words in (set(), words), command
+        assert ("-n" in given) == ("-A" in given), command
+
+
+def test_the_table_of_the_vocabulary_names_options_that_exist() -> None:
+    named = set(re.findall(r"``(-[-a-zA-Z]+)", vocabulary.__doc__ or ""))
+    assert named == {"-f", "--instance-type", "--node", "--from-cluster", "--kubeconfig", "--context", "-n", "-A",
+                     "-o", "-w", "--kubernetes", "-"} - {"-"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "warning"),
+    [
+        (["topology", "trn1.2xlarge", "--svg", "-"], ["topology", "trn1.2xlarge", "-o", "svg"], "--svg is now -o svg"),
+        (["topology", "--slices", "{file}"], ["topology", "-f", "{file}"], "--slices is now -f"),
+        (["select", "true", "--slices", "{file}"], ["select", "true", "-f", "{file}"], "--slices is now -f"),
+        (
+            ["select", "true", "-f", "{file}", "-o", "table"],
+            ["select", "true", "-f", "{file}", "-o", "text"],
+            "-o table is now -o text",
+        ),
+        (["migrate", "--extended-resource"], ["migrate", "--extended-resources"], "is now --extended-resources"),
+    ],
+    ids=["--svg", "topology --slices", "select --slices", "-o table", "--extended-resource"],
+)
+def test_a_former_spelling_does_the_same_with_a_warning(
+    old: list[str], new: list[str], warning: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["slices", "--instance-type", "inf2.xlarge", "--node-name", "n"]) == 0
+    file = tmp_path / "slices.yaml"
+    file.write_text(capsys.readouterr().out)
+    seen = []
+    for arguments in (new, old):
+        status = main([word.format(file=file) for word in arguments])
+        said = capsys.readouterr()
+        seen.append((status, said.out))
+        assert ("; the next release takes only that" in said.err) == (arguments is old)
+        assert (warning in said.err) == (arguments is old)
+    assert seen[0] == seen[1]
+    assert seen[0][0] == 0
+
+
+def test_a_context_belongs_to_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--context", "prod"]) == 2
+    assert "write --from-cluster --context NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["plan", "fragmentation"])
+def test_what_is_read_from_one_file_is_not_read_from_two(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    types = ["--instance-type", "trn1.2xlarge"]
+    assert main([command, *types, "a.yaml", "-f", "b.yaml"]) == 2
+    assert "2 files are given" in capsys.readouterr().err
+    assert main([command, *types]) == 2
+    assert "no files are given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [72, 80, 130])
+@pytest.mark.parametrize("command", ["", "simulate", "kubelet-plugin", "migrate"])
+def test_the_help_is_wrapped_at_the_terminals_width(
+    command: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = shown(capsys, *filter(None, [command]), "--help")
+    body = text.partition("\nexample")[0]
+    lines = [line for line in body.split("\n") if len(line.split()) > 2]
+    assert max(map(len, lines)) <= columns
+    about = body.split("\n\n")[1]
+    assert textwrap.fill(" ".join(about.split()), columns - 2) == about
+
+
+def test_the_help_has_what_people_use_before_what_pods_run(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "--help")
+    listed = re.findall(r"^  ([a-z][-a-z]+) ?", text.partition("\nexample")[0], flags=re.MULTILINE)
+    assert listed == [name.replace("_", "-") for name in (*COMMANDS, *DAEMONS)]
+    assert text.index("\ncommands:") < text.index("\ndaemons, which pods run:") < text.index("\noptions:")
+
+
+def test_help_shows_the_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    by_option = shown(capsys, "health", "clear", "--help")
+    assert main(["help", "health", "clear"]) == 0
+    assert capsys.readouterr().out == by_option
+    overall = shown(capsys, "--help")
+    assert main(["help"]) == 0
+    assert capsys.readouterr().out == overall
+    assert main(["help", "heallth"]) == 2
+    assert "did you mean health" in capsys.readouterr().err
+
+
+def test_the_version_is_told_in_two_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == shown(capsys, "--version") == f"dra-driver {VERSION}\n"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("simulat", "simulate"), ("topolgy", "topology"), ("kubelet-plugn", "kubelet-plugin")]
+)
+def test_a_misspelt_command_is_guessed(wrong: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([wrong, "x"])
+    assert ended.value.code == 2
+    assert f"there is no command '{wrong}'; did you mean {meant}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["trn2.48xlrge", "inf2.48large"])
+@pytest.mark.parametrize("command", [["topology"], ["slices", "--instance-type"], ["migrate", "--instance-type"]])
+def test_a_misspelt_type_is_guessed_by_every_command(
+    command: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--extended-resources"] if command[0] == "migrate" else []
+    assert main([*command, wrong, *more]) == 2
+    assert f"did you mean {wrong.split('.', maxsplit=1)[0]}.48xlarge" in capsys.readouterr().err
+
+
+def test_topology_and_slices_know_the_same_short_names(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("trn2", "ml.trn1.32xlarge", "inf2"):
+        for command in (["topology", name], ["topology", "--instance-type", name], ["slices", "--instance-type", name]):
+            assert main(command) == 0, capsys.readouterr().err
+            capsys.readouterr()
+
+
+def test_as_a_plugin_of_kubectl_the_program_calls_itself_so_and_has_the_commands_about_a_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        kubectl_main(["--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: kubectl neuron ")
+    assert "kubelet-plugin" not in text
+    assert "simulate" not in text
+    assert kubectl_main(["help", "explain"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: kubectl neuron explain ")
+    assert "  kubectl neuron explain pod/web-0 -n shop\n" in text
+
+
+def test_all_examples_at_once_are_read_with_both_versions_of_each_and_placed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = sorted(map(str, (ROOT / "examples/specs").rglob("*.yaml")))
+    copies = len(list((ROOT / "examples/specs/v1beta1").glob("*.yaml")))
+    nodes = ["--node", "trn2.48xlarge=8", "--node", "trn2u.48xlarge=8", "--node", "trn1.32xlarge", "--node", "inf2=2"]
+    assert main(["simulate", *files, *nodes, "--extended-resources", "--devices", "chip,group,core"]) in (0, 1)
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "given again, with the same content" in said.out
+    assert copies > 10
+    assert not re.search(r"no DeviceClass|not known", said.out)
