@@ -122,6 +122,10 @@ def instance_type(host: Evidence) -> Verdict:
 
 
 def module_version(host: Evidence) -> Verdict:
+    if host.file("module-version") is None:
+        return differs(
+            "no file sys/module/neuron/version", "the Neuron kernel driver is not loaded, or /sys is not whole"
+        )
     text = node_file(host, "module-version")
     return text if isinstance(text, Verdict) else ok(text)
 
