@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.cli import vocabulary
+from dra_driver.cli.slices import print_object
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "verify-host",
         about="Go through a numbered list of everything that the driver takes from a host, and say of each line what "
         "was seen, whether it is as assumed, and what depends on it; then which features can be relied on. Files are "
-        "only read, and no device is opened unless --probe asks for it. The report is made to be sent in: it holds no "
-        "name, serial number or id of the instance. See docs/hardware.md.",
+        "only read, and no device is opened unless --probe asks for it.\n\n"
+        "The report is made to be sent in: it holds no name, serial number or id of the instance (docs/hardware.md).",
         examples=EXAMPLES,
-        done="nothing differs; lines that were not checked do not count",
-        refused="something differs",
+        done="no line differs; lines that were not checked do not count",
+        refused="a line differs, or the host cannot be read",
     )
     parser.add_argument(
         "--host-root",
@@ -72,24 +73,24 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="also open chips, without using them: those of the host that no process has open (as root, on the host "
         "itself), or those of the container in which this runs, and try the others",
     )
-    vocabulary.add_output(parser, "text", "json")
+    vocabulary.add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print every line and the summary; status 1 if a line differs."""
     from dra_driver.verification.assumptions import judge
-    from dra_driver.verification.report import written
+    from dra_driver.verification.report import document, written
 
     host = _evidence(args)
     if args.report is not None:
         _write(args.report, written(host))
-    if args.output == "json":
-        print(written(host), end="")
-    else:
+    if args.output == "text":
         print("\n".join(text(host)))
         if args.report is not None:
             print(f"report: {args.report} (docs/hardware.md says how to send it in)")
+    else:
+        print_object(document(host), args.output)
     return 1 if any(line.verdict.state == "differs" for line in judge(host)) else 0
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from dra_driver.health.kernel_log import marked_lines
 from dra_driver.host.discover import EMULATION_MARKER
 from dra_driver.host.sysfs import HostFiles
 from dra_driver.topology.hardware import CHIPS
-from dra_driver.util.errors import UsageError
+from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import quoted
 from dra_driver.verification.evidence import Evidence, ListedDevice, SeenFile
 from dra_driver.verification.hostfiles import (
@@ -35,6 +36,8 @@ from dra_driver.verification.hostfiles import (
 )
 from dra_driver.verification.replay import KERNEL_LOG, NEURON_LS, UNREADABLE
 
+READ_SECONDS: Final = 60.0
+"""Reading a thousand files takes a tenth of a second; what takes so long hangs in the kernel."""
 MAX_INPUT_BYTES: Final = 16 << 20
 """Of a kernel log or an output of neuron-ls."""
 _MAX_LINES: Final = 64
@@ -46,11 +49,37 @@ _SERIAL = re.compile(r"[0-9A-Fa-f]{16}", re.ASCII)
 
 
 def collect(root: Path) -> Evidence:
-    """What the host below ``root`` shows; see ``complete`` for what does not stand in its files.
+    """What the host below ``root`` shows: its files, and what an emulated host has in place of other sources.
 
     Raises:
         UsageError: ``root`` is no directory.
+        DriverError: the kernel does not answer.
     """
+    at: list[str] = []
+    results: list[Evidence | Exception] = []
+
+    def attempt() -> None:
+        try:
+            results.append(_collect(root, at))
+        except Exception as error:  # noqa: BLE001 - raised below
+            results.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(READ_SECONDS)
+    if not results:
+        raise DriverError(
+            f"reading {at[-1] if at else root} does not end",
+            consequence="nothing more can be said of this host",
+            remedy="look at the node's kernel log, and send in the name of this file with what it says",
+        )
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]
+
+
+def _collect(root: Path, at: list[str]) -> Evidence:
+    """The same, with the path of each file in ``at`` before it is read."""
     files = HostFiles(root)
     if not files.is_directory(""):
         raise UsageError(
@@ -58,7 +87,12 @@ def collect(root: Path) -> Evidence:
             remedy="mount the host's file system there, or make one with: dra-driver emulate-host",
         )
     emulated = files.status(EMULATION_MARKER) is not None
-    seen = {path: found for row in ROWS for path in _paths(files, row) if (found := _look(files, row, path, emulated))}
+    seen: dict[str, SeenFile] = {}
+    for row in ROWS:
+        for path in _paths(files, row):
+            at.append(path)
+            if (found := _look(files, row, path, emulated)) is not None:
+                seen[path] = found
     if not emulated and "proc/devices" not in seen and (own := HostFiles(Path("/")).read("proc/devices").text):
         # The kernel has one list for all containers.
         seen["proc/devices"] = SeenFile(text=kept(FILES["proc-devices"], own), mode=0o444)

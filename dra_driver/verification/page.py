@@ -56,7 +56,7 @@ def _item(mark: str, text: str) -> list[str]:
 
 def _paths(where: str) -> str:
     """With file names as code."""
-    return re.sub(r"(?<!\S)([^ ]*[/*][^ ,]*|neuronN\S*)", r"`\1`", where)
+    return re.sub(r"(?<!\S)((?:[^ ,{]|\{[^}]*\})*/(?:[^ ,{]|\{[^}]*\})*)", r"`\1`", where)
 
 
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {"states": states, "assumptions": assumptions}

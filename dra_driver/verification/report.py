@@ -64,7 +64,7 @@ def document(host: Evidence) -> dict[str, Any]:
 
 def written(host: Evidence) -> str:
     """The text of the report: equal evidence gives equal bytes."""
-    return json.dumps(document(host), indent=1, ensure_ascii=True) + "\n"
+    return json.dumps(document(host), indent=2) + "\n"
 
 
 def read(data: bytes) -> Evidence:

@@ -122,6 +122,10 @@ def instance_type(host: Evidence) -> Verdict:
 
 
 def module_version(host: Evidence) -> Verdict:
+    if host.file("module-version") is None:
+        return differs(
+            "no file sys/module/neuron/version", "the Neuron kernel driver is not loaded, or /sys is not whole"
+        )
     text = node_file(host, "module-version")
     return text if isinstance(text, Verdict) else ok(text)
 
@@ -423,11 +427,11 @@ def ultraserver_files(host: Evidence) -> Verdict:
     if host.kind.ultraserver is None:
         # Kernel drivers of 2024 have the files of an election on every host, with nothing in them.
         said = [key for key in there if (host.text(key) or "") not in {"", "-1", NO_SERVER, "0", "4"}]
-        return (
-            differs(seen, f"a {host.kind.name} is no part of an UltraServer, yet {first_of(said, MOST)} say otherwise")
-            if said
-            else ok(f"no UltraServer; files: {seen}")
-        )
+        if said:
+            return differs(
+                seen, f"a {host.kind.name} is no part of an UltraServer, yet {first_of(said, MOST)} name one"
+            )
+        return ok(f"no UltraServer; files: {seen}")
     expected = ("ultraserver_mode", *(_ELECTED if host.kind.ultraserver.files == "elected" else _FIRMWARE))
     lacking = [key for key in expected if key not in there]
     return differs(seen, f"{first_of(lacking, 5)} missing") if lacking else ok(seen)

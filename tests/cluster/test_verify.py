@@ -33,7 +33,8 @@ def verify(installation: Installation, directory: Path, *arguments: str) -> subp
     kube = installation.kube
     there = kube.get("namespaces", NAMESPACE) is not None
     done = installation.run("--verify", *arguments, installation.image, check=False, directory=directory)
-    assert kube.find("jobs", NAMESPACE) == []
+    listing = (f"--namespace={NAMESPACE}", "get", "jobs", "-o", "name")
+    eventually("the Jobs to be gone", lambda: not kube.kubectl(*listing, check=False), 60)
     if not there:
         eventually("the namespace to be gone", lambda: kube.get("namespaces", NAMESPACE) is None, 90)
     return done
@@ -148,7 +149,6 @@ def test_a_container_opens_its_chips_and_no_others(namespace: Namespace, driver_
     view = found["evidence"]["container"]
     assert (view["nodes"], view["opened"]) == ({"0": OPENABLE}, {"0": "ok"})
     assert view["others"] == {"1": "Operation not permitted"}
-    assert namespace.phase("prober") == "Succeeded"
 
 
 @pytest.mark.usefixtures("driver")
@@ -159,7 +159,7 @@ def test_a_container_that_may_open_everything_is_found_out(namespace: Namespace,
     namespace.apply(template("one", request(count=1)), prober("prober", driver_image, "one", privileged=True))
     found = finished(namespace, "prober")
     assert verdicts(found)["container-opens-no-other"] == "differs"
-    assert namespace.phase("prober") == "Failed"
+    assert found["evidence"]["container"]["others"] == {"1": "ok"}
 
 
 @pytest.mark.usefixtures("driver")

@@ -7,12 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from dra_driver.cli.main import main
+from dra_driver.host import sysfs
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.verification.assumptions import TABLE
 from dra_driver.verification.collect import collect
@@ -139,6 +141,23 @@ def test_nothing_on_the_host_is_opened_for_writing_or_changed(host: Path, tmp_pa
     before = {path: path.lstat().st_mtime_ns for path in sorted(host.rglob("*"))}
     assert main(["verify-host", "--host-root", str(host), "--report", str(tmp_path / "report.json")]) == 0
     assert {path: path.lstat().st_mtime_ns for path in sorted(host.rglob("*"))} == before
+
+
+def test_a_file_that_hangs_in_the_kernel_is_named(
+    host: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, hangs = sysfs._read_all, threading.Event()
+
+    def read_or_hang(path: str) -> bytes:
+        if path.endswith("info/serial_number"):
+            hangs.wait()
+        return read(path)
+
+    monkeypatch.setattr(sysfs, "_read_all", read_or_hang)
+    monkeypatch.setattr("dra_driver.verification.collect.READ_SECONDS", 0.5)
+    assert main(["verify-host", "--host-root", str(host)]) == 1
+    hangs.set()
+    assert f"reading {DEVICES}/neuron0/info/serial_number does not end" in capsys.readouterr().err
 
 
 def test_probing_opens_every_chip_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

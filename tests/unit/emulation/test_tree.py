@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.emulation.tree import TextFile, host_files
 from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.host.discover import discover
 from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet
@@ -262,6 +263,17 @@ def test_machines_without_an_election_name_the_reservation(tmp_path: Path) -> No
         "reservation_id": "00000000000000cc\n",
         "ultraserver_mode": "1,3,4\n",
     }
+
+
+def test_a_complete_host_has_the_pci_devices_of_its_chips_and_efa_devices() -> None:
+    tree = host_files(TRN1, EmulationOptions(missing=frozenset({0})))
+    devices = {path.split("/")[4]: entry for path, entry in tree.items() if path.endswith("/device")}
+    assert devices["0000:10:1d.0"] == TextFile("0x7164\n", 0o444)  # chip 1
+    assert devices["0000:10:1a.0"] == TextFile("0xefa2\n", 0o444)  # beside chips 0 and 1
+    assert len(devices) == 15 + 8
+    assert tree["sys/bus/pci/devices/0000:a0:1c.0/numa_node"] == TextFile("1\n")
+    assert not any("pci" in path for path in host_files(TRN1, EmulationOptions(), counters=False))
+    assert not any("pci" in path for path in host_files(INSTANCE_TYPES["inf2.24xlarge"], EmulationOptions()))
 
 
 def test_other_types_have_no_ultraserver_files(tmp_path: Path) -> None:
