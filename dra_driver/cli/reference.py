@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import textwrap
 from collections.abc import Iterator
 from importlib import import_module
@@ -73,7 +72,14 @@ def _parser(parser: argparse.ArgumentParser, command: str) -> Iterator[str]:
             rows += _bullet(_names(action), _help(action, parser))
     if rows:
         yield from ("", *rows)
-    for part in (parser.epilog or "").split("\n\n"):
+    yield from _epilog(parser.epilog or "")
+    for name, inner in nested:
+        yield from ("", f"### {name}", *_parser(inner, name))
+
+
+def _epilog(text: str) -> Iterator[str]:
+    """Notes, examples and exit statuses, as ``vocabulary.add_command`` puts them together."""
+    for part in text.split("\n\n"):
         heading, _, lines = part.partition("\n")
         if heading in ("example:", "examples:"):
             yield from ("", "```text", *textwrap.dedent(lines).splitlines(), "```")
@@ -82,8 +88,6 @@ def _parser(parser: argparse.ArgumentParser, command: str) -> Iterator[str]:
             yield from ("", "Exit status:", "", *(f"- {status}: {meaning}" for status, meaning in meanings))
         elif part:
             yield from ("", *_paragraph(part))
-    for name, inner in nested:
-        yield from ("", f"### {name}", *_parser(inner, name))
 
 
 def _settings(module: ModuleType) -> Iterator[str]:
