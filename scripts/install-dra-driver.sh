@@ -61,6 +61,10 @@ PART='[a-z0-9]([a-z0-9.-]*[a-z0-9])?'
 RESOURCE='(requests|limits)\.(cpu|memory|ephemeral-storage)=[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi)?'
 KEY="($PART/)?[A-Za-z0-9][A-Za-z0-9._-]*"
 
+# In variables, because inside of ${...//...} bash 3.2 does not always know them.
+NEWLINE=$'\n'
+QUOTE="'"
+
 # Empty: not given. Of what can be given several times: a line each.
 image='' emulate='' ultraservers='' devices='' extended='' node_selector='' kubelet_root='' placer='' group_timeout=''
 tolerations='' pull_secrets='' env='' resources='' resource_api='' values='' place='' given=' '
@@ -168,7 +172,7 @@ read_values() {
 set_from_file() {
     local text=$2 quoted="^'(([^']|'')*)'[[:space:]]*(#.*)?\$" double='^"([^"\\]*)"[[:space:]]*(#.*)?$'
     if [[ $text =~ $quoted ]]; then
-        text=${BASH_REMATCH[1]//\'\'/\'}
+        text=${BASH_REMATCH[1]//$QUOTE$QUOTE/$QUOTE}
     elif [[ $text =~ $double ]]; then
         text=${BASH_REMATCH[1]}
     else
@@ -329,7 +333,7 @@ kept_options() {
 options_yaml() {
     local kept
     kept=$(kept_options)
-    if [[ -n $kept ]]; then printf '  annotations:\n    %s: |\n      %s\n' "$OPTIONS" "${kept//$'\n'/$'\n      '}"; fi
+    if [[ -n $kept ]]; then printf '  annotations:\n    %s: |\n      %s\n' "$OPTIONS" "${kept//$NEWLINE/$NEWLINE      }"; fi
 }
 
 pull_secrets_yaml() {
@@ -358,11 +362,11 @@ tolerations_yaml() {
 }
 
 env_yaml() {
-    local variable value quote="'"
+    local variable value
     while IFS= read -r variable; do
         value=${variable#*=}
         if [[ -n $variable ]]; then
-            printf "        - name: %s\n          value: '%s'\n" "${variable%%=*}" "${value//$quote/$quote$quote}"
+            printf "        - name: %s\n          value: '%s'\n" "${variable%%=*}" "${value//$QUOTE/$QUOTE$QUOTE}"
         fi
     done <<<"$env"
 }
@@ -612,7 +616,7 @@ as_options() {
         shift
         if [[ -n $1 ]]; then text+=" $option $1"; fi
     done
-    if [[ -n $2 ]]; then text+=" ${2//$'\n'/ }"; fi
+    if [[ -n $2 ]]; then text+=" ${2//$NEWLINE/ }"; fi
     printf '%s' "$text"
 }
 

@@ -112,6 +112,34 @@ def test_an_update_keeps_settings_and_refuses_to_leave_nodes_with_claims(
     kube.kubectl("label", "nodes", "--all", "example.com/neuron-")
 
 
+def test_tolerations_variables_and_resources_reach_the_pods_and_an_update_keeps_them(driver: Installation) -> None:
+    driver.changed()
+    options = (
+        "--toleration=dedicated=neuron:NoSchedule",
+        "--env=CONTIGUITY_POLICY=refuse",
+        "--resources=requests.cpu=10m,limits.memory=192Mi",
+    )
+    driver.kube.kubectl("taint", "nodes", "--all", "dedicated=neuron:NoSchedule")
+    try:
+        driver.install("--emulate", EMULATED, *options)
+        driver.wait_ready()
+        assert driver.exec("node-1", "printenv", "CONTIGUITY_POLICY").strip() == "refuse"
+        (container,) = driver.pod("node-1")["spec"]["containers"]
+        assert container["resources"]["limits"] == {"memory": "192Mi"}
+        before = identities(driver)
+        again = driver.run(driver.image)
+        assert {line.rpartition(" ")[2] for line in again.stdout.splitlines()} == {"unchanged"}
+        (will_be,) = [line for line in again.stderr.splitlines() if line.startswith("will be:")]
+        assert will_be.endswith(" ".join(options))
+        assert identities(driver) == before
+    finally:
+        driver.kube.kubectl("taint", "nodes", "--all", "dedicated=neuron:NoSchedule-")
+    driver.install("--emulate", EMULATED)
+    assert "annotations" not in driver.daemonset()["metadata"] or all(
+        "install-options" not in name for name in driver.daemonset()["metadata"]["annotations"]
+    )
+
+
 RELEASED: Object = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",

@@ -18,7 +18,7 @@ TOOLS = str(Path(sys.executable).parent)
 def shell_scripts() -> list[Path]:
     """Files with a shell's name in their first line."""
     first_lines = {b"#!/usr/bin/env bash", b"#!/bin/sh"}
-    folders = (ROOT / "scripts", ROOT / "examples/scripts", ROOT / ".ci")
+    folders = (ROOT / "scripts", ROOT / "examples/scripts", ROOT / "deploy/kubectl", ROOT / ".ci")
     files = sorted(path for folder in folders for path in folder.iterdir() if path.is_file())
     return [path for path in files if path.read_bytes().split(b"\n", 1)[0] in first_lines]
 
