@@ -257,7 +257,8 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
     if args.node:
         cluster = merge(_beside(emulated_nodes(args), cluster), cluster)
     if files:
-        applied = read_manifests(_texts(files), kubernetes, namespace=namespace(args))
+        with Progress("reading", "objects") as progress:
+            applied = read_manifests(_texts(files), kubernetes, progress, namespace(args))
         cluster = merge(waiting_left_out(cluster), applied)
     elif not (named or args.all_namespaces) and (live or args.namespace):
         cluster = waiting_left_out(cluster, keep=namespace(args))

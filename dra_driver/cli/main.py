@@ -45,7 +45,7 @@ DAEMONS: Final = {
     "node_problem_detector": "hand what the kernel log says of chips to the node's driver (npd.enabled of the chart)",
     "rank": "find this pod's rank in a group on UltraServers (for init containers)",
 }
-"""What pods run, in the same form."""
+"""What containers run, in the same form."""
 OF_KUBECTL: Final = ("topology", "explain", "top", "health", "help", "version")
 """The commands of ``kubectl neuron``; they read the cluster of the current context."""
 
@@ -62,8 +62,15 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # argparse's
-        """Reports unknown arguments here: argparse would pass those of a command on to the parent parser."""
+        """Reports unknown arguments here: argparse would pass those of a command on to the parent parser.
+
+        Files may stand on both sides of options, of which argparse takes only the first.
+        """
         found, unknown = super().parse_known_args(args, namespace)
+        for several in (getattr(found, name) for name in ("files", "items") if hasattr(found, name)):
+            if not any(word.startswith("-") and word != "-" for word in unknown):
+                several.extend(unknown)
+                return found, []
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
@@ -121,7 +128,7 @@ def kubectl_main(argv: Sequence[str] | None = None) -> int:
 
 def _program(chosen: str | None) -> Parser:
     return program(
-        [("commands", COMMANDS), ("daemons, which pods run", DAEMONS)],
+        [("commands", COMMANDS), ("daemons and init containers", DAEMONS)],
         chosen,
         prog="dra-driver",
         description="Kubernetes Dynamic Resource Allocation for AWS Trainium and Inferentia.",

@@ -16,7 +16,6 @@ from dra_driver.cli.main import COMMANDS, DAEMONS
 from tests.paths import ROOT, SPECS
 
 SIMULATE = ["simulate", str(SPECS / "1x4-connected-devices.yaml"), "--node", "trn2.48xlarge"]
-FRAGMENTATION = ["fragmentation", str(ROOT / "examples/workloads/mixed.yaml"), "--seed", "1-2"]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -87,12 +86,15 @@ def test_long_work_shows_units_and_an_estimate_on_the_terminal_only(tmp_path: Pa
         "time.monotonic = lambda: real() + 2 * next(ticks)\n"
     )
     path = f"{tmp_path}:{ROOT}"
-    drawn, piped = on_a_terminal(FRAGMENTATION, {"PYTHONPATH": path, "COLUMNS": "120"}, stdout=False)
+    stream = tmp_path / "stream.yaml"
+    text = (ROOT / "examples/workloads/mixed.yaml").read_text()
+    stream.write_text(text.replace("length: 30d", "length: 2d").replace("trn2.48xlarge: 8", "trn2.48xlarge: 1"))
+    arguments = ["fragmentation", str(stream), "--seed", "1-2"]
+    drawn, piped = on_a_terminal(arguments, {"PYTHONPATH": path, "COLUMNS": "120"}, stdout=False)
     assert re.search(r"simulating .* of 2 runs, left: [-0-9]+:[-0-9]+", ESCAPE.sub("", drawn))
-    assert piped == in_a_pipe(FRAGMENTATION)
-    command = [sys.executable, "-m", "dra_driver", *FRAGMENTATION]
+    command = [sys.executable, "-m", "dra_driver", *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(PYTHONPATH=path))
-    assert done.stderr == ""
+    assert (done.stdout, done.stderr) == (piped, "")
 
 
 def loaded(*arguments: str, call: str = "main(sys.argv[1:])") -> set[str]:

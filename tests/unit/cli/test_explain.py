@@ -322,3 +322,14 @@ def test_a_device_taint_rule_is_told_by_name(shell: Shell, tmp_path: Path) -> No
         "Tolerate the taint broken:NoExecute in request r: node n0 then does; or delete DeviceTaintRule repair once "
         "its reason is gone." in out
     )
+
+
+def test_of_many_that_fit_the_first_are_shown_and_wide_output_has_each(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "claims.yaml"
+    file.write_text(yaml.safe_dump_all([claim(f"c{number:02}") for number in range(20)]))
+    status, out, _ = shell(str(file), "--node", "trn2.48xlarge=2")
+    assert status == 0
+    assert out.count(" fits: ") == 8
+    assert out.endswith("\n12 more fit: 8 on node-1, 4 on node-2 (-o wide shows each).\n")
+    _, out, _ = shell(str(file), "--node", "trn2.48xlarge=2", "-o", "wide")
+    assert out.count(" fits: ") == 20

@@ -393,6 +393,90 @@ def test_the_svg_shows_each_pod_and_says_what_it_leaves_out(shell: Shell, tmp_pa
     assert "not drawn: ResourceClaim default/z, which is not placed" in shell.err
 
 
+def replicas(count: int, chips: int = 1) -> list[dict[str, Any]]:
+    """A Deployment, and the template of its claims."""
+    spec = claim("", chips)["spec"]
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "chips"},
+        "spec": {"spec": spec},
+    }
+    pods = {
+        "containers": [{"name": "main", "image": "x"}],
+        "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "chips"}],
+    }
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": count,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": pods},
+        },
+    }
+    return [template, deployment]
+
+
+def test_many_replicas_are_summarized_and_wide_output_has_each(shell: Shell, tmp_path: Path) -> None:
+    arguments = [write(tmp_path, *replicas(100)), "--node", "trn2.48xlarge=4"]
+    assert shell(*arguments) == 1
+    assert len(re.findall(r"^Pod default/web-", shell.out, flags=re.MULTILINE)) == 1
+    summary = shell.out.partition("Deployment default/web: ")[2].partition("\n\nleft")[0].split("\n")
+    assert summary == [
+        "64 of 100 pods placed (-o wide shows each)",
+        *(f"  node node-{number}: 16 pods" for number in (1, 2, 3, 4)),
+        "  36 not placed: cannot allocate all claims on 4 nodes asked",
+    ]
+    assert shell.out.count("\n") < 60
+    assert shell(*arguments, "-o", "wide") == 1
+    assert len(re.findall(r"^Pod default/web-\S+ \(.*: node ", shell.out, flags=re.MULTILINE)) == 64
+    assert "Deployment default/web: " not in shell.out
+
+
+def test_few_replicas_are_shown_one_by_one(shell: Shell, tmp_path: Path) -> None:
+    arguments = [write(tmp_path, *replicas(8)), "--node", "trn2.48xlarge"]
+    assert shell(*arguments) == 0
+    narrow = shell.out
+    assert shell(*arguments, "-o", "wide") == 0
+    assert shell.out == narrow
+
+
+def test_where_many_nodes_are_used_the_free_devices_of_the_first_are_named(shell: Shell, tmp_path: Path) -> None:
+    arguments = [write(tmp_path, *replicas(12, 16)), "--node", "trn2.48xlarge=12"]
+    assert shell(*arguments) == 0
+    assert shell.out.partition("\nleft\n")[2].count("  node node-") == 8
+    assert "4 other nodes: 0 of 64 devices" in shell.out
+    assert shell(*arguments, "-o", "wide") == 0
+    assert shell.out.partition("\nleft\n")[2].count("  node node-") == 12
+
+
+def test_where_nothing_is_placed_the_nodes_are_drawn_with_the_reason(shell: Shell, tmp_path: Path) -> None:
+    held = claim("held", 2)
+    results = [
+        {"request": "r", "driver": "neuron.aws.com", "pool": "node-1", "device": f"neuron-device-{n}"} for n in (4, 5)
+    ]
+    held["status"] = {"allocation": {"devices": {"results": results}}}
+    cluster = write(tmp_path, held, name="cluster.yaml")
+    arguments = [write(tmp_path, claim("c", 17)), "--objects", cluster, "--node", "trn2.48xlarge=3"]
+    assert shell(*arguments) == 1
+    assert "ResourceClaim default/c: not placed\n  cannot allocate all claims on 3 nodes asked\n" in shell.out
+    assert "node node-1, on which nothing was placed\n" in shell.out
+    assert "nodes node-2, node-3, on which nothing was placed\n" in shell.out
+    first, second = shell.out.split("on which nothing was placed")[1:]
+    assert "[* 4*]===[* 5*]---(  6 )" in first
+    assert "[*n*]  allocated device" in first
+    assert "*" not in second.partition("left")[0]
+    assert shell(*arguments, "-o", "svg") == 1
+    root = ET.fromstring(shell.out)
+    heads = [
+        text for item in root.iter("{http://www.w3.org/2000/svg}text") if (text := item.text or "").startswith("node ")
+    ]
+    why = "nothing placed: ResourceClaim default/c: cannot allocate all claims on 3 nodes asked"
+    assert heads == [f"node node-{number}, {why}" for number in (1, 2, 3)]
+
+
 def test_emulated_nodes_stand_beside_the_others_and_leave_their_class_alone(shell: Shell, tmp_path: Path) -> None:
     own = GADGETS | {"metadata": {"name": "neuron.aws.com"}}
     own["spec"] = {"selectors": [{"cel": {"expression": "device.driver == 'a.example'"}}]}

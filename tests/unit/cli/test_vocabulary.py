@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import textwrap
@@ -162,6 +163,28 @@ def test_a_former_spelling_does_the_same_with_a_warning(
     assert seen[0][0] == 0
 
 
+def test_files_may_stand_on_both_sides_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = []
+    for name in ("a", "b", "c"):
+        request = {"name": "r", "exactly": {"deviceClassName": "neuron.aws.com"}}
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name},
+            "spec": {"devices": {"requests": [request]}},
+        }
+        names.append(str(tmp_path / f"{name}.json"))
+        Path(names[-1]).write_text(json.dumps(claim))
+    nodes = ["--instance-type", "trn1.2xlarge=3"]
+    for command in ("simulate", "explain"):
+        seen = set()
+        for words in ([*names, *nodes], [names[0], *nodes, *names[1:]], [*nodes, "-f", names[0], names[1], names[2]]):
+            assert main([command, *words]) == 0
+            seen.add(capsys.readouterr().out)
+        assert len(seen) == 1
+        assert all(f"default/{name}" in min(seen) for name in ("a", "b", "c"))
+
+
 def test_a_context_belongs_to_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--context", "prod"]) == 2
     assert "write --from-cluster --context NAME" in capsys.readouterr().err
@@ -194,7 +217,7 @@ def test_the_help_has_what_people_use_before_what_pods_run(capsys: pytest.Captur
     text = shown(capsys, "--help")
     listed = re.findall(r"^  ([a-z][-a-z]+) ?", text.partition("\nexample")[0], flags=re.MULTILINE)
     assert listed == [name.replace("_", "-") for name in (*COMMANDS, *DAEMONS)]
-    assert text.index("\ncommands:") < text.index("\ndaemons, which pods run:") < text.index("\noptions:")
+    assert text.index("\ncommands:") < text.index("\ndaemons and init containers:") < text.index("\noptions:")
 
 
 def test_help_shows_the_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
