@@ -280,7 +280,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
 
 def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> None:
     if not args.node and not args.objects and not live and not files:
-        raise UsageError("nothing is given", remedy="give a FILE and --node TYPE; --help has examples")
+        raise UsageError("nothing is given", remedy="give a FILE and --instance-type TYPE; --help has examples")
     if args.node and not files and not args.objects and not live:
         raise UsageError("no FILE is given, so nothing is to be placed", remedy="give the YAML of pods or claims")
     if [*files, *args.objects].count("-") > 1:

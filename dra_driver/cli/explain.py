@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import add_cluster_arguments, namespace, read_input
-from dra_driver.cli.terminal import show
+from dra_driver.cli.terminal import Progress, show
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import first_of
 
@@ -70,7 +70,10 @@ def run(args: argparse.Namespace) -> int:
         )
     try:
         given = read_input(args, files, named=target is not None)
-        found = list(explanations(given.manifests, given.kubernetes, target=target, server=given.server))
+        with Progress("explaining", "pods") as progress:
+            found = list(
+                explanations(given.manifests, given.kubernetes, target=target, server=given.server, progress=progress)
+            )
     except ManifestError as error:
         raise UsageError(str(error)) from error
     if not found:
@@ -122,4 +125,4 @@ def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:
             targets.append(Target(kind, namespace(args), match[2]))
     if len(targets) > 1:
         raise UsageError("more than one pod or claim is named", remedy="explain them one by one")
-    return (targets[0] if targets else None), files
+    return (targets[0] if targets else None), vocabulary.expanded(files)

@@ -3,7 +3,7 @@
 A command is declared by ``add_command`` and takes its options from the functions below; what they mean:
 
 =====================================  ================================================================================
-``-f FILE``, ``FILE...``               what is read; ``-`` is standard input; several, wherever several make sense
+``-f FILE``, ``FILE...``               what is read: files, the manifests of a directory, or ``-``, standard input
 ``--instance-type TYPE[=N]``           emulated nodes of an EC2 type (``--node`` where there may be several)
 ``--from-cluster``                     read from the cluster that kubectl would talk to, without changing it
 ``--kubeconfig FILE``                  with --from-cluster: another kubeconfig
@@ -20,6 +20,7 @@ Former spellings are declared by ``add_renamed``: they work, and a warning on st
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ KUBECTL: Final = "kubectl neuron"
 """The program's name as a plugin of kubectl; then --from-cluster is implied."""
 RELEASES: Final = ("1.36", "1.37")
 """The releases of ``cel.RELEASES``, repeated because its import would slow ``--help``."""
+MANIFESTS: Final = (".json", ".yaml", ".yml")
 INVALID: Final = "the input cannot be used, or the cluster cannot be asked"
 """Exit status 2, the same for all commands."""
 
@@ -185,7 +187,27 @@ def add_files(parser: argparse.ArgumentParser, what: str, *, positional: bool = 
 
 def files(args: argparse.Namespace) -> list[str]:
     """The files of ``add_files``, however they were given."""
-    return [*args.filenames, *getattr(args, "files", ())]
+    return expanded([*args.filenames, *getattr(args, "files", ())])
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """Files, and the manifests of directories as kubectl takes them: by name, without those of directories below.
+
+    Raises UsageError for a directory without any, or one that may not be read.
+    """
+    found: list[str] = []
+    for name in names:
+        if not os.path.isdir(name):  # noqa: PTH112 - pathlib would be another import of --help
+            found.append(name)
+            continue
+        try:
+            here = sorted(entry for entry in os.listdir(name) if entry.endswith(MANIFESTS))  # noqa: PTH208
+        except OSError as error:
+            raise UsageError(f"{name}: {error.strerror}") from error
+        if not here:
+            raise UsageError(f"{name}: no {', '.join(MANIFESTS)} is in this directory", remedy="give the files")
+        found += [f"{name.rstrip('/')}/{entry}" for entry in here]
+    return found
 
 
 def one_file(args: argparse.Namespace, what: str) -> str:

@@ -58,7 +58,9 @@ def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[Node
         DriverError: a release that the simulator does not know, or CEL's parser is not installed.
     """
     if not manifests.nodes:
-        raise ManifestError("there is no node", remedy="give --node TYPE, or the cluster's Node objects")
+        raise ManifestError(
+            "there is no node", remedy="give --instance-type TYPE, --from-cluster, or the cluster's Node objects"
+        )
     usage = Usage(manifests.claims)
     world = World(
         manifests.slices, manifests.classes, selectors(kubernetes), usage, kubernetes, taint_rules=manifests.taint_rules

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -41,6 +41,7 @@ def explanations(
     *,
     target: Target | None = None,
     server: str = "",
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Iterator[Explanation]:
     """One explanation for each pod, and each claim that no pod uses, in the order in which they are placed.
 
@@ -51,6 +52,7 @@ def explanations(
         kubernetes: the release whose behaviour is simulated.
         target: explain only this one, on the cluster as it is: other pending pods take nothing; None for all.
         server: release of the live cluster, "" if there is none.
+        progress: called after each pod or claim with the number done and the total.
 
     Raises:
         ManifestError: something is missing; DriverError for input that Kubernetes could not read either.
@@ -59,8 +61,9 @@ def explanations(
     asked = attempts(manifests if target is None else _reduced(manifests, target))
     asked = tuple(item for item in asked if _waits(item)) or asked
     batch = _Batch(manifests, world, nodes, server)
-    for attempt in asked:
+    for done, attempt in enumerate(asked, 1):
         yield batch.next(attempt, alone=len(asked) == 1)
+        progress(done, len(asked))
 
 
 def _waits(attempt: Attempt) -> bool:

@@ -27,13 +27,13 @@ def environment(**changes: str) -> dict[str, str]:
 def on_a_terminal(
     arguments: list[str], changes: dict[str, str] | None = None, *, stdout: bool = True
 ) -> tuple[str, str]:
-    """What the program writes to a terminal, which is its standard error and, unless it is a pipe, output; the pipe."""
+    """What the program writes to a terminal, which is its standard output or else its standard error, and to a pipe."""
     master, slave = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "dra_driver", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=slave if stdout else subprocess.PIPE,
-        stderr=slave,
+        stderr=subprocess.DEVNULL if stdout else slave,
         env=environment(**(changes or {})),
     ) as process:
         os.close(slave)

@@ -543,7 +543,7 @@ def test_a_node_known_from_its_slices_has_the_host_that_they_tell_of(shell: Shel
         (["FILE"], "there is no node"),
         (["-", "--objects", "-"], "is given twice"),
         (["/does/not/exist", "--node", "trn2.48xlarge"], "No such file"),
-        (["/", "--node", "trn2.48xlarge"], "directory"),
+        (["/dev", "--node", "trn2.48xlarge"], "directory"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_one_error(

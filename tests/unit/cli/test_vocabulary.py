@@ -185,6 +185,19 @@ def test_files_may_stand_on_both_sides_of_options(tmp_path: Path, capsys: pytest
         assert all(f"default/{name}" in min(seen) for name in ("a", "b", "c"))
 
 
+def test_a_directory_stands_for_the_manifests_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    specs = ROOT / "examples/specs/cuts"
+    nodes = ["--instance-type", "trn2=2", "--instance-type", "inf2", "--devices", "chip,core,group"]
+    seen = set()
+    for words in (["-f", str(specs)], [f"{specs}/"], sorted(map(str, specs.glob("*.yaml")))):
+        main(["simulate", *nodes, *words])
+        seen.add(capsys.readouterr().out)
+    assert len(seen) == 1
+    assert "Pod default/" in min(seen)
+    assert main(["explain", "-f", str(tmp_path), *nodes]) == 2
+    assert f"{tmp_path}: no .json, .yaml, .yml is in this directory" in capsys.readouterr().err
+
+
 def test_a_context_belongs_to_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--context", "prod"]) == 2
     assert "write --from-cluster --context NAME" in capsys.readouterr().err

@@ -329,7 +329,7 @@ class Command:
             "NEURON_RT_ULTRASERVER_SERVER_ID": SERVERS[0],
             "NEURON_RT_ULTRASERVER_NODE_ID": str(1 - index if node is None else node),
         }
-        options = ["--output", str(self.output), "--port", str(port), "--timeout", "30", "--listen", "127.0.0.1"]
+        options = ["--env-file", str(self.output), "--port", str(port), "--timeout", "30", "--listen", "127.0.0.1"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dra_driver", "rank", *options],
             env={**os.environ, **environment},
