@@ -20,6 +20,7 @@ from dra_driver.util.text import quoted
 from dra_driver.version import VERSION
 
 COMMANDS: Final = {
+    "top": "show who has which chips of a cluster, and how well these are",
     "topology": "show the devices of an instance type, host or node, and their links",
     "simulate": "show which devices pods would get",
     "explain": "explain why claims of pods fit or do not fit",

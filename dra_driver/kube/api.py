@@ -225,7 +225,7 @@ class Collection(Generic[T]):
         """All pages. The first page's resource version is the one to watch from."""
         path = _path(version, self._resource.plural)
         convert = self._resource.from_version
-        kind: Any = self._resource.struct if convert is None else JsonObject
+        kind: Any = self._resource.struct if convert is None else self._resource.wire
         what = f"a list of {self._resource.plural}"
         items: list[T] = []
         first, more = "", ""
@@ -279,7 +279,7 @@ class Collection(Generic[T]):
     def _decode(self, body: bytes | msgspec.Raw, version: str) -> T:
         convert, what = self._resource.from_version, f"an object of kind {self._resource.kind}"
         if convert is not None:
-            return convert(decode(body, JsonObject, what), _short(version))
+            return convert(decode(body, self._resource.wire, what), _short(version))
         found: T = decode(body, self._resource.struct, what)
         return found
 

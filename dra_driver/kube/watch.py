@@ -185,14 +185,22 @@ class Informer(Generic[HeldT]):
         name: for the log.
         collection: the collection to follow.
         changed: called, in the informer's thread, after each change.
+        wanted: which objects to keep; of pods, most clusters have many that nobody here asks about.
     """
 
-    def __init__(self, name: str, collection: Collection[HeldT], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        collection: Collection[HeldT],
+        changed: Callable[[], None],
+        wanted: Callable[[HeldT], bool] = lambda _: True,
+    ) -> None:
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], HeldT] = {}
         self._written: dict[tuple[str, str], HeldT] = {}
         """Objects that were written and that the watch has not delivered yet."""
         self._changed = changed
+        self._wanted = wanted
         self._synced = False
         self._reflector: Reflector[HeldT] = Reflector(
             name, collection.list_all, collection.watch, self._listed, self._happened, backoff=Backoff(cap=10.0)
@@ -244,7 +252,7 @@ class Informer(Generic[HeldT]):
 
     def _listed(self, items: list[HeldT]) -> None:
         with self._lock:
-            self._objects = {_key(item): item for item in items}
+            self._objects = {_key(item): item for item in items if self._wanted(item)}
             for key, written in list(self._written.items()):
                 known = self._objects.get(key)
                 if known is not None and _version(known) < _version(written):
@@ -264,10 +272,10 @@ class Informer(Generic[HeldT]):
             if known is not None and _version(known) > _version(item):
                 return
             self._written.pop(key, None)
-            if event.type == "DELETED":
-                self._objects.pop(key, None)
-            else:
+            if event.type != "DELETED" and self._wanted(item):
                 self._objects[key] = item
+            elif self._objects.pop(key, None) is None and event.type != "DELETED":
+                return
         self._changed()
 
 

@@ -1,0 +1,338 @@
+"""``dra-driver top``: nodes, chips, pods and health of a cluster, kept up to date by watches."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from dra_driver.cli.clusterinput import asking
+from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.text import first_of, printable, shorten
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from dra_driver.overview.following import Followed
+    from dra_driver.overview.view import Chip, Frame, NodeRow
+
+MIN_PAUSE: Final = 0.5
+"""Seconds between two frames, at least; a frame of a large cluster takes part of a second itself."""
+IDLE_SECONDS: Final = 30.0
+"""The screen is drawn again after that time without news: the terminal may have been resized."""
+PRINTED_ROWS: Final = 100
+"""Rows of a table that are printed without a terminal; -o wide and -o json have all."""
+MAX_ROWS: Final = 100_000
+LONG: Final = frozenset({"OFFERS", "SICK", "TAINTS", "ULTRASERVER", "DEVICES", "ASKS FOR", "REASON"})
+"""Columns that a narrow terminal cuts off first."""
+MIN_WIDTH, MAX_WIDTH = 8, 32
+"""Characters that such a column has at least, and that others have at least where they need that many."""
+FREE, HELD, PARTLY = ".", "#", "+"
+LEGEND: Final = (
+    f"{FREE} free  {HELD} allocated  {PARTLY} some cores allocated  of free chips: x unhealthy  ! tainted  ? unknown  "
+    "~ degraded"
+)
+EXAMPLES: Final = """\
+examples:
+  dra-driver top
+  dra-driver top --sort sick --node node-7 --node node-8
+  dra-driver top --once -o json -n my-team
+  dra-driver top -w -o json | jq .pending      one document a line, on every change
+
+exit status: 0 shown (also when ended with Ctrl-C), 1 the cluster cannot be read, 2 bad input or no API server
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "top",
+        description="Show the Neuron nodes of a cluster: which chips are free, which pods have the others, what is "
+        "wrong with chips, and what pods wait for. Reads Nodes, ResourceSlices, ResourceClaims and Pods, and changes "
+        "nothing. On a terminal the picture follows the cluster until Ctrl-C.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--node", metavar="NODE", action="append", default=[], help="only this node (repeatable)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-n", "--namespace", metavar="NAMESPACE", default="", help="list only pods of this namespace")
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="list the pods of all (default)")
+    parser.add_argument(
+        "--sort",
+        choices=("name", "free", "sick"),
+        default="name",
+        help="nodes by name, with the most free chips first, or with the most sick chips first (default: %(default)s)",
+    )
+    follow = parser.add_mutually_exclusive_group()
+    follow.add_argument("--once", action="store_true", help="print once and exit (default without a terminal)")
+    follow.add_argument("-w", "--watch", action="store_true", help="print anew on every change, without a terminal too")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "wide", "json"),
+        default="text",
+        help=f"wide: more columns, and all rows where text prints {PRINTED_ROWS} (default: %(default)s)",
+    )
+    parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster (default: as for kubectl)")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
+    # Said by other commands; here there is nothing else to read.
+    parser.add_argument("--from-cluster", action="store_true", help=argparse.SUPPRESS)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the cluster once, or until Ctrl-C."""
+    from dra_driver.overview.following import Followed, listed
+    from dra_driver.overview.view import view
+
+    if find_spec("rich") is None:
+        raise DriverError(
+            "the Python package rich is not installed",
+            consequence="nothing can be drawn",
+            remedy="install the driver's command-line packages (requirements/cli.txt)",
+        )
+    # What the watches would log, the status line says.
+    logging.getLogger("dra_driver").addHandler(logging.NullHandler())
+    shown = Shown(args.sort, args.namespace, frozenset(args.node), args.output)
+    with asking(args.kubeconfig, args.context) as transport:
+        if not args.watch and (args.once or not sys.stdout.isatty()):
+            frame = view(listed(transport), **shown.selection)
+            check_nodes(frame, args.node)
+            print(shown.text(frame, transport.server), end="" if args.output != "json" else "\n", flush=True)
+            return 0
+        with Followed(transport) as followed:
+            followed.wait_listed()
+            check_nodes(view(followed.cluster(), **shown.selection), args.node)
+            try:
+                if sys.stdout.isatty() and args.output != "json":
+                    _draw(followed, shown, transport.server)
+                else:
+                    _print(followed, shown, transport.server)
+            except KeyboardInterrupt:
+                return 0
+    return 0
+
+
+def _print(followed: Followed, shown: Shown, server: str) -> None:
+    """Print a frame whenever what is shown has changed."""
+    from dra_driver.overview.view import view
+
+    last = ""
+    while True:
+        text = shown.text(view(followed.cluster(), **shown.selection), server, indent=None)
+        if text != last:
+            print(text, flush=True)
+        last = text
+        _wait(followed, MIN_PAUSE)
+
+
+def _draw(followed: Followed, shown: Shown, server: str) -> None:
+    """Keep the terminal up to date."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from dra_driver.overview.view import view
+
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            began = time.monotonic()
+            frame = view(followed.cluster(), **shown.selection)
+            picture = shown.picture(frame, server, followed.trouble, rows=console.height)
+            live.update(picture, refresh=True)
+            # Half of the time is left to the machine, however large the cluster is.
+            _wait(followed, max(MIN_PAUSE, time.monotonic() - began))
+
+
+def _wait(followed: Followed, pause: float) -> None:
+    time.sleep(pause)
+    followed.wait_changed(IDLE_SECONDS)
+
+
+class Cell(NamedTuple):
+    """A text of any origin, and its style in terms of rich."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the user wants to see."""
+
+    sort: Any
+    namespace: str
+    nodes: frozenset[str]
+    output: str
+
+    @property
+    def selection(self) -> dict[str, Any]:
+        """Arguments of ``view``."""
+        return {"sort": self.sort, "namespace": self.namespace, "nodes": self.nodes}
+
+    def text(self, frame: Frame, server: str, *, indent: int | None = 2) -> str:
+        """A frame for a file or a pipe."""
+        if self.output == "json":
+            return json.dumps({"server": server, **frame.document()}, indent=indent)
+        import io
+
+        from rich.console import Console
+
+        most = MAX_ROWS if self.output == "wide" else PRINTED_ROWS
+        # Wide enough for any row: lines are not broken where nobody knows how wide they may be.
+        console = Console(file=io.StringIO(), width=4000, no_color=True, highlight=False)
+        with console.capture() as captured:
+            console.print(self.picture(frame, server, "", most=most))
+        return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+    def picture(self, frame: Frame, server: str, trouble: str, *, rows: int = 0, most: int = MAX_ROWS) -> Group:
+        """A frame, in at most so many lines (0: any number), with at most so many rows in each table."""
+        from rich.console import Group
+        from rich.text import Text
+
+        parts = tuple(sections(frame, wide=self.output == "wide"))
+        wanted = [min(len(part.rows), most) for part in parts]
+        # Beside its rows, each table takes a line of titles, one that says how many more there are, and one between.
+        shares = share(rows - 3 - 3 * len(parts), wanted) if rows else wanted
+        lines: list[Text | Table] = [Text(f"Neuron devices of {printable(server)}", style="bold")]
+        if trouble:
+            lines.append(Text(f"not up to date: {printable(shorten(trouble, 300))}", style="bold red", no_wrap=True))
+        for part, count in zip(parts, shares, strict=True):
+            lines += [Text(), _table(part, count)]
+            if count < len(part.rows):
+                lines.append(Text(f"and {len(part.rows) - count} more {part.title}", style="dim"))
+            if part.title == "nodes":
+                lines.append(Text(LEGEND, style="dim", no_wrap=True, overflow="ellipsis"))
+        return Group(*lines)
+
+
+def share(lines: int, wanted: Sequence[int]) -> list[int]:
+    """So many lines shared out: those who want little get all, the rest gets equal parts; each gets one at least."""
+    given = [min(count, 1) for count in wanted]
+    left = lines - sum(given)
+    while left > 0 and given != list(wanted):
+        open_ = [place for place, count in enumerate(wanted) if given[place] < count]
+        each = max(1, left // len(open_))
+        for place in open_:
+            more = min(each, wanted[place] - given[place], left)
+            given[place] += more
+            left -= more
+    return given
+
+
+def _table(section: Section, count: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    shown = section.rows[:count]
+    for place, column in enumerate(section.columns):
+        width = max([len(column), *(len(row[place].text) for row in shown)])
+        least = MIN_WIDTH if column in LONG else min(width, MAX_WIDTH)
+        table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=least)
+    for row in shown:
+        table.add_row(*(Text(printable(cell.text), style=cell.style) for cell in row))
+    if not section.rows:
+        table.add_row(Text("none", style="dim"))
+    return table
+
+
+def sections(frame: Frame, *, wide: bool = False) -> Iterator[Section]:
+    """The tables of a frame: types, nodes, who has devices, and who waits for some."""
+    yield Section(
+        ("TYPE", "NODES", "CHIPS", "FREE", "ALLOCATED", "SICK"),
+        tuple(
+            (
+                Cell(row.instance_type or "not known"),
+                *(Cell(str(count)) for count in (row.nodes, row.chips, row.free, row.held)),
+                Cell(str(row.sick), "bold red" if row.sick else ""),
+            )
+            for row in frame.types
+        ),
+        "types",
+    )
+    more = ("TAINTS", "ULTRASERVER") if wide else ()
+    yield Section(
+        ("NODE", "TYPE", "STATUS", "OFFERS", "FREE", "CHIPS", "SICK", *more),
+        tuple(_node_row(row, wide=wide) for row in frame.nodes),
+        "nodes",
+    )
+    yield Section(
+        ("NAMESPACE", "POD", "CLAIM", "NODE", "DEVICES", "STATUS"),
+        tuple(
+            (
+                Cell(row.namespace),
+                Cell(row.pod or "-"),
+                Cell(row.claim or "-"),
+                Cell(row.node),
+                Cell(row.devices),
+                Cell(row.doubt or row.phase or "-", "yellow" if row.doubt or row.phase != "Running" else ""),
+            )
+            for row in frame.holders
+        ),
+        "holders of devices",
+    )
+    if frame.pending:
+        rows = (
+            (Cell(row.namespace), Cell(row.pod), Cell(row.asks or "-"), Cell(row.reason, "yellow"))
+            for row in frame.pending
+        )
+        yield Section(("NAMESPACE", "PENDING POD", "ASKS FOR", "REASON"), tuple(rows), "pending pods")
+
+
+def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:
+    bad = row.status != "Ready"
+    servers = ", ".join(f"{server} ({size} nodes)" for size, server in row.servers)
+    more = (Cell(first_of(row.taints, 4) or "-"), Cell(servers or "-")) if wide else ()
+    kind = row.instance_type or "-"
+    return (
+        Cell(row.name),
+        Cell(kind if wide or not row.servers else f"{kind} in {row.servers[0][1]}"),
+        Cell(row.status if wide or not row.taints else f"{row.status},Tainted", "yellow" if bad or row.taints else ""),
+        Cell(", ".join(f"{count} {what.removeprefix('aws.amazon.com/')}" for what, count in row.offers) or "nothing"),
+        Cell(f"{row.free}/{len(row.chips)}"),
+        Cell("".join(map(_sign, row.chips))),
+        Cell(_sick(row), "bold red" if row.sick or row.condition else ""),
+        *more,
+    )
+
+
+def _sign(chip: Chip) -> str:
+    from dra_driver.topology.drawing import SIGNS
+
+    if chip.held:
+        return HELD if chip.held >= chip.cores else PARTLY
+    return next((sign for state, sign in SIGNS.items() if state == chip.state), FREE)
+
+
+def _sick(row: NodeRow) -> str:
+    found = [
+        f"neuron{chip.index}: {', '.join(fault.code for fault in chip.faults)}" for chip in row.chips if chip.faults
+    ]
+    return first_of(found, 3) or row.condition or "-"
+
+
+def check_nodes(frame: Frame, names: Sequence[str]) -> None:
+    """Raise UsageError for a name that no Neuron node of the cluster has."""
+    missing = sorted({*names} - {row.name for row in frame.nodes})
+    if missing:
+        raise UsageError(
+            f"no Neuron node is named {first_of(missing, 4)}",
+            remedy="the nodes with Neuron devices are listed by: dra-driver top --once",
+        )
