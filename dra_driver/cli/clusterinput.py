@@ -145,6 +145,14 @@ def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
     return read_stored([_listed(transport, *CLASSES)]).classes
 
 
+def read_devices(transport: Transport) -> Manifests:
+    """What a cluster offers, what keeps pods from it, and who has it; errors as for ``read_cluster``."""
+    from dra_driver.manifests import read_stored
+
+    wanted = [entry for entry in WANTED if entry[0] in ("ResourceSlice", "ResourceClaim")]
+    return read_stored([*(_listed(transport, *entry) for entry in wanted), *_taint_rules(transport)[0]])
+
+
 def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:
     """The newest served version, the kind, and its objects."""
     from dra_driver.kube.api import Collection

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,6 +18,7 @@ from dra_driver.cli.terminal import columns, show
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.cuts import device_name
 from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.text import first_of, printable
 
 if TYPE_CHECKING:
     from dra_driver.health.faults import NodeHealth
@@ -40,8 +41,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "health",
-        about="Print what is wrong with the chips of this node, as the host says and as the driver remembers.",
-        examples=["health -o json", "health clear neuron3"],
+        about="Print what is wrong with the chips of this node, as the host says and as the driver remembers; with "
+        "--from-cluster, of the nodes of a cluster, as their slices and conditions say.",
+        examples=["health -o json", "health clear neuron3", "health --from-cluster --node node-7"],
         done="printed, or cleared",
         refused="there is no device, no driver answers, or the host still says the fault that is to be cleared",
     )
@@ -60,6 +62,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=os.environ.get("HEALTH_POLICY") or None,
         help="what faults of chips mean, as for the driver's option; the column EFFECT follows from it "
         "(default: $HEALTH_POLICY, or an empty table)",
+    )
+    vocabulary.add_cluster(parser, "the state of all Neuron nodes, in place of this host's,")
+    parser.add_argument(
+        "--node", metavar="NODE", action="append", default=[], help="with --from-cluster: only this node (repeatable)"
     )
     vocabulary.add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
@@ -109,6 +115,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the table; raises DriverError for a host without devices."""
     from dra_driver.health.policy import HealthPolicy
 
+    if vocabulary.from_cluster(args):
+        return _of_cluster(args)
+    if args.node:
+        raise UsageError("--node names nodes of a cluster", remedy="write --from-cluster --node NODE")
     if not args.host_root.is_dir():
         raise UsageError(
             f"--host-root {args.host_root} is no directory",
@@ -123,6 +133,40 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_object(document(said, policy), args.output)
     return 0
+
+
+def _of_cluster(args: argparse.Namespace) -> int:
+    from dra_driver.cli.clusterinput import asking
+    from dra_driver.cli.top import check_nodes
+    from dra_driver.overview.following import listed
+    from dra_driver.overview.view import node_document, view
+
+    with asking(args) as transport:
+        frame = view(listed(transport), nodes=args.node)
+    check_nodes(frame, args.node)
+    documents = [node_document(row) for row in frame.nodes]
+    if args.output == "text":
+        print(cluster_table(documents, every_chip=bool(args.node)))
+    else:
+        print_object({"nodes": documents}, args.output)
+    return 0
+
+
+def cluster_table(nodes: Sequence[Mapping[str, Any]], *, every_chip: bool) -> str:
+    """One line for each fault, and for each healthy chip or for all of a node; ``nodes`` as of ``node_document``."""
+    lines = [("NODE", *_COLUMNS, "HOLDERS")]
+    for node in nodes:
+        well = [device for device in node["devices"] if not device["faults"]]
+        for device in node["devices"] if every_chip else [device for device in node["devices"] if device["faults"]]:
+            faults = [tuple(text or "-" for text in fault.values()) for fault in device["faults"]] or [("-",) * 5]
+            holders = first_of(device["holders"], 3) or "-"
+            lines += [(node["node"], device["device"], device["state"], *fault, holders) for fault in faults]
+        if well and not every_chip:
+            lines.append((node["node"], f"{len(well)} of {len(node['devices'])}", "healthy", *("-",) * 6))
+        if node["condition"] and len(well) == len(node["devices"]):
+            # Such as that of a detector that does not name the chips.
+            lines.append((node["node"], "-", "-", node["condition"], *("-",) * 5))
+    return columns([[printable(cell) for cell in line] for line in lines])
 
 
 class HostHealth(NamedTuple):
@@ -205,8 +249,6 @@ def _time(seconds: int) -> str:
 
 def table(said: HostHealth, policy: HealthPolicy) -> str:
     """One line for each fault, and one for each healthy device; what is wrong in words below."""
-    from dra_driver.util.text import printable
-
     lines = [_COLUMNS]
     texts = []
     for device in document(said, policy)["devices"]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dra_driver.cli.clusterinput import asking
+from dra_driver.cli import vocabulary
+from dra_driver.cli.clusterinput import asking, namespace
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, printable, shorten
 
@@ -39,31 +40,28 @@ LEGEND: Final = (
     f"{FREE} free  {HELD} allocated  {PARTLY} some cores allocated  of free chips: x unhealthy  ! tainted  ? unknown  "
     "~ degraded"
 )
-EXAMPLES: Final = """\
-examples:
-  dra-driver top
-  dra-driver top --sort sick --node node-7 --node node-8
-  dra-driver top --once -o json -n my-team
-  dra-driver top -w -o json | jq .pending      one document a line, on every change
-
-exit status: 0 shown (also when ended with Ctrl-C), 1 the cluster cannot be read, 2 bad input or no API server
-"""
+EXAMPLES: Final = (
+    "top",
+    "top -A --sort sick --node node-7 --node node-8",
+    "top --once -o json -n my-team",
+    "{} top -w -o json | jq .pending",
+)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
+    parser = vocabulary.add_command(
+        subparsers,
         "top",
-        description="Show the Neuron nodes of a cluster: which chips are free, which pods have the others, what is "
-        "wrong with chips, and what pods wait for. Reads Nodes, ResourceSlices, ResourceClaims and Pods, and changes "
-        "nothing. On a terminal the picture follows the cluster until Ctrl-C.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        about="Show the Neuron nodes of a cluster: which chips are free, which pods have the others, what is wrong with "
+        "chips, and what pods wait for. Reads Nodes, ResourceSlices, ResourceClaims and Pods, and changes nothing. On "
+        "a terminal, what is shown follows the cluster until Ctrl-C.",
+        examples=EXAMPLES,
+        done="shown, also when ended with Ctrl-C",
+        refused="the packages to draw with are not installed",
+        notes="-w without a terminal prints all anew on every change; with -o json, one document a line.",
     )
     parser.add_argument("--node", metavar="NODE", action="append", default=[], help="only this node (repeatable)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-n", "--namespace", metavar="NAMESPACE", default="", help="list only pods of this namespace")
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="list the pods of all (default)")
     parser.add_argument(
         "--sort",
         choices=("name", "free", "sick"),
@@ -72,18 +70,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     follow = parser.add_mutually_exclusive_group()
     follow.add_argument("--once", action="store_true", help="print once and exit (default without a terminal)")
-    follow.add_argument("-w", "--watch", action="store_true", help="print anew on every change, without a terminal too")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "wide", "json"),
-        default="text",
-        help=f"wide: more columns, and all rows where text prints {PRINTED_ROWS} (default: %(default)s)",
-    )
-    parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster (default: as for kubectl)")
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
-    # Said by other commands; here there is nothing else to read.
-    parser.add_argument("--from-cluster", action="store_true", help=argparse.SUPPRESS)
+    vocabulary.add_watch(follow)
+    vocabulary.add_output(parser, "text", "wide", "json")
+    vocabulary.add_cluster(parser, "(implied)", namespaces="the pods that are listed")
     parser.set_defaults(run=run)
 
 
@@ -100,8 +89,10 @@ def run(args: argparse.Namespace) -> int:
         )
     # What the watches would log, the status line says.
     logging.getLogger("dra_driver").addHandler(logging.NullHandler())
-    shown = Shown(args.sort, args.namespace, frozenset(args.node), args.output)
-    with asking(args.kubeconfig, args.context) as transport:
+    args.from_cluster = True
+    of = "" if args.all_namespaces else namespace(args)
+    shown = Shown(args.sort, of, frozenset(args.node), args.output)
+    with asking(args) as transport:
         if not args.watch and (args.once or not sys.stdout.isatty()):
             frame = view(listed(transport), **shown.selection)
             check_nodes(frame, args.node)
@@ -210,7 +201,8 @@ class Shown:
         wanted = [min(len(part.rows), most) for part in parts]
         # Beside its rows, each table takes a line of titles, one that says how many more there are, and one between.
         shares = share(rows - 3 - 3 * len(parts), wanted) if rows else wanted
-        lines: list[Text | Table] = [Text(f"Neuron devices of {printable(server)}", style="bold")]
+        pods = f"pods of namespace {self.namespace} (-A: all)" if self.namespace else "pods of all namespaces"
+        lines: list[Text | Table] = [Text(printable(f"Neuron devices of {server}, {pods}"), style="bold")]
         if trouble:
             lines.append(Text(f"not up to date: {printable(shorten(trouble, 300))}", style="bold red", no_wrap=True))
         for part, count in zip(parts, shares, strict=True):

@@ -18,6 +18,7 @@ from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
+    from dra_driver.manifests import Manifests
     from dra_driver.manifests.objects import ResourceClaim
     from dra_driver.simulator.hardware import Hardware
     from dra_driver.topology.cuts import CutDevice, Cuts, ResourceType
@@ -46,6 +47,7 @@ EXAMPLES: Final = (
     "topology inf2.48xlarge --devices 10-11,0 -o json",
     "topology trn2.48xlarge --devices core,group,neuron-core-3-0,neuron-core-3-1",
     "topology --host-root /",
+    "topology --from-cluster node-7",
     "kubectl get resourceslices,resourceclaims -A -o json | {} topology -f - --node-name node-7",
 )
 
@@ -84,6 +86,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--node-name", metavar="NAME", help="with the slices of several nodes: which one")
     parser.set_defaults(svg=None)
     vocabulary.add_renamed(parser, "--svg", now="-o svg > FILE", dest="svg", metavar="FILE", type=Path)
+    vocabulary.add_cluster(parser, "the node that is named in place of TYPE")
     vocabulary.add_output(parser, "text", "json", "yaml", "svg")
     parser.set_defaults(run=run)
 
@@ -276,8 +279,13 @@ class _Drawn(NamedTuple):
 
 def _drawn(args: argparse.Namespace) -> _Drawn:
     files = vocabulary.files(args)
-    if sum(map(bool, (args.type, args.instance_type, args.host_root, files))) != 1:
-        raise UsageError("TYPE, --host-root and -f exclude each other", remedy="give one of the three")
+    live = vocabulary.from_cluster(args)
+    if sum(map(bool, (args.type, args.instance_type, args.host_root, files))) != 1 or (live and not args.type):
+        raise UsageError(
+            "TYPE, --host-root, -f and --from-cluster NODE exclude each other", remedy="give one of the four"
+        )
+    if live:
+        return _of_cluster(args)
     if args.host_root is not None:
         return _of_host(args.host_root)
     return _of_slices(files, args.node_name) if files else _Drawn(args.type or args.instance_type, a_node=False)
@@ -300,6 +308,20 @@ def _of_slices(files: Sequence[str], node: str | None) -> _Drawn:
     from dra_driver.cel import RELEASES
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
     from dra_driver.manifests import read_manifests
+
+    found = read_manifests([(file, read_text(file, MAX_MANIFEST_BYTES)) for file in files], RELEASES[-1])
+    return _of_objects(found, ", ".join(files), "--node-name", node)
+
+
+def _of_cluster(args: argparse.Namespace) -> _Drawn:
+    from dra_driver.cli.clusterinput import asking, read_devices
+
+    with asking(args) as transport:
+        found = read_devices(transport)
+    return _of_objects(found, "the cluster", "--from-cluster", args.type)
+
+
+def _of_objects(found: Manifests, name: str, option: str, node: str | None) -> _Drawn:
     from dra_driver.simulator.allocator.candidates import tainted
     from dra_driver.simulator.explain.findings import named
     from dra_driver.simulator.hardware import Hardware, text_of
@@ -307,15 +329,13 @@ def _of_slices(files: Sequence[str], node: str | None) -> _Drawn:
     from dra_driver.simulator.taints import sick
     from dra_driver.topology.instance_types import resolve
 
-    name = ", ".join(files)
-    found = read_manifests([(file, read_text(file, MAX_MANIFEST_BYTES)) for file in files], RELEASES[-1])
     own = [item for item in tainted(found.slices, found.taint_rules) if item.spec.driver == DRIVER_NAME]
     names = sorted({item.spec.node_name for item in own if item.spec.node_name})
     chosen = node if node is not None else names[0] if len(names) == 1 else None
     if chosen not in names:
         raise UsageError(
             f"{name}: {'which node is not said' if node is None else f'no slices of node {node[:80]}'}",
-            remedy=f"give --node-name, one of: {first_of(names, 8)}" if names else f"give slices of {DRIVER_NAME}",
+            remedy=f"give {option}, one of: {first_of(names, 8)}" if names else f"give slices of {DRIVER_NAME}",
         )
     devices = [device for item in own if item.spec.node_name == chosen for device in item.spec.devices]
     types = {text_of(device, "instanceType") for device in devices} - {""}
@@ -323,8 +343,11 @@ def _of_slices(files: Sequence[str], node: str | None) -> _Drawn:
         raise UsageError(f"{name}: the devices of {chosen} do not name one instance type", remedy="give TYPE instead")
     kind = resolve(types.pop())
     pools = {item.spec.pool.name for item in own if item.spec.node_name == chosen}
-    taken = [(claim.metadata, held) for claim in found.claims if (held := _held(claim, pools))]
-    lines = [f"claim {meta.namespace}/{meta.name} has {named(held)}" for meta, held in taken]
+    taken = [(claim, held) for claim in found.claims if (held := _held(claim, pools))]
+    lines = [
+        f"claim {claim.metadata.namespace}/{claim.metadata.name} has {named(held)}{_for_pods(claim)}"
+        for claim, held in taken
+    ]
     return _Drawn(
         kind.name,
         sick(devices, range(kind.devices or 0)),
@@ -332,6 +355,11 @@ def _of_slices(files: Sequence[str], node: str | None) -> _Drawn:
         hardware=Hardware.of(devices),
         taken=tuple(dict.fromkeys(device for _, held in taken for device in held)),
     )
+
+
+def _for_pods(claim: ResourceClaim) -> str:
+    pods = [user.name for user in claim.status.reserved_for if user.resource == "pods"]
+    return f", for {'pod' if len(pods) == 1 else 'pods'} {first_of(pods, 4)}" if pods else ""
 
 
 def _held(claim: ResourceClaim, pools: Collection[str]) -> list[str]:
