@@ -53,9 +53,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "top",
-        about="Show the Neuron nodes of a cluster: which chips are free, which pods have the others, what is wrong with "
-        "chips, and what pods wait for. Reads Nodes, ResourceSlices, ResourceClaims and Pods, and changes nothing. On "
-        "a terminal, what is shown follows the cluster until Ctrl-C.",
+        about="Show the Neuron nodes of a cluster: which chips are free, which pods have the others, what is wrong "
+        "with chips, and what pods wait for. Reads Nodes, ResourceSlices, ResourceClaims and Pods, and changes "
+        "nothing. On a terminal, what is shown follows the cluster until Ctrl-C.",
         examples=EXAMPLES,
         done="shown, also when ended with Ctrl-C",
         refused="the packages to draw with are not installed",
@@ -72,7 +72,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     follow.add_argument("--once", action="store_true", help="print once and exit (default without a terminal)")
     vocabulary.add_watch(follow)
     vocabulary.add_output(parser, "text", "wide", "json")
-    vocabulary.add_cluster(parser, "(implied)", namespaces="the pods that are listed")
+    vocabulary.add_cluster(parser, "(which is implied)", namespaces="the pods that are listed")
     parser.set_defaults(run=run)
 
 
