@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "select": "test a CEL device selector",
     "migrate": "convert pod specs with Neuron limits to pods with claims",
     "fragmentation": "simulate the fragmentation of a cluster by a stream of pods",
+    "report": "collect what a bug report needs into one archive",
     "emulate_host": "write the files of a Neuron host into a directory",
     "completion": "print the completion script of a shell",
     "help": "show the help of a command",

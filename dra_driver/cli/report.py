@@ -1,0 +1,123 @@
+"""``dra-driver report``: one archive for a bug report, from a cluster, a node, or both."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dra_driver.cli import vocabulary
+from dra_driver.names import DRIVER_NAME
+from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.text import printable
+
+if TYPE_CHECKING:
+    from dra_driver.report.archive import Collected
+    from dra_driver.report.cluster import Settings
+
+STDOUT: Final = "-"
+OWN_NAMESPACES: Final = ("neuron-dra-driver", "neuron-healthcheck-system")
+"""Their names are the same everywhere, and stay with --redact-names."""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = vocabulary.add_command(
+        subparsers,
+        "report",
+        about="Collect what a bug report needs into one archive: versions, slices, claims, pods that use them, Nodes' "
+        "labels and conditions, Events, settings and logs of the driver's programs; on a node, the devices, the "
+        "journal of claims and the record of health. Changes nothing.\n\nOnly fields that are on a list are taken: no "
+        "Secrets, no environment of other pods, no annotations but the driver's. MANIFEST.txt in the archive tells "
+        "what is inside; what could not be read is printed and noted there, and the rest is collected all the same.",
+        examples=("report", "report --redact-names -o issue.tar.gz", "report --node node-7", "report --host-root /"),
+        done="written, even if something could not be read",
+        refused="nothing could be written",
+    )
+    vocabulary.add_cluster(parser, "objects and logs (the default without --host-root)")
+    parser.add_argument(
+        "--node", metavar="NODE", action="append", default=[], help="of the cluster, only what is on it (repeatable)"
+    )
+    parser.add_argument("--host-root", metavar="DIR", type=Path, help="collect from this node: its root directory, /")
+    parser.add_argument(
+        "--redact-names",
+        action="store_true",
+        help="replace names of namespaces, nodes, pods and claims, each by the same word everywhere",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="archive to write (default: dra-driver-report-TIME.tar.gz); - is stdout"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the archive; what was collected is told on standard error."""
+    from dra_driver.report.archive import Collected, archive
+
+    if args.host_root is not None and not args.host_root.is_dir():
+        raise UsageError(f"--host-root {args.host_root} is no directory", remedy="on a node, give --host-root /")
+    args.from_cluster = vocabulary.from_cluster(args) or args.host_root is None
+    now, found = time.time(), Collected()
+    if args.host_root is not None:
+        found.merge(_of_node(args.host_root))
+    if args.from_cluster:
+        found.merge(_of_cluster(args))
+    data = archive(found, at=now, redact=args.redact_names, kept=OWN_NAMESPACES)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    target = args.output or f"dra-driver-report-{stamp}.tar.gz"
+    for file in sorted(found.files, key=lambda file: file.path):
+        _tell(f"collected      {file.path}: {file.why}")
+    for what, why in sorted(set(found.missing)):
+        _tell(f"not collected  {what}: {why}")
+    if target == STDOUT:
+        sys.stdout.buffer.write(data)
+        return 0
+    _write(Path(target), data)
+    print(f"written: {target} ({len(data)} bytes); MANIFEST.txt in it tells what is inside")
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(printable(line), file=sys.stderr)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A new file that only its owner can read."""
+    try:
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(data)
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists", remedy="give another name with -o, or remove it") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DriverError(f"{path} cannot be written: {reason}") from error
+
+
+def _of_node(root: Path) -> Collected:
+    from dra_driver.cli.health import found_state_dir
+    from dra_driver.report.node import read
+
+    plugins = os.environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"
+    return read(root, root / plugins.lstrip("/") / DRIVER_NAME, found_state_dir(root))
+
+
+def _of_cluster(args: argparse.Namespace) -> Collected:
+    from dra_driver.cli.clusterinput import asking
+    from dra_driver.report.cluster import read
+
+    with asking(args) as transport:
+        return read(transport, _settings(), args.node)
+
+
+def _settings() -> Settings:
+    """The options of the daemons, and the variables that stand for them."""
+    from dra_driver.cli.main import DAEMONS
+    from dra_driver.report.cluster import Settings
+
+    tables = [getattr(import_module(f"dra_driver.cli.{name}"), "OPTIONS", ()) for name in DAEMONS]
+    rows = [row for table in tables for row in table]
+    return Settings(frozenset(row[1] for row in rows), frozenset({"--v", *(row[0] for row in rows)}))
