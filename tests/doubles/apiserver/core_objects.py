@@ -13,6 +13,9 @@ PLAIN_KINDS = {
     "events": "Event",
     "configmaps": "ConfigMap",
     "deviceclasses": "DeviceClass",
+    "resourceclaimtemplates": "ResourceClaimTemplate",
+    "daemonsets": "DaemonSet",
+    "deployments": "Deployment",
 }
 
 

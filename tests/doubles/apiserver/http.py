@@ -27,8 +27,9 @@ GROUP_PATH = re.compile(
     r"/apis/resource\.k8s\.io/(?P<version>[^/]+)/(namespaces/(?P<namespace>[^/]+)/)?(?P<kind>[a-z]+)(/(?P<name>[^/]+))?"
 )
 CORE_PATH = re.compile(
-    r"/(api|apis/coordination\.k8s\.io)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
-    r"(?P<kind>nodes|pods|leases|events|configmaps)(/(?P<name>[^/]+))?(?P<sub>(?<=[^/])/(binding|eviction|status))?"
+    r"/(api|apis/coordination\.k8s\.io|apis/apps)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
+    r"(?P<kind>nodes|pods|leases|events|configmaps|daemonsets|deployments)(/(?P<name>[^/]+))?"
+    r"(?P<sub>(?<=[^/])/(binding|eviction|status|log))?"
 )
 _OF_PODS = {"/binding": bind_pod, "/eviction": evict_pod}
 KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodes": "Node"} | PLAIN_KINDS
@@ -244,13 +245,11 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
     store, kind, name = api.store, match["kind"], match["name"]
     namespace = match.groupdict().get("namespace")
     key = f"{namespace}/{name}" if namespace else name
-    if request.method == "GET" and name:
-        return 200, _export(store.get(kind, key), match)
     if request.method == "GET":
-        return 200, _page(api, request, match)
+        return 200, _got(api, request, match, key)
     if of_pod := _OF_PODS.get(match.groupdict().get("sub") or ""):
         return 201, of_pod(store, key, request.body)
-    if kind in PLAIN_KINDS and request.method != "GET":
+    if kind in PLAIN_KINDS:
         return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
     if kind == "nodes" and request.method == "PATCH":
         return 200, _export(_patch_node(store, key, request, match["sub"] or ""), match)
@@ -267,6 +266,19 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
         return 201, _export(item if request.query.get("dryRun") else store.create(kind, item), match)
     validate_slice(item, store.get(kind, key))
     return 200, _export(store.update(kind, key, item), match)
+
+
+def _got(api: ApiServer, request: Request, match: re.Match[str], key: str) -> Any:
+    if match.groupdict().get("sub") == "/log":
+        return _log(api.store, key, request.query)
+    return _export(api.store.get(match["kind"], key), match) if match["name"] else _page(api, request, match)
+
+
+def _log(store: Store, pod: str, query: dict[str, str]) -> str:
+    """Lines of the object ``logs`` of the pod, which has ``data`` by container (``NAME.previous``: of the former)."""
+    suffix = ".previous" if query.get("previous") == "true" else ""
+    lines = str(store.get("logs", pod)["data"][query["container"] + suffix]).splitlines(keepends=True)
+    return "".join(lines[-int(query.get("tailLines", len(lines))) :])[: int(query.get("limitBytes", 1 << 30))]
 
 
 def _patch_node(store: Store, key: str, request: Request, sub: str) -> Object:

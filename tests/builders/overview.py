@@ -1,0 +1,123 @@
+"""A small live cluster in the test API server: Neuron nodes with real slices, and pods that hold some of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from dra_driver.cli.main import main
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+
+TRN2, INF2 = "trn2.48xlarge", "inf2.48xlarge"
+TYPE_LABEL = "node.kubernetes.io/instance-type"
+READY = {"type": "Ready", "status": "True"}
+
+
+@cache
+def _published(kind: str, cuts: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["slices", "--instance-type", kind, "--node-name", "NODE", "--devices", cuts, "-o", "json"]) == 0
+    return out.getvalue()
+
+
+def published(name: str, kind: str = TRN2, cuts: str = "chip") -> list[Object]:
+    """The slices that the driver publishes on an emulated node."""
+    items: list[Object] = json.loads(_published(kind, cuts))["items"]
+    for place, item in enumerate(items):
+        item["metadata"] = {"name": f"{name}-neuron.aws.com-{place}"}
+        item["spec"]["nodeName"] = item["spec"]["pool"]["name"] = name
+    return items
+
+
+def taint(code: str, value: str = "unhealthy", effect: str = "NoSchedule") -> Object:
+    """A taint of the driver's health."""
+    return {
+        "key": f"health.neuron.aws.com/{code}",
+        "value": value,
+        "effect": effect,
+        "timeAdded": "2026-01-01T00:00:00Z",
+    }
+
+
+def add_neuron_node(
+    server: ApiServer,
+    name: str,
+    kind: str = TRN2,
+    *,
+    cuts: str = "chip",
+    taints: Mapping[str, Sequence[Object]] | None = None,
+    conditions: Sequence[Object] = (),
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """A ready node with its slices; ``taints`` by name of the device."""
+    server.store.create(
+        "nodes",
+        {
+            "metadata": {"name": name, "labels": {TYPE_LABEL: kind, **(labels or {})}},
+            "spec": {},
+            "status": {"conditions": [READY, *conditions], "nodeInfo": {"kubeletVersion": "v1.37.1"}},
+        },
+    )
+    for item in published(name, kind, cuts):
+        for device in item["spec"].get("devices", ()):
+            if found := (taints or {}).get(device["name"]):
+                device["taints"] = list(found)
+        server.store.create("resourceslices", item)
+
+
+def add_plugin_node(server: ApiServer, name: str) -> None:
+    """A node whose 12 chips a device plugin offers."""
+    capacity = {"aws.amazon.com/neuron": "12", "aws.amazon.com/neuroncore": "24"}
+    node: Object = {"metadata": {"name": name, "labels": {TYPE_LABEL: INF2}}, "spec": {}}
+    server.store.create("nodes", {**node, "status": {"capacity": capacity, "conditions": [READY]}})
+
+
+def add_holder(
+    server: ApiServer, namespace: str, pod: str, node: str, devices: Sequence[str], phase: str = "Running"
+) -> None:
+    """A pod on a node, with a claim ``POD-neurons`` that has these devices."""
+    claim = f"{pod}-neurons"
+    server.add_claim(namespace, claim, devices=[("neurons", device) for device in devices], node=node)
+    stored = server.store.get("resourceclaims", f"{namespace}/{claim}")
+    stored["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}]
+    server.store.update("resourceclaims", f"{namespace}/{claim}", stored)
+    spec = {"nodeName": node, "resourceClaims": [{"name": "neurons", "resourceClaimName": claim}]}
+    status = {"phase": phase}
+    server.store.create("pods", {"metadata": {"namespace": namespace, "name": pod}, "spec": spec, "status": status})
+
+
+def add_waiting(server: ApiServer, namespace: str, pod: str, message: str) -> None:
+    """A pod that the scheduler could not place, whose claim asks for four chips."""
+    claim = f"{pod}-neurons"
+    exactly = {"deviceClassName": "neuron.aws.com", "allocationMode": "ExactCount", "count": 4}
+    spec = {"devices": {"requests": [{"name": "neurons", "exactly": exactly}]}}
+    meta = {"namespace": namespace, "name": claim}
+    server.store.create("resourceclaims", {"metadata": meta, "spec": spec, "status": {}})
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    server.store.create(
+        "pods",
+        {
+            "metadata": {"namespace": namespace, "name": pod},
+            "spec": {"resourceClaims": [{"name": "neurons", "resourceClaimName": claim}]},
+            "status": {"phase": "Pending", "conditions": [condition]},
+        },
+    )
+
+
+def add_plugin_pod(server: ApiServer, namespace: str, pod: str, node: str, ids: str) -> None:
+    """A pod to which the scheduler extender gave chips of a device plugin."""
+    annotations = {"AWS_NEURON_IDS": ids, "NEURON_RESOURCE_TYPE": "aws.amazon.com/neuron", "NEURON_ALLOCATED": "true"}
+    limits = {"aws.amazon.com/neuron": str(len(ids.split(",")))}
+    server.store.create(
+        "pods",
+        {
+            "metadata": {"namespace": namespace, "name": pod, "annotations": annotations},
+            "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"limits": limits}}]},
+            "status": {"phase": "Running"},
+        },
+    )

@@ -1,0 +1,200 @@
+"""``dra-driver top``, and health and topology of a cluster, against an API server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.cli.main import kubectl_main, main
+from tests.builders.overview import (
+    add_holder,
+    add_neuron_node,
+    add_plugin_node,
+    add_plugin_pod,
+    add_waiting,
+    taint,
+)
+from tests.doubles.apiserver.server import ApiServer
+
+NO_ROOM = "0/3 nodes are available: 3 cannot allocate all claims. still not schedulable"
+BROKEN = taint("hbm-uncorrectable")
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """Two DRA nodes, one with a broken chip, one with a device plugin; who has chips there; a pod that waits."""
+    with ApiServer() as made:
+        add_neuron_node(made, "node-2")
+        add_neuron_node(made, "node-10", cuts="chip,core", taints={"neuron-device-3": [BROKEN]})
+        add_plugin_node(made, "old-1")
+        add_holder(made, "ml", "train-0", "node-2", [f"neuron-device-{chip}" for chip in range(4, 8)])
+        add_holder(made, "ml", "small", "node-10", ["neuron-core-0-0", "neuron-core-0-1"])
+        add_holder(made, "web", "serve", "node-10", ["neuron-device-3"])
+        add_plugin_pod(made, "web", "legacy", "old-1", "0,1")
+        add_waiting(made, "ml", "big-1", NO_ROOM)
+        made.store.create("pods", {"metadata": {"namespace": "ml", "name": "other"}, "spec": {"nodeName": "node-2"}})
+        yield made
+
+
+def shown(server: ApiServer, directory: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    kubeconfig = str(server.kubeconfig(directory / "kubeconfig"))
+    assert main([*arguments, "--kubeconfig", kubeconfig]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out
+
+
+def top(server: ApiServer, directory: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        shown(server, directory, capsys, "top", "--from-cluster", "-o", "json", *arguments)
+    )
+    return found
+
+
+def test_without_a_terminal_top_prints_once_who_has_which_chips_and_who_waits(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(server, tmp_path, capsys, "top", "--from-cluster", "-A").splitlines()
+    rows = {line.split()[0]: line for line in lines if line}
+    assert "12/16  ....####........" in rows["node-2"]
+    assert "14/16  +..#............  neuron3: hbm-uncorrectable" in rows["node-10"]
+    assert "10/12  ##.........." in rows["old-1"]
+    assert [line.split()[0] for line in lines if line.startswith(("node-", "old-"))] == ["node-2", "node-10", "old-1"]
+    assert any("train-0" in line and "neuron-device-4 to 7" in line and "Running" in line for line in lines)
+    assert any("big-1" in line and "4 x neuron.aws.com" in line and NO_ROOM in line for line in lines)
+    assert not any("other" in line.split() for line in lines)
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_namespace_selects_pods_but_what_others_hold_is_counted(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = top(server, tmp_path, capsys, "-n", "web")
+    assert {holder["pod"] for holder in found["holders"]} == {"serve", "legacy"}
+    assert found["pending"] == []
+    assert {node["node"]: node["chips"]["allocated"] for node in found["nodes"]} == {
+        "node-2": 4,
+        "node-10": 2,
+        "old-1": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"), [("name", "node-2"), ("free", "node-10"), ("sick", "node-10")], ids=["name", "free", "sick"]
+)
+def test_nodes_are_sorted_as_asked(
+    sort: str, first: str, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert top(server, tmp_path, capsys, "--sort", sort)["nodes"][0]["node"] == first
+
+
+def test_a_node_without_neuron_devices_is_bad_input(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.add_node("plain")
+    kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
+    for command in (["top"], ["health"]):
+        assert main([*command, "--from-cluster", "--node", "plain", "--kubeconfig", kubeconfig]) == 2
+        assert "no Neuron node is named plain" in capsys.readouterr().err
+
+
+def test_names_of_pods_cannot_drive_a_terminal(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_waiting(server, "ml", "evil", "\x1b[2J[red]text[/red] \N{RIGHT-TO-LEFT OVERRIDE}")
+    out = shown(server, tmp_path, capsys, "top", "--from-cluster", "-n", "ml")
+    assert "\x1b" not in out
+    assert "[red]text[/red]" in out
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in out
+
+
+def test_watching_prints_every_change_and_lists_only_once(server: ApiServer, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dra_driver", "top", "--from-cluster", "-A", "-w", "-o", "json"]
+    command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        before = json.loads(process.stdout.readline())
+        lists = server.count("GET", watch=False)
+        add_holder(server, "ml", "late", "node-2", ["neuron-device-0"])
+        for line in process.stdout:
+            after = json.loads(line)
+            # The claim and its pod are two events.
+            if any(holder["pod"] == "late" and holder["phase"] for holder in after["holders"]):
+                break
+        assert server.count("GET", watch=False) == lists
+        process.send_signal(2)
+        assert process.wait(10) == 0
+    allocated = [frame["nodes"][0]["chips"]["allocated"] for frame in (before, after)]
+    assert allocated == [4, 5]
+
+
+def test_who_may_not_list_is_told_what(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server.fail(403, 100, path="/resourceclaims", message="resourceclaims is forbidden")
+    kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
+    for arguments in (["--once"], ["-w"]):
+        assert main(["top", "--from-cluster", *arguments, "--kubeconfig", kubeconfig]) == 2
+        assert "resourceclaims is forbidden" in capsys.readouterr().err
+
+
+def test_older_servers_wrap_devices_in_basic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ApiServer(versions=("v1beta1",)) as server:
+        add_neuron_node(server, "node-1", taints={"neuron-device-3": [BROKEN]})
+        (node,) = top(server, tmp_path, capsys)["nodes"]
+    assert (node["instanceType"], node["chips"]) == (
+        "trn2.48xlarge",
+        {"total": 16, "free": 15, "allocated": 0, "sick": 1},
+    )
+
+
+# health and topology of a cluster
+
+
+def test_health_of_a_cluster_names_sick_chips_with_who_has_them(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(server, tmp_path, capsys, "health", "--from-cluster").splitlines()
+    sick = [line.split() for line in lines if "unhealthy" in line]
+    since = "2026-01-01T00:00:00Z"
+    row = f"node-10 neuron3 unhealthy hbm-uncorrectable unhealthy {since} NoSchedule replacement web/serve"
+    assert sick == [row.split()]
+    assert any(line.split()[:5] == ["node-10", "15", "of", "16", "healthy"] for line in lines)
+
+
+def test_health_of_one_node_lists_all_its_chips(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node", "node-2")
+    assert len(text.splitlines()) == 17
+    found = json.loads(shown(server, tmp_path, capsys, "health", "--from-cluster", "--node", "node-10", "-o", "json"))
+    (node,) = found["nodes"]
+    assert [device["state"] for device in node["devices"]].count("healthy") == 15
+    assert node["devices"][0]["cores"] == {"total": 4, "allocated": 2}
+    assert node["devices"][3]["faults"][0]["remedy"] == "replacement"
+
+
+def test_topology_of_a_live_node_draws_what_pods_have(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shown(server, tmp_path, capsys, "topology", "--from-cluster", "node-2")
+    assert "[*4*]===[*5*]" in out.replace(" ", "")
+    assert "claim ml/train-0-neurons has neuron-device-4 to 7, for pod train-0" in out
+    sick = shown(server, tmp_path, capsys, "topology", "--from-cluster", "node-10")
+    assert "unhealthy device: 3" in sick
+    kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
+    assert main(["topology", "--from-cluster", "nowhere", "--kubeconfig", kubeconfig]) == 2
+    assert "give --from-cluster, one of: node-10, node-2" in capsys.readouterr().err
+
+
+def test_as_a_plugin_of_kubectl_they_read_the_cluster_without_being_told(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
+    for arguments, text in ((["top"], "14/16"), (["health"], "hbm-uncorr"), (["topology", "node-10"], "device: 3")):
+        assert kubectl_main([*arguments, "--kubeconfig", kubeconfig]) == 0
+        assert text in capsys.readouterr().out
