@@ -120,4 +120,5 @@ def _settings() -> Settings:
 
     tables = [getattr(import_module(f"dra_driver.cli.{name}"), "OPTIONS", ()) for name in DAEMONS]
     rows = [row for table in tables for row in table]
-    return Settings(frozenset(row[1] for row in rows), frozenset({"--v", *(row[0] for row in rows)}))
+    words = {"--v", *(row[0] for row in rows), *(name.replace("_", "-") for name in DAEMONS)}
+    return Settings(frozenset(row[1] for row in rows), frozenset(words))

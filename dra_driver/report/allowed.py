@@ -357,7 +357,7 @@ def workload(variables: frozenset[str], options: frozenset[str]) -> Rule:
 
     Args:
         variables: names of environment variables that are settings of its programs.
-        options: of its programs, such as ``--v``; of others, only that there is one.
+        options: words of its programs' command lines, such as ``--v``; of others, only that there is one.
     """
 
     def variable(value: object) -> object:
@@ -373,11 +373,7 @@ def workload(variables: frozenset[str], options: frozenset[str]) -> Rule:
     def argument(value: object) -> object:
         if not isinstance(value, str):
             return OUT
-        option, equals, _ = value.partition("=")
-        if option in options:
-            return value[:MAX_TEXT]
-        known = word(option) is not OUT and (option.startswith("--") or not equals)
-        return f"{option}={WITHHELD}" if known and equals else WITHHELD if option.startswith("-") else word(value)
+        return value[:MAX_TEXT] if value.partition("=")[0] in options else WITHHELD
 
     amounts: Rule = {"cpu": either, "memory": either}
     container: Rule = {

@@ -89,7 +89,7 @@ class Names:
         self._new: dict[str, str] = {}
         for kind in sorted(names):
             ordered = sorted({*names[kind]} - {*KEPT_NAMES, *kept} - self._new.keys())
-            self._new |= {name: f"{kind}-{place}" for place, name in enumerate(ordered, 1)}
+            self._new |= {name: f"{kind}-x{place}" for place, name in enumerate(ordered, 1)}
 
     def redacted(self, text: str) -> str:
         """The text with the names replaced, also where they begin a longer one (``pod-x7k2p``, ``node.domain``)."""

@@ -75,7 +75,7 @@ class Settings:
     variables: frozenset[str]
     """Environment variables."""
     options: frozenset[str]
-    """Options of the command line, such as ``--v``."""
+    """Words of the command line: commands, and options such as ``--v``."""
 
 
 def read(transport: Transport, settings: Settings, nodes: Collection[str] = ()) -> Collected:

@@ -84,7 +84,7 @@ def add_holder(
     claim = f"{pod}-neurons"
     server.add_claim(namespace, claim, devices=[("neurons", device) for device in devices], node=node)
     stored = server.store.get("resourceclaims", f"{namespace}/{claim}")
-    stored["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}]
+    stored["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": "7d1e"}]
     server.store.update("resourceclaims", f"{namespace}/{claim}", stored)
     spec = {"nodeName": node, "resourceClaims": [{"name": "neurons", "resourceClaimName": claim}]}
     status = {"phase": phase}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,7 +116,10 @@ def test_names_of_pods_cannot_drive_a_terminal(
 
 
 def test_watching_prints_every_change_and_lists_only_once(server: ApiServer, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dra_driver", "top", "--from-cluster", "-A", "-w", "-o", "json"]
+    # A shell that runs the tests in the background has its children ignore the signal of Ctrl-C.
+    heed = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = heed + "from dra_driver.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "top", "--from-cluster", "-A", "-w", "-o", "json"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -128,7 +132,7 @@ def test_watching_prints_every_change_and_lists_only_once(server: ApiServer, tmp
             if any(holder["pod"] == "late" and holder["phase"] for holder in after["holders"]):
                 break
         assert server.count("GET", watch=False) == lists
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
     allocated = [frame["nodes"][0]["chips"]["allocated"] for frame in (before, after)]
     assert allocated == [4, 5]

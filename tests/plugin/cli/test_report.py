@@ -1,0 +1,329 @@
+"""``dra-driver report`` against an API server and an emulated host: what is in the archive, and what never is."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.cli.main import main
+from tests.builders.overview import add_holder, add_neuron_node, add_waiting, taint
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+
+SECRET = "hunter2-do-not-tell"
+OWN = "neuron-dra-driver"
+APP = "neuron-dra-driver-kubelet-plugin"
+OWNER = {"kind": "DaemonSet", "name": APP, "controller": True, "apiVersion": "apps/v1", "uid": "d"}
+POLICY = "# by SECRET\nprepare: refuse\n".replace("SECRET", SECRET)
+
+
+def spoil(item: Object) -> Object:
+    """The object with a secret wherever objects have fields of their own."""
+    meta = item["metadata"]
+    meta["annotations"] = {**meta.get("annotations", {}), "example.com/note": SECRET, "a": SECRET}
+    meta["labels"] = {**meta.get("labels", {}), "example.com/label": SECRET}
+    meta["managedFields"] = [{"manager": SECRET, "fieldsV1": {SECRET: {}}}]
+    meta["selfLink"] = SECRET
+    item["status"] = {**item.get("status", {}), "example": SECRET}
+    item["example"] = SECRET
+    return item
+
+
+def container(**more: object) -> Object:
+    return {
+        "name": "main",
+        "image": f"registry.example/{SECRET}:1",
+        "command": ["sh", "-c", f"TOKEN={SECRET} run"],
+        "args": [f"--password={SECRET}"],
+        "env": [{"name": "HF_TOKEN", "value": SECRET}, {"name": SECRET, "value": "x"}],
+        "envFrom": [{"secretRef": {"name": SECRET}}],
+        "volumeMounts": [{"name": SECRET, "mountPath": f"/{SECRET}"}],
+        "livenessProbe": {"httpGet": {"path": f"/?token={SECRET}"}},
+        "lifecycle": {"preStop": {"exec": {"command": [SECRET]}}},
+        **more,
+    }
+
+
+def spoil_stored(server: ApiServer) -> None:
+    """Plant the secret in all that is stored."""
+    for kind in ("nodes", "resourceslices", "resourceclaims", "pods", "deviceclasses", "resourceclaimtemplates"):
+        for item in server.store.list(kind)[0]:
+            meta = item["metadata"]
+            key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else meta["name"]
+            server.store.update(kind, key, spoil(item))
+    node = server.store.get("nodes", "node-1")
+    node["spec"] |= {"providerID": SECRET, "taints": [{"key": "team", "value": SECRET, "effect": "NoSchedule"}]}
+    node["status"]["addresses"] = [{"type": "Hostname", "address": SECRET}]
+    node["status"]["images"] = [{"names": [SECRET]}]
+    node["status"]["conditions"] += [
+        {"type": "Other", "status": "True", "reason": "R", "message": SECRET},
+        {"type": "NeuronHealth", "status": "True", "reason": "NeuronHealth", "message": SECRET},
+    ]
+    server.store.update("nodes", "node-1", node)
+    pod = server.store.get("pods", "ml/train-0")
+    pod["metadata"]["annotations"] |= {"AWS_NEURON_IDS": SECRET, "neuron.aws.com/allocation": json.dumps({"x": SECRET})}
+    pod["spec"] |= {
+        "containers": [container()],
+        "initContainers": [container(name="init")],
+        "volumes": [{"name": "v", "secret": {"secretName": SECRET}}],
+        "imagePullSecrets": [{"name": SECRET}],
+        "hostname": SECRET,
+        "tolerations": [{"key": "team", "value": SECRET}],
+        "nodeSelector": {"team": SECRET},
+    }
+    pod["status"]["message"] = SECRET
+    pod["status"]["containerStatuses"] = [
+        {"name": "main", "image": SECRET, "state": {"waiting": {"reason": "X", "message": SECRET}}}
+    ]
+    server.store.update("pods", "ml/train-0", pod)
+    claim = server.store.get("resourceclaims", "ml/train-0-neurons")
+    own = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCore": SECRET, "other": SECRET}
+    claim["status"]["allocation"]["devices"]["config"] = [
+        {"source": "FromClaim", "opaque": {"driver": "neuron.aws.com", "parameters": {**own, SECRET: 1}}},
+        {"source": "FromClaim", "opaque": {"driver": "gpu.example.com", "parameters": {"key": SECRET}}},
+    ]
+    claim["status"]["devices"] = [{"driver": "neuron.aws.com", "data": {"x": SECRET}}]
+    server.store.update("resourceclaims", "ml/train-0-neurons", claim)
+    for kind, name in (("secrets", "s"), ("configmaps", "settings")):
+        server.store.create(kind, {"metadata": {"namespace": "ml", "name": name}, "data": {"k": SECRET}})
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """A node with a broken chip, its driver, a pod with a claim, one that waits; and secrets in all of it."""
+    with ApiServer() as made:
+        add_neuron_node(made, "node-1", taints={"neuron-device-3": [taint("hbm-uncorrectable")]})
+        expression = {"cel": {"expression": "device.driver == 'neuron.aws.com'"}}
+        made.store.create(
+            "deviceclasses", {"metadata": {"name": "neuron.aws.com"}, "spec": {"selectors": [expression]}}
+        )
+        made.store.create("deviceclasses", {"metadata": {"name": f"gpu-{SECRET}"}, "spec": {}})
+        add_holder(made, "ml", "train-0", "node-1", ["neuron-device-4"])
+        add_waiting(made, "ml", "big-1", "0/1 nodes are available: 1 cannot allocate all claims.")
+        template = {"spec": made.store.get("resourceclaims", "ml/big-1-neurons")["spec"]}
+        made.store.create("resourceclaimtemplates", {"metadata": {"namespace": "ml", "name": "t"}, "spec": template})
+        made.store.create("pods", {"metadata": {"namespace": "ml", "name": SECRET}, "spec": {}, "status": {}})
+        spoil_stored(made)
+        labels = {"app": APP}
+        env = [
+            {"name": "DEVICES", "value": "chip,core"},
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "PROXY_PASSWORD", "value": SECRET},
+            {"name": "FROM_SECRET", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "k"}}},
+        ]
+        own = {
+            "name": "plugin",
+            "image": "driver:1",
+            "args": ["kubelet-plugin", "--v=6", f"--other={SECRET}", SECRET],
+            "env": env,
+        }
+        spec = {"containers": [own]}
+        made.store.create(
+            "daemonsets",
+            spoil(
+                {"metadata": {"namespace": OWN, "name": APP, "labels": labels}, "spec": {"template": {"spec": spec}}}
+            ),
+        )
+        made.store.create(
+            "pods",
+            spoil(
+                {
+                    "metadata": {"namespace": OWN, "name": f"{APP}-x1", "labels": labels, "ownerReferences": [OWNER]},
+                    "spec": {"nodeName": "node-1", **spec},
+                    "status": {
+                        "phase": "Running",
+                        "containerStatuses": [{"name": "plugin", "ready": True, "restartCount": 1}],
+                    },
+                }
+            ),
+        )
+        logs = {
+            "plugin": f"prepared claim ml/train-0-neurons on node-1\nAuthorization: Bearer {SECRET}\n",
+            "plugin.previous": "ended\n",
+        }
+        made.store.create("logs", {"metadata": {"namespace": OWN, "name": f"{APP}-x1"}, "data": logs})
+        made.store.create("logs", {"metadata": {"namespace": "ml", "name": "train-0"}, "data": {"main": SECRET}})
+        policy = {"metadata": {"namespace": OWN, "name": "neuron-dra-driver-health-policy"}}
+        made.store.create("configmaps", {**policy, "data": {"health-policy.yaml": POLICY, "other": SECRET}})
+        for name, about, reason, message in (
+            ("e1", "big-1", "FailedScheduling", "0/1 nodes are available: 1 cannot allocate all claims."),
+            ("e2", "train-0", "Failed", f"Failed to pull image {SECRET}"),
+            ("e3", "somebody", "FailedScheduling", SECRET),
+        ):
+            subject = {"kind": "Pod", "namespace": "ml", "name": about}
+            event = {"involvedObject": subject, "reason": reason, "message": message}
+            made.store.create("events", {"metadata": {"namespace": "ml", "name": name}, **event})
+        yield made
+
+
+Files = dict[str, str]
+
+
+def files_of(data: bytes) -> Files:
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for entry in tar:
+            content = tar.extractfile(entry)
+            assert content is not None
+            found[entry.name.removeprefix("dra-driver-report/")] = content.read().decode()
+    return found
+
+
+def report(server: ApiServer, directory: Path, *arguments: str) -> Files:
+    target = directory / "report.tar.gz"
+    kubeconfig = str(server.kubeconfig(directory / "kubeconfig"))
+    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "-o", str(target), *arguments]) == 0
+    assert target.stat().st_mode & 0o777 == 0o600
+    return files_of(target.read_bytes())
+
+
+def items(files: Files, name: str) -> list[Any]:
+    found: list[Any] = json.loads(files[f"cluster/{name}.json"])["items"]
+    return found
+
+
+def test_a_secret_that_is_planted_everywhere_is_in_no_file_and_no_name(server: ApiServer, tmp_path: Path) -> None:
+    files = report(server, tmp_path)
+    assert [name for name in files if SECRET in name] == []
+    assert {name: text for name, text in files.items() if SECRET in text} == {}
+
+
+def test_what_a_bug_report_needs_is_there(server: ApiServer, tmp_path: Path) -> None:
+    files = report(server, tmp_path)
+    log = f"logs/{OWN}/{APP}-x1/plugin"
+    assert sorted(files) == [
+        "MANIFEST.txt",
+        *(f"cluster/{kind}.json" for kind in ("daemonsets", "deployments", "deviceclasses", "events", "nodes", "pods")),
+        f"cluster/policies/{OWN}/neuron-dra-driver-health-policy.json",
+        *(f"cluster/{kind}.json" for kind in ("resourceclaims", "resourceclaimtemplates", "resourceslices", "version")),
+        f"{log}.log",
+        f"{log}.previous.log",
+    ]
+    (node,) = items(files, "nodes")
+    assert node["status"]["nodeInfo"] == {"kubeletVersion": "v1.37.1"}
+    devices = {device["name"]: device for item in items(files, "resourceslices") for device in item["spec"]["devices"]}
+    assert devices["neuron-device-3"]["taints"][0]["key"] == "health.neuron.aws.com/hbm-uncorrectable"
+    assert devices["neuron-device-3"]["attributes"]["instanceType"] == {"string": "trn2.48xlarge"}
+    claims = {claim["metadata"]["name"]: claim for claim in items(files, "resourceclaims")}
+    assert claims["train-0-neurons"]["status"]["reservedFor"][0]["name"] == "train-0"
+    own, other = claims["train-0-neurons"]["status"]["allocation"]["devices"]["config"]
+    assert own["opaque"]["parameters"] == {
+        "apiVersion": "neuron.aws.com/v1",
+        "kind": "NeuronConfig",
+        "logicalNeuronCore": "(withheld)",
+        "otherFields": 2,
+    }
+    assert other["opaque"] == {"driver": "gpu.example.com"}
+    assert {pod["metadata"]["name"] for pod in items(files, "pods")} == {"train-0", "big-1", f"{APP}-x1"}
+    (event,) = items(files, "events")
+    assert "cannot allocate all claims" in event["message"]
+    (daemonset,) = items(files, "daemonsets")
+    (container_,) = daemonset["spec"]["template"]["spec"]["containers"]
+    assert container_["env"] == [
+        {"name": "DEVICES", "value": "chip,core"},
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "PROXY_PASSWORD", "value": "(withheld)"},
+        {"name": "FROM_SECRET", "value": "(withheld)"},
+    ]
+    assert container_["args"] == ["kubelet-plugin", "--v=6", "(withheld)", "(withheld)"]
+    assert json.loads(files[f"cluster/policies/{OWN}/neuron-dra-driver-health-policy.json"]) == {"prepare": "refuse"}
+    assert "prepared claim ml/train-0-neurons" in files[f"{log}.log"]
+
+
+def test_the_manifest_names_every_file_and_why_it_is_there(server: ApiServer, tmp_path: Path) -> None:
+    files = report(server, tmp_path)
+    for name in files.keys() - {"MANIFEST.txt"}:
+        assert f"  {name} (" in files["MANIFEST.txt"]
+    assert "Nothing was left out." in files["MANIFEST.txt"]
+
+
+def test_redacted_names_are_nowhere_and_the_same_everywhere(server: ApiServer, tmp_path: Path) -> None:
+    files = report(server, tmp_path, "--redact-names")
+    whole = "\n".join([*files, *files.values()])
+    for name in ('node-1"', "train-0", "big-1", '"ml"', "ml/"):
+        assert name not in whole
+    claims = {claim["metadata"]["name"]: claim for claim in items(files, "resourceclaims")}
+    (held,) = [claim for claim in claims.values() if claim["status"].get("reservedFor")]
+    user, namespace = held["status"]["reservedFor"][0]["name"], held["metadata"]["namespace"]
+    pods = {pod["metadata"]["name"] for pod in items(files, "pods") if pod["metadata"]["namespace"] == namespace}
+    assert user in pods
+    (log,) = [text for name, text in files.items() if name.endswith("plugin.log")]
+    node = items(files, "nodes")[0]["metadata"]["name"]
+    assert f"prepared claim {namespace}/{held['metadata']['name']} on {node}" in log
+    assert items(files, "resourceslices")[0]["spec"]["nodeName"] == node
+
+
+@pytest.mark.parametrize("kind", ["events", "nodes", "daemonsets", "configmaps", "log", "resourceclaims"])
+def test_what_may_not_be_read_is_told_and_the_rest_is_collected(
+    kind: str, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.fail(403, 100, path=rf"/{kind}(/|$)", message=f"{kind} is forbidden: you may not")
+    files = report(server, tmp_path)
+    assert "you may not" in files["MANIFEST.txt"]
+    assert "you may not" in capsys.readouterr().err
+    assert items(files, "resourceslices")
+
+
+def test_a_huge_log_keeps_its_newest_lines(server: ApiServer, tmp_path: Path) -> None:
+    stored = server.store.get("logs", f"{OWN}/{APP}-x1")
+    stored["data"]["plugin"] = "".join(f"{number} {'x' * 990}\n" for number in range(4000))
+    server.store.update("logs", f"{OWN}/{APP}-x1", stored)
+    log = report(server, tmp_path)[f"logs/{OWN}/{APP}-x1/plugin.log"]
+    assert len(log) < 1.1 * (1 << 20)
+    first, second, *_, last = log.splitlines()
+    assert "were cut off" in first
+    assert (len(second), last.split()[0]) == (995, "3999")
+
+
+def test_named_nodes_narrow_it(server: ApiServer, tmp_path: Path) -> None:
+    add_neuron_node(server, "node-2")
+    add_holder(server, "ml", "elsewhere", "node-2", ["neuron-device-4"])
+    files = report(server, tmp_path, "--node", "node-2")
+    assert {item["spec"]["nodeName"] for item in items(files, "resourceslices")} == {"node-2"}
+    assert not any(name.startswith("logs/") for name in files)
+    assert {pod["metadata"]["name"] for pod in items(files, "pods")} == {"elsewhere", "big-1"}
+
+
+def test_an_archive_is_not_written_over(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.tar.gz").write_text("mine")
+    kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
+    arguments = ["report", "--from-cluster", "--kubeconfig", kubeconfig, "-o", str(tmp_path / "report.tar.gz")]
+    assert main(arguments) == 2
+    assert "exists" in capsys.readouterr().err
+    assert (tmp_path / "report.tar.gz").read_text() == "mine"
+
+
+def test_an_unreachable_cluster_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ApiServer() as stopped:
+        kubeconfig = str(stopped.kubeconfig(tmp_path / "kubeconfig"))
+    target = tmp_path / "r.tar.gz"
+    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "-o", str(target)]) == 2
+    assert "gave no answer" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_a_node_tells_its_devices_and_what_the_driver_keeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBELET_PLUGINS_DIRECTORY_PATH", raising=False)
+    host = tmp_path / "host"
+    assert main(["emulate-host", "--instance-type", "trn2.48xlarge", str(host)]) == 0
+    state = host / "var/lib/kubelet/plugins/neuron.aws.com"
+    (state / "claims").mkdir(parents=True)
+    (state / "claims" / "0c1d.json").write_text(json.dumps({"version": 1, "checksum": "", "entry": {"x": SECRET}}))
+    (state / "claims" / f"{SECRET} .json").write_text(SECRET)
+    (state / "health").mkdir()
+    (state / "health" / "health.json").write_text(SECRET)
+    target = tmp_path / "node.tar.gz"
+    assert main(["report", "--host-root", str(host), "-o", str(target)]) == 0
+    files = files_of(target.read_bytes())
+    assert json.loads(files["node/inventory.json"])["instance_type"] == "trn2.48xlarge"
+    assert len(json.loads(files["node/inventory.json"])["devices"]) == 16
+    assert "0c1d.json of the journal" in files["MANIFEST.txt"]
+    assert SECRET not in "".join([*files, *files.values(), capsys.readouterr().err])
