@@ -240,7 +240,7 @@ def test_a_node_is_drawn_by_the_taints_of_its_slices(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "give one of the three"),
+        ([], "give one of the four"),
         (["trn2.48xlarge", "-f", "FILE"], "exclude each other"),
         (["-f", "FILE", "--node-name", "other"], "no slices of node other; give --node-name, one of: node-1"),
         (["-f", "EMPTY"], "give slices of neuron.aws.com"),

@@ -1,0 +1,182 @@
+"""``top``, ``health``, ``topology`` and ``report`` on a real cluster: a claim in use, and a chip that fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.cluster import Cluster
+
+from dra_driver.topology.cuts import device_name
+from tests.cluster.lib.health import SEEN_SECONDS, SickHost, wait_taints
+from tests.cluster.lib.installation import NAMESPACE, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.lifecycle import keep_emulated_host, kept_host, renew_driver, set_boot_id
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import claim, pod, request
+
+NODE = "node-1"
+SECRET = "hunter2-do-not-tell"
+READER = "neuron-viewer"
+
+
+def run(kubeconfig: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dra_driver", *arguments, "--from-cluster", "--kubeconfig", str(kubeconfig)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def shown(kubeconfig: Path, *arguments: str) -> Any:
+    return json.loads(run(kubeconfig, *arguments, "-o", "json").stdout)
+
+
+def files_of(path: Path) -> dict[str, str]:
+    with tarfile.open(fileobj=io.BytesIO(path.read_bytes())) as tar:
+        content = {entry.name: tar.extractfile(entry) for entry in tar}
+        return {name.partition("/")[2]: file.read().decode() for name, file in content.items() if file is not None}
+
+
+@pytest.fixture
+def host(lab: Cluster, installation: Installation) -> SickHost:
+    """The emulated host of ``NODE``, healthy."""
+    installation.vary("a host whose chips can fail", keep_emulated_host)
+    root = kept_host(lab, NODE, renew_driver(installation, NODE))
+    set_boot_id(root, str(uuid.uuid4()))
+    wait_taints(installation.kube, NODE, {})
+    return SickHost(root)
+
+
+def holder(name: str) -> Object:
+    """A pod with a claim, and with secrets where pods have some."""
+    found = pod(name, {"neurons": "four"}, node=NODE)
+    found["metadata"]["annotations"] = {"example.com/note": SECRET}
+    found["spec"]["containers"][0]["env"] = [{"name": "HF_TOKEN", "value": SECRET}]
+    return found
+
+
+def node_of(frame: Any, name: str = NODE) -> Any:
+    return next(node for node in frame["nodes"] if node["node"] == name)
+
+
+def test_a_claim_in_use_and_a_broken_chip_are_shown_and_reported(
+    host: SickHost, lab: Cluster, kube: Kube, namespace: Namespace, tmp_path: Path, figures: list[str]
+) -> None:
+    index = "device.attributes['neuron.aws.com'].deviceId"
+    namespace.apply(
+        claim("four", request(count=4, selectors=[f"{index} >= 4 && {index} < 8"])),
+        claim("many", request(count=16)),
+        holder("train"),
+        pod("greedy", {"neurons": "many"}, node=NODE),
+    )
+    namespace.wait_ready("train")
+    host.fail("hbm-uncorrectable@3")
+    wait_taints(kube, NODE, {device_name(3): {"hbm-uncorrectable": "NoSchedule"}}, SEEN_SECONDS)
+    namespace.wait_event("greedy", "cannot allocate all claims", 60)
+
+    frame = shown(lab.kubeconfig, "top", "-n", namespace.name)
+    node = node_of(frame)
+    assert node["chips"] == {"total": 16, "free": 11, "allocated": 4, "sick": 1}
+    assert [device["holders"] for device in node["devices"]][4:8] == [[f"{namespace.name}/train"]] * 4
+    assert node["devices"][3]["faults"][0]["code"] == "hbm-uncorrectable"
+    (had,) = frame["holders"]
+    assert (had["pod"], had["claim"], had["chips"], had["phase"]) == ("train", "four", [4, 5, 6, 7], "Running")
+    (waits,) = frame["pending"]
+    assert (waits["pod"], waits["asks"]) == ("greedy", "16 x neuron.aws.com")
+    assert "cannot allocate all claims" in waits["reason"]
+    text = run(lab.kubeconfig, "top", "-n", namespace.name).stdout
+    assert "...x####........" in text
+    figures.append(f"top on {NODE}:\n{text}")
+
+    sick = run(lab.kubeconfig, "health", "--node", NODE).stdout
+    assert any(line.split()[1:4] == ["neuron3", "unhealthy", "hbm-uncorrectable"] for line in sick.splitlines())
+    drawn = run(lab.kubeconfig, "topology", NODE).stdout
+    assert f"claim {namespace.name}/four has neuron-device-4 to 7, for pod train" in drawn
+    assert "unhealthy device: 3" in drawn
+
+    reported(lab.kubeconfig, namespace.name, tmp_path)
+    as_a_reader(lab, kube, namespace, tmp_path)
+    host.mend()
+    wait_taints(kube, NODE, {}, 60)
+
+
+def reported(kubeconfig: Path, namespace: str, directory: Path) -> None:
+    """The archive has what a bug report needs, and no secret; with names redacted, no name."""
+    run(kubeconfig, "report", "-o", str(directory / "whole.tar.gz"))
+    files = files_of(directory / "whole.tar.gz")
+    whole = "\n".join([*files, *files.values()])
+    assert SECRET not in whole
+    assert "Nothing was left out." in files["MANIFEST.txt"]
+    claims = {item["metadata"]["name"]: item for item in json.loads(files["cluster/resourceclaims.json"])["items"]}
+    assert len(claims["four"]["status"]["allocation"]["devices"]["results"]) == 4
+    (node,) = [
+        item for item in json.loads(files["cluster/nodes.json"])["items"] if item["metadata"]["name"] == NODE
+    ]
+    conditions = {entry["type"]: entry for entry in node["status"]["conditions"]}
+    assert conditions["NeuronHealth"]["message"] == "neuron3: hbm-uncorrectable"
+    assert node["status"]["nodeInfo"]["kubeletVersion"].startswith("v1.")
+    events = json.loads(files["cluster/events.json"])["items"]
+    assert any(event["involvedObject"]["name"] == "greedy" for event in events)
+    logs = [name for name in files if name.startswith(f"logs/{NAMESPACE}/")]
+    assert len(logs) >= 2
+    assert all(files[name].strip() for name in logs)
+
+    run(kubeconfig, "report", "--redact-names", "-o", str(directory / "redacted.tar.gz"))
+    redacted = files_of(directory / "redacted.tar.gz")
+    text = "\n".join([*redacted, *redacted.values()])
+    assert [name for name in (namespace, NODE, '"train"', '"greedy"') if name in text] == []
+
+
+def as_a_reader(lab: Cluster, kube: Kube, namespace: Namespace, directory: Path) -> None:
+    """The ClusterRole of docs/top.md is enough for all of it, and less is told."""
+    account: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": READER}}
+    binding: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": READER},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": READER},
+        "subjects": [{"kind": "ServiceAccount", "name": READER, "namespace": namespace.name}],
+    }
+    namespace.apply(account)
+    kube.apply(*role_of_the_page(), binding)
+    try:
+        token = namespace.kubectl("create", "token", READER).strip()
+        kubeconfig = directory / "reader"
+        kubeconfig.write_text(reader(lab.kubeconfig, token))
+        eventually("the rights", lambda: run(kubeconfig, "top", check=False).returncode == 0, 20)
+        run(kubeconfig, "topology", NODE)
+        run(kubeconfig, "report", "-o", str(directory / "reader.tar.gz"))
+        assert "Nothing was left out." in files_of(directory / "reader.tar.gz")["MANIFEST.txt"]
+        kube.kubectl("delete", "clusterrolebinding", READER)
+        eventually("no rights", lambda: run(kubeconfig, "top", check=False).returncode == 2, 20)
+        done = run(kubeconfig, "report", "-o", str(directory / "none.tar.gz"))
+        assert "pods is forbidden" in done.stderr
+        assert "pods is forbidden" in files_of(directory / "none.tar.gz")["MANIFEST.txt"]
+    finally:
+        kube.kubectl("delete", "clusterrolebinding,clusterrole", READER, "--ignore-not-found")
+
+
+def role_of_the_page() -> Sequence[str]:
+    """The ClusterRole that docs/top.md shows."""
+    from tests.paths import ROOT
+
+    page = (ROOT / "docs/top.md").read_text()
+    return [part.partition("```")[0] for part in page.split("```yaml\n")[1:] if "kind: ClusterRole\n" in part]
+
+
+def reader(admin: Path, token: str) -> str:
+    """A kubeconfig for the same server with another user."""
+    import yaml
+
+    found = yaml.safe_load(admin.read_text())
+    for user in found["users"]:
+        user["user"] = {"token": token}
+    return yaml.safe_dump(found)
