@@ -366,7 +366,8 @@ def _row(
     physical = _physical(kind)
     if by_plugin is None:
         offers = _offers(devices)
-        indexes = hardware.chips if devices or uses else ()
+        # Without slices and a known type, there is at least what somebody has.
+        indexes = hardware.chips or tuple(sorted({chip for use in uses for chip in use.holder.chips}))
         cores = {index: _cores(hardware, index, physical) for index in indexes}
     else:
         uses += [_of_plugin(pod, pod.holding, by_plugin) for pod in plugin if pod.holding is not None]

@@ -27,7 +27,7 @@ SCRUBBED: Final = "(removed)"
 _SECRETS: Final = re.compile(
     r"""
       \b(?:AKIA|ASIA|AROA)[A-Z0-9]{16}\b                                        # ids of AWS credentials
-    | \beyJ[A-Za-z0-9_-]{8,2000}\.[A-Za-z0-9_-]{8,4000}(?:\.[A-Za-z0-9_-]{0,2000})?   # JSON web tokens
+    | (?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,2000}\.[A-Za-z0-9_-]{8,4000}(?:\.[A-Za-z0-9_-]{0,2000})?   # JSON web tokens
     | -----BEGIN\ [A-Z ]{0,40}-----(?:[^-]{0,20000}-----END\ [A-Z ]{0,40}-----)?
     | \b(?:gh[pousr]_|github_pat_|hf_|xox[abprs]-|sk-)[A-Za-z0-9_-]{16,200}
     | (?i:\bbearer\s{1,4})[A-Za-z0-9._~+/=-]{8,4000}

@@ -117,9 +117,7 @@ def reported(kubeconfig: Path, namespace: str, directory: Path) -> None:
     assert "Nothing was left out." in files["MANIFEST.txt"]
     claims = {item["metadata"]["name"]: item for item in json.loads(files["cluster/resourceclaims.json"])["items"]}
     assert len(claims["four"]["status"]["allocation"]["devices"]["results"]) == 4
-    (node,) = [
-        item for item in json.loads(files["cluster/nodes.json"])["items"] if item["metadata"]["name"] == NODE
-    ]
+    (node,) = [item for item in json.loads(files["cluster/nodes.json"])["items"] if item["metadata"]["name"] == NODE]
     conditions = {entry["type"]: entry for entry in node["status"]["conditions"]}
     assert conditions["NeuronHealth"]["message"] == "neuron3: hbm-uncorrectable"
     assert node["status"]["nodeInfo"]["kubeletVersion"].startswith("v1.")

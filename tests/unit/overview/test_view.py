@@ -1,0 +1,194 @@
+"""What an overview shows: chips are counted by the hardware behind the devices, whatever objects say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.cli.top import share
+from dra_driver.health.faults import FAULTS
+from dra_driver.kube.types import Resource, decode
+from dra_driver.overview.objects import CLAIMS, NODES, PODS, SLICES
+from dra_driver.overview.view import Cluster, Frame, NodeRow, view
+from tests.builders.overview import TYPE_LABEL, published, taint
+
+T = TypeVar("T")
+Object = dict[str, Any]
+
+
+def kept(resource: Resource[T], item: Object) -> T:
+    """What is kept of an object as the API server sends it."""
+    assert resource.from_version is not None
+    return resource.from_version(decode(json.dumps(item).encode(), resource.wire, resource.kind), "v1")
+
+
+def claim(name: str, node: str, *devices: str, pods: tuple[str, ...] = (), **more: object) -> Object:
+    results = [
+        {"request": "r", "driver": "neuron.aws.com", "pool": node, "device": device, **more} for device in devices
+    ]
+    users = [{"resource": "pods", "name": pod, "uid": "u"} for pod in pods]
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": users}
+    return {"metadata": {"namespace": "ml", "name": name}, "status": status}
+
+
+def frame(
+    *claims: Object,
+    cuts: str = "chip",
+    kind: str = "trn2.48xlarge",
+    taints: Mapping[str, list[Object]] | None = None,
+    node: Object | None = None,
+    pods: tuple[Object, ...] = (),
+    generations: tuple[int, ...] = (1,),
+) -> Frame:
+    slices = []
+    for generation in generations:
+        for item in published("node-1", kind, cuts):
+            item["spec"]["pool"]["generation"] = generation
+            for device in item["spec"].get("devices", ()):
+                device["taints"] = (taints or {}).get(device["name"], [])
+            slices.append(item)
+    found = node or {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    return view(
+        Cluster(
+            [kept(NODES, found)],
+            [kept(SLICES, item) for item in slices],
+            [kept(CLAIMS, item) for item in claims],
+            [kept(PODS, item) for item in pods],
+        )
+    )
+
+
+def row(*claims: Object, **more: Any) -> NodeRow:
+    (found,) = frame(*claims, **more).nodes
+    return found
+
+
+@pytest.mark.parametrize(
+    ("devices", "cuts", "held"),
+    [
+        (["neuron-device-3"], "chip", {3: 4}),
+        (["neuron-core-3-1", "neuron-core-3-2"], "chip,core", {3: 2}),
+        (["neuron-group4-1"], "chip,group", {4: 4, 5: 4, 6: 4, 7: 4}),
+        (["neuron-node"], "chip,node", dict.fromkeys(range(16), 4)),
+    ],
+    ids=["chip", "cores", "group", "node"],
+)
+def test_chips_are_held_by_whatever_device_is_made_of_them(devices: list[str], cuts: str, held: dict[int, int]) -> None:
+    found = row(claim("c", "node-1", *devices, pods=("p",)), cuts=cuts)
+    assert {chip.index: chip.held for chip in found.chips if chip.held} == held
+    assert (found.held, found.free) == (len(held), 16 - len(held))
+    assert all(found.chips[index].holders == ("ml/p",) for index in held)
+
+
+def test_who_only_looks_at_a_chip_does_not_hold_it() -> None:
+    assert row(claim("c", "node-1", "neuron-device-3", adminAccess=True)).free == 16
+
+
+def test_a_claim_without_a_pod_still_holds() -> None:
+    found = row(claim("c", "node-1", "neuron-device-3"))
+    assert (found.free, found.chips[3].holders) == (15, ("ml/claim c",))
+
+
+def test_pods_that_share_a_claim_hold_the_chip_once() -> None:
+    found = frame(claim("c", "node-1", "neuron-device-3", pods=("a", "b")))
+    assert [holder.pod for holder in found.holders] == ["a", "b"]
+    assert (found.nodes[0].held, found.nodes[0].chips[3].holders) == (1, ("ml/a", "ml/b"))
+
+
+def test_slices_of_an_older_generation_do_not_count() -> None:
+    assert row(generations=(1, 2)).offers == (("chips", 16),)
+
+
+def test_claims_outlast_the_slices() -> None:
+    cluster = Cluster(claims=[kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",)))])
+    found = view(cluster)
+    assert [(node.name, node.status, node.held) for node in found.nodes] == [("node-1", "Unknown", 1)]
+
+
+@pytest.mark.parametrize(
+    ("taints", "state", "free"),
+    [
+        ([taint("hbm-uncorrectable")], "unhealthy", 15),
+        ([taint("hbm-repairable", "degraded", "None")], "degraded", 16),
+        ([{"key": "team", "value": "a", "effect": "NoExecute"}], "tainted", 15),
+        ([{"key": "neuron.aws.com/retired", "value": "cut", "effect": "NoSchedule"}], "healthy", 15),
+        ([{"key": "note", "effect": "None"}], "healthy", 16),
+    ],
+    ids=["unhealthy", "degraded", "tainted", "retired", "told"],
+)
+def test_taints_say_how_well_a_chip_is_and_whether_it_is_free(taints: list[Object], state: str, free: int) -> None:
+    found = row(taints={"neuron-device-3": taints})
+    assert (found.chips[3].state, found.free) == (state, free)
+
+
+def test_a_group_does_not_tell_which_of_its_chips_is_sick() -> None:
+    found = row(cuts="chip,group", taints={"neuron-group4-0": [taint("hbm-uncorrectable")]})
+    assert (found.sick, found.free) == (0, 16)
+
+
+def test_a_node_with_a_device_plugin_is_read_from_capacity_annotations_and_condition() -> None:
+    conditions = [
+        {"type": "Ready", "status": "True"},
+        {
+            "type": "NeuronHealth",
+            "status": "True",
+            "reason": FAULTS["hbm-uncorrectable"].reason,
+            "message": "neuron3: hbm-uncorrectable",
+        },
+    ]
+    node: Object = {
+        "metadata": {
+            "name": "old",
+            "labels": {TYPE_LABEL: "ml.inf2.48xlarge"},
+            "annotations": {"neuron.aws.com/unusable-devices": "3"},
+        },
+        "status": {"capacity": {"aws.amazon.com/neuron": "12", "aws.amazon.com/neuroncore": "24"}},
+    }
+    node["status"]["conditions"] = conditions
+    pod: Object = {
+        "metadata": {
+            "name": "p",
+            "namespace": "ml",
+            "annotations": {"AWS_NEURON_IDS": "0,1,2", "NEURON_RESOURCE_TYPE": "aws.amazon.com/neuroncore"},
+        },
+        "spec": {
+            "nodeName": "old",
+            "containers": [{"name": "c", "resources": {"limits": {"aws.amazon.com/neuroncore": "3"}}}],
+        },
+        "status": {"phase": "Running"},
+    }
+    (found,) = view(Cluster([kept(NODES, node)], pods=[kept(PODS, pod)])).nodes
+    assert [(chip.held, chip.cores) for chip in found.chips[:3]] == [(2, 2), (1, 2), (0, 2)]
+    assert (found.instance_type, found.free) == ("inf2.48xlarge", 9)
+    assert [fault.code for fault in found.chips[3].faults] == ["hbm-uncorrectable"]
+    assert found.chips[3].blocked
+
+
+WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
+NAMES = st.one_of(WORDS, st.from_regex(r"neuron-(device|core|group4|window3|node)(-[0-9]{1,3}){0,2}", fullmatch=True))
+
+
+@given(st.lists(NAMES, max_size=6), WORDS, st.lists(st.sampled_from(["a", "b", ""]), max_size=3))
+def test_claims_of_any_content_count_no_chip_twice(devices: list[str], pool: str, pods: list[str]) -> None:
+    found = frame(claim("c", pool or "node-1", *devices, pods=tuple(pods)))
+    for node in found.nodes:
+        assert node.free + node.held <= len(node.chips)
+        assert all(0 <= chip.held <= chip.cores for chip in node.chips)
+    json.dumps(found.document())
+
+
+@given(st.integers(-5, 60), st.lists(st.integers(0, 40), max_size=5))
+def test_lines_are_shared_so_that_none_is_wasted_and_no_table_is_left_out(lines: int, wanted: list[int]) -> None:
+    given_ = share(lines, wanted)
+    assert all(min(1, want) <= got <= want for got, want in zip(given_, wanted, strict=True))
+    assert sum(given_) == min(sum(wanted), max(lines, sum(want > 0 for want in wanted)))
+
+
+def test_equal_objects_give_equal_frames_in_any_order() -> None:
+    claims = [claim(name, "node-1", f"neuron-device-{place}", pods=(name,)) for place, name in enumerate("cab")]
+    assert frame(*claims).document()["holders"] == frame(*reversed(claims)).document()["holders"]
