@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,9 @@ from tests.doubles.apiserver.server import ApiServer
 
 NO_ROOM = "0/3 nodes are available: 3 cannot allocate all claims. still not schedulable"
 BROKEN = taint("hbm-uncorrectable")
+HEED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+"""A shell that runs the tests in the background has its children ignore the signal of Ctrl-C."""
+LEFT_SCREEN = "\x1b[?1049l"
 
 
 @pytest.fixture
@@ -116,9 +122,7 @@ def test_names_of_pods_cannot_drive_a_terminal(
 
 
 def test_watching_prints_every_change_and_lists_only_once(server: ApiServer, tmp_path: Path) -> None:
-    # A shell that runs the tests in the background has its children ignore the signal of Ctrl-C.
-    heed = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code = heed + "from dra_driver.cli.main import main; sys.exit(main())"
+    code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "top", "--from-cluster", "-A", "-w", "-o", "json"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -136,6 +140,37 @@ def test_watching_prints_every_change_and_lists_only_once(server: ApiServer, tmp
         assert process.wait(10) == 0
     allocated = [frame["nodes"][0]["chips"]["allocated"] for frame in (before, after)]
     assert allocated == [4, 5]
+
+
+def test_on_a_terminal_the_screen_follows_the_cluster_in_as_many_lines_as_there_are(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    for place in range(40):
+        add_waiting(server, "ml", f"waits-{place:02}", NO_ROOM)
+    code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "top", "--from-cluster", "-A"]
+    command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(ours, (30, 120))
+    with subprocess.Popen(command, stdout=theirs, stdin=theirs, env=os.environ | {"TERM": "xterm"}) as process:
+        os.close(theirs)
+        screen = read_until(ours, "more pending pods")
+        assert "train-0" in screen
+        assert len(screen.split("Neuron devices of")[-1].splitlines()) <= 30
+        add_holder(server, "ml", "late", "node-2", ["neuron-device-0"])
+        assert "#...####" in read_until(ours, "#...####")
+        process.send_signal(signal.SIGINT)
+        read_until(ours, LEFT_SCREEN)
+        assert process.wait(10) == 0
+    os.close(ours)
+
+
+def read_until(terminal: int, text: str) -> str:
+    """What is written to a terminal, up to the first reading that has the text."""
+    found = ""
+    while text not in found:
+        found += os.read(terminal, 65536).decode("utf-8", "replace")
+    return found
 
 
 def test_who_may_not_list_is_told_what(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
