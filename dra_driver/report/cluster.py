@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,6 +35,9 @@ MAX_LOGS: Final = 200
 ASKED_BYTES: Final = 8 << 20
 """The API server ends its answer there; it counts from the oldest line that is asked for."""
 LOG_SECONDS: Final = 20.0
+"""For one log: kubelets of nodes that are gone do not answer."""
+LOGS_SECONDS: Final = 180.0
+"""For all of them; the rest is left out."""
 
 _DRA: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta2", "v1beta1"))
 _RULES: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3"))
@@ -257,7 +261,7 @@ class _Reader:
 
     def _logs(self, pods: Sequence[JsonObject]) -> None:
         """Add logs of the driver's programs: first of those that are not well, then by name."""
-        left, files = LOGS_BYTES, 0
+        left, files, end = LOGS_BYTES, 0, time.monotonic() + LOGS_SECONDS
         waiting = {
             pod.get("spec", {}).get("nodeName") for pod in pods if pod.get("status", {}).get("phase") == "Pending"
         }
@@ -271,7 +275,7 @@ class _Reader:
         for pod in sorted(self._programs, key=turn):
             meta = _meta(pod)
             where = f"{meta.get('namespace')}/{meta.get('name')}"
-            if left <= 0 or files >= MAX_LOGS:
+            if left <= 0 or files >= MAX_LOGS or time.monotonic() >= end:
                 unread.append(where)
                 continue
             for status in pod.get("status", {}).get("containerStatuses", ()):
@@ -283,7 +287,9 @@ class _Reader:
                         self._add(path, "newest lines of the log of one of the driver's programs", body)
                         left, files = left - len(body), files + 1
         if unread:
-            self._found.missing.append((f"logs of {first_of(unread, 8)}", "too many logs; name nodes with --node"))
+            self._found.missing.append(
+                (f"logs of {first_of(unread, 8)}", "too many, too long or too slow logs; name nodes with --node")
+            )
 
     def _log(self, meta: Mapping[str, Any], container: str, *, previous: bool) -> str | None:
         path = f"/api/v1/namespaces/{meta.get('namespace')}/pods/{meta.get('name')}/log"
