@@ -39,6 +39,10 @@ _SECRETS: Final = re.compile(
 )
 _TOKEN: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?", re.ASCII)
 
+_PARTS: Final = re.compile(r"[A-Za-z0-9]+|[.-]+")
+_OURS: Final = re.compile(r"(?:[a-z]+\.)?neuron\.aws\.com|neuron-(?:device|core|group[0-9]+|window[0-9]+|node)[0-9-]*")
+"""Names of the driver and its devices stay, whatever a namespace or a pod is called."""
+
 
 @dataclass(frozen=True, slots=True)
 class File:
@@ -90,19 +94,33 @@ class Names:
         for kind in sorted(names):
             ordered = sorted({*names[kind]} - {*KEPT_NAMES, *kept} - self._new.keys())
             self._new |= {name: f"{kind}-x{place}" for place, name in enumerate(ordered, 1)}
+        # The names of the driver's devices have up to seven words and separators.
+        self._most = max([7, *(len(_PARTS.findall(name)) | 1 for name in self._new)])
 
     def redacted(self, text: str) -> str:
-        """The text with the names replaced, also where they begin a longer one (``pod-x7k2p``, ``node.domain``)."""
+        """The text with the names replaced, also inside of longer ones (``pod-x7k2p``, ``00000-driver-node-x1b2``)."""
         return _TOKEN.sub(self._replaced, text) if self._new else text
 
     def _replaced(self, match: re.Match[str]) -> str:
-        token = match[0]
-        end = len(token)
-        while end > 0:
-            if token[:end] in self._new:
-                return self._new[token[:end]] + token[end:]
-            end = max(token.rfind("-", 0, end), token.rfind(".", 0, end))
-        return token
+        token, found = match[0], []
+        parts = _PARTS.findall(token)
+        place = 0
+        while place < len(parts):
+            # The longest name that begins here; names and separators alternate.
+            most = min(len(parts) - (len(parts) - place - 1) % 2, place + self._most)
+            for end in range(most, place, -2):
+                name = "".join(parts[place:end])
+                ours = _OURS.fullmatch(name)
+                if ours or name in self._new:
+                    found.append(name if ours else self._new[name])
+                    place = end
+                    break
+            else:
+                found.append(parts[place])
+                place += 1
+            found += parts[place : place + 1]
+            place += 1
+        return "".join(found)
 
 
 def plain(value: object, names: Names) -> object:
