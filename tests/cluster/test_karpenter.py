@@ -263,6 +263,25 @@ def test_templates_with_cores_count_what_pods_share(
                 namespace.delete_pod(name)
 
 
+def test_devices_can_be_asked_to_share_what_only_the_node_will_tell(
+    karpenter_objects: None, kube: Kube, programs: dict[str, Path], namespace: Namespace
+) -> None:
+    """On which network node it will be is not known before; that all its chips will be on the same one is."""
+    program, options = programs["karpenter-kwok-with-devices"], ("--ignore-dra-requests=false",)
+    with running(kube, program, [SMALL, LARGE], node_pool(SMALL, LARGE, **ON_DEMAND), *options) as karpenter:
+        two = template("two", request(count=2))
+        two["spec"]["spec"]["devices"]["constraints"] = [{"matchAttribute": "neuron.aws.com/networkNodeLayer3"}]
+        never = template("never", request(count=2))
+        never["spec"]["spec"]["devices"]["constraints"] = [{"matchAttribute": "neuron.aws.com/deviceId"}]
+        namespace.apply(never, pod("never", templates={"neurons": "never"}))
+        waits_for(namespace, karpenter, "never", "Failed to schedule pod")
+        namespace.apply(two, pod("two", templates={"neurons": "two"}))
+        _, kind = karpenter.new_node()
+        assert kind == LARGE
+        for name in ("two", "never"):
+            namespace.delete_pod(name)
+
+
 def test_static_capacity_gives_nodes_for_claims_without_templates(
     karpenter_objects: None, kube: Kube, programs: dict[str, Path], namespace: Namespace
 ) -> None:
