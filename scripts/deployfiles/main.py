@@ -296,9 +296,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check = parser.parse_args().check
-    helm = os.environ.get("HELM") or shutil.which("helm")
+    helm = shutil.which(os.environ.get("HELM") or "helm")
     if not helm:
-        sys.exit("error: there is no helm here; name one in $HELM. Nothing was done.")
+        sys.exit("error: there is no helm here, or $HELM names none. Nothing was done.")
     made, found = generated(helm), present()
     if check:
         for path in sorted({*made, *found}):
