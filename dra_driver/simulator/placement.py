@@ -157,7 +157,7 @@ class ExtendedResources:
                 return (
                     f"neither a DeviceClass nor a device plugin of the node offers {name}; the driver's classes do "
                     "where extended resources are installed (here --extended-resources), and dra-driver migrate makes "
-                    "claims of such limits, or with --extended-resource a DeviceClass that offers it"
+                    "claims of such limits, or with --extended-resources a DeviceClass that offers it"
                 )
             if offered and left < count:
                 return f"the pod asks for {count} {name}, and the node's device plugin has {max(left, 0)} left"

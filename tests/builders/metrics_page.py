@@ -15,29 +15,44 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from dra_driver.emulation.writer import write_host
+from dra_driver.names import DRIVER_NAME
 from dra_driver.util.metrics import PREFIX
-from tests.builders.agent import THIRD, TRN2U, agent_on_host, free_port, scraped, third_of_four
+from tests.builders.agent import NODE, THIRD, TRN2U, agent_on_host, free_port, scraped, third_of_four
+from tests.doubles.kubelet import Claim
 from tests.eventually import eventually
 
 CHIP: Final = "sys/devices/virtual/neuron_device/neuron3"
-SHOWN_LAST: Final = ("tainted_devices", "chip_errors", "node_events", "host_finding", "claim_operation_seconds")
+SHOWN_LAST: Final = (
+    "tainted_devices",
+    "chip_errors",
+    "node_events",
+    "host_finding",
+    "claim_operation_seconds",
+    "device_allocation",
+    "chip_allocation",
+)
 """Metrics that a driver shows only once something has happened."""
 
 INTRODUCTION: Final = (
-    "The metrics of the driver of a node (`METRICS_PORT`, `METRICS_ADDRESS`), with their labels. Those of the other "
+    "The metrics of the driver of a node (`METRICS_PORT`, `METRICS_ADDRESS`), with their labels. "
+    "[Monitoring](monitoring.md#metrics) says which to watch, and has alerts and a dashboard. Those of the other "
     "programs are on their pages: [device plugin](device-plugin.md#health-service-and-metrics), "
     "[extender](extender.md#health-and-metrics), [recovery](recovery.md#events-and-metrics)."
 )
 
 
 def families() -> list[Metric]:
-    """The metrics of a driver on a node with an unhealthy chip."""
+    """The metrics of a driver on a node with an unhealthy chip, and a prepared claim for another one."""
     with third_of_four() as world:
         write_host(world.host, TRN2U, replace(THIRD, missing=frozenset({7})))
         (world.host / CHIP / "stats/hardware/mem_ecc_uncorrected").write_text("1\n")
         port = free_port()
         with agent_on_host(world, "--metrics-port", str(port), "--ultraserver-layout", "chips") as running:
             running.ready()
+            stored = world.server.add_claim(
+                "team", "claim", devices=[("neurons", "neuron-device-4")], node=NODE, pods=[("train", "u")]
+            )
+            world.kubelet.prepare("pod", [Claim("team", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))])
 
             def complete() -> bool:
                 text = scraped(port)

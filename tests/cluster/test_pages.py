@@ -18,14 +18,12 @@ from lab.cluster import Cluster
 
 from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Kube, eventually
-from tests.manifests.pages import PAGES, UNMARKED, Command, commands_of, is_shown, listings
+from tests.manifests.pages import PAGES, Command, commands_of, is_shown, listings
 from tests.manifests.support import name_of
 from tests.paths import DATA, ROOT
 
 CLUSTER = "on a cluster"
-WITH_RUNS = [
-    page for page in PAGES if name_of(page) not in UNMARKED and any(block.key == CLUSTER for block in commands_of(page))
-]
+WITH_RUNS = [page for page in PAGES if any(block.key == CLUSTER for block in commands_of(page))]
 EXAMPLE = "examples/specs/1x4-connected-devices.yaml"
 DEVICES = ("--emulate", EMULATED, "--devices", "chip,core,group,node")
 """What the driver of the pages offers: of all kinds, so that each page finds its own."""

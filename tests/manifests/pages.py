@@ -32,18 +32,6 @@ PAGES = sorted(
     if path.name != "CHANGELOG.md"
 )
 
-UNMARKED = frozenset(
-    {
-        "charts/neuron-helm-chart/README.md",
-        "docs/autoscaling.md",
-        "docs/hardware.md",
-        "docs/install.md",
-        "docs/monitoring.md",
-        "docs/quota.md",
-    }
-)
-"""Pages whose blocks do not say yet what runs them."""
-
 _BLOCK = re.compile(
     r"^(?P<note>(?P<indent> *)<!-- (?P<key>not run|on a cluster|file)(?:: (?P<value>[^\n]*?))? -->\n+)?"
     r"^(?P<margin> *)```(?P<language>\S*)\n(?P<text>.*?)^ *```$",

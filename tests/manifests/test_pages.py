@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests.pages import PAGES, UNMARKED, Block, blocks, commands_of, is_shown, listings
+from tests.manifests.pages import PAGES, Block, blocks, commands_of, is_shown, listings
 from tests.manifests.support import name_of
 from tests.paths import DATA, ROOT
 
-MARKED = [page for page in PAGES if name_of(page) not in UNMARKED]
-RUNS = [block for page in MARKED for block in commands_of(page) if not block.key]
+RUNS = [block for page in PAGES for block in commands_of(page) if not block.key]
 NEEDED = re.compile(
-    r"(?:^|[|;&(] *)(?:sudo +)?(kubectl|helm|docker|aws|eksctl|kops|git|scripts/(?!demo$)\S+)\b", re.MULTILINE
+    r"(?:^|[|;&(] *)(?:sudo +)?(kubectl|helm|docker|nerdctl|aws|eksctl|kops|git|scripts/(?!demo$)\S+)\b", re.MULTILINE
 )
 """Programs that need more than the project's Python environment."""
 
@@ -63,7 +62,7 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(block: Block, desk: 
             assert is_shown(command.printed, result.stdout), said
 
 
-@pytest.mark.parametrize("page", MARKED, ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_that_need_more_than_python_say_why_they_are_not_run_here(page: Path) -> None:
     for block in commands_of(page):
         if block.key == "not run":
@@ -74,14 +73,14 @@ def test_commands_that_need_more_than_python_say_why_they_are_not_run_here(page:
                 assert needed is None, f"{block.name}: write <!-- not run: REASON --> above {command.text}"
 
 
-@pytest.mark.parametrize("page", MARKED, ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_output_that_nothing_checks_is_called_an_example(page: Path) -> None:
     for block in commands_of(page):
         if block.key == "not run" and any(command.printed for command in block.commands()):
             assert "xample" in block.before, f"{block.name}: say above the block that its output is an example"
 
 
-@pytest.mark.parametrize("page", MARKED, ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_stand_in_blocks_of_console(page: Path) -> None:
     """Not in indented ones, which nothing can be said about."""
     text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
