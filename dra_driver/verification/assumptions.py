@@ -71,7 +71,7 @@ TABLE: Final = (
     ),
     Assumption(
         "kernel-driver-version",
-        "the kernel driver tells its version, two to four numbers",
+        "the kernel driver reports its version, two to four numbers",
         "kernel driver's interface",
         f"{_DRIVER} (MODULE_VERSION)",
         "sys/module/neuron/version",
@@ -111,7 +111,7 @@ TABLE: Final = (
     ),
     Assumption(
         "device-numbers",
-        "sysfs tells the device number of each chip, and each has one of its own",
+        "sysfs has the device number of each chip, and no two chips share one",
         "kernel driver's interface",
         f"{_DRIVER}; Linux, Documentation/ABI/testing/sysfs-dev",
         "neuronN/dev",
@@ -121,7 +121,7 @@ TABLE: Final = (
     ),
     Assumption(
         "device-nodes",
-        "/dev/neuronN has the device number that sysfs tells",
+        "/dev/neuronN has the device number that sysfs has",
         "kernel driver's interface",
         _DRIVER,
         "dev/neuronN",
