@@ -1,7 +1,14 @@
-"""How long hypothesis searches: shortly by default, four times as long with ``--hypothesis-profile=thorough``."""
+"""For all tests: how long hypothesis searches, and that no test leaves its logging behind.
+
+Hypothesis searches shortly by default, four times as long with ``--hypothesis-profile=thorough``.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
 from tests.generators.effort import THOROUGH
@@ -10,3 +17,13 @@ settings.register_profile("thorough", max_examples=THOROUGH)
 settings.register_profile("quick", max_examples=THOROUGH // 4)
 # The option of the command line is read later, and wins.
 settings.load_profile("quick")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Undo what a program that ran in this process has made of the root logger: its stream is closed after the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)

@@ -34,7 +34,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "journal of claims and the record of health. Changes nothing.\n\nOnly fields that are on a list are taken: no "
         "Secrets, no environment of other pods, no annotations but the driver's. MANIFEST.txt in the archive tells "
         "what is inside; what could not be read is printed and noted there, and the rest is collected all the same.",
-        examples=("report", "report --redact-names -o issue.tar.gz", "report --node node-7", "report --host-root /"),
+        examples=(
+            "report",
+            "report --redact-names --archive issue.tar.gz",
+            "report --node node-7",
+            "report --host-root /",
+        ),
         done="written, even if something could not be read",
         refused="nothing could be written",
     )
@@ -49,7 +54,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="replace names of namespaces, nodes, pods and claims, each by the same word everywhere",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="archive to write (default: dra-driver-report-TIME.tar.gz); - is stdout"
+        "--archive", metavar="FILE", help="archive to write (default: dra-driver-report-TIME.tar.gz); - is stdout"
     )
     parser.set_defaults(run=run)
 
@@ -68,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         found.merge(_of_cluster(args))
     data = archive(found, at=now, redact=args.redact_names, kept=OWN_NAMESPACES)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    target = args.output or f"dra-driver-report-{stamp}.tar.gz"
+    target = args.archive or f"dra-driver-report-{stamp}.tar.gz"
     for file in sorted(found.files, key=lambda file: file.path):
         _tell(f"collected      {file.path}: {file.why}")
     for what, why in sorted(set(found.missing)):
@@ -91,7 +96,7 @@ def _write(path: Path, data: bytes) -> None:
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(data)
     except FileExistsError as error:
-        raise UsageError(f"{path} exists", remedy="give another name with -o, or remove it") from error
+        raise UsageError(f"{path} exists", remedy="give another name with --archive, or remove it") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DriverError(f"{path} cannot be written: {reason}") from error

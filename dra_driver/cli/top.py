@@ -29,7 +29,7 @@ MIN_PAUSE: Final = 0.5
 IDLE_SECONDS: Final = 30.0
 """The screen is drawn again after that time without news: the terminal may have been resized."""
 PRINTED_ROWS: Final = 100
-"""Rows of a table that are printed without a terminal; -o wide and -o json have all."""
+"""Rows of a table that are printed without a terminal; -o wide, json and yaml have all."""
 MAX_ROWS: Final = 100_000
 LONG: Final = frozenset({"OFFERS", "SICK", "TAINTS", "ULTRASERVER", "DEVICES", "ASKS FOR", "REASON"})
 """Columns that a narrow terminal cuts off first."""
@@ -59,7 +59,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=EXAMPLES,
         done="shown, also when ended with Ctrl-C",
         refused="the packages to draw with are not installed",
-        notes="-w without a terminal prints all anew on every change; with -o json, one document a line.",
+        notes="-w without a terminal prints all anew on every change; with -o json, one document a line; with -o yaml, "
+        "one document after the other.",
     )
     parser.add_argument("--node", metavar="NODE", action="append", default=[], help="only this node (repeatable)")
     parser.add_argument(
@@ -71,7 +72,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     follow = parser.add_mutually_exclusive_group()
     follow.add_argument("--once", action="store_true", help="print once and exit (default without a terminal)")
     vocabulary.add_watch(follow)
-    vocabulary.add_output(parser, "text", "wide", "json")
+    vocabulary.add_output(parser, "text", "wide", "json", "yaml")
     vocabulary.add_cluster(parser, "(which is implied)", namespaces="the pods that are listed")
     parser.set_defaults(run=run)
 
@@ -96,13 +97,13 @@ def run(args: argparse.Namespace) -> int:
         if not args.watch and (args.once or not sys.stdout.isatty()):
             frame = view(listed(transport), **shown.selection)
             check_nodes(frame, args.node)
-            print(shown.text(frame, transport.server), end="" if args.output != "json" else "\n", flush=True)
+            print(shown.text(frame, transport.server), end="\n" if args.output == "json" else "", flush=True)
             return 0
         with Followed(transport) as followed:
             followed.wait_listed()
             check_nodes(view(followed.cluster(), **shown.selection), args.node)
             try:
-                if sys.stdout.isatty() and args.output != "json":
+                if sys.stdout.isatty() and args.output not in ("json", "yaml"):
                     _draw(followed, shown, transport.server)
                 else:
                     _print(followed, shown, transport.server)
@@ -179,8 +180,13 @@ class Shown:
 
     def text(self, frame: Frame, server: str, *, indent: int | None = 2) -> str:
         """A frame for a file or a pipe."""
+        document = {"server": server, **frame.document()}
         if self.output == "json":
-            return json.dumps({"server": server, **frame.document()}, indent=indent)
+            return json.dumps(document, indent=indent)
+        if self.output == "yaml":
+            import yaml
+
+            return f"---\n{yaml.safe_dump(document, sort_keys=False)}"
         import io
 
         from rich.console import Console

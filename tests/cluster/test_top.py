@@ -110,7 +110,7 @@ def test_a_claim_in_use_and_a_broken_chip_are_shown_and_reported(
 
 def reported(kubeconfig: Path, namespace: str, directory: Path) -> None:
     """The archive has what a bug report needs, and no secret; with names redacted, no name."""
-    run(kubeconfig, "report", "-o", str(directory / "whole.tar.gz"))
+    run(kubeconfig, "report", "--archive", str(directory / "whole.tar.gz"))
     files = files_of(directory / "whole.tar.gz")
     whole = "\n".join([*files, *files.values()])
     assert SECRET not in whole
@@ -127,7 +127,7 @@ def reported(kubeconfig: Path, namespace: str, directory: Path) -> None:
     assert len(logs) >= 2
     assert all(files[name].strip() for name in logs)
 
-    run(kubeconfig, "report", "--redact-names", "-o", str(directory / "redacted.tar.gz"))
+    run(kubeconfig, "report", "--redact-names", "--archive", str(directory / "redacted.tar.gz"))
     redacted = files_of(directory / "redacted.tar.gz")
     text = "\n".join([*redacted, *redacted.values()])
     assert [name for name in (namespace, NODE, '"train"', '"greedy"') if name in text] == []
@@ -151,11 +151,11 @@ def as_a_reader(lab: Cluster, kube: Kube, namespace: Namespace, directory: Path)
         kubeconfig.write_text(reader(lab.kubeconfig, token))
         eventually("the rights", lambda: run(kubeconfig, "top", check=False).returncode == 0, 20)
         run(kubeconfig, "topology", NODE)
-        run(kubeconfig, "report", "-o", str(directory / "reader.tar.gz"))
+        run(kubeconfig, "report", "--archive", str(directory / "reader.tar.gz"))
         assert "Nothing was left out." in files_of(directory / "reader.tar.gz")["MANIFEST.txt"]
         kube.kubectl("delete", "clusterrolebinding", READER)
         eventually("no rights", lambda: run(kubeconfig, "top", check=False).returncode == 2, 20)
-        done = run(kubeconfig, "report", "-o", str(directory / "none.tar.gz"))
+        done = run(kubeconfig, "report", "--archive", str(directory / "none.tar.gz"))
         assert "pods is forbidden" in done.stderr
         assert "pods is forbidden" in files_of(directory / "none.tar.gz")["MANIFEST.txt"]
     finally:

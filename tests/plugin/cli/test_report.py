@@ -178,7 +178,7 @@ def files_of(data: bytes) -> Files:
 def report(server: ApiServer, directory: Path, *arguments: str) -> Files:
     target = directory / "report.tar.gz"
     kubeconfig = str(server.kubeconfig(directory / "kubeconfig"))
-    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "-o", str(target), *arguments]) == 0
+    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "--archive", str(target), *arguments]) == 0
     assert target.stat().st_mode & 0o777 == 0o600
     return files_of(target.read_bytes())
 
@@ -293,7 +293,7 @@ def test_named_nodes_narrow_it(server: ApiServer, tmp_path: Path) -> None:
 def test_an_archive_is_not_written_over(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "report.tar.gz").write_text("mine")
     kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
-    arguments = ["report", "--from-cluster", "--kubeconfig", kubeconfig, "-o", str(tmp_path / "report.tar.gz")]
+    arguments = ["report", "--from-cluster", "--kubeconfig", kubeconfig, "--archive", str(tmp_path / "report.tar.gz")]
     assert main(arguments) == 2
     assert "exists" in capsys.readouterr().err
     assert (tmp_path / "report.tar.gz").read_text() == "mine"
@@ -303,7 +303,7 @@ def test_an_unreachable_cluster_is_bad_input(tmp_path: Path, capsys: pytest.Capt
     with ApiServer() as stopped:
         kubeconfig = str(stopped.kubeconfig(tmp_path / "kubeconfig"))
     target = tmp_path / "r.tar.gz"
-    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "-o", str(target)]) == 2
+    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "--archive", str(target)]) == 2
     assert "gave no answer" in capsys.readouterr().err
     assert not target.exists()
 
@@ -321,7 +321,7 @@ def test_a_node_tells_its_devices_and_what_the_driver_keeps(
     (state / "health").mkdir()
     (state / "health" / "health.json").write_text(SECRET)
     target = tmp_path / "node.tar.gz"
-    assert main(["report", "--host-root", str(host), "-o", str(target)]) == 0
+    assert main(["report", "--host-root", str(host), "--archive", str(target)]) == 0
     files = files_of(target.read_bytes())
     assert json.loads(files["node/inventory.json"])["instance_type"] == "trn2.48xlarge"
     assert len(json.loads(files["node/inventory.json"])["devices"]) == 16

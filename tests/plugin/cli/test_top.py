@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dra_driver.cli.main import kubectl_main, main
 from tests.builders.overview import (
@@ -62,6 +63,11 @@ def top(server: ApiServer, directory: Path, capsys: pytest.CaptureFixture[str], 
         shown(server, directory, capsys, "top", "--from-cluster", "-o", "json", *arguments)
     )
     return found
+
+
+def test_yaml_says_what_json_says(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(server, tmp_path, capsys, "top", "--from-cluster", "-A", "-o", "yaml")
+    assert list(yaml.safe_load_all(text)) == [top(server, tmp_path, capsys, "-A")]
 
 
 def test_without_a_terminal_top_prints_once_who_has_which_chips_and_who_waits(
