@@ -274,6 +274,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
         "emulatedUltraservers": ("2x4", "EMULATED_ULTRASERVERS"),
         "ultraserverLabels": (False, "ULTRASERVER_LABELS"),
         "presentLabel": (False, "PRESENT_LABEL"),
+        "deviceMetadata": (True, "DEVICE_METADATA"),
     },
     "draDriver.placer": {"healthPort": PORTS["healthPort"], "groupTimeoutSeconds": (60, "GROUP_TIMEOUT")},
     "npd": {**PORTS, **ADDRESS, **SCANS, "lookbackSeconds": (300, "LOOKBACK_SECONDS")},
@@ -296,7 +297,8 @@ def test_settings_arrive_under_the_names_that_the_commands_read(workload: str, k
     container = of_container(workload, template(*EVERYTHING, "emulate=trn2u.48xlarge", values=json.dumps(each)))
     value, variable = SETTINGS[workload][key]
     found = {entry["name"]: entry.get("value") for entry in container["env"]}
-    assert found[variable] == {False: "off"}.get(value, str(value))
+    words = {False: "off", True: "on"}
+    assert found[variable] == (words[value] if isinstance(value, bool) else str(value))
 
 
 def of_container(workload: str, objects: list[Object]) -> Object:

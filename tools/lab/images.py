@@ -49,8 +49,14 @@ _ERROR_LINES = 30
 class ImageBuilder:
     """Builds images, and caches them and the base."""
 
-    def __init__(self, settings: Settings, progress: Progress, repository: Path = REPOSITORY, epoch: int = 0) -> None:
-        """Take the inputs from `repository`; all files and the image itself are dated `epoch` (seconds, Unix time)."""
+    def __init__(
+        self, settings: Settings, progress: Progress, repository: Path = REPOSITORY, epoch: int | None = None
+    ) -> None:
+        """Take the inputs from `repository`.
+
+        With `epoch` (seconds, Unix time), all files and the image itself bear that date, so that every build gives the
+        same bytes; but then buildah reuses no layers, and each build downloads what the driver needs.
+        """
         self._directory = settings.cache / "images"
         self._progress = progress
         self._repository = repository
@@ -179,8 +185,8 @@ class Recipe:
 class Buildah:
     """Buildah with its own storage, in its own mount namespace so that it leaves no mounts behind."""
 
-    def __init__(self, storage: Path, epoch: int) -> None:
-        self._dated = f"--timestamp={epoch}"
+    def __init__(self, storage: Path, epoch: int | None) -> None:
+        self._dated = [] if epoch is None else [f"--timestamp={epoch}"]
         storage.mkdir(parents=True, exist_ok=True)
         # Otherwise buildah would create /etc/cni on this machine.
         settings = storage / "containers.conf"
@@ -200,7 +206,7 @@ class Buildah:
         """Create a base image of one layer from a tar file."""
         container = _run([*self._command, "from", "scratch"]).strip()
         _run([*self._command, "add", container, str(rootfs), "/"])
-        _run([*self._command, "commit", "--rm", self._dated, container, name])
+        _run([*self._command, "commit", "--rm", *self._dated, container, name])
 
     def build(self, recipe: Recipe, tag: str, stage: str | None = None) -> None:
         """Build the Dockerfile, or one of its stages."""
@@ -208,7 +214,7 @@ class Buildah:
         options += [f"--volume={source}:{target}:ro" for source, target in recipe.mounts]
         options += [f"--target={stage}"] if stage else []
         # Isolation by chroot needs no control groups; pip needs this machine's network.
-        common = ["build", "--layers", self._dated, "--isolation=chroot", "--network=host"]
+        common = ["build", "--layers", *self._dated, "--isolation=chroot", "--network=host"]
         _run([*self._command, *common, *options, "--tag", tag, str(recipe.context)])
 
     def forget(self, tag: str) -> None:
