@@ -201,18 +201,7 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
     emulation.add_argument(
         "--emulated-driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"
     )
-    emulation.add_argument(
-        "--ultraserver-layout",
-        choices=("node", "chips", "both"),
-        default="node",
-        help="what nodes of UltraServers offer, without --devices (default: %(default)s)",
-    )
-    emulation.add_argument(
-        "--devices",
-        metavar="CUTS",
-        help="what the nodes offer, as in the driver's option: one or more of chip, core, group, group4 (or another "
-        "size), node, such as chip,core (default: chips, and what --ultraserver-layout says)",
-    )
+    vocabulary.add_offer(emulation)
     emulation.add_argument(
         "--extended-resources",
         action="store_true",

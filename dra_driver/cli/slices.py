@@ -34,18 +34,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_host_arguments(parser)
     parser.add_argument("--node-name", default="example-node", help="node and pool name (default: %(default)s)")
-    parser.add_argument(
-        "--devices",
-        metavar="CUTS",
-        help="what the node offers: one or more of chip, core, group, group4 (or another size), node, such as "
-        "chip,core (default: chips, and what --ultraserver-layout says)",
-    )
-    parser.add_argument(
-        "--ultraserver-layout",
-        choices=("node", "chips", "both"),
-        default="node",
-        help="what nodes of UltraServers offer, without --devices (default: %(default)s)",
-    )
+    vocabulary.add_offer(parser)
     parser.add_argument(
         "--health-policy", metavar="FILE", type=Path, help="what faults of chips mean, as for the driver's option"
     )

@@ -86,18 +86,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="EC2 type, such as trn2.48xlarge (repeatable)",
     )
     parser.add_argument("--for", dest="consumer", choices=CONSUMERS, required=True, help="who reads it")
-    parser.add_argument(
-        "--devices",
-        metavar="CUTS",
-        help="what the nodes will offer, as in the driver's option: one or more of chip, core, group, group4 (or "
-        "another size), node, such as chip,core (default: chips, and what --ultraserver-layout says)",
-    )
-    parser.add_argument(
-        "--ultraserver-layout",
-        choices=("node", "chips", "both"),
-        default="node",
-        help="what nodes of UltraServers offer, without --devices (default: %(default)s)",
-    )
+    vocabulary.add_offer(parser)
     parser.add_argument(
         "--driver-version",
         metavar="V",

@@ -285,6 +285,22 @@ def add_instance_type(parser: Options, what: str, *, required: bool = False) -> 
     parser.add_argument("--instance-type", metavar="TYPE", required=required, help=what)
 
 
+def add_offer(parser: Options) -> None:
+    """Add ``--devices`` and ``--ultraserver-layout``: what nodes offer, as in the driver's options."""
+    parser.add_argument(
+        "--devices",
+        metavar="CUTS",
+        help="what a node offers, as in the driver's option: one or more of chip, core, group, group4 (or another "
+        "size), node, such as chip,core (default: chips, and what --ultraserver-layout says)",
+    )
+    parser.add_argument(
+        "--ultraserver-layout",
+        choices=("node", "chips", "both"),
+        default="node",
+        help="what nodes of UltraServers offer, without --devices (default: %(default)s)",
+    )
+
+
 def add_kubernetes(parser: Options, default: str = "the cluster's, or else") -> None:
     """Add ``--kubernetes``."""
     text = f"release to simulate (default: {default} {RELEASES[-1]})"
