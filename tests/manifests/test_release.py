@@ -134,6 +134,7 @@ def test_an_address_that_is_none_is_refused(url: str, capsys: pytest.CaptureFixt
     assert "give an address that begins with https://" in capsys.readouterr().err
 
 
+@pytest.mark.timeout(180)
 def test_wheel_and_source_archive_of_two_builds_are_alike_and_know_their_version(tmp_path: Path) -> None:
     for number in (1, 2):
         tree, made = tmp_path / f"tree{number}", tmp_path / f"made{number}"
