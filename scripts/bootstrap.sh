@@ -2,6 +2,7 @@
 # Installs missing system packages that a part of the project needs.
 #   scripts/bootstrap.sh lab     a real Kubernetes on this machine (scripts/cluster)
 #   scripts/bootstrap.sh image   the driver's container image (scripts/build-image)
+#   scripts/bootstrap.sh tests   what commands of the pages use (scripts/test cluster)
 #   scripts/bootstrap.sh venv    virtual environments of the system's Python
 # Prints nothing and needs no root if nothing is missing. It does not install Go: scripts/cluster uses the system's Go,
 # or its own copy from PyPI.
@@ -12,10 +13,11 @@ LAB="runc:runc /usr/lib/cni/bridge:containernetworking-plugins ip:iproute2 nsent
   /bin/busybox:busybox-static /bin/bash-static:bash-static"
 IMAGE="buildah:buildah debootstrap:debootstrap
   /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring"
+TESTS="jq:jq"
 VENV="ensurepip:python3-venv"
 
 usage() {
-    sed -n '2,7s/^# \{0,1\}//p' "$0"
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
 }
 
 is_there() {
@@ -30,6 +32,7 @@ is_there() {
 case ${1:-} in
 lab) wanted=$LAB ;;
 image) wanted=$IMAGE ;;
+tests) wanted=$TESTS ;;
 venv) wanted=$VENV ;;
 -h | --help)
     usage
