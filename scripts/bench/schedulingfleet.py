@@ -33,6 +33,7 @@ from bench.schedulingrows import (
     allocated,
     claim,
     classes,
+    efa_class,
     fitting,
     node,
     node_name,
@@ -158,7 +159,7 @@ class Fleet:
 
     def build(self, more_classes: Sequence[Object]) -> None:
         """Make nodes and classes."""
-        self._all(lambda item: self._create(CLASSES, item), [*classes(), *more_classes])
+        self._all(lambda item: self._create(CLASSES, item), [*classes(), efa_class(), *more_classes])
         self._all(lambda number: self._create(NODES, node(number)), range(self.nodes))
 
     def remove(self) -> None:

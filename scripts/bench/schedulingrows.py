@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,15 +12,15 @@ from typing import Any, Final
 import yaml
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
+from dra_driver.emulation.efa import EFA_CLASS, EFA_SELECTOR
 from dra_driver.names import DRIVER_NAME
+from dra_driver.topology.instance_types import resolve_emulation
 
 Object = dict[str, Any]
 
 PLAIN: Final = "plain pods"
 _TYPE: Final = "trn2.48xlarge"
 _ULTRASERVER_TYPE: Final = "trn2u.48xlarge"
-NODE_CHIPS: Final = 16
-"""Of both."""
 
 
 @dataclass(frozen=True, order=True)
@@ -32,9 +32,16 @@ class World:
     instance_type: str = _TYPE
     driver_version: str | None = None
     """Of the Neuron kernel driver; None: the newest."""
+    efa: bool = False
+    """Whether AWS's EFA DRA driver offers the nodes' EFA devices beside them."""
 
     def __str__(self) -> str:
-        return f"{self.instance_type} offering {self.cuts}"
+        return f"{self.instance_type} offering {self.cuts}{' and EFA' if self.efa else ''}"
+
+    @property
+    def chips(self) -> int:
+        """Of each node."""
+        return resolve_emulation(self.instance_type).devices or 0
 
 
 ALL_CUTS: Final = "chip,core,group,node"
@@ -61,22 +68,24 @@ class State:
     """How full the fleet is before a burst: of each node the first chips are taken, and of the nodes the first."""
 
     name: str
-    chips: int = 0
-    """Of each node, where a pod takes less than a node."""
+    chips: float = 0.0
+    """Share of each node's chips, where a pod takes less than what they leave."""
     nodes: float = 0.0
-    """Share of the nodes, where a pod takes a whole node."""
+    """Share of the nodes, where it takes more."""
 
 
-STATES: Final = (State("empty"), State("half full", 8, 0.5), State("nearly full", 12, 0.9))
+STATES: Final = (State("empty"), State("half full", 0.5, 0.5), State("nearly full", 0.75, 0.9))
 
 
 def taken(row: Row, state: State, nodes: int) -> tuple[int, int]:
     """How many chips of how many nodes are taken before the burst."""
     if row.chips_taken:
         return row.chips_taken, nodes
-    if row.chips > NODE_CHIPS - state.chips:
-        return NODE_CHIPS, int(state.nodes * nodes)
-    return state.chips, nodes if state.chips else 0
+    all_chips = row.world.chips
+    chips = int(state.chips * all_chips)
+    if row.chips > all_chips - chips:
+        return all_chips, int(state.nodes * nodes)
+    return chips, nodes if chips else 0
 
 
 def fitting(row: Row, state: State, nodes: int) -> int:
@@ -85,8 +94,8 @@ def fitting(row: Row, state: State, nodes: int) -> int:
     if not row.chips:
         return nodes * 100
     if row.chips_taken:
-        return int((NODE_CHIPS - chips) / row.chips) * nodes
-    return int((NODE_CHIPS - chips) / row.chips) * of + int(NODE_CHIPS / row.chips) * (nodes - of)
+        return int((row.world.chips - chips) / row.chips) * nodes
+    return int((row.world.chips - chips) / row.chips) * of + int(row.world.chips / row.chips) * (nodes - of)
 
 
 def _request(class_name: str, selector: str | None = None, **more: Any) -> Object:
@@ -152,48 +161,53 @@ def exploding_rows() -> tuple[Row, ...]:
 
 
 _VERSION: Final = re.compile(r"neuronDriverVersion == '([^']+)'")
+_OF_TYPE: Final = re.compile(r"instanceType == '([^']+)'")
+_SIZE: Final = re.compile(r"\.size == ([0-9]+)")
+_CORE_CHIPS: Final = 0.25
+"""Of a trn2.48xlarge, whose chips have four logical cores."""
+_OLD_SPELLINGS: Final = "v1beta1"
+"""The examples' directory with the same templates in another version of the API."""
 
 
 def template_rows(directory: Path) -> tuple[Row, ...]:
-    """One row for each ResourceClaimTemplate of the project's examples, on nodes that can serve it.
-
-    Templates that need another driver's devices are left out.
-    """
-    return tuple(row for path, item in _documents(directory) if (row := _template_row(path, item)))
+    """One row for each ResourceClaimTemplate of the project's examples, on nodes that can serve it."""
+    ours = {item["metadata"]["name"] for item in (*classes(), *template_classes(directory))}
+    return tuple(_template_row(path, item, ours) for path, item in _documents(directory, "ResourceClaimTemplate"))
 
 
 def template_classes(directory: Path) -> list[Object]:
     """The DeviceClasses of the examples."""
-    return [item for _, item in _documents(directory) if item["kind"] == "DeviceClass"]
+    return [item for _, item in _documents(directory, "DeviceClass")]
 
 
-def _documents(directory: Path) -> Iterator[tuple[Path, Object]]:
-    for path in sorted(directory.glob("*.yaml")):
-        for item in yaml.safe_load_all(path.read_text()):
-            if item:
+def _documents(directory: Path, kind: str) -> Iterator[tuple[Path, Object]]:
+    for path in sorted(directory.rglob("*.yaml")):
+        for item in yaml.safe_load_all(path.read_text()) if path.parent.name != _OLD_SPELLINGS else ():
+            if item and item["kind"] == kind:
                 yield path, item
 
 
-def _template_row(path: Path, item: Object) -> Row | None:
-    if item["kind"] != "ResourceClaimTemplate":
-        return None
+def _template_row(path: Path, item: Object, ours: Collection[str]) -> Row:
     spec = item["spec"]["spec"]
-    requests = spec["devices"]["requests"]
-    exactly = requests[0].get("exactly")
-    text = json.dumps(spec)
-    if len(requests) != 1 or exactly is None or not exactly["deviceClassName"].endswith(DRIVER_NAME):
-        return None
-    version = _VERSION.search(text)
-    world, chips = World(driver_version=version[1] if version else None), float(exactly.get("count", 1))
-    prefix = exactly["deviceClassName"].removesuffix(DRIVER_NAME).rstrip(".")
+    requests = [request["exactly"] for request in spec["devices"]["requests"]]
+    (wanted,) = [request for request in requests if request["deviceClassName"] in ours]
+    text = json.dumps(wanted)
+    name, instance_type = wanted["deviceClassName"], _said(_OF_TYPE, text) or _TYPE
+    cut = name.removesuffix(f".{DRIVER_NAME}") if name.endswith(f".{DRIVER_NAME}") else "chip"
     if "'neuron_node'" in text:
-        world, chips = World("node", _ULTRASERVER_TYPE), NODE_CHIPS
-    elif exactly.get("allocationMode") == "All":
-        chips = NODE_CHIPS
-    elif prefix in ("core", "node") or prefix.startswith("group"):
-        size = {"core": 0.25, "node": NODE_CHIPS, "group": 8}.get(prefix) or float(prefix.removeprefix("group"))
-        world, chips = World(prefix), size * chips
-    return Row(f"{path.stem}", world, chips, spec)
+        cut, instance_type = "node", _ULTRASERVER_TYPE
+    world = World(cut, instance_type, _said(_VERSION, text), efa=len(requests) > 1)
+    if cut.startswith("group"):
+        size = float(cut.removeprefix("group") or _said(_SIZE, text) or 0)
+    else:
+        size = {"chip": 1, "core": _CORE_CHIPS, "node": world.chips}[cut]
+    everything = wanted.get("allocationMode") == "All"
+    return Row(path.stem, world, world.chips if everything else size * wanted.get("count", 1), spec)
+
+
+def _said(pattern: re.Pattern[str], text: str) -> str | None:
+    found = pattern.search(text)
+    return found[1] if found else None
 
 
 def classes() -> list[Object]:
@@ -205,6 +219,11 @@ def classes() -> list[Object]:
             spec["extendedResourceName"] = row.extended_resource
         found.append({"metadata": {"name": row.name}, "spec": spec})
     return found
+
+
+def efa_class() -> Object:
+    """The DeviceClass that comes with AWS's EFA DRA driver."""
+    return {"metadata": {"name": EFA_CLASS}, "spec": {"selectors": [{"cel": {"expression": EFA_SELECTOR}}]}}
 
 
 def node(number: int) -> Object:

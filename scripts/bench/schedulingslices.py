@@ -12,6 +12,7 @@ import msgspec
 from bench.schedulingrows import Object, World
 from dra_driver.driver.resourceslices.devices import Offer, offer
 from dra_driver.driver.resourceslices.pool import pool
+from dra_driver.emulation.efa import EFA_DRIVER_NAME, published
 from dra_driver.emulation.options import EmulationOptions
 from dra_driver.emulation.writer import write_host
 from dra_driver.host.discover import discover
@@ -27,9 +28,12 @@ def offered(world: World) -> Offer:
 
 
 def slices(world: World, node_name: str, node_uid: str) -> list[Object]:
-    """What the driver would publish on the node."""
+    """What the driver would publish on the node, and AWS's EFA DRA driver where the world has it."""
     found = offered(world)
     made = pool(found.devices, node_name, node_uid, counters=found.counters)
+    if world.efa:
+        devices = published(resolve_emulation(world.instance_type))
+        made += pool(devices, node_name, node_uid, driver=EFA_DRIVER_NAME)
     return [{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **msgspec.to_builtins(item)} for item in made]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -13,12 +14,14 @@ from bench.schedulingrows import (
     Row,
     World,
     classes,
+    efa_class,
     exploding_rows,
     fitting,
     node_name,
     own_rows,
     pod,
     taken,
+    template_classes,
     template_rows,
 )
 from bench.schedulingslices import devices_of, offered, slices
@@ -58,12 +61,24 @@ def test_where_each_node_has_one_chip_taken_no_whole_node_is_free() -> None:
         assert fitting(row, EMPTY, 50) == 0
 
 
-def test_every_template_of_the_project_has_a_row_except_those_of_two_drivers() -> None:
-    files = {path.stem for path in TEMPLATES.glob("*.yaml")}
-    others = {
-        path.stem for path in TEMPLATES.glob("*.yaml") if "efa" in path.stem or "firstAvailable" in path.read_text()
-    }
-    assert {row.name for row in template_rows(TEMPLATES)} >= files - others - {"class-with-lnc-1"}
+def test_every_template_of_the_project_has_a_row() -> None:
+    files = {path.stem for folder in (TEMPLATES, TEMPLATES / "cuts") for path in folder.glob("*.yaml")}
+    assert {row.name for row in template_rows(TEMPLATES)} == files
+
+
+@pytest.mark.parametrize("row", template_rows(TEMPLATES), ids=lambda row: row.name)
+def test_nodes_of_a_template_offer_what_it_asks_for(row: Row) -> None:
+    assert row.claim is not None
+    requests = [request["exactly"] for request in row.claim["devices"]["requests"]]
+    made = [*classes(), efa_class(), *template_classes(TEMPLATES)]
+    assert {request["deviceClassName"] for request in requests} <= {item["metadata"]["name"] for item in made}
+    published: Counter[str] = Counter()
+    for item in slices(row.world, node_name(7), "uid"):
+        published[item["spec"]["driver"]] += len(item["spec"].get("devices", ()))
+    assert len(published) == len(requests), "a driver for each request"
+    for request, devices in zip(requests, published.values(), strict=True):
+        assert request.get("count", 1) <= devices
+    assert 0 < row.chips <= row.world.chips
 
 
 @pytest.mark.parametrize("cuts", ["chip", "group4", "node", "core", ALL_CUTS])
