@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,7 +22,6 @@ from dra_driver.util.text import first_of, printable
 if TYPE_CHECKING:
     from dra_driver.health.faults import NodeHealth
     from dra_driver.health.policy import HealthPolicy
-    from dra_driver.host.signals import SignalReader
 
 READ_SECONDS: Final = 10.0
 """A reading takes some hundredths of a second; one that takes so long hangs in the kernel."""
@@ -184,6 +182,7 @@ def read_health(root: Path, state_dir: Path) -> HostHealth:
     from dra_driver.health.watch import AGAIN_SECONDS
     from dra_driver.host.discover import discover
     from dra_driver.host.signals import SignalReader
+    from dra_driver.util.worker import bounded
 
     reader = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS)
 
@@ -193,30 +192,14 @@ def read_health(root: Path, state_dir: Path) -> HostHealth:
         time.sleep(AGAIN_SECONDS)
         return HostHealth(assess(memory, reader.read(inventory))[1], inventory.instance_type)
 
-    return _bounded(read, reader)
-
-
-def _bounded(read: Callable[[], HostHealth], reader: SignalReader) -> HostHealth:
-    results: list[HostHealth | Exception] = []
-
-    def attempt() -> None:
-        try:
-            results.append(read())
-        except Exception as error:  # noqa: BLE001 - raised below
-            results.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(READ_SECONDS)
-    if not results:
-        raise DriverError(
+    def overdue() -> DriverError:
+        return DriverError(
             f"reading {reader.at or 'the host'} does not end",
             consequence="the health of the chips is not known",
             remedy="look at the node's kernel log; usually the node must be rebooted",
         )
-    if isinstance(results[0], Exception):
-        raise results[0]
-    return results[0]
+
+    return bounded(read, READ_SECONDS, overdue)
 
 
 def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:
