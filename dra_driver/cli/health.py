@@ -45,13 +45,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         done="printed, or cleared",
         refused="there is no device, no driver answers, or the host still says the fault that is to be cleared",
     )
-    parser.add_argument(
-        "--host-root",
-        metavar="DIR",
-        type=Path,
-        default=Path(os.environ.get("HOST_ROOT") or "/"),
-        help="root directory of the host, or of one made by emulate-host (default: %(default)s)",
-    )
+    vocabulary.add_host_root(parser, here=True)
     _add_state_dir(parser, None)
     parser.add_argument(
         "--health-policy",

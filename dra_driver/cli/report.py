@@ -47,7 +47,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--node", metavar="NODE", action="append", default=[], help="of the cluster, only what is on it (repeatable)"
     )
-    parser.add_argument("--host-root", metavar="DIR", type=Path, help="collect from this node: its root directory, /")
+    vocabulary.add_host_root(parser, "collect from this node: its root directory, /")
     parser.add_argument(
         "--redact-names",
         action="store_true",

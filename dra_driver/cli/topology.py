@@ -73,9 +73,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="mark and evaluate these devices: indexes and ranges (4,5 or 4-7) or names (neuron-core-3-1); and, as for "
         "the driver's option, show what a node offers with chip, core, group, group4 (or another size), node",
     )
-    parser.add_argument(
-        "--host-root", metavar="DIR", type=Path, help="in place of TYPE: draw this host, with the state of its chips"
-    )
+    vocabulary.add_host_root(parser, "in place of TYPE: draw this host, with the state of its chips")
     vocabulary.add_files(
         parser,
         "in place of TYPE: draw a node by its ResourceSlices (with DeviceTaintRules and ResourceClaims), with the "

@@ -267,6 +267,26 @@ def from_cluster(args: argparse.Namespace) -> bool:
     return bool(args.from_cluster)
 
 
+def add_host_root(parser: Options, what: str = "", *, here: bool = False) -> None:
+    """Add ``--host-root``, the root directory of a host.
+
+    Args:
+        parser: where to add it.
+        what: its help, if more is to be said than what it is.
+        here: whether the default is the host on which this runs ($HOST_ROOT, or /), not None.
+    """
+    from pathlib import Path
+
+    text = f"root directory of {'the' if here else 'a'} host, or of one made by emulate-host"
+    parser.add_argument(
+        "--host-root",
+        metavar="DIR",
+        type=Path,
+        default=Path(os.environ.get("HOST_ROOT") or "/") if here else None,
+        help=what or (f"{text} (default: %(default)s)" if here else text),
+    )
+
+
 def add_nodes(parser: Options) -> None:
     """Add ``--instance-type TYPE[=N]`` and ``--node``, both repeatable; the list is ``args.node``."""
     parser.add_argument(
