@@ -41,7 +41,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "health",
         about="Print what is wrong with the chips of this node, as the host says and as the driver remembers; with "
         "--from-cluster, of the nodes of a cluster, as their slices and conditions say.",
-        examples=["health -o json", "health clear neuron3", "health --from-cluster --node node-7"],
+        examples=["health -o json", "health clear neuron3", "health --from-cluster --node-name node-7"],
         done="printed, or cleared",
         refused="there is no device, no driver answers, or the host still says the fault that is to be cleared",
     )
@@ -56,9 +56,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "(default: $HEALTH_POLICY, or an empty table)",
     )
     vocabulary.add_cluster(parser, "the state of all Neuron nodes, in place of this host's,")
-    parser.add_argument(
-        "--node", metavar="NODE", action="append", default=[], help="with --from-cluster: only this node (repeatable)"
-    )
+    vocabulary.add_node_name(parser, "with --from-cluster: only this node", several=True)
     vocabulary.add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
@@ -109,8 +107,8 @@ def run(args: argparse.Namespace) -> int:
 
     if vocabulary.from_cluster(args):
         return _of_cluster(args)
-    if args.node:
-        raise UsageError("--node names nodes of a cluster", remedy="write --from-cluster --node NODE")
+    if args.node_name:
+        raise UsageError("--node-name names nodes of a cluster", remedy="write --from-cluster --node-name NAME")
     if not args.host_root.is_dir():
         raise UsageError(
             f"--host-root {args.host_root} is no directory",
@@ -134,11 +132,11 @@ def _of_cluster(args: argparse.Namespace) -> int:
     from dra_driver.overview.view import node_document, view
 
     with asking(args) as transport:
-        frame = view(listed(transport), nodes=args.node)
-    check_nodes(frame, args.node)
+        frame = view(listed(transport), nodes=args.node_name)
+    check_nodes(frame, args.node_name)
     documents = [node_document(row) for row in frame.nodes]
     if args.output == "text":
-        print(cluster_table(documents, every_chip=bool(args.node)))
+        print(cluster_table(documents, every_chip=bool(args.node_name)))
     else:
         print_object({"nodes": documents}, args.output)
     return 0

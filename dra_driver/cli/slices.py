@@ -33,7 +33,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         refused="the host has no Neuron device",
     )
     add_host_arguments(parser)
-    parser.add_argument("--node-name", default="example-node", help="node and pool name (default: %(default)s)")
+    vocabulary.add_node_name(parser, "node and pool name (default: %(default)s)", default="example-node")
     vocabulary.add_offer(parser)
     parser.add_argument(
         "--health-policy", metavar="FILE", type=Path, help="what faults of chips mean, as for the driver's option"

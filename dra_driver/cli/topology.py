@@ -81,7 +81,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         positional=False,
     )
     vocabulary.add_renamed(parser, "--slices", now="-f", dest="filenames", metavar="FILE", several=True)
-    parser.add_argument("--node-name", metavar="NAME", help="with the slices of several nodes: which one")
+    vocabulary.add_node_name(parser, "with the slices of several nodes: which one")
     parser.set_defaults(svg=None)
     vocabulary.add_renamed(parser, "--svg", now="-o svg > FILE", dest="svg", metavar="FILE", type=Path)
     vocabulary.add_cluster(parser, "the node that is named in place of TYPE")

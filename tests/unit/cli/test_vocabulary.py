@@ -29,7 +29,8 @@ SHARED: dict[str, dict[str, Any]] = {
     "--from-cluster": {"dest": "from_cluster", "nargs": 0},
     "--kubernetes": {"dest": "kubernetes"},
     "--host-root": {"dest": "host_root", "metavar": "DIR"},
-    "--node-name": {"dest": "node_name"},
+    "--node-name": {"dest": "node_name", "metavar": "NAME"},
+    "--node": {"dest": "node", "metavar": "TYPE[=N]"},
 }
 """What an option is wherever a command has it."""
 TWO_NAMES = {("--instance-type", "--node")}
@@ -67,8 +68,11 @@ def test_every_command_is_there() -> None:
     assert {name for name in PARSERS if " " not in name} == {name.replace("_", "-") for name in (*COMMANDS, *DAEMONS)}
 
 
-@pytest.mark.parametrize("command", PARSERS)
-def test_the_help_tells_what_each_exit_status_means(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", ["", *PARSERS])
+def test_the_help_tells_what_each_exit_status_means(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     text = shown(capsys, *command.split(), "--help")
     _, _, statuses = text.partition("\nexit status:\n")
     assert re.fullmatch(rf"  0  \S.*\n  1  \S.*\n  2  {vocabulary.INVALID}\n", statuses), text
@@ -128,7 +132,7 @@ def test_a_command_with_a_cluster_takes_all_words_for_it() -> None:
 def test_the_table_of_the_vocabulary_names_options_that_exist() -> None:
     named = set(re.findall(r"``(-[-a-zA-Z]+)", vocabulary.__doc__ or ""))
     assert named == {"-f", "--instance-type", "--node", "--from-cluster", "--kubeconfig", "--context", "-n", "-A",
-                     "-o", "-w", "--kubernetes", "-"} - {"-"}  # fmt: skip
+                     "-o", "-w", "--kubernetes", "--host-root", "--node-name"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -212,18 +216,21 @@ def test_what_is_read_from_one_file_is_not_read_from_two(command: str, capsys: p
     assert "no files are given" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", [72, 80, 130])
-@pytest.mark.parametrize("command", ["", "simulate", "kubelet-plugin", "migrate"])
+@pytest.mark.parametrize("columns", [60, 72, 80, 130])
+@pytest.mark.parametrize("command", ["", "simulate", "kubelet-plugin", "migrate", "health"])
 def test_the_help_is_wrapped_at_the_terminals_width(
     command: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     text = shown(capsys, *filter(None, [command]), "--help")
-    body = text.partition("\nexample")[0]
+    body, _, rest = text.partition("\nexample")
+    statuses = rest.partition("\nexit status:\n")[2].split("\n")
+    assert len(statuses) > 3
     lines = [line for line in body.split("\n") if len(line.split()) > 2]
-    assert max(map(len, lines)) <= columns
+    assert max(map(len, [*lines, *statuses])) <= columns
+    assert not [line for line in lines if line.endswith("-")], "a name is broken"
     about = body.split("\n\n")[1]
-    assert textwrap.fill(" ".join(about.split()), columns - 2) == about
+    assert textwrap.fill(" ".join(about.split()), columns - 2, break_on_hyphens=False) == about
 
 
 def test_the_help_has_what_people_use_before_what_pods_run(capsys: pytest.CaptureFixture[str]) -> None:
