@@ -15,6 +15,7 @@ import pytest
 from dra_driver.cel import RELEASES
 from dra_driver.cli import vocabulary
 from dra_driver.cli.main import COMMANDS, DAEMONS, complete_program, kubectl_main, main
+from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.version import VERSION
 from tests.paths import ROOT
 
@@ -266,14 +267,43 @@ def test_a_misspelt_command_is_guessed(wrong: str, meant: str, capsys: pytest.Ca
     assert f"there is no command '{wrong}'; did you mean {meant}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", ["trn2.48xlrge", "inf2.48large"])
-@pytest.mark.parametrize("command", [["topology"], ["slices", "--instance-type"], ["migrate", "--instance-type"]])
+@pytest.mark.parametrize("wrong", ["trn2.48xlage", "inf2.48large"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topology TYPE",
+        "topology --instance-type TYPE",
+        "simulate {spec} --node TYPE",
+        "explain {spec} --instance-type TYPE=2",
+        "slices --instance-type TYPE",
+        "template --for kwok --instance-type TYPE",
+        "select true --instance-type TYPE",
+        "migrate --extended-resources --instance-type TYPE",
+        "fragmentation {stream} --node TYPE",
+        "emulate-host --instance-type TYPE {new}",
+    ],
+    ids=lambda command: command.partition(" ")[0],
+)
 def test_a_misspelt_type_is_guessed_by_every_command(
-    command: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
+    command: str, wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--extended-resources"] if command[0] == "migrate" else []
-    assert main([*command, wrong, *more]) == 2
-    assert f"did you mean {wrong.split('.', maxsplit=1)[0]}.48xlarge" in capsys.readouterr().err
+    files = {
+        "spec": ROOT / "examples/specs/xl-trn2.yaml",
+        "stream": ROOT / "examples/workloads/mixed.yaml",
+        "new": tmp_path / "new",
+    }
+    assert main([word.replace("TYPE", wrong).format(**files) for word in command.split()]) == 2
+    meant = f"{wrong.partition('.')[0]}.48xlarge"
+    assert re.search(rf"no instance type '{wrong}' is known; did you mean {meant}\b", capsys.readouterr().err)
+
+
+def test_topology_and_slices_know_the_same_types(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in INSTANCE_TYPES.values():
+        assert main(["topology", kind.name]) == 0
+        said = capsys.readouterr().out
+        published = main(["slices", "--instance-type", kind.name])
+        assert (published == 2) == (kind.devices is None) == ("number not public" in said)
+        assert ("how many devices it has is not public" in capsys.readouterr().err) == (kind.devices is None)
 
 
 def test_topology_and_slices_know_the_same_short_names(capsys: pytest.CaptureFixture[str]) -> None:
