@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import read_file, remove_file, replace_file
+from dra_driver.util.files import readable_content, remove_file, replace_file
 
 
 class DeviceNode(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -126,7 +126,7 @@ class SpecDirectory:
     def write(self, owner: str, spec: Spec) -> bool:
         """Write the owner's spec; returns False if the file already had exactly these bytes."""
         path, data = self.file(owner), encode(spec)
-        if self._content(path) == data:
+        if readable_content(path) == data:
             return False
         temporary = f"{self._temporary_prefix}{owner}.tmp"
         try:
@@ -146,7 +146,7 @@ class SpecDirectory:
 
     def read(self, owner: str) -> Spec | None:
         """The owner's spec; None if there is none or it cannot be decoded."""
-        data = self._content(self.file(owner))
+        data = readable_content(self.file(owner))
         if data is None:
             return None
         try:
@@ -156,7 +156,7 @@ class SpecDirectory:
 
     def content(self, owner: str) -> bytes | None:
         """The bytes of the owner's file; None if there is none or it cannot be read."""
-        return self._content(self.file(owner))
+        return readable_content(self.file(owner))
 
     def list(self) -> dict[str, Path]:
         """Spec files of this kind, by owner."""
@@ -187,12 +187,6 @@ class SpecDirectory:
             return remove_file(path)
         except OSError as error:
             raise self._unusable("remove", path, error) from error
-
-    def _content(self, path: Path) -> bytes | None:
-        try:
-            return read_file(path)
-        except OSError:
-            return None
 
     def _unusable(self, verb: str, path: Path, error: OSError) -> DriverError:
         return DriverError(

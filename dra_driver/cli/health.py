@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,7 +22,6 @@ from dra_driver.util.text import first_of, printable
 if TYPE_CHECKING:
     from dra_driver.health.faults import NodeHealth
     from dra_driver.health.policy import HealthPolicy
-    from dra_driver.host.signals import SignalReader
 
 READ_SECONDS: Final = 10.0
 """A reading takes some hundredths of a second; one that takes so long hangs in the kernel."""
@@ -43,17 +41,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "health",
         about="Print what is wrong with the chips of this node, as the host says and as the driver remembers; with "
         "--from-cluster, of the nodes of a cluster, as their slices and conditions say.",
-        examples=["health -o json", "health clear neuron3", "health --from-cluster --node node-7"],
+        examples=["health -o json", "health clear neuron3", "health --from-cluster --node-name node-7"],
         done="printed, or cleared",
         refused="there is no device, no driver answers, or the host still says the fault that is to be cleared",
     )
-    parser.add_argument(
-        "--host-root",
-        metavar="DIR",
-        type=Path,
-        default=Path(os.environ.get("HOST_ROOT") or "/"),
-        help="root directory of the host, or of one made by emulate-host (default: %(default)s)",
-    )
+    vocabulary.add_host_root(parser, here=True)
     _add_state_dir(parser, None)
     parser.add_argument(
         "--health-policy",
@@ -64,9 +56,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "(default: $HEALTH_POLICY, or an empty table)",
     )
     vocabulary.add_cluster(parser, "the state of all Neuron nodes, in place of this host's,")
-    parser.add_argument(
-        "--node", metavar="NODE", action="append", default=[], help="with --from-cluster: only this node (repeatable)"
-    )
+    vocabulary.add_node_name(parser, "with --from-cluster: only this node", several=True)
     vocabulary.add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
@@ -117,8 +107,8 @@ def run(args: argparse.Namespace) -> int:
 
     if vocabulary.from_cluster(args):
         return _of_cluster(args)
-    if args.node:
-        raise UsageError("--node names nodes of a cluster", remedy="write --from-cluster --node NODE")
+    if args.node_name:
+        raise UsageError("--node-name names nodes of a cluster", remedy="write --from-cluster --node-name NAME")
     if not args.host_root.is_dir():
         raise UsageError(
             f"--host-root {args.host_root} is no directory",
@@ -142,11 +132,11 @@ def _of_cluster(args: argparse.Namespace) -> int:
     from dra_driver.overview.view import node_document, view
 
     with asking(args) as transport:
-        frame = view(listed(transport), nodes=args.node)
-    check_nodes(frame, args.node)
+        frame = view(listed(transport), nodes=args.node_name)
+    check_nodes(frame, args.node_name)
     documents = [node_document(row) for row in frame.nodes]
     if args.output == "text":
-        print(cluster_table(documents, every_chip=bool(args.node)))
+        print(cluster_table(documents, every_chip=bool(args.node_name)))
     else:
         print_object({"nodes": documents}, args.output)
     return 0
@@ -184,6 +174,7 @@ def read_health(root: Path, state_dir: Path) -> HostHealth:
     from dra_driver.health.watch import AGAIN_SECONDS
     from dra_driver.host.discover import discover
     from dra_driver.host.signals import SignalReader
+    from dra_driver.util.worker import bounded
 
     reader = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS)
 
@@ -193,30 +184,14 @@ def read_health(root: Path, state_dir: Path) -> HostHealth:
         time.sleep(AGAIN_SECONDS)
         return HostHealth(assess(memory, reader.read(inventory))[1], inventory.instance_type)
 
-    return _bounded(read, reader)
-
-
-def _bounded(read: Callable[[], HostHealth], reader: SignalReader) -> HostHealth:
-    results: list[HostHealth | Exception] = []
-
-    def attempt() -> None:
-        try:
-            results.append(read())
-        except Exception as error:  # noqa: BLE001 - raised below
-            results.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(READ_SECONDS)
-    if not results:
-        raise DriverError(
+    def overdue() -> DriverError:
+        return DriverError(
             f"reading {reader.at or 'the host'} does not end",
             consequence="the health of the chips is not known",
             remedy="look at the node's kernel log; usually the node must be rebooted",
         )
-    if isinstance(results[0], Exception):
-        raise results[0]
-    return results[0]
+
+    return bounded(read, READ_SECONDS, overdue)
 
 
 def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:

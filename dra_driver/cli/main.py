@@ -52,6 +52,7 @@ DAEMONS: Final = {
 OF_KUBECTL: Final = ("topology", "explain", "top", "health", "help", "version")
 """The commands of ``kubectl neuron``; they read the cluster of the current context."""
 
+EXIT_STATUSES: Final = vocabulary.exit_statuses("done", "refused, or not possible; COMMAND --help says when")
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
 
@@ -121,7 +122,7 @@ def kubectl_main(argv: Sequence[str] | None = None) -> int:
         prog=vocabulary.KUBECTL,
         description="The Neuron devices of the cluster and namespace of the current context: what nodes have, which "
         "pods hold it, what is wrong with it, and why a pod waits for it.",
-        epilog="example:\n  kubectl neuron explain web-0",
+        epilog=f"example:\n  kubectl neuron explain web-0\n\n{EXIT_STATUSES}",
     )
     args = parser.parse_args(given, argparse.Namespace(main=kubectl_main))
     if hasattr(args, "from_cluster"):
@@ -135,7 +136,7 @@ def _program(chosen: str | None) -> Parser:
         chosen,
         prog="dra-driver",
         description="Kubernetes Dynamic Resource Allocation for AWS Trainium and Inferentia.",
-        epilog="example:\n  dra-driver topology trn2.48xlarge --devices 4,5,6,7",
+        epilog=f"example:\n  dra-driver topology trn2.48xlarge --devices 4,5,6,7\n\n{EXIT_STATUSES}",
     )
 
 

@@ -30,9 +30,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_host_arguments(parser)
     vocabulary.add_files(parser, "the claim, YAML or JSON")
     vocabulary.add_output(parser, "text", "json", "yaml")
-    parser.add_argument(
-        "--node-name", help="this node's name (default: the pool of the claim's first device of this driver)"
-    )
+    vocabulary.add_node_name(parser, "this node's name (default: the pool of the claim's first device of this driver)")
     parser.add_argument(
         "--devices",
         metavar="CUTS",

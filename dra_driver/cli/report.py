@@ -37,17 +37,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=(
             "report",
             "report --redact-names --archive issue.tar.gz",
-            "report --node node-7",
+            "report --node-name node-7",
             "report --host-root /",
         ),
         done="written, even if something could not be read",
         refused="nothing could be written",
     )
     vocabulary.add_cluster(parser, "objects and logs (the default without --host-root)")
-    parser.add_argument(
-        "--node", metavar="NODE", action="append", default=[], help="of the cluster, only what is on it (repeatable)"
-    )
-    parser.add_argument("--host-root", metavar="DIR", type=Path, help="collect from this node: its root directory, /")
+    vocabulary.add_node_name(parser, "of the cluster, only what is on this node", several=True)
+    vocabulary.add_host_root(parser, "collect from this node: its root directory, /")
     parser.add_argument(
         "--redact-names",
         action="store_true",
@@ -115,7 +113,7 @@ def _of_cluster(args: argparse.Namespace) -> Collected:
     from dra_driver.report.cluster import read
 
     with asking(args) as transport:
-        return read(transport, _settings(), args.node)
+        return read(transport, _settings(), args.node_name)
 
 
 def _settings() -> Settings:

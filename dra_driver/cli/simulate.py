@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     except ManifestError as error:
         raise UsageError(str(error)) from error
     _refuse_nothing(simulation)
-    show(given.manifests, simulation, args.output)
+    show(given, simulation, args.output)
     return 0 if all(outcome.placed for outcome in simulation.outcomes) else 1
 
 

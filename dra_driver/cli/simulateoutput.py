@@ -13,8 +13,9 @@ from dra_driver.names import DRIVER_NAME
 from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
-    from dra_driver.manifests import Manifests
+    from dra_driver.cli.clusterinput import ClusterInput
     from dra_driver.manifests.objects import Device
+    from dra_driver.simulator.explain import Explanation
     from dra_driver.simulator.placement import Outcome, Simulation
     from dra_driver.simulator.preparation import NodeDrivers, Prepared
     from dra_driver.topology.drawing import Sickness
@@ -41,21 +42,20 @@ _HEADING = 160
 """Maximum number of characters above a picture."""
 
 
-def show(manifests: Manifests, simulation: Simulation, output: str) -> None:
+def show(given: ClusterInput, simulation: Simulation, output: str) -> None:
     """Print the simulation; for every format except text, what was not considered goes to standard error."""
     from dra_driver.cli.slices import print_object
-    from dra_driver.simulator.preparation import NodeDrivers
 
     if output in ("text", "wide"):
-        terminal.show("\n".join(text(manifests, simulation, wide=output == "wide")))
+        terminal.show("\n".join(text(given, simulation, wide=output == "wide")))
         return
-    for line in manifests.not_considered:
+    for line in given.manifests.not_considered:
         print(f"not considered: {line}", file=sys.stderr)
     for outcome in simulation.outcomes:
         if not outcome.claims and not outcome.placed:
             print(f"{title(outcome)}: not placed: {outcome.reason}", file=sys.stderr)
     if output == "svg":
-        print(pictures(simulation, NodeDrivers(manifests)), end="")
+        print(pictures(given, simulation), end="")
     else:
         print_object(document(simulation), output)
 
@@ -85,26 +85,27 @@ def document(simulation: Simulation) -> dict[str, Any]:
     return {"claims": list(rows.values())}
 
 
-def text(manifests: Manifests, simulation: Simulation, *, wide: bool = True) -> Iterator[str]:
+def text(given: ClusterInput, simulation: Simulation, *, wide: bool = True) -> Iterator[str]:
     """The lines of the text output; without ``wide``, many pods of one controller and many nodes are summarized."""
     from dra_driver.simulator.preparation import NodeDrivers
 
-    drivers = NodeDrivers(manifests)
+    drivers = NodeDrivers(given.manifests)
     for outcomes in _together(simulation.outcomes, wide=wide):
         yield from _outcome(outcomes[0], drivers, simulation)
         if len(outcomes) > 1:
             yield from _summary(outcomes)
         yield ""
     if not any(outcome.placed for outcome in simulation.outcomes):
+        yield from _why(given)
         yield from _unused(simulation, drivers)
     yield from _left(simulation, wide=wide)
-    if manifests.not_considered:
+    if given.manifests.not_considered:
         yield "not considered"
-        yield from (f"  {line}" for line in manifests.not_considered)
+        yield from (f"  {line}" for line in given.manifests.not_considered)
     placed = sum(outcome.placed for outcome in simulation.outcomes)
     yield f"{placed} of {len(simulation.outcomes)} placed"
     if placed < len(simulation.outcomes):
-        yield "what is in the way: dra-driver explain, with the same arguments"
+        yield "what is in the way, and what would help: dra-driver explain, with the same arguments"
 
 
 def _together(outcomes: Sequence[Outcome], *, wide: bool) -> Iterator[list[Outcome]]:
@@ -136,6 +137,30 @@ def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield f"  {count} not placed: {reason}"
     if len(reasons) > _REASONS:
         yield f"  and {len(reasons) - _REASONS} more reasons"
+
+
+def _explained(given: ClusterInput) -> Explanation | None:
+    """Of what was to be placed first, if it was not."""
+    from dra_driver.simulator.explain import explanations
+
+    first = next(explanations(given.manifests, given.kubernetes, server=given.server), None)
+    return None if first is None or first.fits else first
+
+
+def _why(given: ClusterInput) -> Iterator[str]:
+    """Where nothing is placed: what keeps the first pod off each node, in the words of ``explain``."""
+    from dra_driver.simulator.explain import obstacles
+
+    first = _explained(given)
+    groups = obstacles(first) if first is not None else []
+    if first is None or not groups:
+        return
+    yield f"what is in the way of {first.subject}"
+    for lines in groups[:_REASONS]:
+        yield from (f"  {line}" for line in lines)
+    if len(groups) > _REASONS:
+        yield f"  and {len(groups) - _REASONS} more groups of nodes"
+    yield ""
 
 
 def _unused(simulation: Simulation, drivers: NodeDrivers) -> Iterator[str]:
@@ -308,7 +333,9 @@ def _left(simulation: Simulation, *, wide: bool) -> Iterator[str]:
         if len(tainted) > _SHOWN:
             yield f"    and {len(tainted) - _SHOWN} more taints"
     if others:
-        yield f"  {others} other node{'s' if others > 1 else ''}: {free_on_others} of {all_on_others} devices"
+        other = "other " if others < len(simulation.nodes) else ""
+        what = f"{others} {other}node{'s' if others > 1 else ''}"
+        yield f"  {what}: {free_on_others} of {all_on_others} device{'s' if all_on_others != 1 else ''}"
 
 
 def _by_kind(devices: list[Device], free: list[str]) -> Iterator[tuple[str, int, list[str]]]:
@@ -331,13 +358,16 @@ def listed(names: list[str]) -> str:
     return first_of(names, _SHOWN)
 
 
-def pictures(simulation: Simulation, drivers: NodeDrivers) -> str:
+def pictures(given: ClusterInput, simulation: Simulation) -> str:
     """One SVG document with the pictures of all placed pods, one below the other, with their chips marked."""
     from html import escape
 
+    from dra_driver.simulator.preparation import NodeDrivers
+
+    drivers = NodeDrivers(given.manifests)
     drawn = [(f"{title(outcome)}: node {outcome.node}", picture) for outcome, picture in _drawn(simulation, drivers)]
     if not drawn:
-        drawn = list(_drawn_nodes(simulation, drivers))
+        drawn = list(_drawn_nodes(given, simulation, drivers))
     for heading, _ in drawn[MAX_PICTURES:]:
         print(f"not drawn: {heading}", file=sys.stderr)
     parts: list[str] = []
@@ -355,18 +385,23 @@ def pictures(simulation: Simulation, drivers: NodeDrivers) -> str:
     return "\n".join([opening_tag, f'<rect fill="#fff" {size}/>', *parts, "</svg>"]) + "\n"
 
 
-def _drawn_nodes(simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[str, str]]:
+def _drawn_nodes(given: ClusterInput, simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[str, str]]:
     """Headings and pictures of the nodes, where no pod is drawn; the heading says why."""
     from dra_driver.topology.drawing import svg
     from dra_driver.util.text import shorten
 
-    why = next((f": {title(outcome)}: {outcome.reason}" for outcome in simulation.outcomes if not outcome.placed), "")
+    first = None if any(outcome.placed for outcome in simulation.outcomes) else _explained(given)
+    groups = first.nodes if first is not None else ()
+    why = {name: f": {first.subject}: {group.diagnosis.sentence}" for group in groups for name in group.nodes if first}
     for node in simulation.nodes:
         hardware = drivers.hardware(node.name)
         if hardware.kind is not None:
             marks = hardware.marks(_in_use(simulation, node.name))
             sick = _sick(simulation, node.name, hardware.kind)
-            yield shorten(f"node {node.name}, nothing placed{why}", _HEADING), svg(hardware.kind, marks, sick)
+            yield (
+                shorten(f"node {node.name}, nothing placed{why.get(node.name, '')}", _HEADING),
+                svg(hardware.kind, marks, sick),
+            )
 
 
 def _drawn(simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[Outcome, str]]:

@@ -33,7 +33,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         refused="the host has no Neuron device",
     )
     add_host_arguments(parser)
-    parser.add_argument("--node-name", default="example-node", help="node and pool name (default: %(default)s)")
+    vocabulary.add_node_name(parser, "node and pool name (default: %(default)s)", default="example-node")
     vocabulary.add_offer(parser)
     parser.add_argument(
         "--health-policy", metavar="FILE", type=Path, help="what faults of chips mean, as for the driver's option"
@@ -94,9 +94,7 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that select a host: an instance type or a directory."""
     source = parser.add_mutually_exclusive_group(required=True)
     vocabulary.add_instance_type(source, "a fully populated host of this EC2 type")
-    source.add_argument(
-        "--host-root", metavar="DIR", type=Path, help="root directory of a host, or of one made by emulate-host"
-    )
+    vocabulary.add_host_root(source)
 
 
 def read_host(args: argparse.Namespace) -> NodeInventory:

@@ -42,7 +42,7 @@ LEGEND: Final = (
 )
 EXAMPLES: Final = (
     "top",
-    "top -A --sort sick --node node-7 --node node-8",
+    "top -A --sort sick --node-name node-7 --node-name node-8",
     "top --once -o json -n my-team",
     "{} top -w -o json | jq .pending",
 )
@@ -62,7 +62,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         notes="-w without a terminal prints all anew on every change; with -o json, one document a line; with -o yaml, "
         "one document after the other.",
     )
-    parser.add_argument("--node", metavar="NODE", action="append", default=[], help="only this node (repeatable)")
+    vocabulary.add_node_name(parser, "only this node", several=True)
     parser.add_argument(
         "--sort",
         choices=("name", "free", "sick"),
@@ -73,7 +73,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     follow.add_argument("--once", action="store_true", help="print once and exit (default without a terminal)")
     vocabulary.add_watch(follow)
     vocabulary.add_output(parser, "text", "wide", "json", "yaml")
-    vocabulary.add_cluster(parser, "(which is implied)", namespaces="the pods that are listed")
+    vocabulary.add_cluster(parser, "nodes, devices, claims and pods (implied)", namespaces="the pods that are listed")
     parser.set_defaults(run=run)
 
 
@@ -92,16 +92,16 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("dra_driver").addHandler(logging.NullHandler())
     args.from_cluster = True
     of = "" if args.all_namespaces else namespace(args)
-    shown = Shown(args.sort, of, frozenset(args.node), args.output)
+    shown = Shown(args.sort, of, frozenset(args.node_name), args.output)
     with asking(args) as transport:
         if not args.watch and (args.once or not sys.stdout.isatty()):
             frame = view(listed(transport), **shown.selection)
-            check_nodes(frame, args.node)
+            check_nodes(frame, args.node_name)
             print(shown.text(frame, transport.server), end="\n" if args.output == "json" else "", flush=True)
             return 0
         with Followed(transport) as followed:
             followed.wait_listed()
-            check_nodes(view(followed.cluster(), **shown.selection), args.node)
+            check_nodes(view(followed.cluster(), **shown.selection), args.node_name)
             try:
                 if sys.stdout.isatty() and args.output not in ("json", "yaml"):
                     _draw(followed, shown, transport.server)

@@ -73,9 +73,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="mark and evaluate these devices: indexes and ranges (4,5 or 4-7) or names (neuron-core-3-1); and, as for "
         "the driver's option, show what a node offers with chip, core, group, group4 (or another size), node",
     )
-    parser.add_argument(
-        "--host-root", metavar="DIR", type=Path, help="in place of TYPE: draw this host, with the state of its chips"
-    )
+    vocabulary.add_host_root(parser, "in place of TYPE: draw this host, with the state of its chips")
     vocabulary.add_files(
         parser,
         "in place of TYPE: draw a node by its ResourceSlices (with DeviceTaintRules and ResourceClaims), with the "
@@ -83,7 +81,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         positional=False,
     )
     vocabulary.add_renamed(parser, "--slices", now="-f", dest="filenames", metavar="FILE", several=True)
-    parser.add_argument("--node-name", metavar="NAME", help="with the slices of several nodes: which one")
+    vocabulary.add_node_name(parser, "with the slices of several nodes: which one")
     parser.set_defaults(svg=None)
     vocabulary.add_renamed(parser, "--svg", now="-o svg > FILE", dest="svg", metavar="FILE", type=Path)
     vocabulary.add_cluster(parser, "the node that is named in place of TYPE")

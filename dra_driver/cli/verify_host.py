@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,13 +38,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         done="no line differs; lines that were not checked do not count",
         refused="a line differs, or the host cannot be read",
     )
-    parser.add_argument(
-        "--host-root",
-        metavar="DIR",
-        type=Path,
-        default=Path(os.environ.get("HOST_ROOT") or "/"),
-        help="root directory of the host, or of one made by emulate-host (default: %(default)s)",
-    )
+    vocabulary.add_host_root(parser, here=True)
     parser.add_argument("--from", dest="from_report", metavar="REPORT", type=Path, help="judge a report, not a host")
     parser.add_argument("--report", metavar="FILE", type=Path, help="also write the report (JSON)")
     parser.add_argument(

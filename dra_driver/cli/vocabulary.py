@@ -5,6 +5,8 @@ A command is declared by ``add_command`` and takes its options from the function
 =====================================  ================================================================================
 ``-f FILE``, ``FILE...``               what is read: files, the manifests of a directory, or ``-``, standard input
 ``--instance-type TYPE[=N]``           emulated nodes of an EC2 type (``--node`` where there may be several)
+``--host-root DIR``                    a host, or a directory made by emulate-host
+``--node-name NAME``                   a node by its name; several where the option is repeatable
 ``--from-cluster``                     read from the cluster that kubectl would talk to, without changing it
 ``--kubeconfig FILE``                  with --from-cluster: another kubeconfig
 ``--context NAME``                     with --from-cluster: another context of it
@@ -40,13 +42,37 @@ INVALID: Final = "the input cannot be used, or the cluster cannot be asked"
 """Exit status 2, the same for all commands."""
 
 
+EXIT_STATUS: Final = "exit status:"
+
+
+def exit_statuses(done: str, refused: str) -> str:
+    """The paragraph of a help that says what each exit status means."""
+    return "\n".join([EXIT_STATUS, f"  0  {done}", f"  1  {refused}", f"  2  {INVALID}"])
+
+
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps paragraphs at the terminal's width ($COLUMNS); lines that are indented stay as they are."""
+    """Wraps paragraphs at the terminal's width ($COLUMNS); lines that are indented, to be copied, stay as they are.
+
+    Words with hyphens, such as names of commands, are not broken.
+    """
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """``-f, --filename FILE``, as of Python 3.13; before, argparse writes the value after each spelling."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
         for paragraph in text.strip("\n").split("\n\n"):
-            if paragraph.startswith(" ") or "\n  " in paragraph:
+            if paragraph.startswith(EXIT_STATUS):
+                for line in paragraph.split("\n"):
+                    lines += textwrap.wrap(line, width, subsequent_indent=" " * 5, break_on_hyphens=False)
+            elif paragraph.startswith(" ") or "\n  " in paragraph:
                 lines += [indent + line for line in paragraph.split("\n")]
             else:
                 lines += textwrap.wrap(
@@ -94,7 +120,7 @@ def add_command(
     parts = [
         notes.strip("\n"),
         "\n".join([f"example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)]),
-        "\n".join(["exit status:", f"  0  {done}", f"  1  {refused}", f"  2  {INVALID}"]),
+        exit_statuses(done, refused),
     ]
     return subparsers.add_parser(
         name,
@@ -265,6 +291,35 @@ def from_cluster(args: argparse.Namespace) -> bool:
     elif args.context is not None:
         raise UsageError("--context is given without --from-cluster", remedy="write --from-cluster --context NAME")
     return bool(args.from_cluster)
+
+
+def add_host_root(parser: Options, what: str = "", *, here: bool = False) -> None:
+    """Add ``--host-root``, the root directory of a host.
+
+    Args:
+        parser: where to add it.
+        what: its help, if more is to be said than what it is.
+        here: whether the default is the host on which this runs ($HOST_ROOT, or /), not None.
+    """
+    from pathlib import Path
+
+    text = f"root directory of {'the' if here else 'a'} host, or of one made by emulate-host"
+    parser.add_argument(
+        "--host-root",
+        metavar="DIR",
+        type=Path,
+        default=Path(os.environ.get("HOST_ROOT") or "/") if here else None,
+        help=what or (f"{text} (default: %(default)s)" if here else text),
+    )
+
+
+def add_node_name(parser: Options, what: str, *, default: str | None = None, several: bool = False) -> None:
+    """Add ``--node-name``, repeatable with ``several``: then the names are a list."""
+    if several:
+        parser.add_argument("--node-name", metavar="NAME", action="append", default=[], help=f"{what} (repeatable)")
+        add_renamed(parser, "--node", now="--node-name", dest="node_name", metavar="NAME", several=True)
+    else:
+        parser.add_argument("--node-name", metavar="NAME", default=default, help=what)
 
 
 def add_nodes(parser: Options) -> None:

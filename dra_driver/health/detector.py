@@ -30,7 +30,7 @@ from dra_driver.health.kernel_log import (
     whole_lines,
 )
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import open_regular, read_file, remove_file, replace_file
+from dra_driver.util.files import open_regular, readable_content, remove_file, replace_file
 from dra_driver.util.metrics import Operations, Sample
 from dra_driver.util.text import quoted
 from dra_driver.util.worker import PATIENCE_SECONDS, Backoff, Worker
@@ -222,10 +222,7 @@ class Detector:
         return found
 
     def _hint_of(self, path: Path) -> Hint | None:
-        try:
-            hint = decode(read_file(path) or b"")
-        except OSError:
-            return None
+        hint = decode(readable_content(path) or b"")
         mine = hint is not None and hint.boot_id == self._boot_id and file_name(hint) == path.name
         return hint if mine else None
 

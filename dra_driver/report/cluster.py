@@ -288,7 +288,7 @@ class _Reader:
                         left, files = left - len(body), files + 1
         if unread:
             self._found.missing.append(
-                (f"logs of {first_of(unread, 8)}", "too many, too long or too slow logs; name nodes with --node")
+                (f"logs of {first_of(unread, 8)}", "too many, too long or too slow logs; name nodes with --node-name")
             )
 
     def _log(self, meta: Mapping[str, Any], container: str, *, previous: bool) -> str | None:

@@ -12,7 +12,7 @@ Sources: aws-neuron-sdk ``about-neuron/arch``, ``tools/neuron-sys-tools/neuron-l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -228,10 +228,14 @@ def resolve(name: str) -> InstanceType:
     """Like ``lookup``, but raises DriverError for an unknown name, with similar names in the message."""
     found = lookup(name)
     if found is None:
-        near = near_matches(name)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(INSTANCE_TYPES)}"
-        raise DriverError(f"no instance type {quoted(name)} is known", remedy=hint)
+        raise _unknown(name, INSTANCE_TYPES)
     return found
+
+
+def _unknown(name: str, among: Collection[str]) -> DriverError:
+    near = [row for row in near_matches(name) if row in among]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(among)}"
+    return DriverError(f"no instance type {quoted(name)} is known", remedy=hint)
 
 
 def of_family(name: str) -> InstanceType | None:
@@ -252,9 +256,9 @@ def resolve_emulation(name: str) -> InstanceType:
     if found is not None:
         return found
     rows = [row.name for row in INSTANCE_TYPES.values() if row.devices is not None]
-    near = [row for row in near_matches(name) if row in rows] if known is None else []
-    what = "an instance type" if known is None else "the number of devices of"
+    if known is None:
+        raise _unknown(name, rows)
     raise DriverError(
-        f"cannot emulate {quoted(name)}: {what} {quoted(name)} is not known",
-        remedy=f"did you mean {' or '.join(near)}?" if near else f"emulate one of {', '.join(rows)}",
+        f"{quoted(name)} cannot be emulated: how many devices it has is not public",
+        remedy=f"emulate one of {', '.join(rows)}",
     )

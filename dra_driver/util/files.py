@@ -100,6 +100,14 @@ def read_file(path: Path) -> bytes | None:
     return data
 
 
+def readable_content(path: Path) -> bytes | None:
+    """Content of a file that can be written again; None also if it cannot be read, for ``read_file``'s reasons."""
+    try:
+        return read_file(path)
+    except OSError:
+        return None
+
+
 def open_regular(path: Path, flags: int, mode: int = 0) -> int:
     """Descriptor of a regular file, opened without following a symbolic link and without blocking.
 

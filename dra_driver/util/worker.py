@@ -6,7 +6,7 @@ Every loop of the long-running programs is one of these, so that none can die or
 * each round, and every slow step in it, is a heartbeat that says when the next one is due; an overdue heartbeat means
   that the thread hangs or has died (``Worker.stuck``, for liveness after some patience).
 
-``Backoff`` is the pause between the retries of a loop.
+``Backoff`` is the pause between the retries of a loop; ``bounded`` is for work that is done once, and may hang.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from dra_driver.util.errors import DriverError
 
@@ -28,6 +29,8 @@ PATIENCE_SECONDS: Final = 600.0
 """For liveness on a node: a restart keeps kubelet waiting, and repairs neither the API server nor the host."""
 STOP_SECONDS: Final = 25.0
 """To stop a whole program: kubelet kills a pod after 30 s."""
+
+_Result = TypeVar("_Result")
 
 log = logging.getLogger(__name__)
 
@@ -207,3 +210,25 @@ def stop_in_turn(*parts: tuple[Callable[[float], object], float], within: float 
     deadline = time.monotonic() + within
     for stop, most in parts:
         stop(max(0.0, min(most, deadline - time.monotonic())))
+
+
+def bounded(work: Callable[[], _Result], seconds: float, overdue: Callable[[], Exception]) -> _Result:
+    """The result of work that may hang in the kernel, such as reading the files of a host; raises what it raises.
+
+    Args:
+        work: what to do, in a thread of its own.
+        seconds: how long it may take.
+        overdue: the error to raise after that; the thread, which nothing can end, is left behind.
+    """
+    result: Future[_Result] = Future()
+
+    def attempt() -> None:
+        try:
+            result.set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised below
+            result.set_exception(error)
+
+    threading.Thread(target=attempt, name="bounded", daemon=True).start()
+    if wait([result], seconds).not_done:
+        raise overdue()
+    return result.result()

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from dra_driver.host.sysfs import HostFiles
 from dra_driver.topology.hardware import CHIPS
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import quoted
+from dra_driver.util.worker import bounded
 from dra_driver.verification.evidence import Evidence, ListedDevice, SeenFile
 from dra_driver.verification.hostfiles import (
     FILES,
@@ -56,26 +56,15 @@ def collect(root: Path) -> Evidence:
         DriverError: the kernel does not answer.
     """
     at: list[str] = []
-    results: list[Evidence | Exception] = []
 
-    def attempt() -> None:
-        try:
-            results.append(_collect(root, at))
-        except Exception as error:  # noqa: BLE001 - raised below
-            results.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(READ_SECONDS)
-    if not results:
-        raise DriverError(
+    def overdue() -> DriverError:
+        return DriverError(
             f"reading {at[-1] if at else root} does not end",
             consequence="nothing more can be said of this host",
             remedy="look at the node's kernel log, and send in the name of this file with what it says",
         )
-    if isinstance(results[0], Exception):
-        raise results[0]
-    return results[0]
+
+    return bounded(lambda: _collect(root, at), READ_SECONDS, overdue)
 
 
 def _collect(root: Path, at: list[str]) -> Evidence:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.build import MODULES, Builder
-from lab.components import go_directive
+from lab.build import Builder
 from lab.errors import LabError
 
 SOURCE = Path(__file__).resolve().parent / "recorder"
@@ -60,25 +58,8 @@ def build(kubernetes: str, builder: Builder, directory: Path) -> Recorder:
     Raises:
         LabError: There is no such module, no Go, or the build failed.
     """
-    go_mod = MODULES / f"kubernetes-{kubernetes}" / "go.mod"
-    if not go_mod.exists():
-        raise LabError(f"there is no {go_mod}; add it with: scripts/cluster add-version {kubernetes}")
-    go = builder.toolchain(go_directive(go_mod.read_text()))
     program = directory / f"recorder-{kubernetes}"
-    # The same flags as for the lab, so that its build cache is reused.
-    command = [str(go.path), "build", f"-modfile={go_mod}", "-mod=readonly", "-trimpath", "-buildvcs=false"]
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
-    done = subprocess.run(
-        ["nice", "-n", "10", *command, "-ldflags", "-s -w", "-o", str(program), "."],
-        cwd=SOURCE,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        last = "\n".join(done.stderr.splitlines()[-_ERROR_LINES:])
-        raise LabError(f"the recorder of Kubernetes {kubernetes} could not be built. Go's last lines:\n{last}")
+    builder.against_kubernetes(kubernetes, SOURCE, program)
     return Recorder(kubernetes, program)
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import command
-from lab.build import MODULES, Builder
-from lab.components import go_directive
+from lab.build import Builder
 from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
@@ -23,7 +22,6 @@ FILE = REPOSITORY / "tests" / "data" / "device-metadata.json"
 KUBERNETES = "1.37.1"
 SOURCE = Path(__file__).resolve().parent / "checker"
 _DIFFERS = 1
-_ERROR_LINES = 15
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +45,8 @@ def _run(options: argparse.Namespace) -> int:
     found = documents()
     with tempfile.TemporaryDirectory(prefix="device-metadata-") as scratch:
         with progress.step(f"building the checker against Kubernetes {KUBERNETES}"):
-            program = _built(Builder(settings, progress), Path(scratch))
+            program = Path(scratch) / "checker"
+            Builder(settings, progress).against_kubernetes(KUBERNETES, SOURCE, program)
         answers = _asked(program, list(found.values()))
     rows: list[dict[str, Any]] = [
         {"case": case, "file": text, "answer": said} for (case, text), said in zip(found.items(), answers, strict=True)
@@ -70,27 +69,6 @@ def _asked(program: Path, contents: Sequence[str]) -> list[Mapping[str, Any]]:
     if len(answers) != len(contents):
         raise LabError(f"the checker failed at question {len(answers) + 1}:\n{done.stderr}")
     return answers
-
-
-def _built(builder: Builder, directory: Path) -> Path:
-    go_mod = MODULES / f"kubernetes-{KUBERNETES}" / "go.mod"
-    go = builder.toolchain(go_directive(go_mod.read_text()))
-    program = directory / "checker"
-    # The same flags as for the lab, so that its build cache is reused.
-    flags = [f"-modfile={go_mod}", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w"]
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
-    done = subprocess.run(
-        ["nice", "-n", "10", str(go.path), "build", *flags, "-o", str(program), "."],
-        cwd=SOURCE,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        last = "\n".join(done.stderr.splitlines()[-_ERROR_LINES:])
-        raise LabError(f"the checker could not be built. Go's last lines:\n{last}")
-    return program
 
 
 if __name__ == "__main__":

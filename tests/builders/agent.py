@@ -26,7 +26,7 @@ from dra_driver.kubelet.api import health_v1_pb2
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.instance_types import resolve_emulation
 from tests.doubles.apiserver.server import ApiServer
-from tests.doubles.kubelet import Kubelet
+from tests.doubles.kubelet import Claim, Kubelet
 from tests.eventually import eventually
 from tests.paths import ROOT
 
@@ -74,6 +74,11 @@ class World:
 
     def kubeconfig(self) -> Path:
         return self.server.kubeconfig(self.root / "kubeconfig")
+
+    def add_claim(self, namespace: str, name: str, devices: Sequence[tuple[str, str]], **more: Any) -> Claim:
+        """Store a claim that has ``devices`` of this node, and return it as kubelet knows it; see ``ApiServer``."""
+        stored = self.server.add_claim(namespace, name, devices=devices, node=NODE, **more)
+        return Claim(namespace, name, stored["metadata"]["uid"], (DRIVER_NAME,))
 
     def specs(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.cdi.glob("*.json"))]

@@ -96,7 +96,7 @@ def test_a_claim_in_use_and_a_broken_chip_are_shown_and_reported(
     assert "...x####........" in text
     figures.append(f"top on {NODE}:\n{text}")
 
-    sick = run(lab.kubeconfig, "health", "--node", NODE).stdout
+    sick = run(lab.kubeconfig, "health", "--node-name", NODE).stdout
     assert any(line.split()[1:4] == ["neuron3", "unhealthy", "hbm-uncorrectable"] for line in sick.splitlines())
     drawn = run(lab.kubeconfig, "topology", NODE).stdout
     assert f"claim {namespace.name}/four has neuron-device-4 to 7, for pod train" in drawn

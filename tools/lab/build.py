@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,29 +79,32 @@ class Builder:
 
     def _compile(self, component: Component, go: Go, final: Path) -> None:
         with files.complete_directory(final) as directory:
-            command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
-            if component.tags:
-                command += ["-tags", ",".join(component.tags)]
-            command += ["-ldflags", component.link_flags, "-o", f"{directory}/", *component.packages]
-            environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
-            done = subprocess.run(
-                ["nice", "-n", "10", str(go.path), *command[1:]],
-                cwd=MODULES / component.module,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-            if done.returncode != 0:
-                last = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
+            tags = ["-tags", ",".join(component.tags)] if component.tags else []
+            arguments = [*tags, "-ldflags", component.link_flags, "-o", f"{directory}/", *component.packages]
+            failure = _go_build(go, arguments, MODULES / component.module)
+            if failure:
                 raise LabError(
-                    f"{component.name} could not be built, so no cluster can use it. Go's last lines:\n{last}\n"
+                    f"{component.name} could not be built, so no cluster can use it. Go's last lines:\n{failure}\n"
                     f"The module is tools/lab/gomodules/{component.module}; it needs the Go module proxy once."
                 )
             for built, ours in component.renamed.items():
                 (directory / built).replace(directory / ours)
+
+    def against_kubernetes(self, version: str, source: Path, program: Path) -> None:
+        """Build the Go program in `source`, which has no go.mod of its own, with the lab's module of a version.
+
+        Raises:
+            LabError: There is no such module, no Go, or the build failed.
+        """
+        go_mod = MODULES / f"kubernetes-{version}" / "go.mod"
+        if not go_mod.exists():
+            raise LabError(f"there is no {go_mod}; add it with: scripts/cluster add-version {version}")
+        go = self.toolchain(components.go_directive(go_mod.read_text()))
+        failure = _go_build(go, [f"-modfile={go_mod}", "-ldflags", "-s -w", "-o", str(program), "."], source)
+        if failure:
+            raise LabError(
+                f"{source.name} could not be built against Kubernetes {version}. Go's last lines:\n{failure}"
+            )
 
     def toolchain(self, needed: tuple[int, ...] = ()) -> Go:
         """Return a Go at least as new as `needed`: the system's, otherwise a separate copy.
@@ -157,6 +160,22 @@ class Builder:
 def available_modules() -> tuple[str, ...]:
     """Return the names of the lab's Go modules."""
     return tuple(sorted(path.parent.name for path in MODULES.glob("*/go.mod")))
+
+
+def _go_build(go: Go, arguments: Sequence[str], directory: Path) -> str:
+    """Run `go build` in a directory; return the last lines of its output if it failed, or ""."""
+    done = subprocess.run(
+        ["nice", "-n", "10", str(go.path), "build", "-mod=readonly", "-trimpath", "-buildvcs=false", *arguments],
+        cwd=directory,
+        env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    last = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
+    return (last or f"exit status {done.returncode}") if done.returncode else ""
 
 
 def _identify(program: Path) -> Go | None:

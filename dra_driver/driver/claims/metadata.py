@@ -24,7 +24,7 @@ from dra_driver.driver.claims.model import Plan
 from dra_driver.kube.types import DeviceAttribute, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import is_uid, read_file, remove_file, replace_file
+from dra_driver.util.files import is_uid, readable_content, remove_file, replace_file
 
 API_VERSION: Final = "metadata.resource.k8s.io/v1beta1"
 POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
@@ -87,7 +87,7 @@ class MetadataDirectory:
         changed = False
         try:
             for name, data in wanted.items():
-                if self._content(directory / name) != data:
+                if readable_content(directory / name) != data:
                     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
                     replace_file(directory / name, data, temporary=f"{name}.tmp", mode=0o644, synced=False)
                     changed = True
@@ -97,7 +97,7 @@ class MetadataDirectory:
 
     def complete(self, plan: Plan) -> bool:
         """Whether all files of a claim are as they should be."""
-        return all(self._content(Path(plan.metadata) / name) == data for name, data in files(plan).items())
+        return all(readable_content(Path(plan.metadata) / name) == data for name, data in files(plan).items())
 
     def remove(self, uid: str) -> bool:
         """Remove the files of a claim; False if there were none."""
@@ -116,12 +116,6 @@ class MetadataDirectory:
         """UIDs of claims that have files."""
         with suppress(OSError):  # without the directory there are none
             yield from sorted(path.name for path in self.path.iterdir() if is_uid(path.name))
-
-    def _content(self, path: Path) -> bytes | None:
-        try:
-            return read_file(path)
-        except OSError:
-            return None
 
     def _unusable(self, verb: str, path: Path, error: OSError) -> DriverError:
         return DriverError(

@@ -21,10 +21,9 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     """The explanation in paragraphs. Traps whose names are in ``told`` are omitted."""
     lines = [_sentence(found.verdict)]
     lines += [f"  {line}" for item in found.placed for line in _placed(item)]
-    # That the claims fit on the chosen node has been stated already.
-    groups = sorted((group for group in found.nodes if group.nodes != (found.node,)), key=_order)
+    groups = obstacles(found)
     for group in groups[:MAX_GROUPS]:
-        lines += ["", *_nodes(group)]
+        lines += ["", *group]
     if len(groups) > MAX_GROUPS:
         lines += ["", _sentence(f"{counted(len(groups) - MAX_GROUPS, 'more group')} of nodes: see -o json")]
     if found.nearest and len(groups) > 1:
@@ -34,6 +33,13 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     traps = [trap for trap in found.traps if trap.name not in told]
     lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in traps])
     return "\n".join(map(printable, lines))
+
+
+def obstacles(found: Explanation) -> list[list[str]]:
+    """Lines about each group of nodes that are alike, those that lack the fewest devices first."""
+    # That the claims fit on the chosen node is stated elsewhere.
+    groups = sorted((group for group in found.nodes if group.nodes != (found.node,)), key=_order)
+    return [list(map(printable, _nodes(group))) for group in groups]
 
 
 def texts(found: Sequence[Explanation]) -> str:

@@ -284,7 +284,7 @@ def test_a_huge_log_keeps_its_newest_lines(server: ApiServer, tmp_path: Path) ->
 def test_named_nodes_narrow_it(server: ApiServer, tmp_path: Path) -> None:
     add_neuron_node(server, "node-2")
     add_holder(server, "ml", "elsewhere", "node-2", ["neuron-device-4"])
-    files = report(server, tmp_path, "--node", "node-2")
+    files = report(server, tmp_path, "--node-name", "node-2")
     assert {item["spec"]["nodeName"] for item in items(files, "resourceslices")} == {"node-2"}
     assert not any(name.startswith("logs/") for name in files)
     assert {pod["metadata"]["name"] for pod in items(files, "pods")} == {"elsewhere", "big-1"}

@@ -113,8 +113,20 @@ def test_a_node_without_neuron_devices_is_bad_input(
     server.add_node("plain")
     kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
     for command in (["top"], ["health"]):
-        assert main([*command, "--from-cluster", "--node", "plain", "--kubeconfig", kubeconfig]) == 2
+        assert main([*command, "--from-cluster", "--node-name", "plain", "--kubeconfig", kubeconfig]) == 2
         assert "no Neuron node is named plain" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["top", "health"])
+def test_the_former_name_of_the_option_for_nodes_does_the_same_with_a_warning(
+    command: str, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = shown(server, tmp_path, capsys, command, "--from-cluster", "--node-name", "node-2")
+    words = [command, "--from-cluster", "--node", "node-2", "--kubeconfig", str(server.kubeconfig(tmp_path / "k"))]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert said.out == wanted
+    assert said.err == "warning: --node is now --node-name; the next release takes only that\n"
 
 
 def test_names_of_pods_cannot_drive_a_terminal(
@@ -214,9 +226,11 @@ def test_health_of_a_cluster_names_sick_chips_with_who_has_them(
 def test_health_of_one_node_lists_all_its_chips(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node", "node-2")
+    text = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node-name", "node-2")
     assert len(text.splitlines()) == 17
-    found = json.loads(shown(server, tmp_path, capsys, "health", "--from-cluster", "--node", "node-10", "-o", "json"))
+    found = json.loads(
+        shown(server, tmp_path, capsys, "health", "--from-cluster", "--node-name", "node-10", "-o", "json")
+    )
     (node,) = found["nodes"]
     assert [device["state"] for device in node["devices"]].count("healthy") == 15
     assert node["devices"][0]["cores"] == {"total": 4, "allocated": 2}

@@ -37,8 +37,7 @@ def world(directory: Path) -> Iterator[World]:
 
 
 def claim(world: World, name: str = "claim", devices: list[tuple[str, str]] = ROW) -> Claim:
-    stored = world.server.add_claim("default", name, devices=devices, node=NODE)
-    return Claim("default", name, stored["metadata"]["uid"], (DRIVER_NAME,))
+    return world.add_claim("default", name, devices=devices)
 
 
 def test_a_claim_is_prepared_from_registration_to_cdi_spec_and_taken_back(world: World) -> None:

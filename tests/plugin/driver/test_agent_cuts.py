@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +18,7 @@ from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.cuts import NODE_DEVICE, core_name, device_name
 from dra_driver.topology.instance_types import resolve_emulation
 from dra_driver.util.metrics import Sample
-from tests.builders.agent import NODE, TOKEN, World, agent, node
+from tests.builders.agent import NODE, TOKEN, World, agent
 from tests.doubles.kubelet import Claim
 from tests.eventually import eventually
 
@@ -35,12 +33,11 @@ SECONDS = 15.0
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(agent_module, "SETTLE_SECONDS", 0.3)
     monkeypatch.setattr(agent_module, "HELD_SECONDS", 0.3)
-    with tempfile.TemporaryDirectory(prefix="c-") as name, node(Path(name)) as made:
-        write_host(made.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
-        yield made
+    write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
+    return world
 
 
 @contextmanager
@@ -79,8 +76,7 @@ def label(world: World, value: str | None) -> None:
 
 
 def allocate(world: World, *devices: str, name: str = "holder") -> Claim:
-    made = world.server.add_claim("default", name, devices=[("r", device) for device in devices], node=NODE)
-    return Claim("default", name, made["metadata"]["uid"], (DRIVER_NAME,))
+    return world.add_claim("default", name, devices=[("r", device) for device in devices])
 
 
 def samples(running: NodeAgent) -> dict[tuple[str, str], float]:

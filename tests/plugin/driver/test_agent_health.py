@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +12,16 @@ from dra_driver.emulation.tree import DEVICES
 from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.instance_types import resolve_emulation
-from tests.builders.agent import START_SECONDS, World, agent_on_host, free_port, health, node, scraped
+from tests.builders.agent import START_SECONDS, World, agent_on_host, free_port, health, scraped
 from tests.eventually import eventually
 
 CHIP = 3
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    # A short path: sockets lie below it, and theirs may have 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="c-") as name, node(Path(name)) as made:
-        write_host(made.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
-        yield made
+def world(world: World) -> World:
+    write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
+    return world
 
 
 def put(world: World, text: str, file: str = "mem_ecc_uncorrected") -> None:

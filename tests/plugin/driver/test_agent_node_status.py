@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +10,7 @@ import pytest
 from dra_driver.emulation.tree import DEVICES
 from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.topology.instance_types import resolve_emulation
-from tests.builders.agent import NODE, World, agent_on_host, free_port, node, scraped
+from tests.builders.agent import NODE, World, agent_on_host, free_port, scraped
 from tests.eventually import eventually
 
 WITHIN = 15.0
@@ -22,10 +19,9 @@ PRESENT = "neuron.amazonaws.com/present"
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="h-") as name, node(Path(name)) as made:
-        write_host(made.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
-        yield made
+def world(world: World) -> World:
+    write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
+    return world
 
 
 def count(world: World, chip: int, errors: int) -> None:

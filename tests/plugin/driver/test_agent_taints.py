@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 import time
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from tests.builders.agent import (
     agent,
     agent_on_host,
     free_port,
-    node,
     scraped,
     third_of_four,
 )
@@ -29,13 +26,6 @@ from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
 
 UNHEALTHY = {"hbm-uncorrectable": "NoSchedule"}
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    # A short path: sockets lie below it, and theirs may have 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="a-") as name, node(Path(name)) as made:
-        yield made
 
 
 def break_memory(world: World, chips: Collection[int], errors: int = 3) -> None:

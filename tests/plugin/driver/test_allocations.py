@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
-import pytest
 
 from dra_driver.names import DRIVER_NAME
-from tests.builders.agent import NODE, World, agent, free_port, node, scraped
+from tests.builders.agent import World, agent, free_port, scraped
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod
 from tests.doubles.kubelet import Claim
 from tests.eventually import eventually
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="a-") as name, node(Path(name)) as made:
-        yield made
-
-
 def claim(world: World) -> Claim:
     devices = [("neurons", f"neuron-device-{index}") for index in (4, 5)]
-    stored = world.server.add_claim("team", "claim", devices=devices, node=NODE, pods=[("train", "u")])
-    return Claim("team", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))
+    return world.add_claim("team", "claim", devices=devices, pods=[("train", "u")])
 
 
 def allocated(port: int) -> list[str]:

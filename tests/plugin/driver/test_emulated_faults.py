@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.builders.agent import World, agent, node
+from tests.builders.agent import World, agent
 from tests.eventually import eventually
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    # A short path: sockets lie below it, and theirs may have 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="f-") as name, node(Path(name)) as made:
-        yield made
 
 
 def test_a_line_in_the_file_of_faults_becomes_a_taint_that_outlasts_a_killed_driver(world: World) -> None:

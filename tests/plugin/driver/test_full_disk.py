@@ -18,10 +18,10 @@ import pytest
 
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
-from tests.builders.agent import NODE, agent, free_port, health
+from tests.builders.agent import agent, free_port, health
 from tests.builders.agent import node as world_at
 from tests.builders.claims import ApiServer, Node, claim, uid
-from tests.doubles.kubelet import Claim, KubeletError
+from tests.doubles.kubelet import KubeletError
 from tests.eventually import eventually
 
 Mount = Callable[[Path], None]
@@ -138,8 +138,7 @@ def test_a_full_disk_is_told_by_readiness_alone_and_only_until_an_operation_succ
         options = ("--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1")
         with mounted(tmpfs, state), agent(world, *options) as running:
             running.ready()
-            stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
-            wanted = Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))
+            wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
             filler = fill(state)
             with pytest.raises(KubeletError, match="No space left"):
                 world.kubelet.prepare("pod", [wanted])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -16,20 +15,13 @@ import pytest
 
 from dra_driver.kube.client import READ_TIMEOUT
 from dra_driver.names import DRIVER_NAME
-from tests.builders.agent import NODE, Agent, World, agent, free_port, health, node
+from tests.builders.agent import NODE, Agent, World, agent, free_port, health
 from tests.doubles import hanging_host
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
 
 GRACE_SECONDS = 30.0
 """``terminationGracePeriodSeconds`` of the DaemonSet: then the process is killed."""
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    # A short path: sockets lie below it, and theirs may have 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="h-") as name, node(Path(name)) as made:
-        yield made
 
 
 @contextmanager
@@ -55,9 +47,9 @@ def test_a_read_of_the_host_that_hangs_ends_readiness_and_not_liveness_and_refus
         said = "reading the host has stood still"
         eventually(lambda: health(port, "readiness") and said in running.log, 20.0, "the reason")
         assert health(port, "liveness") == "SERVING"
-        stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
+        wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
         with pytest.raises(KubeletError, match="reading the host has stood still"):
-            world.kubelet.prepare("pod", [Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))])
+            world.kubelet.prepare("pod", [wanted])
 
 
 def test_an_agent_whose_host_hangs_from_the_start_serves_kubelet_and_says_why_it_is_not_ready(world: World) -> None:
@@ -93,8 +85,7 @@ def test_the_stop_keeps_to_its_time_though_every_part_hangs(world: World) -> Non
     health_port, metrics_port = free_port(), free_port()
     health_options = ("--healthcheck-port", str(health_port), "--healthcheck-address", "127.0.0.1")
     options = (*health_options, "--metrics-port", str(metrics_port))
-    stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
-    wanted = Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))
+    wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
     with ExitStack() as stack:
         running, hanging = stack.enter_context(agent_on_hanging_host(world, *options))
         running.ready()

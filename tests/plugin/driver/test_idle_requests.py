@@ -13,8 +13,7 @@ from dra_driver.driver.claims import reconcile
 from dra_driver.driver.resourceslices import controller
 from dra_driver.kube import watch
 from dra_driver.names import DRIVER_NAME
-from tests.builders.agent import NODE, World, agent_here, node
-from tests.doubles.kubelet import Claim
+from tests.builders.agent import World, agent_here, node
 from tests.eventually import eventually
 
 FASTER = 600
@@ -58,8 +57,7 @@ def test_an_idle_hour_is_at_most_thirty_requests_and_no_write(claims: int) -> No
             world.kubelet.wait_registered(DRIVER_NAME)
             for index in range(claims):
                 devices = [("chip", f"neuron-device-{index}")]
-                stored = world.server.add_claim("default", f"claim-{index}", devices=devices, node=NODE)
-                wanted = Claim("default", f"claim-{index}", stored["metadata"]["uid"], (DRIVER_NAME,))
+                wanted = world.add_claim("default", f"claim-{index}", devices=devices)
                 world.kubelet.prepare(f"pod-{index}", [wanted])
             eventually(lambda: agent.readiness() == [], what="slices and registration")
             time.sleep(0.5)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from dra_driver.driver import agent
 from dra_driver.kubelet import server
 from dra_driver.names import DRIVER_NAME
-from tests.builders.agent import NODE, World, agent_here, node
+from tests.builders.agent import NODE, World, agent_here
 from tests.eventually import eventually
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    # A short path: sockets lie below it, and theirs may have 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="v-") as name, node(Path(name)) as made:
-        yield made
 
 
 @pytest.fixture

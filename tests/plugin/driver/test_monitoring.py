@@ -20,7 +20,6 @@ from dra_driver.names import DRIVER_NAME
 from tests.builders.agent import NODE, World, agent, free_port, node, scraped
 from tests.builders.prometheus import NEURON_MONITOR, PROMETHEUS, WITHOUT, Server, asked, prometheus, served
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod
-from tests.doubles.kubelet import Claim
 from tests.eventually import eventually
 from tests.paths import ROOT
 
@@ -32,8 +31,8 @@ PREFIX = "neuron_dra_driver_"
 
 def prepare(world: World, resources: DeviceManager) -> None:
     devices = [("neurons", f"neuron-device-{index}") for index in (4, 5)]
-    stored = world.server.add_claim("team", "claim", devices=devices, node=NODE, pods=[("train", "u")])
-    world.kubelet.prepare("pod", [Claim("team", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))])
+    wanted = world.add_claim("team", "claim", devices=devices, pods=[("train", "u")])
+    world.kubelet.prepare("pod", [wanted])
     held = tuple((DRIVER_NAME, device) for _, device in devices)
     resources.pods["u"] = KnownPod("team", "train", "u", (Container("main"),), held)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +15,9 @@ import pytest
 
 from dra_driver.driver.claims.checkpoint import StateLock
 from dra_driver.names import DRIVER_NAME
-from tests.builders.agent import NODE, World, agent, free_port, health, node, scraped
+from tests.builders.agent import World, agent, free_port, health, scraped
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    # A short path: sockets lie below it, and theirs may have 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="a-") as name, node(Path(name)) as made:
-        yield made
 
 
 def sockets(world: World) -> list[Path]:
@@ -52,8 +44,7 @@ def test_an_unusable_checkpoint_is_told_by_health_metrics_and_each_refusal(world
     options = ("--healthcheck-port", str(health_port), "--healthcheck-address", "127.0.0.1")
     with agent(world, *options, "--metrics-port", str(metrics_port)) as running:
         running.ready()
-        stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
-        wanted = Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))
+        wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
         with pytest.raises(KubeletError, match="cannot lock"):
             world.kubelet.prepare("pod", [wanted])
         services = ("readiness", "liveness")
@@ -68,8 +59,8 @@ def test_a_scrape_does_not_wait_for_the_lock_of_the_checkpoint(world: World) -> 
     port = free_port()
     with agent(world, "--metrics-port", str(port)) as running:
         running.ready()
-        stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
-        world.kubelet.prepare("pod", [Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))])
+        wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
+        world.kubelet.prepare("pod", [wanted])
         with StateLock(world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").held():
             text = scraped(port)
         assert "neuron_dra_driver_prepared_claims 1.0" in text
@@ -79,9 +70,7 @@ def test_a_scrape_does_not_wait_for_the_lock_of_the_checkpoint(world: World) -> 
 def test_a_driver_that_starts_after_its_state_was_removed_takes_no_device_from_a_running_pod(world: World) -> None:
     state = world.kubelet.plugins_dir / DRIVER_NAME
     first, second = (
-        Claim("default", name, stored["metadata"]["uid"], (DRIVER_NAME,))
-        for name in ("first", "second")
-        for stored in [world.server.add_claim("default", name, devices=[("n", "neuron-device-0")], node=NODE)]
+        world.add_claim("default", name, devices=[("n", "neuron-device-0")]) for name in ("first", "second")
     )
     with agent(world) as running:
         running.ready()
@@ -109,8 +98,8 @@ def test_health_is_well_again_when_the_checkpoint_is(world: World) -> None:
         running.ready()
         eventually(lambda: health(port, "readiness") == "NOT_SERVING", what="the truth")
         (state / "journal.lock").rmdir()
-        stored = world.server.add_claim("default", "claim", devices=[("n", "neuron-device-0")], node=NODE)
-        world.kubelet.prepare("pod", [Claim("default", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))])
+        wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
+        world.kubelet.prepare("pod", [wanted])
         eventually(lambda: health(port, "readiness") == "SERVING", what="readiness")
 
 
@@ -146,11 +135,9 @@ def test_a_silent_api_server_delays_neither_start_nor_stop_for_long(world: World
 
 def claims(world: World, count: int) -> list[Claim]:
     """Claims of one pod, a chip each."""
-    stored = [
-        world.server.add_claim("default", f"claim-{chip}", devices=[("n", f"neuron-device-{chip}")], node=NODE)
-        for chip in range(count)
+    return [
+        world.add_claim("default", f"claim-{chip}", devices=[("n", f"neuron-device-{chip}")]) for chip in range(count)
     ]
-    return [Claim("default", item["metadata"]["name"], item["metadata"]["uid"], (DRIVER_NAME,)) for item in stored]
 
 
 @contextmanager

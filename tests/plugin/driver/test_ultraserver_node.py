@@ -12,7 +12,7 @@ from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.cuts import NODE_DEVICE
 from dra_driver.topology.ultraserver import Mode
-from tests.builders.agent import NODE, THIRD, TRN2U, Agent, World, agent, agent_on_host, third_of_four
+from tests.builders.agent import THIRD, TRN2U, Agent, World, agent, agent_on_host, third_of_four
 from tests.doubles.kubelet import Claim, Device, KubeletError
 from tests.eventually import eventually
 
@@ -36,8 +36,7 @@ def claim(world: World, nodes: int | None, name: str = "claim", device: str = NO
     entry = {"source": "FromClaim", "requests": [], "opaque": {"driver": DRIVER_NAME, "parameters": parameters}}
     devices = [("neurons", device)]
     config = [entry] if nodes is not None else []
-    stored = world.server.add_claim("default", name, devices=devices, node=NODE, config=config)
-    return Claim("default", name, stored["metadata"]["uid"], (DRIVER_NAME,))
+    return world.add_claim("default", name, devices=devices, config=config)
 
 
 def prepared(world: World, wanted: Claim) -> list[Device]:

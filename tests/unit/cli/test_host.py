@@ -52,8 +52,8 @@ def test_a_negative_node_id_and_an_empty_mode_list_are_values(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--instance-type", "trn9"], "cannot emulate 'trn9'"),
-        (["--instance-type", "trn2p.48xlarge"], "number of devices"),
+        (["--instance-type", "trn9"], "no instance type 'trn9' is known"),
+        (["--instance-type", "trn2p.48xlarge"], "how many devices"),
         (["--instance-type", "trn2", "--missing", "x"], "--missing expects a number, not 'x'"),
         (["--instance-type", "trn2", "--missing", "1,,2"], "--missing expects a number, not ''"),
         (["--instance-type", "trn2", "--missing", "99"], "trn2.48xlarge has no device 99"),

@@ -462,6 +462,9 @@ def test_where_nothing_is_placed_the_nodes_are_drawn_with_the_reason(shell: Shel
     arguments = [write(tmp_path, claim("c", 17)), "--objects", cluster, "--node", "trn2.48xlarge=3"]
     assert shell(*arguments) == 1
     assert "ResourceClaim default/c: not placed\n  cannot allocate all claims on 3 nodes asked\n" in shell.out
+    _, _, why = shell.out.partition("what is in the way of claim default/c\n")
+    assert why.startswith("  2 nodes (node-2 and node-3): request r needs 17 devices, and ")
+    assert "\n  Node node-1: request r needs 17 devices, and " in why.partition("\n\n")[0]
     assert "node node-1, on which nothing was placed\n" in shell.out
     assert "nodes node-2, node-3, on which nothing was placed\n" in shell.out
     first, second = shell.out.split("on which nothing was placed")[1:]
@@ -473,8 +476,15 @@ def test_where_nothing_is_placed_the_nodes_are_drawn_with_the_reason(shell: Shel
     heads = [
         text for item in root.iter("{http://www.w3.org/2000/svg}text") if (text := item.text or "").startswith("node ")
     ]
-    why = "nothing placed: ResourceClaim default/c: cannot allocate all claims on 3 nodes asked"
-    assert heads == [f"node node-{number}, {why}" for number in (1, 2, 3)]
+    assert [head.partition(",")[0] for head in heads] == ["node node-1", "node node-2", "node node-3"]
+    assert all("nothing placed: claim default/c: request r needs 17 devices, and" in head for head in heads)
+
+
+def test_where_nothing_is_placed_a_selector_that_no_device_meets_is_named(shell: Shell) -> None:
+    assert shell(SPECS / "xl-trn2.yaml", "--node", "inf2.xlarge") == 1
+    assert "the only device does not match" in shell.out.lower()
+    assert "instanceType == 'trn2.48xlarge'` is false" in shell.out
+    assert "\nleft\n  1 node: 1 of 1 device\n" in shell.out
 
 
 def test_emulated_nodes_stand_beside_the_others_and_leave_their_class_alone(shell: Shell, tmp_path: Path) -> None:
@@ -533,7 +543,7 @@ def test_a_node_known_from_its_slices_has_the_host_that_they_tell_of(shell: Shel
     [
         ([], "nothing is given"),
         (["--node", "trn2.48xlarge"], "no FILE is given"),
-        (["FILE", "--node", "nonsense"], "instance type 'nonsense' is not known"),
+        (["FILE", "--node", "nonsense"], "no instance type 'nonsense' is known"),
         (["FILE", "--node", "trn2.48xlarge=0"], "0 nodes cannot be emulated"),
         (["FILE", "--node", "trn2.48xlarge=x"], "--node cannot be read"),
         (["FILE", "--node", "trn2.48xlarge=99999999"], "cannot be emulated"),

@@ -15,6 +15,7 @@ import pytest
 from dra_driver.cel import RELEASES
 from dra_driver.cli import vocabulary
 from dra_driver.cli.main import COMMANDS, DAEMONS, complete_program, kubectl_main, main
+from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.version import VERSION
 from tests.paths import ROOT
 
@@ -29,7 +30,8 @@ SHARED: dict[str, dict[str, Any]] = {
     "--from-cluster": {"dest": "from_cluster", "nargs": 0},
     "--kubernetes": {"dest": "kubernetes"},
     "--host-root": {"dest": "host_root", "metavar": "DIR"},
-    "--node-name": {"dest": "node_name"},
+    "--node-name": {"dest": "node_name", "metavar": "NAME"},
+    "--node": {"dest": "node", "metavar": "TYPE[=N]"},
 }
 """What an option is wherever a command has it."""
 TWO_NAMES = {("--instance-type", "--node")}
@@ -67,8 +69,11 @@ def test_every_command_is_there() -> None:
     assert {name for name in PARSERS if " " not in name} == {name.replace("_", "-") for name in (*COMMANDS, *DAEMONS)}
 
 
-@pytest.mark.parametrize("command", PARSERS)
-def test_the_help_tells_what_each_exit_status_means(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", ["", *PARSERS])
+def test_the_help_tells_what_each_exit_status_means(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     text = shown(capsys, *command.split(), "--help")
     _, _, statuses = text.partition("\nexit status:\n")
     assert re.fullmatch(rf"  0  \S.*\n  1  \S.*\n  2  {vocabulary.INVALID}\n", statuses), text
@@ -128,7 +133,7 @@ def test_a_command_with_a_cluster_takes_all_words_for_it() -> None:
 def test_the_table_of_the_vocabulary_names_options_that_exist() -> None:
     named = set(re.findall(r"``(-[-a-zA-Z]+)", vocabulary.__doc__ or ""))
     assert named == {"-f", "--instance-type", "--node", "--from-cluster", "--kubeconfig", "--context", "-n", "-A",
-                     "-o", "-w", "--kubernetes", "-"} - {"-"}  # fmt: skip
+                     "-o", "-w", "--kubernetes", "--host-root", "--node-name"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -212,18 +217,21 @@ def test_what_is_read_from_one_file_is_not_read_from_two(command: str, capsys: p
     assert "no files are given" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", [72, 80, 130])
-@pytest.mark.parametrize("command", ["", "simulate", "kubelet-plugin", "migrate"])
+@pytest.mark.parametrize("columns", [60, 72, 80, 130])
+@pytest.mark.parametrize("command", ["", "simulate", "kubelet-plugin", "migrate", "health"])
 def test_the_help_is_wrapped_at_the_terminals_width(
     command: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     text = shown(capsys, *filter(None, [command]), "--help")
-    body = text.partition("\nexample")[0]
+    body, _, rest = text.partition("\nexample")
+    statuses = rest.partition("\nexit status:\n")[2].split("\n")
+    assert len(statuses) > 3
     lines = [line for line in body.split("\n") if len(line.split()) > 2]
-    assert max(map(len, lines)) <= columns
+    assert max(map(len, [*lines, *statuses])) <= columns
+    assert not [line for line in lines if line.endswith("-")], "a name is broken"
     about = body.split("\n\n")[1]
-    assert textwrap.fill(" ".join(about.split()), columns - 2) == about
+    assert textwrap.fill(" ".join(about.split()), columns - 2, break_on_hyphens=False) == about
 
 
 def test_the_help_has_what_people_use_before_what_pods_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,14 +267,43 @@ def test_a_misspelt_command_is_guessed(wrong: str, meant: str, capsys: pytest.Ca
     assert f"there is no command '{wrong}'; did you mean {meant}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", ["trn2.48xlrge", "inf2.48large"])
-@pytest.mark.parametrize("command", [["topology"], ["slices", "--instance-type"], ["migrate", "--instance-type"]])
+@pytest.mark.parametrize("wrong", ["trn2.48xlage", "inf2.48large"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topology TYPE",
+        "topology --instance-type TYPE",
+        "simulate {spec} --node TYPE",
+        "explain {spec} --instance-type TYPE=2",
+        "slices --instance-type TYPE",
+        "template --for kwok --instance-type TYPE",
+        "select true --instance-type TYPE",
+        "migrate --extended-resources --instance-type TYPE",
+        "fragmentation {stream} --node TYPE",
+        "emulate-host --instance-type TYPE {new}",
+    ],
+    ids=lambda command: command.partition(" ")[0],
+)
 def test_a_misspelt_type_is_guessed_by_every_command(
-    command: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
+    command: str, wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--extended-resources"] if command[0] == "migrate" else []
-    assert main([*command, wrong, *more]) == 2
-    assert f"did you mean {wrong.split('.', maxsplit=1)[0]}.48xlarge" in capsys.readouterr().err
+    files = {
+        "spec": ROOT / "examples/specs/xl-trn2.yaml",
+        "stream": ROOT / "examples/workloads/mixed.yaml",
+        "new": tmp_path / "new",
+    }
+    assert main([word.replace("TYPE", wrong).format(**files) for word in command.split()]) == 2
+    meant = f"{wrong.partition('.')[0]}.48xlarge"
+    assert re.search(rf"no instance type '{wrong}' is known; did you mean {meant}\b", capsys.readouterr().err)
+
+
+def test_topology_and_slices_know_the_same_types(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in INSTANCE_TYPES.values():
+        assert main(["topology", kind.name]) == 0
+        said = capsys.readouterr().out
+        published = main(["slices", "--instance-type", kind.name])
+        assert (published == 2) == (kind.devices is None) == ("number not public" in said)
+        assert ("how many devices it has is not public" in capsys.readouterr().err) == (kind.devices is None)
 
 
 def test_topology_and_slices_know_the_same_short_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import MAX_FILE_BYTES, read_file
+from dra_driver.util.files import MAX_FILE_BYTES, read_file, readable_content
 
 
 def descriptors() -> int:
@@ -40,14 +40,15 @@ def test_what_is_no_file_of_ours_is_refused_at_each_look_and_leaks_no_descriptor
     for _ in range(20):
         with pytest.raises(OSError, match=r"x"):
             read_file(path)
+        assert readable_content(path) is None
     assert descriptors() == before
 
 
 def test_a_regular_file_is_read_whole_and_a_missing_one_is_none(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    assert read_file(path) is None
+    assert read_file(path) is readable_content(path) is None
     path.write_bytes(b"y" * MAX_FILE_BYTES)
-    assert read_file(path) == b"y" * MAX_FILE_BYTES
+    assert read_file(path) == readable_content(path) == b"y" * MAX_FILE_BYTES
 
 
 @pytest.mark.parametrize("made", [directory, fifo, link])

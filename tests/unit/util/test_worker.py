@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import Backoff, Worker, stop_in_turn
+from dra_driver.util.worker import Backoff, Worker, bounded, stop_in_turn
 from tests.eventually import eventually
 
 PATIENCE = 20.0
@@ -208,3 +208,19 @@ def test_parts_that_hang_use_up_one_time_together_and_each_is_told_to_end() -> N
     assert asked[0] == 0.2
     assert 0.0 < asked[1] <= 0.3
     assert asked[2] == 0.0
+
+
+def test_bounded_work_gives_its_result_or_its_error() -> None:
+    def refuse() -> int:
+        raise TimeoutError("its own")
+
+    assert bounded(lambda: 7, PATIENCE, AssertionError) == 7
+    with pytest.raises(TimeoutError, match="its own"):
+        bounded(refuse, PATIENCE, AssertionError)
+
+
+def test_work_that_hangs_is_left_behind_with_the_callers_error() -> None:
+    hanging = threading.Event()
+    with pytest.raises(DriverError, match="does not end"):
+        bounded(hanging.wait, 0.05, lambda: DriverError("reading x does not end"))
+    hanging.set()

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from dra_driver.names import DRIVER_NAME
-from tests.builders.agent import NODE, START_SECONDS, World, agent, node
+from tests.builders.agent import START_SECONDS, World, agent
 from tests.doubles.kubelet import Claim
 from tests.eventually import eventually
 
 ON = ("--device-metadata", "on")
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="a-") as name, node(Path(name)) as made:
-        yield made
-
-
 def claim(world: World) -> Claim:
     devices = [("neurons", f"neuron-device-{index}") for index in (4, 5)]
-    stored = world.server.add_claim("team", "claim", devices=devices, node=NODE)
-    return Claim("team", "claim", stored["metadata"]["uid"], (DRIVER_NAME,))
+    return world.add_claim("team", "claim", devices=devices)
 
 
 def written(world: World) -> list[Path]:
