@@ -129,6 +129,19 @@ def test_the_pods_of_an_example_get_the_chips_that_it_promises(path: Path, capsy
     assert f"dra-driver simulate {path.relative_to(ROOT)} --node trn2.48xlarge" in path.read_text()
 
 
+@pytest.mark.parametrize("path", sorted(INFERENCE.glob("*.yaml")), ids=name_of)
+def test_what_a_server_downloads_and_compiles_is_kept_in_its_volume(path: Path) -> None:
+    containers = [
+        entry for item in documents(path.read_text()) for spec in pod_specs(item) for entry in spec["containers"]
+    ]
+    assert containers
+    for container in containers:
+        (mount,) = [entry["mountPath"] for entry in container["volumeMounts"] if entry["name"] == "cache"]
+        said = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+        assert mount == "/cache", "not in the home directory of whoever the image runs as"
+        assert all(said[name].startswith(f"{mount}/") for name in ("HF_HOME", "VLLM_CACHE_ROOT"))
+
+
 def test_all_examples_together_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(path) for path in (*EXAMPLES, *FILES)]
     # Some ask for kernel drivers and UltraServers that these nodes are not.
