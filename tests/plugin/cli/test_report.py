@@ -52,7 +52,8 @@ def container(**more: object) -> Object:
 
 def spoil_stored(server: ApiServer) -> None:
     """Plant the secret in all that is stored."""
-    for kind in ("nodes", "resourceslices", "resourceclaims", "pods", "deviceclasses", "resourceclaimtemplates"):
+    kinds = ("nodes", "resourceslices", "resourceclaims", "pods", "deviceclasses", "resourceclaimtemplates")
+    for kind in (*kinds, "devicetaintrules"):
         for item in server.store.list(kind)[0]:
             meta = item["metadata"]
             key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else meta["name"]
@@ -109,6 +110,9 @@ def server() -> Iterator[ApiServer]:
         template = {"spec": made.store.get("resourceclaims", "ml/big-1-neurons")["spec"]}
         made.store.create("resourceclaimtemplates", {"metadata": {"namespace": "ml", "name": "t"}, "spec": template})
         made.store.create("pods", {"metadata": {"namespace": "ml", "name": SECRET}, "spec": {}, "status": {}})
+        for name, driver in (("repair", "neuron.aws.com"), (f"gpu-{SECRET}", "gpu.example.com")):
+            rule = {"deviceSelector": {"driver": driver}, "taint": {"key": "example.com/repair", "effect": "None"}}
+            made.store.create("devicetaintrules", {"metadata": {"name": name}, "spec": rule})
         spoil_stored(made)
         labels = {"app": APP}
         env = [
@@ -199,12 +203,15 @@ def test_what_a_bug_report_needs_is_there(server: ApiServer, tmp_path: Path) -> 
     log = f"logs/{OWN}/{APP}-x1/plugin"
     assert sorted(files) == [
         "MANIFEST.txt",
-        *(f"cluster/{kind}.json" for kind in ("daemonsets", "deployments", "deviceclasses", "events", "nodes", "pods")),
+        *(f"cluster/{kind}.json" for kind in ("daemonsets", "deployments", "deviceclasses", "devicetaintrules")),
+        *(f"cluster/{kind}.json" for kind in ("events", "nodes", "pods")),
         f"cluster/policies/{OWN}/neuron-dra-driver-health-policy.json",
         *(f"cluster/{kind}.json" for kind in ("resourceclaims", "resourceclaimtemplates", "resourceslices", "version")),
         f"{log}.log",
         f"{log}.previous.log",
     ]
+    (rule,) = items(files, "devicetaintrules")
+    assert (rule["metadata"]["name"], rule["spec"]["taint"]["key"]) == ("repair", "example.com/repair")
     (node,) = items(files, "nodes")
     assert node["status"]["nodeInfo"] == {"kubeletVersion": "v1.37.1"}
     devices = {device["name"]: device for item in items(files, "resourceslices") for device in item["spec"]["devices"]}
