@@ -25,3 +25,6 @@ logical-neuroncore-config)."""
 VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
 """The Neuron runtime's variable of the logical cores to use, such as ``4-7`` or ``4,5,6,7``: numbers counted over the
 chips that the container sees, ascending and contiguous (aws-neuron-sdk, neuron-runtime/configuration-guide)."""
+
+VIEWER_ROLE = "neuron-viewer"
+"""The ClusterRole of docs/top.md: what the commands that read a cluster need."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dra_driver.cel import RELEASES, nearest
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import Progress
+from dra_driver.names import VIEWER_ROLE
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def asking(args: argparse.Namespace) -> Iterator[Transport]:
             reserved for results about devices.
     """
     from dra_driver.kube.client import Transport
+    from dra_driver.kube.errors import ApiError
 
     try:
         transport = Transport.from_kubeconfig(args.kubeconfig, args.context)
@@ -89,6 +91,9 @@ def asking(args: argparse.Namespace) -> Iterator[Transport]:
     except UsageError:
         raise
     except DriverError as error:
+        if isinstance(error, ApiError) and error.status == 403:
+            # The error's own remedy is that of the driver's service account.
+            raise UsageError(error.what, remedy=f"the ClusterRole {VIEWER_ROLE} (docs/top.md) allows it") from error
         raise UsageError(str(error)) from error
 
 
@@ -146,11 +151,17 @@ def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
 
 
 def read_devices(transport: Transport) -> Manifests:
-    """What a cluster offers, what keeps pods from it, and who has it; errors as for ``read_cluster``."""
+    """What a cluster offers, what keeps pods from it, and who has it; errors as for ``read_cluster``.
+
+    What the user may not list is told by a warning.
+    """
     from dra_driver.manifests import read_stored
 
     wanted = [entry for entry in WANTED if entry[0] in ("ResourceSlice", "ResourceClaim")]
-    return read_stored([*(_listed(transport, *entry) for entry in wanted), *_taint_rules(transport)[0]])
+    rules, notes = _taint_rules(transport)
+    for note in notes:
+        vocabulary.warn(f"not considered: {note}")
+    return read_stored([*(_listed(transport, *entry) for entry in wanted), *rules])
 
 
 def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:

@@ -128,11 +128,14 @@ def run(args: argparse.Namespace) -> int:
 def _of_cluster(args: argparse.Namespace) -> int:
     from dra_driver.cli.clusterinput import asking
     from dra_driver.cli.top import check_nodes
-    from dra_driver.overview.following import listed
+    from dra_driver.overview.following import listed, readable
     from dra_driver.overview.view import node_document, view
 
     with asking(args) as transport:
-        frame = view(listed(transport), nodes=args.node_name)
+        scope = readable(transport)
+        for note in scope.notes:
+            vocabulary.warn(printable(note))
+        frame = view(listed(transport, scope), nodes=args.node_name)
     check_nodes(frame, args.node_name)
     documents = [node_document(row) for row in frame.nodes]
     if args.output == "text":

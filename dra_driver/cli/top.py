@@ -54,12 +54,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers,
         "top",
         about="Show the Neuron nodes of a cluster: which chips are free, which pods have the others, what is wrong "
-        "with chips, and what pods wait for. Reads Nodes, ResourceSlices, ResourceClaims and Pods, and changes "
-        "nothing. On a terminal, what is shown follows the cluster until Ctrl-C.",
+        "with chips, and what pods wait for. Reads Nodes, ResourceSlices, DeviceTaintRules, ResourceClaims and Pods, "
+        "and changes nothing. On a terminal, what is shown follows the cluster until Ctrl-C.",
         examples=EXAMPLES,
         done="shown, also when ended with Ctrl-C",
         refused="the packages to draw with are not installed",
-        notes="-w without a terminal prints all anew on every change; with -o json, one document a line; with -o yaml, "
+        notes="Who may not list Nodes, ResourceSlices or the objects of all namespaces sees the pods and claims of one "
+        "namespace, and a warning.\n\n"
+        "-w without a terminal prints all anew on every change; with -o json, one document a line; with -o yaml, "
         "one document after the other.",
     )
     vocabulary.add_node_name(parser, "only this node", several=True)
@@ -79,7 +81,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Show the cluster once, or until Ctrl-C."""
-    from dra_driver.overview.following import Followed, listed
+    from dra_driver.overview.following import Followed, listed, readable
     from dra_driver.overview.view import view
 
     if find_spec("rich") is None:
@@ -94,17 +96,21 @@ def run(args: argparse.Namespace) -> int:
     of = "" if args.all_namespaces else namespace(args)
     shown = Shown(args.sort, of, frozenset(args.node_name), args.output)
     with asking(args) as transport:
+        # What is shown of a node is wrong without what other namespaces have there.
+        scope = readable(transport, "" if args.node_name else of)
+        for note in scope.notes:
+            vocabulary.warn(printable(note))
         if not args.watch and (args.once or not sys.stdout.isatty()):
-            frame = view(listed(transport), **shown.selection)
+            frame = view(listed(transport, scope), **shown.selection)
             check_nodes(frame, args.node_name)
             print(shown.text(frame, transport.server), end="\n" if args.output == "json" else "", flush=True)
             return 0
-        with Followed(transport) as followed:
+        with Followed(transport, scope) as followed:
             followed.wait_listed()
             check_nodes(view(followed.cluster(), **shown.selection), args.node_name)
             try:
                 if sys.stdout.isatty() and args.output not in ("json", "yaml"):
-                    _draw(followed, shown, transport.server)
+                    _draw(followed, shown, transport.server, scope.notes)
                 else:
                     _print(followed, shown, transport.server)
             except KeyboardInterrupt:
@@ -125,8 +131,8 @@ def _print(followed: Followed, shown: Shown, server: str) -> None:
         _wait(followed, MIN_PAUSE)
 
 
-def _draw(followed: Followed, shown: Shown, server: str) -> None:
-    """Keep the terminal up to date."""
+def _draw(followed: Followed, shown: Shown, server: str, notes: Sequence[str]) -> None:
+    """Keep the terminal up to date; the notes are repeated, as the screen hides what was printed before."""
     from rich.console import Console
     from rich.live import Live
 
@@ -137,7 +143,9 @@ def _draw(followed: Followed, shown: Shown, server: str) -> None:
         while True:
             began = time.monotonic()
             frame = view(followed.cluster(), **shown.selection)
-            picture = shown.picture(frame, server, followed.trouble, rows=console.height)
+            lines = [Cell(note, "yellow") for note in notes]
+            lines += [Cell(f"not up to date: {shorten(followed.trouble, 300)}", "bold red")] if followed.trouble else []
+            picture = shown.picture(frame, server, lines, rows=console.height)
             live.update(picture, refresh=True)
             # Half of the time is left to the machine, however large the cluster is.
             _wait(followed, max(MIN_PAUSE, time.monotonic() - began))
@@ -195,10 +203,12 @@ class Shown:
         # Wide enough for any row: lines are not broken where nobody knows how wide they may be.
         console = Console(file=io.StringIO(), width=4000, no_color=True, highlight=False)
         with console.capture() as captured:
-            console.print(self.picture(frame, server, "", most=most))
+            console.print(self.picture(frame, server, most=most))
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
-    def picture(self, frame: Frame, server: str, trouble: str, *, rows: int = 0, most: int = MAX_ROWS) -> Group:
+    def picture(
+        self, frame: Frame, server: str, notes: Sequence[Cell] = (), *, rows: int = 0, most: int = MAX_ROWS
+    ) -> Group:
         """A frame, in at most so many lines (0: any number), with at most so many rows in each table."""
         from rich.console import Group
         from rich.text import Text
@@ -206,11 +216,11 @@ class Shown:
         parts = tuple(sections(frame, wide=self.output == "wide"))
         wanted = [min(len(part.rows), most) for part in parts]
         # Beside its rows, each table takes a line of titles, one that says how many more there are, and one between.
-        shares = share(rows - 3 - 3 * len(parts), wanted) if rows else wanted
-        pods = f"pods of namespace {self.namespace} (-A: all)" if self.namespace else "pods of all namespaces"
+        shares = share(rows - 3 - len(notes) - 3 * len(parts), wanted) if rows else wanted
+        all_ = " (-A: all)" if frame.whole else ""
+        pods = f"pods of namespace {self.namespace}{all_}" if self.namespace else "pods of all namespaces"
         lines: list[Text | Table] = [Text(printable(f"Neuron devices of {server}, {pods}"), style="bold")]
-        if trouble:
-            lines.append(Text(f"not up to date: {printable(shorten(trouble, 300))}", style="bold red", no_wrap=True))
+        lines += [Text(printable(note.text), style=note.style, no_wrap=True, overflow="ellipsis") for note in notes]
         for part, count in zip(parts, shares, strict=True):
             lines += [Text(), _table(part, count)]
             if count < len(part.rows):
@@ -253,24 +263,8 @@ def _table(section: Section, count: int) -> Table:
 
 def sections(frame: Frame, *, wide: bool = False) -> Iterator[Section]:
     """The tables of a frame: types, nodes, who has devices, and who waits for some."""
-    yield Section(
-        ("TYPE", "NODES", "CHIPS", "FREE", "ALLOCATED", "SICK"),
-        tuple(
-            (
-                Cell(row.instance_type or "not known"),
-                *(Cell(str(count)) for count in (row.nodes, row.chips, row.free, row.held)),
-                Cell(str(row.sick), "bold red" if row.sick else ""),
-            )
-            for row in frame.types
-        ),
-        "types",
-    )
-    more = ("TAINTS", "ULTRASERVER") if wide else ()
-    yield Section(
-        ("NODE", "TYPE", "STATUS", "OFFERS", "FREE", "CHIPS", "SICK", *more),
-        tuple(_node_row(row, wide=wide) for row in frame.nodes),
-        "nodes",
-    )
+    if frame.whole:
+        yield from _of_nodes(frame, wide=wide)
     yield Section(
         ("NAMESPACE", "POD", "CLAIM", "NODE", "DEVICES", "STATUS"),
         tuple(
@@ -292,6 +286,27 @@ def sections(frame: Frame, *, wide: bool = False) -> Iterator[Section]:
             for row in frame.pending
         )
         yield Section(("NAMESPACE", "PENDING POD", "ASKS FOR", "REASON"), tuple(rows), "pending pods")
+
+
+def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
+    yield Section(
+        ("TYPE", "NODES", "CHIPS", "FREE", "ALLOCATED", "SICK"),
+        tuple(
+            (
+                Cell(row.instance_type or "not known"),
+                *(Cell(str(count)) for count in (row.nodes, row.chips, row.free, row.held)),
+                Cell(str(row.sick), "bold red" if row.sick else ""),
+            )
+            for row in frame.types
+        ),
+        "types",
+    )
+    more = ("TAINTS", "ULTRASERVER") if wide else ()
+    yield Section(
+        ("NODE", "TYPE", "STATUS", "OFFERS", "FREE", "CHIPS", "SICK", *more),
+        tuple(_node_row(row, wide=wide) for row in frame.nodes),
+        "nodes",
+    )
 
 
 def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:

@@ -138,6 +138,7 @@ class Collection(Generic[T]):
         query: selectors for list and watch.
         timeout: seconds without a byte after which a request is given up.
         served: the API version, if it is shared with other collections.
+        namespace: whose objects are listed and watched; "": those of all namespaces.
     """
 
     def __init__(
@@ -147,9 +148,11 @@ class Collection(Generic[T]):
         query: Query = (),
         timeout: float = READ_TIMEOUT,
         served: ServedVersion | None = None,
+        namespace: str = "",
     ) -> None:
         self._transport = transport
         self._resource = resource
+        self._namespace = namespace
         self._query = tuple(query)
         self._timeout = timeout
         self._served = served or ServedVersion(resource.versions)
@@ -163,11 +166,19 @@ class Collection(Generic[T]):
         """List all objects in pages, as stored now; also returns the resource version to watch from."""
         return self._served.call(self._pages, newest_first=True)
 
+    def probe(self) -> None:
+        """Ask for a list of one object, to see whether a list is refused (403), or not served (404)."""
+        query = [*self._query, ("limit", "1")]
+        self._served.call(
+            lambda version: self._transport.request("GET", self._path(version), query=query, timeout=self._timeout),
+            newest_first=True,
+        )
+
     @contextmanager
     def watch(self, resource_version: str, seconds: float) -> Iterator[Watch[T]]:
         """Watch changes since ``resource_version`` for ``seconds``."""
         version = self.version
-        path = _path(version, self._resource.plural)
+        path = self._path(version)
         query = [
             *self._query,
             ("watch", "true"),
@@ -221,9 +232,13 @@ class Collection(Generic[T]):
         body |= {"propagationPolicy": "Foreground"} if foreground else {}
         self._request("DELETE", namespace, name, lambda _: body)
 
+    def _path(self, version: str) -> str:
+        """Of the list."""
+        return _path(version, self._resource.plural, self._namespace)
+
     def _pages(self, version: str) -> tuple[list[T], str]:
         """All pages. The first page's resource version is the one to watch from."""
-        path = _path(version, self._resource.plural)
+        path = self._path(version)
         convert = self._resource.from_version
         kind: Any = self._resource.struct if convert is None else self._resource.wire
         what = f"a list of {self._resource.plural}"

@@ -30,6 +30,8 @@ JsonObject = dict[str, Any]
 GROUP: Final = "resource.k8s.io"
 VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 """Versions of the ``resource.k8s.io`` group, newest first."""
+TAINT_RULE_VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3"))
+"""Those in which DeviceTaintRules may be served; most servers before 1.37 serve none."""
 
 _RELEASE: Final = re.compile(r"v([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", re.ASCII)
 

@@ -1,4 +1,4 @@
-"""What is kept of Nodes, ResourceSlices, ResourceClaims and Pods for an overview of a whole cluster.
+"""What is kept of Nodes, ResourceSlices, DeviceTaintRules, ResourceClaims and Pods for an overview of a cluster.
 
 Everything else is skipped while it is decoded. Nodes of one type publish equal devices, apart from what is of no
 interest here, so these are kept once for all of them: 5,000 nodes with 144 devices each take some megabytes.
@@ -16,11 +16,11 @@ import msgspec
 from dra_driver.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.kube.types import (
     RESOURCE_CLAIMS,
+    TAINT_RULE_VERSIONS,
     ApiObject,
     ClaimOfPod,
     Condition,
     DeviceAttribute,
-    DeviceTaint,
     ExtendedResourceClaimStatus,
     NodeSpec,
     ObjectMeta,
@@ -28,10 +28,12 @@ from dra_driver.kube.types import (
     Resource,
     ResourceClaimConsumerReference,
 )
+from dra_driver.kube.types import DeviceTaint as KubeTaint
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations
 from dra_driver.legacy.resource_requests import ENDED, Container, Limits, PodRequest, pod_request, quantity
 from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Hardware, hardware
 from dra_driver.legacy.usage import Holding, holding
+from dra_driver.manifests.objects import DeviceTaint, DeviceTaintRule, DeviceTaintRuleSpec, DeviceTaintSelector
 from dra_driver.names import DRIVER_NAME, SERVER_2, SERVER_4
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of, one_line
@@ -121,6 +123,48 @@ def _plugin(instance_type: str, capacity: Limits) -> Hardware | None:
         return None
 
 
+# Taints of devices
+
+
+class Taint(NamedTuple):
+    """A taint of a device."""
+
+    taint: DeviceTaint
+    """``TaintOfRule`` where a DeviceTaintRule adds it."""
+    since: str = ""
+    """RFC 3339, or ""."""
+
+
+def _taint(given: KubeTaint) -> Taint:
+    return Taint(DeviceTaint(given.key, given.value, given.effect), given.time_added or "")
+
+
+class _TaintRuleSpec(ApiObject, frozen=True):
+    taint: KubeTaint
+    device_selector: DeviceTaintSelector | None = None
+
+
+class _TaintRule(ApiObject, frozen=True):
+    metadata: ObjectMeta
+    spec: _TaintRuleSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TaintRule:
+    """A DeviceTaintRule."""
+
+    metadata: ObjectMeta
+    rule: DeviceTaintRule
+    since: str = ""
+    """RFC 3339, or ""."""
+
+
+def _taint_rule(item: _TaintRule, _: str) -> TaintRule:
+    meta = _meta(item.metadata.name, resource_version=item.metadata.resource_version)
+    taint, since = _taint(item.spec.taint)
+    return TaintRule(meta, DeviceTaintRule(meta, DeviceTaintRuleSpec(taint, item.spec.device_selector)), since)
+
+
 # Slices
 
 
@@ -135,7 +179,7 @@ class _Attributes(ApiObject, frozen=True):
 
 class _Basic(ApiObject, frozen=True):
     attributes: _Attributes = _Attributes()
-    taints: tuple[DeviceTaint, ...] = ()
+    taints: tuple[KubeTaint, ...] = ()
 
 
 class _Device(_Basic, frozen=True):
@@ -171,7 +215,7 @@ class Offered(NamedTuple):
     """``deviceId``."""
     core_size: int | None = None
     """``logicalCoreSize``."""
-    taints: tuple[DeviceTaint, ...] = ()
+    taints: tuple[Taint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +251,7 @@ def _slice(item: _Slice, _: str) -> Slice:
                     basic.attributes.resource.string or "",
                     basic.attributes.device_id.int_,
                     basic.attributes.logical_core_size.int_,
-                    basic.taints,
+                    tuple(map(_taint, basic.taints)),
                 )
                 for name, basic in found
             )
@@ -417,5 +461,8 @@ def _resource(struct: type[T], kind: str, plural: str, versions: Iterable[str], 
 
 NODES: Final = _resource(Node, "Node", "nodes", ("v1",), _node, _Node)
 SLICES: Final = _resource(Slice, "ResourceSlice", "resourceslices", RESOURCE_CLAIMS.versions, _slice, _Slice)
+TAINT_RULES: Final = _resource(
+    TaintRule, "DeviceTaintRule", "devicetaintrules", TAINT_RULE_VERSIONS, _taint_rule, _TaintRule
+)
 CLAIMS: Final = _resource(Claim, "ResourceClaim", "resourceclaims", RESOURCE_CLAIMS.versions, _claim, _Claim)
 PODS: Final = _resource(Pod, "Pod", "pods", ("v1",), _pod, _Pod)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 from dra_driver.health.condition import told_by
 from dra_driver.health.faults import FAULTS, Fault, Severity, State
 from dra_driver.kube.types import DeviceAttribute
-from dra_driver.kube.types import DeviceTaint as KubeTaint
 from dra_driver.legacy.annotations import UNUSABLE, parse_ids
 from dra_driver.legacy.rules import Hardware as PluginHardware
 from dra_driver.legacy.rules import Resource
 from dra_driver.legacy.usage import Holding, held_by
-from dra_driver.manifests.objects import Device, DeviceTaint
-from dra_driver.overview.objects import Claim, Node, Offered, Pod, Servers, Slice
-from dra_driver.simulator.allocator.candidates import BLOCKING
+from dra_driver.manifests.objects import Device
+from dra_driver.names import DRIVER_NAME
+from dra_driver.overview.objects import Claim, Node, Offered, Pod, Servers, Slice, Taint, TaintRule
+from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
 from dra_driver.simulator.explain.findings import named
 from dra_driver.simulator.hardware import MEANINGS, Hardware
 from dra_driver.simulator.taints import fault_of, retired, written
@@ -39,6 +39,9 @@ class Cluster:
     slices: Sequence[Slice] = ()
     claims: Sequence[Claim] = ()
     pods: Sequence[Pod] = ()
+    taint_rules: Sequence[TaintRule] = ()
+    whole: bool = True
+    """False: claims and pods of one namespace, since the user may not list the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +182,15 @@ class Frame:
     """On these nodes, of the namespace asked for: by node, namespace and name."""
     pending: tuple[PendingRow, ...]
     """Of the namespace asked for, by namespace and name."""
+    whole: bool = True
+    """False: what nodes have is not known, so that there are neither nodes nor types."""
 
     def document(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """The same as plain values; ``types`` and ``nodes`` are null where they are not known."""
+        types = [{"instanceType": row.instance_type, "nodes": row.nodes, "chips": _counts(row)} for row in self.types]
         return {
-            "types": [
-                {"instanceType": row.instance_type, "nodes": row.nodes, "chips": _counts(row)} for row in self.types
-            ],
-            "nodes": [node_document(row) for row in self.nodes],
+            "types": types if self.whole else None,
+            "nodes": [node_document(row) for row in self.nodes] if self.whole else None,
             "holders": [
                 {
                     "namespace": row.namespace,
@@ -268,12 +272,15 @@ def view(cluster: Cluster, *, sort: Sort = "name", namespace: str = "", nodes: C
         for key, pod in sorted(pods.items())
         if pod.counts and not pod.node and namespace in ("", key[0])
     )
-    holders = (holder for row in shown for holder in row.holders if namespace in ("", holder.namespace))
+    holders = [holder for row in shown for holder in row.holders if namespace in ("", holder.namespace)]
+    if not cluster.whole:
+        holders += [_as_annotated(pod, pod.holding) for pod in cluster.pods if pod.holding is not None and pod.counts]
     return Frame(
-        tuple(sorted(shown, key=order)),
-        tuple(_by_type(rows)),
+        tuple(sorted(shown, key=order)) if cluster.whole else (),
+        tuple(_by_type(rows)) if cluster.whole else (),
         tuple(sorted(holders, key=lambda row: (_natural(row.node), row.namespace, row.pod, row.claim))),
         tuple(pending),
+        cluster.whole,
     )
 
 
@@ -323,7 +330,7 @@ class _Use:
 def _rows(cluster: Cluster) -> list[NodeRow]:
     nodes = {node.metadata.name: node for node in cluster.nodes}
     slices: dict[str, list[Slice]] = defaultdict(list)
-    for item in cluster.slices:
+    for item in _tainted(cluster.slices, cluster.taint_rules):
         slices[item.node].append(item)
     held: dict[str, list[tuple[Claim, list[str]]]] = defaultdict(list)
     node_of = {item.pool: item.node for item in cluster.slices}
@@ -417,12 +424,8 @@ def _device(offered: Offered) -> Device:
     return Device(
         offered.name,
         {name: DeviceAttribute(int_=value) for name, value in numbers if value is not None},
-        taints=tuple(map(_taint, offered.taints)),
+        taints=tuple(taint for taint, _ in offered.taints),
     )
-
-
-def _taint(taint: KubeTaint) -> DeviceTaint:
-    return DeviceTaint(taint.key, taint.value, taint.effect)
 
 
 @lru_cache(maxsize=4096)
@@ -492,11 +495,48 @@ def _of_plugin(pod: Pod, holding: Holding, hardware: PluginHardware) -> _Use:
     return _Use(Holder(meta.namespace, meta.name, "", pod.node, devices, tuple(by_chip), phase, doubt), parts)
 
 
+def _as_annotated(pod: Pod, holding: Holding) -> Holder:
+    """What a pod has of a device plugin, where the node's hardware is not known."""
+    shares = [share for allocation in holding.allocations for share in allocation.shares]
+    chips = sorted({number for share in shares if share.resource is Resource.DEVICE for number in share.ids})
+    cores = sorted({number for share in shares if share.resource is Resource.CORE for number in share.ids})
+    said = [named(map(device_name, chips))] if chips else []
+    said += [f"neuroncore {ranges(cores)}"] if cores else []
+    meta, devices = pod.metadata, ", ".join(said) or "not known"
+    return Holder(meta.namespace, meta.name, "", pod.node, devices, tuple(chips), _phase(pod), holding.trouble)
+
+
 def _phase(pod: Pod | None) -> str:
     return "" if pod is None else "Terminating" if pod.ending else pod.phase
 
 
 # What is wrong
+
+
+def _tainted(slices: Sequence[Slice], rules: Iterable[TaintRule]) -> Iterator[Slice]:
+    """The slices as the scheduler sees them: with the taints of DeviceTaintRules."""
+    by_pool: dict[str | None, list[TaintRule]] = defaultdict(list)
+    for rule in sorted(rules, key=lambda rule: rule.metadata.name):
+        selector = rule.rule.spec.device_selector
+        by_pool[selector.pool if selector is not None else None].append(rule)
+    for item in slices:
+        near = (*by_pool.get(None, ()), *by_pool.get(item.pool, ()))
+        yield replace(item, devices=_with_taints(item.devices, item.pool, near)) if near else item
+
+
+def _with_taints(devices: tuple[Offered, ...], pool: str, rules: Sequence[TaintRule]) -> tuple[Offered, ...]:
+    added = [
+        tuple(
+            Taint(taint_of(rule.rule), rule.since)
+            for rule in rules
+            if selects(rule.rule, DRIVER_NAME, pool, device.name)
+        )
+        for device in devices
+    ]
+    return tuple(
+        device._replace(taints=(*device.taints, *more)) if more else device
+        for device, more in zip(devices, added, strict=True)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -518,7 +558,7 @@ def _faults(
             if len(on[device.name]) > 1 and index in alone:
                 continue
             for taint in device.taints:
-                if taint.effect in BLOCKING:
+                if taint.taint.effect in BLOCKING:
                     blocked.add(index)
                 fault = _fault(taint)
                 if fault is not None:
@@ -526,15 +566,15 @@ def _faults(
     return {index: tuple(found.values()) for index, found in faults.items()}, frozenset(blocked)
 
 
-def _fault(given: KubeTaint) -> ChipFault | None:
-    taint = _taint(given)
+def _fault(given: Taint) -> ChipFault | None:
+    taint, since = given
     found = fault_of(taint)
     if found is not None:
         severity = next(severity for severity in _SEVERITIES if severity == taint.value)
-        return ChipFault(found.code, severity, taint.effect, given.time_added or "")
+        return ChipFault(found.code, severity, taint.effect, since)
     if retired(taint) or taint.effect not in BLOCKING:
         return None
-    return ChipFault(written(taint), "tainted", taint.effect, given.time_added or "")
+    return ChipFault(written(taint), "tainted", taint.effect, since)
 
 
 _SEVERITIES: Final[tuple[Severity, ...]] = ("unhealthy", "unknown", "degraded")

@@ -34,6 +34,8 @@ _SECRETS: Final = re.compile(
     | (?i:password|passwd|secret|token|api_?key|access_?key|credential)[A-Za-z0-9_.-]{0,40}["']?\s{0,4}[=:]\s{0,4}
       (?:"[^"]{0,1000}"|'[^']{0,1000}'|[^\s,;&"']{1,4000})
     | (?<=://)[^/\s:@]{1,256}:[^/\s@]{1,256}(?=@)                              # user and password in a URL
+    | (?<=serial[ ]number[ ])[0-9A-Fa-f]{1,64} | (?<=serial-num=)[0-9A-Fa-f]{1,64}   # of a chip: the detector's log,
+    | (?<=-)[0-9A-Fa-f]{16}(?=\.json\b)                                        # and its files
     """,
     re.VERBOSE,
 )
@@ -79,7 +81,10 @@ class Collected:
 
 
 def scrubbed(text: str) -> str:
-    """A text without what looks like a credential: a second net below the table of fields, not the first."""
+    """A text without what looks like a credential or names a chip by its serial number.
+
+    A second net below the table of fields, not the first.
+    """
     return _SECRETS.sub(SCRUBBED, text)
 
 

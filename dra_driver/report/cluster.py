@@ -15,7 +15,7 @@ from dra_driver.kube import api
 from dra_driver.kube.api import ResourceApi
 from dra_driver.kube.client import Query, Transport
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import GROUP, JsonObject, Resource
+from dra_driver.kube.types import RESOURCE_CLAIMS, TAINT_RULE_VERSIONS, JsonObject, Resource
 from dra_driver.names import DRIVER_NAME
 from dra_driver.recovery.policy import decode_policy
 from dra_driver.report import allowed
@@ -39,8 +39,7 @@ LOG_SECONDS: Final = 20.0
 LOGS_SECONDS: Final = 180.0
 """For all of them; the rest is left out."""
 
-_DRA: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta2", "v1beta1"))
-_RULES: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3"))
+_DRA: Final = RESOURCE_CLAIMS.versions
 
 PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "app": (
@@ -113,7 +112,14 @@ class _Reader:
         self._objects("nodes", "Node", ("v1",), lambda item: self._node(item, offering), "versions, labels and health")
         classes = self._objects("deviceclasses", "DeviceClass", _DRA, _class, "what claims can ask for")
         names = {str(_meta(item).get("name", "")) for item in classes}
-        self._objects("devicetaintrules", "DeviceTaintRule", _RULES, _taint_rule, "taints by administrators", beta=True)
+        self._objects(
+            "devicetaintrules",
+            "DeviceTaintRule",
+            TAINT_RULE_VERSIONS,
+            _taint_rule,
+            "taints by administrators",
+            beta=True,
+        )
         claims = self._objects(
             "resourceclaims",
             "ResourceClaim",

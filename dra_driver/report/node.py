@@ -74,6 +74,8 @@ def _health(found: Collected, path: Path) -> None:
         found.missing.append(("the record of the chips' health", str(error)))
         return
     document = msgspec.to_builtins(memory, str_keys=True)
+    for chip in document.get("chips", ()):
+        chip.pop("serial", None)
     found.files.append(File("node/state/health.json", "what the driver remembers of the chips' health", document))
 
 
@@ -103,7 +105,9 @@ def _claims(found: Collected, state: Path) -> None:
             if "env" in part:
                 part["env"] = {key: value for key, value in part["env"].items() if key.startswith("NEURON_")}
         found.add_name("namespace", entry.plan.namespace)
-        found.add_name("claim", entry.plan.name)
+        found.add_name("claim", entry.plan.name, entry.plan.pod_claim)
+        found.add_name("pod", *entry.plan.consumers)
+        found.add_name("node", *(device.pool for device in entry.plan.devices))
         entries.append(plain)
     content = {"claims": entries, "quarantine": [name for name in aside if is_uid(name.removesuffix(".json"))]}
     found.files.append(File("node/state/claims.json", "the driver's journal: what it has prepared", content))

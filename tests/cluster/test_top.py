@@ -134,7 +134,7 @@ def reported(kubeconfig: Path, namespace: str, directory: Path) -> None:
 
 
 def as_a_reader(lab: Cluster, kube: Kube, namespace: Namespace, directory: Path) -> None:
-    """The ClusterRole of docs/top.md is enough for all of it, and less is told."""
+    """The ClusterRole of docs/top.md is enough for all of it; with less, what is left out is told."""
     account: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": READER}}
     binding: Object = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -158,8 +158,30 @@ def as_a_reader(lab: Cluster, kube: Kube, namespace: Namespace, directory: Path)
         done = run(kubeconfig, "report", "--archive", str(directory / "none.tar.gz"))
         assert "pods is forbidden" in done.stderr
         assert "pods is forbidden" in files_of(directory / "none.tar.gz")["MANIFEST.txt"]
+        with_rights_in_the_namespace(kubeconfig, namespace)
     finally:
         kube.kubectl("delete", "clusterrolebinding,clusterrole", READER, "--ignore-not-found")
+
+
+def with_rights_in_the_namespace(kubeconfig: Path, namespace: Namespace) -> None:
+    """Kubernetes' own ClusterRole ``view`` in one namespace is enough for its pods and claims."""
+    namespace.apply(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": READER},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+            "subjects": [{"kind": "ServiceAccount", "name": READER, "namespace": namespace.name}],
+        }
+    )
+    arguments = ("top", "-n", namespace.name, "-o", "json")
+    eventually("rights in the namespace", lambda: run(kubeconfig, *arguments, check=False).returncode == 0, 20)
+    done = run(kubeconfig, *arguments)
+    found = json.loads(done.stdout)
+    assert [(row["pod"], row["chips"]) for row in found["holders"]] == [("train", [4, 5, 6, 7])]
+    assert [row["pod"] for row in found["pending"]] == ["greedy"]
+    assert found["nodes"] is None
+    assert "this user may not list nodes" in done.stderr
 
 
 def role_of_the_page() -> Sequence[str]:

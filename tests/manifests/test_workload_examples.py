@@ -24,7 +24,11 @@ from tests.manifests.support import EXAMPLES, Object, documents, name_of
 from tests.paths import ROOT
 
 BATCH, INFERENCE, KUEUE = (ROOT / "examples" / name for name in ("batch", "inference", "batch/kueue"))
-FILES = [path for folder in (BATCH, KUEUE, INFERENCE) for path in sorted(folder.glob("*.yaml"))]
+CONFIGURATION = KUEUE / "configuration.yaml"
+"""A part of Kueue's own configuration; all others are objects to apply."""
+FILES = [
+    path for folder in (BATCH, KUEUE, INFERENCE) for path in sorted(folder.glob("*.yaml")) if path != CONFIGURATION
+]
 WITH_PODS = [path for path in FILES if path.name != "queues.yaml"]
 KUEUE_SCHEMAS: Object = json.loads((ROOT / "tests/data/kueue-schemas.json").read_text())
 CRDS: Object = json.loads((ROOT / "tests/data/crd-schemas.json").read_text())
@@ -129,6 +133,19 @@ def test_the_pods_of_an_example_get_the_chips_that_it_promises(path: Path, capsy
     assert f"dra-driver simulate {path.relative_to(ROOT)} --node trn2.48xlarge" in path.read_text()
 
 
+@pytest.mark.parametrize("path", sorted(INFERENCE.glob("*.yaml")), ids=name_of)
+def test_what_a_server_downloads_and_compiles_is_kept_in_its_volume(path: Path) -> None:
+    containers = [
+        entry for item in documents(path.read_text()) for spec in pod_specs(item) for entry in spec["containers"]
+    ]
+    assert containers
+    for container in containers:
+        (mount,) = [entry["mountPath"] for entry in container["volumeMounts"] if entry["name"] == "cache"]
+        said = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+        assert mount == "/cache", "not in the home directory of whoever the image runs as"
+        assert all(said[name].startswith(f"{mount}/") for name in ("HF_HOME", "VLLM_CACHE_ROOT"))
+
+
 def test_all_examples_together_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(path) for path in (*EXAMPLES, *FILES)]
     # Some ask for kernel drivers and UltraServers that these nodes are not.
@@ -140,15 +157,21 @@ def test_all_examples_together_can_be_simulated(capsys: pytest.CaptureFixture[st
 
 def test_all_workload_examples_are_in_the_readme() -> None:
     text = (ROOT / "examples/README.md").read_text()
-    assert [name_of(path) for path in FILES if f"({path.relative_to(ROOT / 'examples')})" not in text] == []
+    assert [
+        name_of(path) for path in (*FILES, CONFIGURATION) if f"({path.relative_to(ROOT / 'examples')})" not in text
+    ] == []
 
 
 def configuration() -> Object:
-    """Kueue's configuration in docs/quota.md."""
-    text = (ROOT / "docs/quota.md").read_text()
-    (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "deviceClassMappings" in block]
-    made: Object = yaml.safe_load(block)
+    """What Kueue is told of the DeviceClasses."""
+    made: Object = yaml.safe_load(CONFIGURATION.read_text())
     return made
+
+
+def test_the_page_on_quota_shows_kueues_configuration_as_it_is_in_the_file() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/quota.md").read_text(), re.DOTALL)
+    (shown,) = [block for block in blocks if "deviceClassMappings" in block]
+    assert CONFIGURATION.read_text().endswith(f"\n{shown}")
 
 
 def test_kueue_is_told_of_classes_that_exist_each_once() -> None:

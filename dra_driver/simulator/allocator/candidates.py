@@ -37,7 +37,8 @@ def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -
     made: dict[tuple[int, tuple[DeviceTaint, ...]], tuple[Device, Device]] = {}
 
     def with_taints(item: ResourceSlice, device: Device) -> Device:
-        added = tuple(_added(rule) for rule in rules if _selects(rule, item, device))
+        spec = item.spec
+        added = tuple(taint_of(rule) for rule in rules if selects(rule, spec.driver, spec.pool.name, device.name))
         if not added:
             return device
         # Keeping a reference to the device ensures that its id() is not reused.
@@ -50,20 +51,18 @@ def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -
     ]
 
 
-def _added(rule: DeviceTaintRule) -> TaintOfRule:
+def taint_of(rule: DeviceTaintRule) -> TaintOfRule:
+    """The taint that a rule adds to the devices that it selects."""
     taint = rule.spec.taint
     return TaintOfRule(taint.key, taint.value, taint.effect, rule.metadata.name)
 
 
-def _selects(rule: DeviceTaintRule, item: ResourceSlice, device: Device) -> bool:
-    selector, spec = rule.spec.device_selector, item.spec
+def selects(rule: DeviceTaintRule, driver: str, pool: str, device: str) -> bool:
+    """Whether a rule taints this device; one without a selector taints nothing."""
+    selector = rule.spec.device_selector
     return selector is not None and all(
         wanted in (None, own)
-        for wanted, own in (
-            (selector.driver, spec.driver),
-            (selector.pool, spec.pool.name),
-            (selector.device, device.name),
-        )
+        for wanted, own in ((selector.driver, driver), (selector.pool, pool), (selector.device, device))
     )
 
 

@@ -14,6 +14,7 @@ PLAIN_KINDS = {
     "configmaps": "ConfigMap",
     "deviceclasses": "DeviceClass",
     "resourceclaimtemplates": "ResourceClaimTemplate",
+    "devicetaintrules": "DeviceTaintRule",
     "daemonsets": "DaemonSet",
     "deployments": "Deployment",
 }

@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
                 lines = []
                 for event in store.since(version):
                     version = event.version
-                    type_ = event_type(event, request.query) if event.kind == match["kind"] else ""
+                    type_ = event_type(event, request.query) if _covers(match, event.kind, event.object) else ""
                     if type_:
                         lines.append({"type": type_, "object": _export(event.object, match)})
                 if not lines:
@@ -290,12 +290,18 @@ def _patch_node(store: Store, key: str, request: Request, sub: str) -> Object:
 
 
 def _page(api: ApiServer, request: Request, match: re.Match[str]) -> Object:
-    items, version = api.store.list(match["kind"], lambda item: selected(item, request.query))
+    kind = match["kind"]
+    items, version = api.store.list(kind, lambda item: _covers(match, kind, item) and selected(item, request.query))
     start, limit = int(request.query.get("continue", 0)), int(request.query.get("limit", 0)) or len(items)
     meta: Object = {"resourceVersion": str(version)}
     if start + limit < len(items):
         meta["continue"] = str(start + limit)
     return {"metadata": meta, "items": [_export(item, match) for item in items[start : start + limit]]}
+
+
+def _covers(match: re.Match[str], kind: str, item: Object) -> bool:
+    """Whether an object is in the collection of a path: of that kind, and of that namespace if there is one."""
+    return kind == match["kind"] and match["namespace"] in (None, item["metadata"].get("namespace"))
 
 
 def _export(item: Object, match: re.Match[str]) -> Object:

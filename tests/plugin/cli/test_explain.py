@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import kubectl_main, main
-from tests.doubles.apiserver.http import KINDS
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.paths import SPECS
@@ -25,10 +24,8 @@ def claim_of(count: int, constraint: str = "") -> Object:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> ApiServer:
+def server(capsys: pytest.CaptureFixture[str]) -> ApiServer:
     """One node, of each row of which a chip is in use; a pod that waits for a row, and one that nobody can help."""
-    for plural, kind in (("deviceclasses", "DeviceClass"), ("resourceclaimtemplates", "ResourceClaimTemplate")):
-        monkeypatch.setitem(KINDS, plural, kind)
     made = ApiServer()
     made.add_node("node-a")
     assert main(["slices", "--instance-type", "trn2.48xlarge", "--node-name", "node-a", "-o", "json"]) == 0

@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 
 from dra_driver.cli.main import main
+from dra_driver.driver.claims import checkpoint
+from dra_driver.driver.claims.model import CheckpointEntry, ChipNode, Plan, PlannedDevice
+from dra_driver.health import memory
+from dra_driver.health.assess import ChipMemory, Memory, Track
+from tests.builders.claims import uid
 from tests.builders.overview import add_holder, add_neuron_node, add_waiting, taint
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -52,7 +57,8 @@ def container(**more: object) -> Object:
 
 def spoil_stored(server: ApiServer) -> None:
     """Plant the secret in all that is stored."""
-    for kind in ("nodes", "resourceslices", "resourceclaims", "pods", "deviceclasses", "resourceclaimtemplates"):
+    kinds = ("nodes", "resourceslices", "resourceclaims", "pods", "deviceclasses", "resourceclaimtemplates")
+    for kind in (*kinds, "devicetaintrules"):
         for item in server.store.list(kind)[0]:
             meta = item["metadata"]
             key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else meta["name"]
@@ -109,6 +115,9 @@ def server() -> Iterator[ApiServer]:
         template = {"spec": made.store.get("resourceclaims", "ml/big-1-neurons")["spec"]}
         made.store.create("resourceclaimtemplates", {"metadata": {"namespace": "ml", "name": "t"}, "spec": template})
         made.store.create("pods", {"metadata": {"namespace": "ml", "name": SECRET}, "spec": {}, "status": {}})
+        for name, driver in (("repair", "neuron.aws.com"), (f"gpu-{SECRET}", "gpu.example.com")):
+            rule = {"deviceSelector": {"driver": driver}, "taint": {"key": "example.com/repair", "effect": "None"}}
+            made.store.create("devicetaintrules", {"metadata": {"name": name}, "spec": rule})
         spoil_stored(made)
         labels = {"app": APP}
         env = [
@@ -199,12 +208,15 @@ def test_what_a_bug_report_needs_is_there(server: ApiServer, tmp_path: Path) -> 
     log = f"logs/{OWN}/{APP}-x1/plugin"
     assert sorted(files) == [
         "MANIFEST.txt",
-        *(f"cluster/{kind}.json" for kind in ("daemonsets", "deployments", "deviceclasses", "events", "nodes", "pods")),
+        *(f"cluster/{kind}.json" for kind in ("daemonsets", "deployments", "deviceclasses", "devicetaintrules")),
+        *(f"cluster/{kind}.json" for kind in ("events", "nodes", "pods")),
         f"cluster/policies/{OWN}/neuron-dra-driver-health-policy.json",
         *(f"cluster/{kind}.json" for kind in ("resourceclaims", "resourceclaimtemplates", "resourceslices", "version")),
         f"{log}.log",
         f"{log}.previous.log",
     ]
+    (rule,) = items(files, "devicetaintrules")
+    assert (rule["metadata"]["name"], rule["spec"]["taint"]["key"]) == ("repair", "example.com/repair")
     (node,) = items(files, "nodes")
     assert node["status"]["nodeInfo"] == {"kubeletVersion": "v1.37.1"}
     devices = {device["name"]: device for item in items(files, "resourceslices") for device in item["spec"]["devices"]}
@@ -327,3 +339,48 @@ def test_a_node_tells_its_devices_and_what_the_driver_keeps(
     assert len(json.loads(files["node/inventory.json"])["devices"]) == 16
     assert "0c1d.json of the journal" in files["MANIFEST.txt"]
     assert SECRET not in "".join([*files, *files.values(), capsys.readouterr().err])
+
+
+SERIAL = "19fcda00f5ff6eb9"
+
+
+@pytest.fixture
+def used_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host whose driver has prepared a claim and remembers a fault."""
+    monkeypatch.delenv("KUBELET_PLUGINS_DIRECTORY_PATH", raising=False)
+    host = tmp_path / "host"
+    assert main(["emulate-host", "--instance-type", "trn2.48xlarge", str(host)]) == 0
+    state = host / "var/lib/kubelet/plugins/neuron.aws.com"
+    device = PlannedDevice("neurons", "node-7", "neuron-device-3", (ChipNode(3, 0, 240, 3),))
+    env = {"NEURON_LOGICAL_NC_CONFIG": "2"}
+    plan = Plan("research", "train-chips", uid(1), (device,), env, consumers=("train-0",), pod_claim="chips-of-ours")
+    chip = ChipMemory(3, serial=SERIAL, tracks={"hbm-uncorrectable": Track(1_700_000_000, since=1_700_000_000)})
+    for path, data in (
+        (state / "claims" / f"{uid(1)}.json", checkpoint.encoded(CheckpointEntry(plan, "boot-1"))),
+        (state / "health" / "health.json", memory.encoded(Memory("boot-1", chips=(chip,)))),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+    return host
+
+
+def report_of_host(host: Path, target: Path, *arguments: str) -> Files:
+    assert main(["report", "--host-root", str(host), "--archive", str(target), *arguments]) == 0
+    return files_of(target.read_bytes())
+
+
+def test_a_node_s_journal_and_record_of_health_are_in_its_report(used_host: Path, tmp_path: Path) -> None:
+    files = report_of_host(used_host, tmp_path / "node.tar.gz")
+    (entry,) = json.loads(files["node/state/claims.json"])["claims"]
+    assert (entry["plan"]["name"], entry["plan"]["devices"][0]["device"]) == ("train-chips", "neuron-device-3")
+    assert entry["plan"]["env"] == {"NEURON_LOGICAL_NC_CONFIG": "2"}
+    (chip,) = json.loads(files["node/state/health.json"])["chips"]
+    assert chip["tracks"]["hbm-uncorrectable"]["since"] == 1_700_000_000
+    assert {name: text for name, text in files.items() if SERIAL in text} == {}
+
+
+def test_redacted_names_are_nowhere_in_a_node_s_report(used_host: Path, tmp_path: Path) -> None:
+    files = report_of_host(used_host, tmp_path / "node.tar.gz", "--redact-names")
+    text = "".join([*files, *files.values()])
+    assert [name for name in ("node-7", "research", "train-0", "train-chips", "chips-of-ours") if name in text] == []
+    assert "neuron-device-3" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import main
-from tests.doubles.apiserver.http import KINDS, Fault
+from tests.doubles.apiserver.http import Fault
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.paths import SPECS
@@ -18,14 +18,8 @@ CLASS = {"metadata": {"name": "neuron.aws.com"}, "spec": {"selectors": [{"cel": 
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> ApiServer:
+def server(capsys: pytest.CaptureFixture[str]) -> ApiServer:
     """A cluster with two nodes of chips, of which the first is in use, and a pod that waits."""
-    for plural, kind in (
-        ("deviceclasses", "DeviceClass"),
-        ("resourceclaimtemplates", "ResourceClaimTemplate"),
-        ("devicetaintrules", "DeviceTaintRule"),
-    ):
-        monkeypatch.setitem(KINDS, plural, kind)
     made = ApiServer()
     for name in ("node-a", "node-b"):
         made.add_node(name)

@@ -194,9 +194,129 @@ def read_until(terminal: int, text: str) -> str:
 def test_who_may_not_list_is_told_what(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server.fail(403, 100, path="/resourceclaims", message="resourceclaims is forbidden")
     kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
-    for arguments in (["--once"], ["-w"]):
-        assert main(["top", "--from-cluster", *arguments, "--kubeconfig", kubeconfig]) == 2
-        assert "resourceclaims is forbidden" in capsys.readouterr().err
+    for command in (["top", "--once"], ["top", "-w"], ["top", "-A"], ["health"], ["topology", "node-2"]):
+        assert main([*command, "--from-cluster", "--kubeconfig", kubeconfig]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        assert "resourceclaims is forbidden" in line
+        assert "ClusterRole neuron-viewer" in line
+
+
+# With rights in one namespace
+
+
+def refuse_whole_cluster(server: ApiServer) -> None:
+    """Answer as to a user who may list nothing but the objects of namespaces."""
+    server.fail(403, 10**6, path=r"/(nodes|resourceslices|devicetaintrules)$", message="nodes is forbidden")
+    server.fail(403, 10**6, path=r"/v1/(pods|resourceclaims)$", message="pods is forbidden")
+
+
+def test_with_rights_in_one_namespace_its_pods_and_claims_are_shown(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_plugin_pod(server, "ml", "legacy-ml", "old-1", "2,3")
+    refuse_whole_cluster(server)
+    arguments = ["top", "--from-cluster", "-n", "ml", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    assert main([*arguments, "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert [(row["pod"], row["node"], row["devices"], row["chips"]) for row in found["holders"]] == [
+        ("train-0", "node-2", "neuron-device-4 to 7", [4, 5, 6, 7]),
+        ("small", "node-10", "neuron-core-0-0 and 1", [0]),
+        ("legacy-ml", "old-1", "neuron-device-2 and 3", [2, 3]),
+    ]
+    assert [(row["pod"], row["asks"]) for row in found["pending"]] == [("big-1", "4 x neuron.aws.com")]
+    assert (found["types"], found["nodes"]) == (None, None)
+    (line,) = err.splitlines()
+    assert line.startswith("warning: this user may not list nodes, resourceslices, ")
+    assert "only namespace ml is shown, without nodes" in line
+
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:2] == ["ml", "train-0"] for line in lines)
+    assert not any(line.startswith(("TYPE", "node-")) for line in lines)
+
+
+@pytest.mark.parametrize("more", [["-A"], ["-n", "ml", "--node", "node-2"]], ids=["all namespaces", "a node"])
+def test_what_needs_the_whole_cluster_is_refused_with_the_rights_it_needs(
+    more: list[str], server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse_whole_cluster(server)
+    arguments = ["top", "--from-cluster", *more, "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nodes, resourceslices, resourceclaims of all namespaces, pods of all namespaces" in line
+    assert "dra-driver top -n NAMESPACE" in line
+
+
+def test_one_namespace_is_followed_too(server: ApiServer, tmp_path: Path) -> None:
+    refuse_whole_cluster(server)
+    code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "top", "--from-cluster", "-n", "ml", "-w", "-o", "json"]
+    command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert [row["pod"] for row in json.loads(process.stdout.readline())["holders"]] == ["train-0", "small"]
+        add_holder(server, "web", "elsewhere", "node-2", ["neuron-device-1"])
+        add_holder(server, "ml", "late", "node-2", ["neuron-device-0"])
+        for line in process.stdout:
+            pods = {row["pod"] for row in json.loads(line)["holders"]}
+            if "late" in pods:
+                break
+        assert "elsewhere" not in pods
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+
+
+# Taints by administrators
+
+
+def taint_rule(server: ApiServer, name: str, **selector: str) -> None:
+    spec = {"deviceSelector": selector, "taint": {"key": "example.com/under-repair", "effect": "NoSchedule"}}
+    spec["taint"]["timeAdded"] = "2026-02-01T00:00:00Z"
+    server.store.create("devicetaintrules", {"metadata": {"name": name}, "spec": spec})
+
+
+def test_top_health_and_topology_agree_on_what_taint_rules_keep_from_pods(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taint_rule(server, "repair", driver="neuron.aws.com", pool="node-2", device="neuron-device-9")
+    taint_rule(server, "theirs", driver="gpu.example.com")
+    nodes = {node["node"]: node for node in top(server, tmp_path, capsys)["nodes"]}
+    assert nodes["node-2"]["chips"] == {"total": 16, "free": 11, "allocated": 4, "sick": 1}
+    assert nodes["node-2"]["devices"][9]["state"] == "tainted"
+    assert nodes["node-10"]["chips"]["free"] == 14
+    health = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node", "node-2").splitlines()
+    row = "node-2 neuron9 tainted example.com/under-repair:NoSchedule tainted 2026-02-01T00:00:00Z NoSchedule - -"
+    assert row.split() in [line.split() for line in health]
+    assert "tainted device: 9" in shown(server, tmp_path, capsys, "topology", "--from-cluster", "node-2")
+
+
+def test_taint_rules_are_followed(server: ApiServer, tmp_path: Path) -> None:
+    code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "top", "--from-cluster", "-A", "-w", "-o", "json"]
+    command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        free = [json.loads(process.stdout.readline())["nodes"][0]["chips"]["free"]]
+        taint_rule(server, "repair", pool="node-2", device="neuron-device-9")
+        free.append(json.loads(process.stdout.readline())["nodes"][0]["chips"]["free"])
+        server.store.delete("devicetaintrules", "repair")
+        free.append(json.loads(process.stdout.readline())["nodes"][0]["chips"]["free"])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+    assert free == [12, 11, 12]
+
+
+@pytest.mark.parametrize(("status", "warns"), [(404, False), (403, True)], ids=["not served", "refused"])
+def test_without_taint_rules_the_rest_is_shown(
+    status: int, warns: bool, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.fail(status, 100, path="/devicetaintrules", reason="NotFound" if status == 404 else "Forbidden")
+    kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
+    for command in (["top"], ["health"], ["topology", "node-2"]):
+        assert main([*command, "--from-cluster", "--kubeconfig", kubeconfig]) == 0
+        assert ("evicetaintrules" in capsys.readouterr().err.lower()) == warns
 
 
 def test_older_servers_wrap_devices_in_basic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

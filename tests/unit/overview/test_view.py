@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.cli.top import share
 from dra_driver.health.faults import FAULTS
 from dra_driver.kube.types import Resource, decode
-from dra_driver.overview.objects import CLAIMS, NODES, PODS, SLICES
+from dra_driver.overview.objects import CLAIMS, NODES, PODS, SLICES, TAINT_RULES
 from dra_driver.overview.view import Cluster, Frame, NodeRow, view
 from tests.builders.overview import TYPE_LABEL, published, taint
 
@@ -44,6 +44,7 @@ def frame(
     node: Object | None = None,
     pods: tuple[Object, ...] = (),
     generations: tuple[int, ...] = (1,),
+    rules: tuple[Object, ...] = (),
 ) -> Frame:
     slices = []
     for generation in generations:
@@ -59,6 +60,7 @@ def frame(
             [kept(SLICES, item) for item in slices],
             [kept(CLAIMS, item) for item in claims],
             [kept(PODS, item) for item in pods],
+            [kept(TAINT_RULES, item) for item in rules],
         )
     )
 
@@ -124,6 +126,42 @@ def test_claims_outlast_the_slices() -> None:
 def test_taints_say_how_well_a_chip_is_and_whether_it_is_free(taints: list[Object], state: str, free: int) -> None:
     found = row(taints={"neuron-device-3": taints})
     assert (found.chips[3].state, found.free) == (state, free)
+
+
+def rule(name: str, selector: Mapping[str, str] | None, taint: Object) -> Object:
+    return {"metadata": {"name": name}, "spec": {"taint": taint, **({"deviceSelector": selector} if selector else {})}}
+
+
+REPAIR = {"key": "example.com/repair", "value": "fan", "effect": "NoExecute"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "free"),
+    [
+        ({"pool": "node-1", "device": "neuron-device-3"}, 15),
+        ({"driver": "neuron.aws.com"}, 0),
+        ({"pool": "node-2"}, 16),
+        ({"driver": "gpu.example.com", "pool": "node-1"}, 16),
+        (None, 16),
+    ],
+    ids=["a device", "a driver", "another pool", "another driver", "nothing"],
+)
+def test_taint_rules_keep_from_pods_what_they_select(selector: Mapping[str, str] | None, free: int) -> None:
+    assert row(rules=(rule("r", selector, REPAIR),)).free == free
+
+
+def test_a_taint_rule_says_nothing_about_the_chip_whatever_its_key() -> None:
+    selector = {"device": "neuron-device-3"}
+    found = row(
+        rules=(rule("b", selector, taint("hbm-uncorrectable")), rule("a", selector, REPAIR)),
+        taints={"neuron-device-3": [taint("hbm-repairable", "degraded", "None")]},
+    )
+    assert [(fault.code, fault.severity) for fault in found.chips[3].faults] == [
+        ("hbm-repairable", "degraded"),
+        ("example.com/repair=fan:NoExecute", "tainted"),
+        ("health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule", "tainted"),
+    ]
+    assert found.chips[3].state == "tainted"
 
 
 def test_a_group_does_not_tell_which_of_its_chips_is_sick() -> None:

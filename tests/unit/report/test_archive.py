@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.health.assess import Hint
+from dra_driver.health.hints import file_name
 from dra_driver.report import allowed
 from dra_driver.report.archive import Collected, File, Names, archive, scrubbed
 from dra_driver.report.cluster import newest
@@ -95,6 +97,16 @@ def test_what_looks_like_a_credential_is_removed(text: str) -> None:
     assert "(removed)" in found
     for part in ("hunter2", "AKIAABC", "c2lnbmF0", "abcdefgh", "MIIabc"):
         assert part not in found
+
+
+def test_serial_numbers_in_the_log_of_the_detector_are_removed() -> None:
+    serial = "19fcda00f5ff6eb9"
+    file = file_name(Hint("boot", "hbm-uncorrectable", 1, 3, serial))
+    line = (
+        f"hbm of device 3, serial number {serial}; written to /run/neuron-health/{file}\nserial-num={serial} action=x"
+    )
+    assert serial in file
+    assert scrubbed(line) == line.replace(serial, "(removed)")
 
 
 @pytest.mark.timeout(5)
