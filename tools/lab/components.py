@@ -149,8 +149,8 @@ def prometheus() -> Component:
         module=f"prometheus-{PROMETHEUS_VERSION}",
         packages=(f"{base}/prometheus", f"{base}/promtool"),
         link_flags=f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
-        # Static targets are all that a test has; clouds' own discovery is most of the code.
-        tags=("remove_all_sd",),
+        # Tests have static targets and pods; clouds' own discovery is most of the code.
+        tags=("remove_all_sd", "enable_kubernetes_sd"),
     )
 
 
