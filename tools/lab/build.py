@@ -47,7 +47,7 @@ class Builder:
         self._go: Go | None = None
 
     def build(self, wanted: Iterable[Component]) -> dict[str, Path]:
-        """Return the path of every program by its name; if two components have the same program, the last one wins.
+        """Return the path of every program and file by its name; if two components have the same, the last one wins.
 
         Raises:
             LabError: Go is missing and cannot be installed, or a build failed.
@@ -59,7 +59,7 @@ class Builder:
         programs: dict[str, Path] = {}
         for component in wanted:
             directory = self._directory(component, go)
-            programs |= {program: directory / program for program in component.programs}
+            programs |= {product: directory / product for product in component.products}
         return programs
 
     def _directory(self, component: Component, go: Go) -> Path:
@@ -83,25 +83,32 @@ class Builder:
             if component.tags:
                 command += ["-tags", ",".join(component.tags)]
             command += ["-ldflags", component.link_flags, "-o", f"{directory}/", *component.packages]
-            environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
-            done = subprocess.run(
-                ["nice", "-n", "10", str(go.path), *command[1:]],
-                cwd=MODULES / component.module,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-            if done.returncode != 0:
-                last = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
-                raise LabError(
-                    f"{component.name} could not be built, so no cluster can use it. Go's last lines:\n{last}\n"
-                    f"The module is tools/lab/gomodules/{component.module}; it needs the Go module proxy once."
-                )
+            self._run(component, go, *command[1:])
             for built, ours in component.renamed.items():
                 (directory / built).replace(directory / ours)
+            for module, path in component.files:
+                source = self._run(component, go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module).strip()
+                shutil.copyfile(Path(source) / path, directory / Path(path).name)
+
+    def _run(self, component: Component, go: Go, *arguments: str) -> str:
+        environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
+        done = subprocess.run(
+            ["nice", "-n", "10", str(go.path), *arguments],
+            cwd=MODULES / component.module,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            last = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
+            raise LabError(
+                f"{component.name} could not be built, so no cluster can use it. Go's last lines:\n{last}\n"
+                f"The module is tools/lab/gomodules/{component.module}; it needs the Go module proxy once."
+            )
+        return done.stdout
 
     def toolchain(self, needed: tuple[int, ...] = ()) -> Go:
         """Return a Go at least as new as `needed`: the system's, otherwise a separate copy.
