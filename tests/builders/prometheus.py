@@ -11,7 +11,7 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ import yaml
 from tests.builders.agent import free_port
 from tests.eventually import eventually
 
-PROMETHEUS = os.environ.get("PROMETHEUS", "")
+_NAMED = os.environ.get("PROMETHEUS", "")
+PROMETHEUS = str(Path(_NAMED).absolute()) if _NAMED else ""
 """The program; promtool is beside it."""
 START_SECONDS = 30.0
 
@@ -62,6 +63,12 @@ class Server:
         found: list[dict[str, Any]] = answer["result"]
         return found
 
+    def alert_state(self, name: str) -> str:
+        """``inactive``, ``pending`` or ``firing`` by the last evaluation of its rule; ``unknown`` before the first."""
+        rules = (rule for group in self.get("rules", type="alert")["groups"] for rule in group["rules"])
+        (state,) = [str(rule["state"]) for rule in rules if rule["name"] == name]
+        return state
+
     def metric_names(self) -> set[str]:
         return set(self.get("label/__name__/values"))
 
@@ -98,15 +105,32 @@ def prometheus(targets: Mapping[str, Mapping[str, str]], rules: Path | None = No
             f"--web.listen-address=127.0.0.1:{port}",
             "--log.level=warn",
         ]
-        with (directory / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            server = Server(url)
-            eventually(lambda: _up(server, len(targets)), START_SECONDS, "the first scrape of each target")
+        with started(command, directory, url, len(targets)) as server:
             yield server
-        finally:
-            process.kill()
-            process.wait()
+
+
+@contextmanager
+def started(command: Sequence[str], directory: Path, url: str, targets: int) -> Iterator[Server]:
+    """A server by its command line, once it has scraped so many targets.
+
+    Args:
+        command: the program and its options.
+        directory: where it runs; gets its log.
+        url: what the options say that it serves.
+        targets: how many there will be.
+    """
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        server = Server(url)
+        eventually(lambda: _up(server, targets), START_SECONDS, "the first scrape of each target")
+        yield server
+    except BaseException as error:
+        error.add_note((directory / "log").read_text()[-2000:])
+        raise
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _up(server: Server, count: int) -> bool:

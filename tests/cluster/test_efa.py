@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from dra_driver.topology.fabric import GROUP_SIZES
 from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 from tests.cluster.lib.installation import EMULATED, Installation
+from tests.cluster.lib.jobset import jobset_controller
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
 from tests.cluster.lib.namespace import Namespace
@@ -27,7 +29,7 @@ from tests.cluster.lib.objects import IMAGE, SLEEP, connected, pod, request, tem
 from tests.paths import ROOT
 
 SPECS = ROOT / "examples/specs"
-INFERENCE = ROOT / "examples/inference"
+INFERENCE, BATCH = ROOT / "examples/inference", ROOT / "examples/batch"
 TRN1 = "trn1.32xlarge"
 
 
@@ -264,7 +266,7 @@ def test_where_other_claims_broke_the_groups_pods_get_whole_pairs_or_wait(
 
 
 def stand_in(value: object) -> object:
-    """An example with the tests' image in place of an inference server's, which waits and is always ready."""
+    """An example with the tests' image in place of its own, which waits and is always ready."""
     if isinstance(value, list):
         return [stand_in(item) for item in value]
     if not isinstance(value, dict):
@@ -323,6 +325,47 @@ def test_each_pod_of_a_leaderworkerset_gets_chips_and_efa_devices_of_one_group(
         assert namespace.exec(worker, "echo $LWS_WORKER_INDEX of $LWS_GROUP_SIZE").strip() == "1 of 2"
         controller.delete("vllm-neuron", namespace.name)
         eventually("the group to be gone", lambda: not controller.pods("vllm-neuron", namespace.name), 60)
+
+
+def pods_of_jobset(namespace: Namespace, restart: int) -> list[str] | None:
+    """The names of both pods of the example's JobSet, by index, that were made after so many restarts."""
+    found = {
+        pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]: str(pod["metadata"]["name"])
+        for pod in namespace.pods()
+        if pod["metadata"]["labels"].get("jobset.sigs.k8s.io/restart-attempt") == str(restart)
+    }
+    return [found["0"], found["1"]] if len(found) == 2 else None
+
+
+def test_jobsets_own_controller_gives_each_pod_of_the_example_a_whole_node_again_after_a_restart_until_all_are_done(
+    trn2: InstanceType, namespace: Namespace, lab: Cluster, kube: Kube, tmp_path: Path
+) -> None:
+    """The names by which its pods find each other are there; without DNS in these clusters nothing resolves them."""
+    program = ["sh", "-c", "trap 'exit 0' TERM; until [ -e /tmp/status ]; do sleep 0.1; done; exit $(cat /tmp/status)"]
+    objects = [stand_in(item) for item in yaml.safe_load_all((BATCH / "jobset-training.yaml").read_text())]
+    made, text, jobset = [item for item in objects if isinstance(item, dict)]
+    (job,) = jobset["spec"]["replicatedJobs"]
+    (main,) = job["template"]["spec"]["template"]["spec"]["containers"]
+    main["command"] = program
+    with jobset_controller(lab, kube, tmp_path):
+        namespace.apply(made, text, jobset)
+        for restart in (0, 1):
+            pods = eventually("the pods to exist", partial(pods_of_jobset, namespace, restart), 60)
+            namespace.wait_ready(*pods)
+            assert [check_pair(namespace, pod, trn2, 16) for pod in pods] == [list(range(16))] * 2
+            assert len({namespace.node_of(pod) for pod in pods}) == 2
+            told = [namespace.exec(pod, "echo $(hostname) $JOB_COMPLETION_INDEX; ls /program").split() for pod in pods]
+            assert told == [[f"training-nodes-0-{index}", str(index), "sum.py"] for index in range(2)]
+            if restart == 0:
+                namespace.exec(pods[1], "echo 3 > /tmp/status")
+        found = namespace.pod(pods[0])
+        assert found is not None and found["spec"]["subdomain"] == "training"
+        assert '"clusterIP":"None"' in namespace.kubectl("get", "service", "training", "-o", "jsonpath={.spec}")
+        for pod in pods:
+            namespace.exec(pod, "echo 0 > /tmp/status")
+        namespace.kubectl("wait", "--for=condition=Completed", "jobset/training", "--timeout=60s", timeout=70)
+        namespace.kubectl("delete", "jobset", "training", "--timeout=50s", timeout=60)
+        eventually("its pods to be gone", lambda: not namespace.pods(), 60)
 
 
 def placed(namespace: Namespace, names: Sequence[str], count: int) -> list[str] | None:

@@ -6,6 +6,8 @@ What a reader is told to type stands in a fenced block of ``console``. A comment
     nobody runs it here, for that reason;
 ``<!-- on a cluster -->``, ``<!-- on a cluster: install -->``
     ``tests/cluster/test_pages.py`` runs it on a cluster with the driver; ``install``: it changes the installation;
+``<!-- with Prometheus -->``
+    ``tests/cluster/test_monitoring.py`` runs it, on a cluster whose driver has metrics;
 ``<!-- file: NAME -->``
     above a listing: the commands of the pages find it under this name;
 without a comment
@@ -33,7 +35,7 @@ PAGES = sorted(
 )
 
 _BLOCK = re.compile(
-    r"^(?P<note>(?P<indent> *)<!-- (?P<key>not run|on a cluster|file)(?:: (?P<value>[^\n]*?))? -->\n+)?"
+    r"^(?P<note>(?P<indent> *)<!-- (?P<key>not run|on a cluster|with Prometheus|file)(?:: (?P<value>[^\n]*?))? -->\n+)?"
     r"^(?P<margin> *)```(?P<language>\S*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -51,8 +53,8 @@ class Command:
 class Block:
     """A fenced block: where it stands, its language, what the comment above it says, and its text without its margin.
 
-    ``key`` is ``not run``, ``on a cluster``, ``file`` or "" without a comment, ``value`` what follows the colon there;
-    ``before`` the paragraph above.
+    ``key`` is ``not run``, ``on a cluster``, ``with Prometheus``, ``file`` or "" without a comment, ``value`` what
+    follows the colon there; ``before`` the paragraph above.
     """
 
     page: Path

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from tests.manifests.chart import CHART, EVERYTHING, needs_helm, refusal, template
+from tests.manifests.pages import blocks, listings
 from tests.manifests.support import Object, pod_spec
-from tests.paths import ROOT
+from tests.paths import DOCS, ROOT
 
 pytestmark = needs_helm
 
@@ -88,6 +89,40 @@ def test_the_rules_are_those_of_the_file() -> None:
     file = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
     (found,) = all_of(template("draDriver.enabled=true", RULE), "PrometheusRule")
     assert found["spec"] == file
+
+
+def test_prometheus_without_the_operator_scrapes_as_the_pages_have_it_what_the_podmonitor_of_the_driver_says() -> None:
+    (monitor,) = all_of(template("draDriver.enabled=true", POD_MONITOR), "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (driver,) = all_of(template("draDriver.enabled=true", POD_MONITOR), "DaemonSet")
+    ports = {item["name"]: item["containerPort"] for item in pod_spec(driver)["containers"][0]["ports"]}
+    config = yaml.safe_load(listings()["prometheus.yml"])
+    (job,) = config["scrape_configs"]
+    (pods,) = job["kubernetes_sd_configs"]
+    assert job["honor_labels"] is endpoint["honorLabels"]
+    assert (pods["role"], pods["namespaces"]["names"]) == ("pod", [monitor["metadata"]["namespace"]])
+    kept, address, *labels = job["relabel_configs"]
+    selected = {f"__meta_kubernetes_pod_label_{name}": value for name, value in kept_labels(monitor).items()}
+    assert {kept["source_labels"][0]: kept["regex"]} == selected
+    assert kept["action"] == "keep"
+    assert (address["target_label"], address["replacement"]) == ("__address__", f"$1:{ports[endpoint['port']]}")
+    given = {label["target_label"]: label["source_labels"] for label in labels}
+    relabelled = {label["targetLabel"]: label["sourceLabels"] for label in endpoint["relabelings"]}
+    # Namespace and pod are what the operator adds by itself.
+    added = {
+        name: [f"__meta_kubernetes_{source}"] for name, source in (("namespace", "namespace"), ("pod", "pod_name"))
+    }
+    assert given == relabelled | added
+    assert (ROOT / config["rule_files"][0]).samefile(CHART / "files/alerts.yaml")
+
+    (in_cluster,) = [block for block in blocks(DOCS / "monitoring.md") if "scrape_configs:" in block.text]
+    del pods["kubeconfig_file"]  # Prometheus runs in the cluster there
+    assert yaml.safe_load(in_cluster.text)["scrape_configs"] == [job]
+
+
+def kept_labels(monitor: Object) -> dict[str, str]:
+    labels: dict[str, str] = monitor["spec"]["selector"]["matchLabels"]
+    return labels
 
 
 def test_rules_follow_the_names_of_the_workloads_and_the_place_of_the_runbooks() -> None:

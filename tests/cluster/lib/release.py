@@ -94,9 +94,7 @@ class Release:
 
     def upgrade(self, settings: Mapping[str, str], *more: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``helm upgrade --install``, without waiting for anything."""
-        named = {"image.repository": self._image[0], "image.tag": self._image[1], **settings}
-        options = [part for key, value in named.items() for part in ("--set", f"{key}={value}")]
-        return self.helm("upgrade", "--install", *more, NAME, str(CHART), *options, check=check)
+        return self.helm("upgrade", "--install", *more, NAME, str(CHART), *self._options(settings), check=check)
 
     def ensure(self, settings: Mapping[str, str], emulated: str) -> None:
         """Install or upgrade to these settings on nodes of an emulated type, and wait until everything is ready."""
@@ -157,6 +155,11 @@ class Release:
         found = [item for item in yaml.safe_load_all(self.helm("get", "manifest", NAME).stdout) if item]
         return [item for item in found if not kind or item["kind"].lower() == kind]
 
+    def would_make(self, kind: str, more: Mapping[str, str]) -> list[Object]:
+        """The objects of one kind that the chart would make with more settings; nothing is changed."""
+        text = self.helm("template", NAME, str(CHART), *self._options({**self.settings, **more})).stdout
+        return [item for item in yaml.safe_load_all(text) if item and item["kind"].lower() == kind]
+
     def stored(self) -> list[Object]:
         """The same objects as the API server has them."""
         text = self.helm("get", "manifest", NAME).stdout
@@ -210,6 +213,10 @@ class Release:
         events = self.kube.kubectl(*where, "get", "events", "--sort-by=.lastTimestamp", check=False)
         logs = [f"== {name}\n{self.logs(name)[-5000:]}" for name in LABELS]
         return "\n".join([listed, events[-4000:], *logs])
+
+    def _options(self, settings: Mapping[str, str]) -> list[str]:
+        named = {"image.repository": self._image[0], "image.tag": self._image[1], **settings}
+        return [part for key, value in named.items() for part in ("--set", f"{key}={value}")]
 
     def _has_driver(self) -> bool:
         return "draDriver.enabled" in self.settings

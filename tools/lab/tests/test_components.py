@@ -38,7 +38,9 @@ def test_a_builds_key_changes_with_what_is_built() -> None:
     component = components.etcd()
     other = dataclasses.replace(component, link_flags="-s")
     tagged = dataclasses.replace(component, tags=("slim",))
-    assert len({components.key(item, FILES, "go1", "x") for item in (component, other, tagged)}) == 3
+    with_file = dataclasses.replace(component, files=(("example.com/m", "config/crd.yaml"),))
+    assert len({components.key(item, FILES, "go1", "x") for item in (component, other, tagged, with_file)}) == 4
+    assert with_file.products == (*component.programs, "crd.yaml")
 
 
 @pytest.mark.parametrize(
@@ -58,9 +60,8 @@ def test_a_version_without_a_module_is_refused_with_the_command_that_adds_it() -
         components.of_cluster("1.2.3", "1.2.3", build.available_modules())
 
 
-LAB_MODULES = [
-    name for name in build.available_modules() if name.startswith(("kube", "etcd", "containerd", "helm", "prometheus"))
-]
+_OF_OTHERS = ("kube", "etcd", "containerd", "helm", "prometheus", "jobset")
+LAB_MODULES = [name for name in build.available_modules() if name.startswith(_OF_OTHERS)]
 
 
 @pytest.mark.parametrize("module", LAB_MODULES)
@@ -74,6 +75,7 @@ def test_every_module_is_complete_and_names_what_is_built_from_it(module: str) -
         "containerd": components.containerd(),
         "helm": components.helm(version),
         "prometheus": components.prometheus(),
+        "jobset": components.jobset(),
         "kubernetes": components.kubernetes(version),
         "kubelet": components.kubelet(version, ()),
     }[kind]
