@@ -17,10 +17,12 @@ from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.manifests.chart import (
     CHART,
     EVERYTHING,
+    HELM3,
     OF_AWS,
     VALUES,
     WORKLOADS,
     needs_helm,
+    needs_helm3,
     notes,
     refusal,
     reused,
@@ -502,9 +504,9 @@ def test_other_namespaces_are_made_with_the_level_that_their_pods_need() -> None
 @needs_helm
 def test_names_begin_with_the_users_word() -> None:
     given = {"DeviceClass", "Namespace"}
-    names = {
-        item["metadata"]["name"] for item in template(*EVERYTHING, "fullnameOverride=acme") if item["kind"] not in given
-    }
+    watched = [f"monitoring.{what}.enabled=true" for what in ("podMonitor", "prometheusRule", "dashboard")]
+    objects = template(*EVERYTHING, *watched, "fullnameOverride=acme")
+    names = {item["metadata"]["name"] for item in objects if item["kind"] not in given}
     assert {name for name in names if not name.startswith("acme-")} == set()
 
 
@@ -512,6 +514,13 @@ def test_names_begin_with_the_users_word() -> None:
 def test_an_account_of_the_users_gets_the_rights_only_by_name() -> None:
     text = refusal("draDriver.enabled=true", "draDriver.serviceAccount.create=false")
     assert "draDriver.serviceAccount.name has to name" in text
+
+
+@needs_helm3
+@pytest.mark.parametrize("values", ["", EXAMPLE])
+def test_helm_3_makes_the_objects_of_helm_4(values: str) -> None:
+    settings = (*EVERYTHING, "scheduler.tls.existingSecret=mine")
+    assert template(*settings, values=values, program=HELM3) == template(*settings, values=values)
 
 
 # Schema, defaults and page
