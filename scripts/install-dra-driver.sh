@@ -7,41 +7,50 @@
 #
 #   IMAGE                the driver's container image, preferably with a digest or a tag that is never reused
 #   --emulate TYPE       emulate instances of TYPE, such as trn2.48xlarge; the driver then runs on every node
-#   --emulated-ultraservers SxN  with --emulate: group the nodes into S UltraServers of N nodes, such as 2x4, by the number
-#                        at the end of a node's name: node-1 to node-4 form the first server
-#   --devices WORDS      what each node offers, one or more of chip, core, group, group4 (or another size), node; such as
-#                        chip,core (default: chips, or what ULTRASERVER_LAYOUT says; a Node's label neuron.aws.com/devices
-#                        overrules both for that node)
+#   --emulated-ultraservers SxN
+#                        with --emulate: group the nodes into S UltraServers of N nodes, such as 2x4, by the number at the
+#                        end of a node's name: node-1 to node-4 form the first server
+#   --devices WORDS      what each node offers, one or more of chip, core, group, group4 (or another size), node; such
+#                        as chip,core (default: chips, or what ULTRASERVER_LAYOUT says; a Node's label
+#                        neuron.aws.com/devices overrules both for that node)
 #   --extended-resources serve limits such as aws.amazon.com/neuron, neuroncore and neuron-4 of unchanged pods from the
 #                        driver's devices; needs Kubernetes 1.36
 #   --node-selector K=V  run on the nodes with this label instead of on the known instance types
 #   --kubelet-root DIR   kubelet's root directory on the nodes (default /var/lib/kubelet)
 #   --placer             also run the placer, which keeps groups of pods on UltraServers from blocking each other
-#   --group-timeout S    with --placer: seconds after which a group that lacks nodes is recreated elsewhere (default 300)
-#   --toleration T       run on nodes with this taint, too: KEY=VALUE:EFFECT, KEY:EFFECT, KEY, or * for all (driver, placer)
-#   --image-pull-secret NAME  a Secret of the namespace neuron-dra-driver with the registry's credentials (driver, placer)
+#   --group-timeout S    with --placer: seconds after which a group that lacks nodes is recreated elsewhere
+#                        (default 300)
+#   --toleration T       run on nodes with this taint, too: KEY=VALUE:EFFECT, KEY:EFFECT, KEY, or * for all (driver and
+#                        placer)
+#   --image-pull-secret NAME
+#                        a Secret of the namespace neuron-dra-driver with the registry's credentials (driver and placer)
 #   --env NAME=VALUE     a setting of the driver that has no option here, such as CONTIGUITY_POLICY=refuse
 #   --resources LIST     requests and limits of the driver instead of the default ones, such as
 #                        requests.cpu=50m,requests.memory=64Mi,limits.memory=256Mi
-#   --values FILE        take options from a file of lines such as "devices: chip,core"; those of the command line prevail
+#   --values FILE        take options from a file of lines such as "devices: chip,core"; those of the command line
+#                        prevail
 #   --restart            replace the driver's pods even if nothing changed (a new image was loaded under the same name)
 #   --reset              for settings that you do not pass, use the defaults instead of the installed values
 #   --verify             install nothing: check by a Job on one node of each instance type that hosts are as the driver
 #                        assumes (dra-driver verify-host), and write verify-TYPE.json for each into this directory
 #   --uninstall          remove the driver; refuses while pods use its devices, unless you pass --force
-#   --allow-broken-kubelets  install although the driver will run on nodes with kubelet 1.34.0 or 1.34.1
-#   --force              uninstall, or leave nodes, even if pods use devices: they stay Terminating until the driver is back
+#   --allow-broken-kubelets
+#                        install although the driver will run on nodes with kubelet 1.34.0 or 1.34.1
+#   --force              uninstall, or leave nodes, even if pods use devices: they stay Terminating until the driver is
+#                        back; or install beside claims with the device names of the beta of AWS's driver
 #   --dry-run            print the YAML of a first installation (with --uninstall: the commands) without using a cluster
-#   --resource-api V     v1, v1beta2 or v1beta1 of resource.k8s.io for the DeviceClass (default: what the cluster serves)
+#   --resource-api V     v1, v1beta2 or v1beta1 of resource.k8s.io for the DeviceClasses (default: what the cluster
+#                        serves)
 #   --timeout SECONDS    how long to wait for the driver to be ready (default 300)
-#   --kubectl COMMAND    kubectl with its leading arguments, such as "kubectl --context test" (default $KUBECTL or kubectl)
+#   --kubectl COMMAND    kubectl with its leading arguments, such as "kubectl --context test" (default $KUBECTL or
+#                        kubectl)
 #   --yes, -y            do not ask for confirmation (without a terminal, the script never asks)
 #   --help, -h           print this text
 #
-# You can run the script again safely; it changes only what differs. An update keeps the installed values of the settings
-# from --emulate to --resources unless you pass them, and is refused if it would stop the driver on a node whose devices
-# are in use by pods. If a placer is installed, it is updated to the new image too. --toleration, --image-pull-secret and
-# --env can be given several times; together they replace what is installed of that option.
+# You can run the script again safely; it changes only what differs. An update keeps the installed values of the
+# settings from --emulate to --resources unless you pass them, and is refused if it would stop the driver on a node whose
+# devices are in use by pods. If a placer is installed, it is updated to the new image too. --toleration,
+# --image-pull-secret and --env can be given several times; together they replace what is installed of that option.
 # Exit status: 0 done, 1 failed or refused, 2 invalid arguments.
 # Works with the bash 3.2 and the sed of macOS, too.
 set -euo pipefail
@@ -498,9 +507,8 @@ done
 terms='.spec.template.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms'
 daemonset_columns+="|{${terms}[*].matchExpressions[?(@.key==\"node.kubernetes.io/instance-type\")].key}"
 daemonset_columns+='|{.spec.template.spec.nodeSelector}'
-placer_columns='{.metadata.name}|{.spec.template.spec.containers[*].env[?(@.name=="GROUP_TIMEOUT")].value}'
-
 daemonset_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="DEVICES")].value}'
+placer_columns='{.metadata.name}|{.spec.template.spec.containers[*].env[?(@.name=="GROUP_TIMEOUT")].value}'
 class_columns='{range .items[*]}{.metadata.name}|{.spec.extendedResourceName}{"\n"}{end}'
 
 # What is installed now: the same settings as of the options, empty where there are none.

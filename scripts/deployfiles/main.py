@@ -68,10 +68,42 @@ SETTINGS: Final = {
     "driver-settings/placer": Setting(
         DRIVER, ("draDriver.placer.enabled=true",), "Keeps groups of pods on UltraServers from blocking each other."
     ),
+    "driver-settings/device-numbering": Setting(
+        DRIVER, ("draDriver.deviceNumbering=host",), "Chips keep the host's numbers in containers."
+    ),
+    "driver-settings/contiguity": Setting(
+        DRIVER,
+        ("draDriver.contiguity=refuse",),
+        "What becomes of claims whose chips do not have contiguous numbers on the host: refuse, warn or allow.",
+    ),
+    "driver-settings/ultraserver-layout": Setting(
+        DRIVER,
+        ("draDriver.ultraserverLayout=chips",),
+        "What nodes of UltraServers offer: node, chips or both (Kubernetes 1.37 or later).",
+    ),
+    "driver-settings/metrics": Setting(
+        DRIVER, ("draDriver.metricsPort=9100",), "Prometheus metrics, also of which pod has which device."
+    ),
+    "driver-settings/kubelet-root": Setting(
+        DRIVER,
+        ("kubeletRoot=/var/lib/k0s/kubelet",),
+        "kubelet's root directory on the nodes. The component metrics has it, too: change it in a copy of that.",
+    ),
     "legacy-settings/emulate": Setting(
         LEGACY,
         ("emulate=inf1.6xlarge",),
         "Every node stands for an instance of this type; label the nodes node.kubernetes.io/instance-type with it.",
+    ),
+    "legacy-settings/device-numbering": Setting(
+        LEGACY, ("devicePlugin.deviceNumbering=renumber",), "Numbers start at 0 in each container."
+    ),
+    "legacy-settings/metrics": Setting(
+        LEGACY,
+        ("devicePlugin.metricsPort=9100",),
+        "Prometheus metrics of the device plugin; the extender has them anyway.",
+    ),
+    "legacy-settings/kubelet-root": Setting(
+        LEGACY, ("kubeletRoot=/var/lib/k0s/kubelet",), "kubelet's root directory on the nodes."
     ),
 }
 
@@ -86,6 +118,18 @@ patches:
     - op: add
       path: /spec/template/spec/tolerations/-
       value: {key: dedicated, operator: Equal, value: neuron, effect: NoSchedule}
+"""
+REGISTRY_CREDENTIALS: Final = """\
+# The Secret with the credentials of your registry; it has to be in the namespace of the pods.
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+patches:
+- target:
+    kind: DaemonSet|Deployment
+  patch: |
+    - op: add
+      path: /spec/template/spec/imagePullSecrets
+      value: [{name: registry}]
 """
 OWN_NAMESPACE: Final = """\
 # Another namespace: change the value below, and nothing else. List this component last, and give no `namespace:` to
@@ -275,6 +319,7 @@ def generated(helm: str) -> dict[str, str]:
     }
     for name in ("driver", "legacy"):
         made[f"kustomize/{name}-settings/tolerations/kustomization.yaml"] = TOLERATIONS
+        made[f"kustomize/{name}-settings/image-pull-secret/kustomization.yaml"] = REGISTRY_CREDENTIALS
     for file in FILES:
         text = joined(text for key, text in legacy.items() if file_of(key) == file)
         made[f"kubectl/{file}"] = text

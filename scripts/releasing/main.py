@@ -91,7 +91,9 @@ def release(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="release-") as name:
         tree, made = Path(name) / "tree", Path(name) / "made"
         made.mkdir()
-        _export(tree, options.repository_url)
+        _export(tree)
+        if options.repository_url:
+            set_repository_url(tree, options.repository_url)
         with progress.step("building source archive and wheel"):
             wheel = build_packages(tree, made, epoch)
         with progress.step("trying the wheel in an environment of its own"):
@@ -107,12 +109,12 @@ def release(options: argparse.Namespace) -> None:
             )
             _bill(made, image.name, f"{NAME} image", version, bill.of_image(image), epoch)
         (made / "RELEASE-NOTES.md").write_text(notes)
-        _checksums(made, options.sign)
+        write_checksums(made, options.sign)
         output.mkdir(parents=True, exist_ok=True)
-        for path in sorted(made.iterdir()):
-            shutil.move(path, output / path.name)
+        # What an earlier release has left in the directory is not listed.
+        moved = [Path(shutil.move(path, output / path.name)) for path in sorted(made.iterdir())]
     print(f"-- {NAME} {version} is in {options.output}:")
-    for path in sorted(output.iterdir()):
+    for path in moved:
         print(f"   {path.stat().st_size:>11,}  {path.name}")
     print(
         "   Check it with: sha256sum --check SHA256SUMS" + (" && gpg --verify SHA256SUMS.asc" if options.sign else "")
@@ -125,10 +127,9 @@ def _ready(version: str) -> str:
     if changed:
         raise NotReadyError(f"the tree has changes that are not committed; commit or stash them first:\n{changed}")
     chart = yaml.safe_load((ROOT / CHART / "Chart.yaml").read_text())
-    if chart["appVersion"] != version:
-        raise NotReadyError(
-            f"{CHART}/Chart.yaml has appVersion {chart['appVersion']}, the driver is {version}; make them equal"
-        )
+    for key in ("version", "appVersion"):
+        if chart[key] != version:
+            raise NotReadyError(f"{CHART}/Chart.yaml has {key} {chart[key]}, the driver is {version}; make them equal")
     section = re.search(rf"(?ms)^## {re.escape(version)}\b.*?(?=^## |\Z)", (ROOT / "CHANGELOG.md").read_text())
     if section is None:
         raise NotReadyError(f"CHANGELOG.md has no section ## {version}; write one")
@@ -140,13 +141,15 @@ def _ready(version: str) -> str:
     return section[0].rstrip() + "\n"
 
 
-def _export(tree: Path, url: str | None) -> None:
-    """The committed files, with the address of the project where it is told."""
+def _export(tree: Path) -> None:
+    """The committed files."""
     tree.mkdir()
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "--extract", f"--directory={tree}"], input=archive, check=True)
-    if url is None:
-        return
+
+
+def set_repository_url(tree: Path, url: str) -> None:
+    """Write where the project is published into the metadata of the packages and of the chart in a file tree."""
     project = tree / "pyproject.toml"
     urls = f'[project.urls]\nRepository = "{url}"\nChangelog = "{url}/blob/main/CHANGELOG.md"\n\n'
     project.write_text(project.read_text().replace("[project.scripts]\n", f"{urls}[project.scripts]\n", 1))
@@ -155,7 +158,10 @@ def _export(tree: Path, url: str | None) -> None:
 
 
 def build_packages(tree: Path, made: Path, epoch: int = 0) -> Path:
-    """Write source archive and wheel of a file tree to the directory ``made``; returns the wheel."""
+    """Write source archive and wheel of a file tree to the directory ``made``; returns the wheel.
+
+    The wheel is built from the source archive, which therefore lacks nothing.
+    """
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(tree)]
     subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -174,7 +180,7 @@ def _tried(wheel: Path, tree: Path, venv: Path) -> list[Distribution]:
     )
     subprocess.run([*pip, "--no-deps", wheel], check=True, text=True, stderr=subprocess.PIPE)
     example = tree / "examples/specs/1x4-connected-devices.yaml"
-    command = [str(venv / "bin/dra-driver"), "simulate", str(example), "--node", "trn2.48xlarge"]
+    command = [str(venv / "bin/dra-driver"), "simulate", str(example), "--instance-type", "trn2.48xlarge"]
     shown = subprocess.run(command, check=True, cwd=venv, capture_output=True, text=True).stdout
     if "neuron-device-3" not in shown:
         raise ValueError(f"the installed wheel does not simulate the first example; it says:\n{shown}")
@@ -223,7 +229,8 @@ def repack(archive: Path, epoch: int) -> None:
     temporary.replace(archive)
 
 
-def _checksums(made: Path, key: str | None) -> None:
+def write_checksums(made: Path, key: str | None) -> None:
+    """Write ``SHA256SUMS`` of all files in a directory, and its signature ``SHA256SUMS.asc`` by that key of gpg."""
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made.iterdir())]
     sums = made / "SHA256SUMS"
     sums.write_text("".join(lines))

@@ -119,7 +119,7 @@ def test_the_legacy_pair_gives_way_to_the_driver_node_by_node_and_pods_elsewhere
 
 
 def take_over(node: str, kube: Kube, namespace: Namespace) -> None:
-    """Drain a node, hand it to the driver, and run a pod with a claim there."""
+    """Hand a node over once its pod with limits is gone, as after a drain, and run a pod with a claim there."""
     namespace.delete_pod(f"limit-{node}")
     kube.kubectl("label", "node", node, "example.com/neuron=dra")
     eventually(f"the slices of {node}", lambda: kube.slices(node), 120)

@@ -20,7 +20,12 @@ CHART = ROOT / "charts/neuron-helm-chart"
 TEMPLATES = sorted(path for path in (CHART / "templates").iterdir())
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 HELM = os.environ.get("HELM") or shutil.which("helm")
+HELM3 = os.environ.get("HELM3")
+"""Beside it, a helm 3."""
 needs_helm = pytest.mark.skipif(HELM is None, reason="there is no helm here; HELM=/path/to/helm names one")
+needs_helm3 = pytest.mark.skipif(
+    HELM is None or HELM3 is None, reason="there is no helm 3 here; HELM3=/path/to/helm names one"
+)
 KUBERNETES = "1.36.3"
 OF_AWS = (ROOT / "tests/manifests/aws-values.yaml").read_text()
 """All values of AWS's chart of the same name."""

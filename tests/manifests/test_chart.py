@@ -74,6 +74,11 @@ def test_the_chart_has_the_version_of_the_driver_and_the_documented_name() -> No
     assert CHART.name == chart["name"]
 
 
+def test_the_chart_is_whole_by_itself() -> None:
+    """What is packed or copied has no link to what stays behind."""
+    assert [path for path in CHART.rglob("*") if path.is_symlink()] == []
+
+
 def test_documented_values_have_their_documented_defaults() -> None:
     assert VALUES["scheduler"]["enabled"] is False
     assert VALUES["scheduler"]["customScheduler"]["enabled"] is True
@@ -434,6 +439,27 @@ INSTALLATIONS = {
         ("draDriver.placer.enabled=true", "draDriver.placer.groupTimeoutSeconds=60"),
         ("--placer", "--group-timeout", "60"),
     ),
+    "of the administrator": (
+        (
+            "draDriver.placer.enabled=true",
+            "imagePullSecrets={registry}",
+            "tolerations[0].key=dedicated",
+            "tolerations[0].operator=Equal",
+            "tolerations[0].value=neuron",
+            "tolerations[0].effect=NoSchedule",
+            "tolerations[1].operator=Exists",
+            "draDriver.contiguity=refuse",
+            "draDriver.resources.requests.cpu=50m",
+            "draDriver.resources.limits.memory=256Mi",
+        ),
+        (
+            *("--placer", "--image-pull-secret=registry", "--toleration=dedicated=neuron:NoSchedule", "--toleration=*"),
+            *(
+                "--env=CONTIGUITY_POLICY=refuse",
+                "--resources=requests.cpu=50m,requests.memory=64Mi,limits.memory=256Mi",
+            ),
+        ),
+    ),
 }
 
 
@@ -441,7 +467,10 @@ INSTALLATIONS = {
 @pytest.mark.parametrize(("settings", "options"), INSTALLATIONS.values(), ids=INSTALLATIONS)
 def test_helm_makes_the_objects_of_the_installer(settings: tuple[str, ...], options: tuple[str, ...]) -> None:
     made = template("draDriver.enabled=true", *settings)
-    assert by_name(without_labels(made)) == by_name(rendered(*options, f"registry.example/n:{VERSION}"))
+    installed = rendered(*options, f"registry.example/n:{VERSION}")
+    # What the installer notes for its own next run.
+    of_kind(installed, "DaemonSet")["metadata"].pop("annotations", None)
+    assert by_name(without_labels(made)) == by_name(installed)
 
 
 def without_labels(objects: list[Object]) -> list[Object]:

@@ -108,7 +108,17 @@ EQUAL = {
     "driver-settings/extended-resources": ("draDriver.extendedResources=true",),
     "driver-settings/node-selector": ("draDriver.nodeSelector.example\\.com/neuron=dra",),
     "driver-settings/placer": ("draDriver.placer.enabled=true",),
+    "driver-settings/device-numbering": ("draDriver.deviceNumbering=host",),
+    "driver-settings/contiguity": ("draDriver.contiguity=refuse",),
+    "driver-settings/ultraserver-layout": ("draDriver.ultraserverLayout=chips",),
+    "driver-settings/metrics": ("draDriver.metricsPort=9100",),
+    "driver-settings/kubelet-root": ("kubeletRoot=/var/lib/k0s/kubelet",),
+    "driver-settings/image-pull-secret": ("imagePullSecrets={registry}",),
     "legacy-settings/emulate": ("emulate=inf1.6xlarge",),
+    "legacy-settings/device-numbering": ("devicePlugin.deviceNumbering=renumber",),
+    "legacy-settings/metrics": ("devicePlugin.metricsPort=9100",),
+    "legacy-settings/kubelet-root": ("kubeletRoot=/var/lib/k0s/kubelet",),
+    "legacy-settings/image-pull-secret": ("imagePullSecrets={registry}",),
 }
 """Components, and the values of the chart that do the same."""
 
@@ -127,6 +137,11 @@ def test_a_setting_makes_of_the_base_what_values_make_of_the_chart(setting: str,
     base = setting.partition("-")[0]
     made = with_settings(tmp_path / "own", base, DEPLOY / "kustomize" / setting)
     assert ordered(made) == ordered(templated(*(DRIVER if base == "driver" else LEGACY), *EQUAL[setting]))
+
+
+def test_every_component_is_compared_with_the_chart_or_has_a_test_of_its_own() -> None:
+    own = {f"{base}-settings/tolerations" for base in ("driver", "legacy")} | {"driver-settings/namespace"}
+    assert {f"{path.parent.name}/{path.name}" for path in SETTINGS} == own | EQUAL.keys()
 
 
 @needs_kubectl

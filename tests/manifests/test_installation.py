@@ -16,7 +16,18 @@ from dra_driver.health.condition import TYPE
 from dra_driver.health.node_status import PRESENT
 from dra_driver.kube.events import CLUSTER_NAMESPACE
 from dra_driver.topology.cuts import Cuts
-from tests.manifests.support import IMAGE, MANIFESTS, Object, documents, install, name_of, of_kind, pod_spec, rendered
+from tests.manifests.support import (
+    IMAGE,
+    INSTALLER,
+    MANIFESTS,
+    Object,
+    documents,
+    install,
+    name_of,
+    of_kind,
+    pod_spec,
+    rendered,
+)
 
 VARIANTS = {
     "plain": (),
@@ -576,25 +587,14 @@ def test_bad_arguments_are_refused_before_anything_happens(arguments: tuple[str,
     assert result.stdout == ""
 
 
-def test_help_lists_every_option() -> None:
+def test_help_lists_every_option_and_fits_a_terminal() -> None:
     result = install("--help")
     assert result.returncode == 0
-    for option in (
-        "--emulate",
-        "--emulated-ultraservers",
-        "--devices",
-        "--extended-resources",
-        "--uninstall",
-        "--dry-run",
-        "--kubelet-root",
-        "--kubectl",
-        "--node-selector",
-        "--yes",
-        "--toleration",
-        "--image-pull-secret",
-        "--env",
-        "--resources",
-        "--values",
-        "--allow-broken-kubelets",
-    ):
-        assert option in result.stdout
+    parser = INSTALLER.read_text().partition("\nparse() {")[2].partition("\n}\n")[0]
+    patterns = re.findall(r"(?m)^ {8,12}(-[-a-z| \\\n]+)\)", parser)
+    taken = {word for pattern in patterns for word in re.split(r"[|\s\\]+", pattern) if word}
+    assert len(taken) > 25
+    # A line for each, which tells what it does.
+    shown = re.findall(r"(?m)^  (--[a-z-]+)(, -[a-z])?(?: [^a-z\s]\S*)?(?: +|\n {23})\S", result.stdout)
+    assert {option for option, _ in shown} | {short.removeprefix(", ") for _, short in shown if short} == taken
+    assert max(len(line) for line in result.stdout.splitlines()) <= 120

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import shutil
 import subprocess
+import sys
 import tarfile
-from collections.abc import Mapping
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from releasing import bill
-from releasing.main import build_packages, main, repack
+from releasing.main import CHART, build_packages, main, repack, set_repository_url, write_checksums
 
 from dra_driver.version import VERSION
 from tests.paths import ROOT
@@ -134,19 +141,102 @@ def test_an_address_that_is_none_is_refused(url: str, capsys: pytest.CaptureFixt
     assert "give an address that begins with https://" in capsys.readouterr().err
 
 
+def sources(directory: Path) -> Path:
+    """A file tree with what the packages are built from."""
+    directory.mkdir()
+    command = ["git", "ls-files", "-z", "dra_driver", "pyproject.toml", "README.md", "LICENSE"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in filter(None, listed):
+        target = directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    return directory
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with source archive and wheel."""
+    directory = tmp_path_factory.mktemp("packages")
+    build_packages(sources(directory / "tree"), directory / "made")
+    return directory / "made"
+
+
+WHEEL, SOURCES = f"neuron_dra_driver-{VERSION}-py3-none-any.whl", f"neuron_dra_driver-{VERSION}.tar.gz"
+
+
 @pytest.mark.timeout(180)
-def test_wheel_and_source_archive_of_two_builds_are_alike_and_know_their_version(tmp_path: Path) -> None:
-    for number in (1, 2):
-        tree, made = tmp_path / f"tree{number}", tmp_path / f"made{number}"
-        tree.mkdir()
-        command = ["git", "ls-files", "-z", "dra_driver", "pyproject.toml", "README.md", "LICENSE"]
-        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-        for name in filter(None, listed):
-            target = tree / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes((ROOT / name).read_bytes())
-        build_packages(tree, made)
-    files = sorted(path.name for path in (tmp_path / "made1").iterdir())
-    assert files == [f"neuron_dra_driver-{VERSION}-py3-none-any.whl", f"neuron_dra_driver-{VERSION}.tar.gz"]
+def test_wheel_and_source_archive_of_two_builds_are_alike_and_know_their_version(
+    packages: Path, tmp_path: Path
+) -> None:
+    build_packages(sources(tmp_path / "tree"), tmp_path / "made")
+    files = sorted(path.name for path in packages.iterdir())
+    assert files == [WHEEL, SOURCES]
     for name in files:
-        assert (tmp_path / "made1" / name).read_bytes() == (tmp_path / "made2" / name).read_bytes(), name
+        assert (packages / name).read_bytes() == (tmp_path / "made" / name).read_bytes(), name
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", [WHEEL, SOURCES])
+def test_a_package_simulates_outside_of_the_checkout(packages: Path, tmp_path: Path, name: str) -> None:
+    """With the libraries that are here; scripts/release also installs the pinned ones."""
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, f"--target={site}", str(packages / name)], check=True, capture_output=True, text=True)
+    example = shutil.copy(ROOT / "examples/specs/1x4-connected-devices.yaml", tmp_path / "pod.yaml")
+    run = partial(
+        subprocess.run, cwd=tmp_path, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(site)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    where = run([sys.executable, "-c", "import dra_driver; print(dra_driver.__file__)"]).stdout
+    assert Path(where.strip()).is_relative_to(site)
+    simulated = run([site / "bin/dra-driver", "simulate", example, "--instance-type", "trn2.48xlarge"]).stdout
+    assert "neuron-device-3" in simulated
+
+
+def test_the_repository_is_named_in_the_metadata_of_packages_and_chart(tmp_path: Path) -> None:
+    url = "https://git.example/neuron-dra-driver"
+    for name in ("pyproject.toml", f"{CHART}/Chart.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    before = tomllib.loads((tmp_path / "pyproject.toml").read_text())
+    set_repository_url(tmp_path, url)
+    after = tomllib.loads((tmp_path / "pyproject.toml").read_text())
+    assert after["project"].pop("urls") == {"Repository": url, "Changelog": f"{url}/blob/main/CHANGELOG.md"}
+    assert after == before
+    chart = yaml.safe_load((tmp_path / CHART / "Chart.yaml").read_text())
+    assert (chart["home"], chart["sources"]) == (url, [url])
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A key of gpg, in a home of its own."""
+    if shutil.which("gpg") is None:
+        pytest.skip("there is no gpg here")
+    # The agent's socket is in it: the path has to be short.
+    with tempfile.TemporaryDirectory(prefix="gpg-", ignore_cleanup_errors=True) as home:
+        monkeypatch.setenv("GNUPGHOME", home)
+        options = ["--batch", "--quiet", "--pinentry-mode=loopback", "--passphrase="]
+        subprocess.run(["gpg", *options, "--quick-generate-key", "releases@git.example"], check=True)
+        yield "releases@git.example"
+        subprocess.run(["gpgconf", "--kill", "gpg-agent"], check=True)
+
+
+def test_checksums_are_of_all_files_and_the_signature_is_of_them(tmp_path: Path, key: str) -> None:
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").write_text("2")
+    write_checksums(tmp_path, key)
+    (tmp_path / "SHA256SUMS.asc").rename(tmp_path.with_suffix(".asc"))
+    listed = (tmp_path / "SHA256SUMS").read_text()
+    assert [line.split()[1] for line in listed.splitlines()] == ["a", "b"]
+    for_sums = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    verify = ["gpg", "--verify", str(tmp_path.with_suffix(".asc")), "SHA256SUMS"]
+    assert for_sums(["sha256sum", "--check", "--strict", "SHA256SUMS"]).returncode == 0
+    assert for_sums(verify).returncode == 0
+    (tmp_path / "SHA256SUMS").write_text(listed.replace("  a\n", "  c\n"))
+    assert for_sums(verify).returncode != 0
+
+
+def test_without_a_key_there_are_checksums_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    write_checksums(tmp_path, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["SHA256SUMS", "a"]
