@@ -1,4 +1,4 @@
-"""docs/compatibility.md: its instance types are those of the code, and what it calls tested is what the tests run."""
+"""What docs/compatibility.md and the README call tested is what the tests run; the instance types are the code's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 import pytest
 from lab import components
 
-from dra_driver.cli.main import main
+from dra_driver.driver.resourceslices.devices import devices, effective_cuts
+from dra_driver.emulation.memory import emulated_inventory
 from dra_driver.topology.fabric import Chain, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.paths import DOCS, ROOT
@@ -43,6 +44,15 @@ def test_the_versions_that_the_page_calls_tested_are_those_of_the_clusters_for_t
     assert told("helm") == {components.HELM_VERSION, components.HELM3_VERSION}
 
 
+def test_the_box_at_the_top_of_the_readme_says_what_was_tested_and_what_was_not() -> None:
+    top = (ROOT / "README.md").read_text().partition("\n```")[0]
+    box = " ".join(line.removeprefix("> ") for line in top.splitlines() if line.startswith("> "))
+    minors = sorted({version.rpartition(".")[0] for version in built("kubernetes") | built("kubelet")})
+    assert f"Kubernetes {', '.join(minors[:-1])} and {minors[-1]}" in box
+    for word in ("never run on Neuron hardware", "Amazon EKS", "emulated"):
+        assert word in box
+
+
 def test_each_type_whose_number_of_chips_is_known_has_its_row() -> None:
     assert set(TYPES) == {name for name, kind in INSTANCE_TYPES.items() if kind.devices}
 
@@ -56,13 +66,12 @@ def test_a_types_chips_and_links_are_those_of_the_code(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_type_offers_what_the_page_says_with_those_attributes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def published(*options: str) -> str:
-        assert main(["slices", "--instance-type", name, "-o", "json", *options]) == 0
-        return capsys.readouterr().out
-
+def test_a_type_offers_what_the_page_says_with_those_attributes(name: str) -> None:
+    inventory = emulated_inventory(INSTANCE_TYPES[name])
     _, _, offered, attributes = TYPES[name]
-    assert ('"name": "neuron-node"' in published()) == (offered == "node")
-    assert ('"name": "neuron-device-0"' in published()) == (offered == "chips")
-    found = set(re.findall(r"(?:devicegroup|segment)\d+_id", published("--ultraserver-layout", "chips")))
-    assert found - {"devicegroup1_id"} == set(re.findall(r"`(\S+)`", attributes))
+    by_default = {device.name for device in devices(inventory, effective_cuts(inventory, None))}
+    assert ("neuron-node" in by_default, "neuron-device-0" in by_default) == (offered == "node", offered == "chips")
+    chips = devices(inventory, effective_cuts(inventory, None, "chips"))
+    found = {attribute.partition("/")[2] or attribute for device in chips for attribute in device.attributes}
+    shared = {attribute for attribute in found if re.fullmatch(r"(devicegroup|segment)\d+_id", attribute)}
+    assert shared - {"devicegroup1_id"} == set(re.findall(r"`(\S+)`", attributes))
