@@ -59,21 +59,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=EXAMPLES,
         done="shown, also when ended with Ctrl-C",
         refused="the packages to draw with are not installed",
-        notes="-w without a terminal prints all anew on every change; with -o json, one document a line; with -o yaml, "
-        "one document after the other.",
+        notes="-w without a terminal prints everything again on every change; with -o json, one document per line; "
+        "with -o yaml, one document after the other.",
     )
     parser.add_argument("--node", metavar="NODE", action="append", default=[], help="only this node (repeatable)")
     parser.add_argument(
         "--sort",
         choices=("name", "free", "sick"),
         default="name",
-        help="nodes by name, with the most free chips first, or with the most sick chips first (default: %(default)s)",
+        help="nodes by name, with the most free chips first, or with the most unhealthy chips first "
+        "(default: %(default)s)",
     )
     follow = parser.add_mutually_exclusive_group()
     follow.add_argument("--once", action="store_true", help="print once and exit (default without a terminal)")
     vocabulary.add_watch(follow)
     vocabulary.add_output(parser, "text", "wide", "json", "yaml")
-    vocabulary.add_cluster(parser, "(which is implied)", namespaces="the pods that are listed")
+    vocabulary.add_cluster(parser, "everything, which is the default,", namespaces="the pods that are listed")
     parser.set_defaults(run=run)
 
 
