@@ -42,7 +42,7 @@ class QuantityError(DriverError):
     """A text that is not a quantity; ``reason`` is Kubernetes' message."""
 
     def __init__(self, text: str, reason: str) -> None:
-        super().__init__(f"{text[:_SHOWN]!r} is no quantity: {reason}", remedy="write one such as 16, 500m or 96Gi")
+        super().__init__(f"{text[:_SHOWN]!r} is not a quantity: {reason}", remedy="write one such as 16, 500m or 96Gi")
         self.reason = reason
 
 

@@ -477,7 +477,7 @@ check_nodes() {
         die "update kubelet there to 1.34.2 or later, keep the driver off these nodes with --node-selector, or accept the" \
             "risk with --allow-broken-kubelets. Nothing was changed"
     fi
-    warn "installing all the same, because of --allow-broken-kubelets"
+    warn "installing anyway, because of --allow-broken-kubelets"
 }
 
 # kubelet goes on without a Secret that is missing, and only then the registry refuses.
@@ -791,7 +791,7 @@ check_former_names() {
     if [[ -z $force ]]; then
         die "delete these pods first (see docs/install.md, Replacing AWS's DRA driver), or use --force. Nothing was changed"
     fi
-    warn "installing all the same, because of --force: chips can be given to two pods"
+    warn "installing anyway, because of --force: chips can be given to two pods"
 }
 
 # check_claims NODES: refuses while pods use devices (of these nodes, where any are named).

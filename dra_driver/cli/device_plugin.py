@@ -100,7 +100,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "that the scheduler extender has chosen. Without an extender, a container can request one or all.",
         examples=["device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf"],
         done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start, or cannot go on; the log says why",
+        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)

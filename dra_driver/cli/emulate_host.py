@@ -56,7 +56,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         dest="from_report",
         metavar="REPORT",
         type=Path,
-        help="show what a report of `dra-driver verify-host` says; no other option applies",
+        help="make the host of a report of `dra-driver verify-host`; no other option applies",
     )
     parser.add_argument(
         "--driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"

@@ -78,7 +78,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         notes=NOTES,
         examples=["extender --kubeconfig admin.conf --bind-address 127.0.0.1 --no-leader-elect"],
         done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start, or cannot go on; the log says why",
+        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.add_argument(

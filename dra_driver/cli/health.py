@@ -39,11 +39,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "health",
-        about="Print what is wrong with the chips of this node, as the host says and as the driver remembers; with "
-        "--from-cluster, of the nodes of a cluster, as their slices and conditions say.",
+        about="Print what is wrong with the chips of this node, from the host and the driver's record; with "
+        "--from-cluster, with the chips of a cluster's nodes, from their slices and conditions.",
         examples=["health -o json", "health clear neuron3", "health --from-cluster --node-name node-7"],
         done="printed, or cleared",
-        refused="there is no device, no driver answers, or the host still says the fault that is to be cleared",
+        refused="there is no device, no driver answers, or the host still reports the fault that is to be cleared",
     )
     vocabulary.add_host_root(parser, here=True)
     _add_state_dir(parser, None)
@@ -63,12 +63,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     clear = vocabulary.add_command(
         actions,
         "clear",
-        about="Ask the driver that runs on this node to forget the faults of a device that the host no longer says: "
-        "lines of the kernel log, errors of cores, and what is only waited for to stay away.",
+        about="Ask the driver that runs on this node to forget the faults of a device that the host no longer reports: "
+        "lines of the kernel log, errors of cores, and faults that end only after a time without any sign of them.",
         summary="have the driver forget the faults of a device that only it remembers",
         examples=["health clear neuron3"],
         done="cleared, or there was nothing to clear",
-        refused="no driver answers, it does not know the device, or the host still says a fault",
+        refused="no driver answers, it does not know the device, or the host still reports a fault",
     )
     clear.add_argument("device", metavar="DEVICE", help="such as 3, neuron3 or neuron-device-3")
     _add_state_dir(clear, argparse.SUPPRESS)
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--node-name names nodes of a cluster", remedy="write --from-cluster --node-name NAME")
     if not args.host_root.is_dir():
         raise UsageError(
-            f"--host-root {args.host_root} is no directory",
+            f"--host-root {args.host_root} is not a directory",
             remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
         )
     policy = HealthPolicy.load(args.health_policy) if args.health_policy else HealthPolicy.default()
@@ -238,12 +238,12 @@ def table(said: HostHealth, policy: HealthPolicy) -> str:
 
 
 def run_clear(args: argparse.Namespace) -> int:
-    """Ask the driver; status 1 when the host still says a fault."""
+    """Ask the driver; status 1 when the host still reports a fault."""
     from dra_driver.health.clearing import ask
 
     found = _DEVICE.fullmatch(args.device)
     if found is None:
-        raise UsageError(f"{args.device[:60]!r} is no device", remedy="name one such as neuron3")
+        raise UsageError(f"{args.device[:60]!r} is not a device", remedy="name one such as neuron3")
     said = ask(args.state_dir or found_state_dir(), int(found[1]))
     name = f"neuron{said.device}"
     if not said.known:
@@ -252,9 +252,9 @@ def run_clear(args: argparse.Namespace) -> int:
         print(f"{name}: cleared {', '.join(said.cleared)}")
     if said.kept:
         raise DriverError(
-            f"{name}: the host still says {', '.join(said.kept)}",
+            f"{name}: the host still reports {', '.join(said.kept)}",
             consequence="that cannot be cleared",
-            remedy="it is over by itself when the host no longer says it",
+            remedy="it ends when the host no longer reports it",
         )
     if not said.cleared:
         print(f"{name}: there was nothing to clear")

@@ -79,7 +79,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--devices",
         "DEVICES",
         "",
-        "what nodes offer: some of chip,core,group,group4,node; the Node's label neuron.aws.com/devices wins",
+        "what nodes offer: some of chip,core,group,group4,node; the Node's label neuron.aws.com/devices overrides it",
     ),
     (
         "--ultraserver-layout",
@@ -146,7 +146,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         about="Run the node agent, which publishes this node's Neuron devices and prepares claims for kubelet.",
         examples=["kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf"],
         done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start, or cannot go on; the log says why",
+        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)

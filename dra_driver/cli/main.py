@@ -20,7 +20,7 @@ from dra_driver.util.text import quoted
 from dra_driver.version import VERSION
 
 COMMANDS: Final = {
-    "top": "show who has which chips of a cluster, and how well these are",
+    "top": "show which pods hold which chips of a cluster, and the chips' health",
     "topology": "show the devices of an instance type, host or node, and their links",
     "simulate": "show which devices pods would get",
     "explain": "explain why claims of pods fit or do not fit",
@@ -42,10 +42,10 @@ COMMANDS: Final = {
 DAEMONS: Final = {
     "kubelet_plugin": "run the node agent (started by the DaemonSet)",
     "placer": "assign UltraServers to groups of pods (started by the Deployment of --placer)",
-    "recover": "drain sick nodes and have them mended (started by the chart's npd.nodeRecovery)",
+    "recover": "drain unhealthy nodes and request their repair (started by the chart's npd.nodeRecovery)",
     "extender": "choose devices for kube-scheduler, in clusters without DRA",
     "device_plugin": "offer aws.amazon.com/neuron and neuroncore to kubelet, in clusters without DRA",
-    "node_problem_detector": "hand what the kernel log says of chips to the node's driver (npd.enabled of the chart)",
+    "node_problem_detector": "report faults in the kernel log to the node's driver (the chart's npd.enabled)",
     "rank": "find this pod's rank in a group on UltraServers (for init containers)",
 }
 """What containers run, in the same form."""

@@ -61,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "changes nothing but its own directory.",
         examples=["node-problem-detector --hints-dir /tmp/hints --healthcheck-port -1"],
         done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start, or cannot go on; the log says why",
+        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)

@@ -47,7 +47,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "half of one. With several replicas, one is active, and the others wait for its lease to expire.",
         examples=["placer --kubeconfig admin.conf --namespace neuron-dra-driver --group-timeout 120"],
         done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start, or cannot go on; the log says why",
+        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
     parser.set_defaults(run=run)

@@ -51,15 +51,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers,
         "recover",
         about="Watch the condition NeuronHealth of the Nodes. For nodes with lasting faults: cordon, drain, and "
-        "request a reload of the kernel driver, a reboot or a replacement, few at a time, by a policy. What was done "
-        "is undone when the fault is over. Without --act, it only says what it would do, in Events on the Nodes. With "
+        "request a reload of the kernel driver, a reboot or a replacement, few at a time, by a policy. The changes "
+        "are reverted when the fault is over. Without --act, only Events on the Nodes say what it would do. With "
         "several replicas, one is active, and the others wait for its lease to expire.",
         examples=["recover --kubeconfig admin.conf --policy policy.yaml"],
         done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start, or cannot go on; the log says why",
+        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
-    parser.add_argument("--act", action="store_true", help="do what is decided; without it: a dry run")
+    parser.add_argument("--act", action="store_true", help="carry out the decisions; without it: a dry run")
     parser.add_argument(
         "--cloudwatch",
         action="store_true",
@@ -113,7 +113,7 @@ def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> Set
     timeout = daemon.number("--hook-timeout", values["hook_timeout"], 0.1, MAX_HOOK_SECONDS)
     program = values["hook"]
     if program and shutil.which(program) is None:
-        raise UsageError(f"--hook is {program!r}, which is no program that can be run", remedy="check path and mode")
+        raise UsageError(f"--hook is {program!r}, which is not an executable program", remedy="check path and mode")
     tables = (policy.remedies, policy.faults)
     if cloudwatch or any("replace" in steps for table in tables for steps in table.values()):
         check_installed()

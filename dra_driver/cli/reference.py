@@ -27,7 +27,7 @@ INTRODUCTIONS: Final = {
     "status is 0 on success, 1 if the answer is no (the text gives the reason), and 2 if the input is invalid. The "
     "programs that a cluster runs are in [reference-settings.md](reference-settings.md).",
     "settings": "The programs that a cluster runs, and their settings. Each setting is an option of the command and an "
-    "environment variable of its container; the option wins. The chart and the installer set most of them "
+    "environment variable of its container; the option takes precedence. The chart and the installer set most of them "
     "([chart](../charts/neuron-helm-chart/README.md), [install.md](install.md)).",
 }
 

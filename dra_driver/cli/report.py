@@ -32,8 +32,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         about="Collect what a bug report needs into one archive: versions, slices, claims, pods that use them, Nodes' "
         "labels and conditions, Events, settings and logs of the driver's programs; on a node, the devices, the "
         "journal of claims and the record of health. Changes nothing.\n\nOnly fields that are on a list are taken: no "
-        "Secrets, no environment of other pods, no annotations but the driver's. MANIFEST.txt in the archive tells "
-        "what is inside; what could not be read is printed and noted there, and the rest is collected all the same.",
+        "Secrets, no environment of other pods, no annotations but the driver's. MANIFEST.txt in the archive "
+        "lists its contents; what could not be read is printed and noted there, and the rest is collected anyway.",
         examples=(
             "report",
             "report --redact-names --archive issue.tar.gz",
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.report.archive import Collected, archive
 
     if args.host_root is not None and not args.host_root.is_dir():
-        raise UsageError(f"--host-root {args.host_root} is no directory", remedy="on a node, give --host-root /")
+        raise UsageError(f"--host-root {args.host_root} is not a directory", remedy="on a node, give --host-root /")
     args.from_cluster = vocabulary.from_cluster(args) or args.host_root is None
     now, found = time.time(), Collected()
     if args.host_root is not None:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.buffer.write(data)
         return 0
     _write(Path(target), data)
-    print(f"written: {target} ({len(data)} bytes); MANIFEST.txt in it tells what is inside")
+    print(f"written: {target} ({len(data)} bytes); MANIFEST.txt in it lists its contents")
     return 0
 
 

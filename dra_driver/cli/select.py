@@ -116,7 +116,7 @@ def compiled(expression: str, release: str) -> Program:
     try:
         return compile_for(release)(expression)
     except UnsupportedError as error:
-        raise DriverError(f"what Kubernetes does with it cannot be told: {_place(expression, error)}") from error
+        raise DriverError(f"what Kubernetes does with it cannot be determined: {_place(expression, error)}") from error
     except CelError as error:
         raise UsageError(f"the expression is refused: {_place(expression, error)}") from error
 

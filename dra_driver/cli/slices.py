@@ -107,7 +107,7 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
     if args.host_root is not None:
         if not args.host_root.is_dir():
             raise UsageError(
-                f"--host-root {args.host_root} is no directory",
+                f"--host-root {args.host_root} is not a directory",
                 remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
             )
         inventory = discover(args.host_root)

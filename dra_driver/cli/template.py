@@ -85,7 +85,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         required=True,
         help="EC2 type, such as trn2.48xlarge (repeatable)",
     )
-    parser.add_argument("--for", dest="consumer", choices=CONSUMERS, required=True, help="who reads it")
+    parser.add_argument("--for", dest="consumer", choices=CONSUMERS, required=True, help="the program that reads it")
     vocabulary.add_offer(parser)
     parser.add_argument(
         "--driver-version",
@@ -103,7 +103,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--zone",
         metavar="ZONE",
         action="append",
-        help="for karpenter: where the type can be had (repeatable; default: test-zone-a)",
+        help="for karpenter: a zone that has the type (repeatable; default: test-zone-a)",
     )
     parser.add_argument(
         "-o", "--output", choices=("yaml", "json"), help="output format (default: json for karpenter, else yaml)"
@@ -184,7 +184,7 @@ def node_template(
     found = {"pods": POD_LIMIT, **node["status"].get("allocatable", {}), **(resources or {})}
     if missing := [key for key in ("cpu", "memory") if key not in found]:
         raise DriverError(
-            f"no public page tells how much {' and '.join(missing)} a {name} has",
+            f"no public page says how much {' and '.join(missing)} a {name} has",
             remedy="say it: " + " ".join(f"--resource {key}=QUANTITY" for key in missing),
         )
     specs = [msgspec.to_builtins(item.spec) for item in made.slices]

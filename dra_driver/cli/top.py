@@ -59,17 +59,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=EXAMPLES,
         done="shown, also when ended with Ctrl-C",
         refused="the packages to draw with are not installed",
-        notes="Who may not list Nodes, ResourceSlices or the objects of all namespaces sees the pods and claims of one "
-        "namespace, and a warning.\n\n"
-        "-w without a terminal prints all anew on every change; with -o json, one document a line; with -o yaml, "
-        "one document after the other.",
+        notes="Without the right to list Nodes, ResourceSlices or the objects of all namespaces, the pods and claims of "
+        "one namespace are shown, with a warning.\n\n"
+        "-w without a terminal prints everything again on every change; with -o json, one document per line; "
+        "with -o yaml, one document after the other.",
     )
     vocabulary.add_node_name(parser, "only this node", several=True)
     parser.add_argument(
         "--sort",
         choices=("name", "free", "sick"),
         default="name",
-        help="nodes by name, with the most free chips first, or with the most sick chips first (default: %(default)s)",
+        help="nodes by name, with the most free chips first, or with the most unhealthy chips first "
+        "(default: %(default)s)",
     )
     follow = parser.add_mutually_exclusive_group()
     follow.add_argument("--once", action="store_true", help="print once and exit (default without a terminal)")

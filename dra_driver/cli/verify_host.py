@@ -30,10 +30,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "verify-host",
-        about="Go through a numbered list of everything that the driver takes from a host, and say of each line what "
-        "was seen, whether it is as assumed, and what depends on it; then which features can be relied on. Files are "
+        about="Check a numbered list of everything that the driver reads from a host. For each line, print what was "
+        "seen, whether it is as assumed, and what depends on it; then print which features can be relied on. Files are "
         "only read, and no device is opened unless --probe asks for it.\n\n"
-        "The report is made to be sent in: it holds no name, serial number or id of the instance (docs/hardware.md).",
+        "The report can be sent in: it contains no name, serial number or id of the instance (docs/hardware.md).",
         examples=EXAMPLES,
         done="no line differs; lines that were not checked do not count",
         refused="a line differs, or the host cannot be read",

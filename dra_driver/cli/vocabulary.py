@@ -38,7 +38,7 @@ KUBECTL: Final = "kubectl neuron"
 RELEASES: Final = ("1.36", "1.37")
 """The releases of ``cel.RELEASES``, repeated because its import would slow ``--help``."""
 MANIFESTS: Final = (".json", ".yaml", ".yml")
-INVALID: Final = "the input cannot be used, or the cluster cannot be asked"
+INVALID: Final = "the input is invalid, or the cluster cannot be reached"
 """Exit status 2, the same for all commands."""
 
 
@@ -275,7 +275,7 @@ def add_namespaces(parser: Options, what: str) -> None:
         metavar="NAME",
         help=f"namespace of {what} (default: that of the context, or else default)",
     )
-    exclusive.add_argument("-A", "--all-namespaces", action="store_true", help="the same of all namespaces")
+    exclusive.add_argument("-A", "--all-namespaces", action="store_true", help="the same for all namespaces")
 
 
 def from_cluster(args: argparse.Namespace) -> bool:

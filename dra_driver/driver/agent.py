@@ -438,7 +438,7 @@ class NodeAgent:
         if broken and self._plugin.reregister_after is None:
             log.warning(
                 "kubelet %s stops calling drivers after 30 idle minutes (kubernetes/kubernetes issue 133920); the "
-                "driver registers anew every 25 idle minutes to avoid that; upgrade the node to 1.34.2 or later",
+                "driver registers again every 25 idle minutes to avoid that; upgrade the node to 1.34.2 or later",
                 version,
             )
         self._plugin.reregister_after = REREGISTER_SECONDS if broken else None

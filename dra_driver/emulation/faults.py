@@ -198,7 +198,7 @@ def _check_value(how: How, code: str, chip: int, value: str, kind: InstanceType)
         return
     if code == "component-unhealthy":
         if not _NAME.fullmatch(value):
-            raise DriverError(f"{value!r} is no name of a component", remedy="give one such as a_new_part")
+            raise DriverError(f"{value!r} is not the name of a component", remedy="give one such as a_new_part")
         return
     if how not in _WITH_NUMBER:
         raise DriverError(f"{code} takes no value", remedy=f"write {code}@{chip}")

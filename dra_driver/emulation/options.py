@@ -111,7 +111,7 @@ def _check_ecc(options: EmulationOptions, version: str) -> None:
 def _check_ultraserver(kind: InstanceType, options: EmulationOptions) -> None:
     asked = options.ultraserver_modes is not None or options.server_ids or options.node_ids or options.busy
     if asked and kind.ultraserver is None:
-        raise DriverError(f"{kind.name} is no part of an UltraServer", remedy="leave the UltraServer options out")
+        raise DriverError(f"{kind.name} is not part of an UltraServer", remedy="leave the UltraServer options out")
     if options.busy and kind.ultraserver is not None and kind.ultraserver.files != "elected":
         raise DriverError(f"{kind.name} holds no election that could be busy", remedy="leave that option out")
     _check_ultraserver_ids(options)

@@ -52,7 +52,7 @@ class Servers:
         """
         given = options or EmulationOptions()
         if kind.ultraserver is None:
-            raise DriverError(f"{kind.name} is no part of an UltraServer", remedy="leave the UltraServers out")
+            raise DriverError(f"{kind.name} is not part of an UltraServer", remedy="leave the UltraServers out")
         if not 1 <= number <= self.servers * self.nodes:
             raise DriverError(
                 f"{self} UltraServers have no node number {number}",

@@ -515,7 +515,7 @@ class Cleared(NamedTuple):
     cleared: tuple[str, ...]
     """Codes."""
     kept: tuple[str, ...]
-    """Codes of faults that the host still says, or did when it could last be told."""
+    """Codes of faults that the host still reports, or did when it could last be told."""
 
 
 def clear(memory: Memory, index: int, now: float) -> Cleared:

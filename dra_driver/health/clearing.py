@@ -38,7 +38,7 @@ class Answer(msgspec.Struct, frozen=True):
     cleared: tuple[str, ...] = ()
     """Codes of the faults that it has forgotten."""
     kept: tuple[str, ...] = ()
-    """Codes of those that the host still says."""
+    """Codes of those that the host still reports."""
 
 
 class _Request(msgspec.Struct, frozen=True):

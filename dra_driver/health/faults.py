@@ -158,11 +158,11 @@ _ROWS: Final = (
     ),
     Fault(
         "heartbeat-stalled",
-        "stats/hardware/health_status/healthcheck_heartbeat, once seen to grow, stands still for a minute",
+        "stats/hardware/health_status/healthcheck_heartbeat, once seen to grow, does not change for a minute",
         "unhealthy",
         "reboot",
         60,
-        "the firmware's health check stands still",
+        "the firmware's health check has stopped",
         "NeuronHasError_HEARTBEAT_STALLED",
     ),
     Fault(
@@ -247,7 +247,7 @@ _ROWS: Final = (
         "unknown",
         "nothing",
         0,
-        "the host does not tell the chip's health",
+        "the host does not report the chip's health",
         "NeuronHealthUnknown",
     ),
 )

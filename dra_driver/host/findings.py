@@ -28,7 +28,7 @@ _ROWS = (
     _Row(
         "host-root-missing",
         "error",
-        "the host root {subject} is no directory",
+        "the host root {subject} is not a directory",
         "no device is published",
         "mount the host's file system there or correct --host-root",
     ),
@@ -105,7 +105,7 @@ _ROWS = (
     _Row(
         "device-entry-odd",
         "warning",
-        "the sysfs entry {subject} is no directory",
+        "the sysfs entry {subject} is not a directory",
         "it is ignored",
         "check that the host's /sys is mounted unchanged",
     ),

@@ -104,7 +104,7 @@ class NodeInventory:
     """EC2 network topology node ids of layers 1 to 3, from node labels."""
     capacity_block_id: str | None = None
     ultraserver: Membership | None = None
-    """None: the instance type is no part of an UltraServer, whatever files the host has."""
+    """None: the instance type is not part of an UltraServer, whatever files the host has."""
     emulated: bool = False
     settling: bool = False
     """Some value said ``busy`` (or a device is resetting): read again soon."""

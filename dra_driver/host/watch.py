@@ -93,7 +93,7 @@ class HostWatch:
         began = self._reading_since
         lasts = 0.0 if began is None else time.monotonic() - began
         if not self._scanned.is_set() or lasts > MAX_ROUND_SECONDS:
-            hangs = f"has stood still for {lasts:.0f} s" if self._scanned.is_set() else "has not ended yet"
+            hangs = f"has made no progress for {lasts:.0f} s" if self._scanned.is_set() else "has not ended yet"
             raise DriverError(
                 f"{READING} {hangs}, so it is not known what devices there are now",
                 consequence="no claim is prepared",

@@ -481,7 +481,7 @@ def _read(
 
 def _unreachable(endpoint: _Endpoint, method: str, path: str, error: BaseException) -> Unreachable:
     return Unreachable(
-        f"the API server {endpoint.config.server} gave no answer to {method} {path}{endpoint.via}: {_cause(error)}",
+        f"the API server {endpoint.config.server} did not answer {method} {path}{endpoint.via}: {_cause(error)}",
         remedy="check that the API server is up and reachable from here",
     )
 

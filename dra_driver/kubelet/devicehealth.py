@@ -196,9 +196,9 @@ class HealthStream:
             devices = fitted(self._look())
         except Exception as error:
             if not self._look_fails:
-                log.exception("the health of the devices cannot be told; they are reported as unknown")
+                log.exception("the health of the devices cannot be determined; they are reported as unknown")
             self._look_fails = True
-            message = one_line(f"the driver cannot tell the device's health: {error}", MAX_MESSAGE_BYTES)
+            message = one_line(f"the driver cannot determine the device's health: {error}", MAX_MESSAGE_BYTES)
             devices = fitted([replace(device, health="unknown", message=message) for device in self._devices])
         else:
             self._look_fails = False
@@ -266,7 +266,7 @@ def fitted(devices: Iterable[DeviceHealth]) -> tuple[DeviceHealth, ...]:
     listed = tuple(devices)
     if len(listed) > MAX_DEVICES:
         raise DriverError(
-            f"the health of {len(listed)} devices cannot be told",
+            f"the health of {len(listed)} devices cannot be reported",
             consequence=f"kubelet keeps {MAX_DEVICES} devices of a driver and would ignore the others",
             remedy="report fewer devices",
         )
@@ -276,7 +276,7 @@ def fitted(devices: Iterable[DeviceHealth]) -> tuple[DeviceHealth, ...]:
         if problem:
             raise DriverError(
                 f"device {quoted_ascii(device.device)} of the pool {quoted_ascii(device.pool)} {problem}",
-                consequence="its health cannot be told",
+                consequence="its health cannot be reported",
                 remedy="list each device once, by the names it has in its ResourceSlice",
             )
         seen.add((device.pool, device.device))

@@ -388,7 +388,7 @@ class DevicePlugin:
         if self._server is not None:
             if self._server.presence() is Presence.OURS:
                 return
-            log.info("the socket of %s is gone, as after a restart of kubelet; it is made anew", self.resource)
+            log.info("the socket of %s is gone, as after a restart of kubelet; it is created again", self.resource)
             self._server.stop(0)
             self._server = None
         own = re.compile(rf"{re.escape(self._name)}-[0-9a-f]{{6}}\.sock")

@@ -397,12 +397,12 @@ class SocketServer:
         """Let the socket appear at ``path``, in place of a socket that is there.
 
         Raises:
-            DriverError: something that is no socket is there, or the directory is gone.
+            DriverError: something other than a socket is there, or the directory is gone.
         """
         try:
             present = _lstat(self.path)
             if present is not None and not stat.S_ISSOCK(present.st_mode):
-                raise FileExistsError(errno.EEXIST, "something that is no socket is there")
+                raise FileExistsError(errno.EEXIST, "something other than a socket is there")
             self._hidden.rename(self.path)
         except OSError as error:
             raise DriverError(

@@ -265,7 +265,7 @@ class KubeletPlugin:
             if presence is not Presence.REPLACED:
                 self._replaced.discard(path)
             if presence is Presence.MISSING:
-                log.warning("somebody has deleted the socket %s; it is restored", path)
+                log.warning("the socket %s was deleted; it is restored", path)
                 self._servers[name] = self._launch(name)
                 server.stop(RESTORE_GRACE_SECONDS)
 
@@ -290,7 +290,7 @@ class KubeletPlugin:
     def _reregister_if_idle(self) -> None:
         idle = self._activity.idle_seconds()
         if self.reregister_after is not None and idle >= self.reregister_after:
-            log.info("no call for %.0f s: registering anew, so that kubelet's connection stays fresh", idle)
+            log.info("no call for %.0f s: registering again, so that kubelet's connection stays fresh", idle)
             self._servers["registrar"].reappear()
             self._activity.touch()
 

@@ -29,7 +29,7 @@ def label(name: str) -> str:
     """Name of a request, container, device, counter or namespace."""
     if _LABEL.fullmatch(name):
         return ""
-    return f"{shown(name)} is no name: lower-case letters, digits and -, at most 63, first and last no -"
+    return f"{shown(name)} is not a valid name: lower-case letters, digits and -, at most 63, first and last no -"
 
 
 def subdomain(name: str) -> str:
@@ -37,8 +37,8 @@ def subdomain(name: str) -> str:
     if len(name) <= _MAX_OF_SUBDOMAIN and _SUBDOMAIN.fullmatch(name):
         return ""
     return (
-        f"{shown(name)} is no name: lower-case letters, digits, - and ., at most {_MAX_OF_SUBDOMAIN}, a letter or "
-        "digit first and last and beside each ."
+        f"{shown(name)} is not a valid name: lower-case letters, digits, - and ., at most {_MAX_OF_SUBDOMAIN}, a "
+        "letter or digit first and last and beside each ."
     )
 
 
@@ -46,14 +46,16 @@ def driver(name: str) -> str:
     """Name of a driver, also as the domain of an attribute."""
     if len(name) <= _MAX_OF_DRIVER and _SUBDOMAIN.fullmatch(name.lower()):
         return ""
-    return f"{shown(name)} is no name of a driver, such as neuron.aws.com, of at most {_MAX_OF_DRIVER} characters"
+    return (
+        f"{shown(name)} is not a valid name of a driver, such as neuron.aws.com, of at most {_MAX_OF_DRIVER} characters"
+    )
 
 
 def pool(name: str) -> str:
     """Name of a pool: object names, separated by slashes."""
     if len(name) <= _MAX_OF_SUBDOMAIN and not any(subdomain(part) for part in name.split("/")):
         return ""
-    return f"{shown(name)} is no name of a pool"
+    return f"{shown(name)} is not a valid name of a pool"
 
 
 @lru_cache(maxsize=4096)
@@ -63,7 +65,7 @@ def attribute(name: str) -> str:
     # Kubernetes accepts names with more than one slash without further checks.
     if len(parts) > 2 or (_IDENTIFIER.fullmatch(parts[-1]) and (len(parts) == 1 or not driver(parts[0]))):
         return ""
-    return f"{shown(name)} is no name of an attribute, such as deviceId or neuron.aws.com/deviceId"
+    return f"{shown(name)} is not a valid name of an attribute, such as deviceId or neuron.aws.com/deviceId"
 
 
 def full_attribute(name: str) -> str:

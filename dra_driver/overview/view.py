@@ -254,7 +254,7 @@ def view(cluster: Cluster, *, sort: Sort = "name", namespace: str = "", nodes: C
 
     Args:
         cluster: its objects.
-        sort: order of the nodes: by name, with the most free chips first, or with the most sick chips first.
+        sort: order of the nodes: by name, with the most free chips first, or with the most unhealthy chips first.
         namespace: of the pods that are listed; "": all. What others hold is counted all the same.
         nodes: names of those that are shown; none: all that have Neuron devices.
     """

@@ -165,7 +165,7 @@ class Aws:
             raise _refusal(operation, error.response) from error
         except (BotoCoreError, OSError) as error:
             text = one_line(str(error), 300)
-            raise AwsError(f"AWS gave no answer to {operation}: {text}", remedy=_ACCESS) from error
+            raise AwsError(f"AWS did not answer {operation}: {text}", remedy=_ACCESS) from error
         return answer
 
 

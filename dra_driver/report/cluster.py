@@ -261,7 +261,7 @@ class _Reader:
         try:
             strict(text)
         except DriverError:
-            self._found.missing.append((f"ConfigMap {name}", "it is no valid policy (the program's log says why)"))
+            self._found.missing.append((f"ConfigMap {name}", "it is not a valid policy (the program's log says why)"))
             return
         self._add(f"cluster/policies/{name}.json", "what faults of chips mean", yaml.safe_load(text))
 

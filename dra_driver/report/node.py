@@ -95,7 +95,7 @@ def _claims(found: Collected, state: Path) -> None:
         uid = name.removesuffix(".json")
         try:
             if not is_uid(uid):
-                raise ValueError("it is none of the driver's files")
+                raise ValueError("it is not one of the driver's files")
             entry = decoded(read_file(directory / name), uid)
         except (OSError, ValueError) as error:
             found.missing.append((f"{name if is_uid(uid) else 'a file'} of the journal", str(error)))

@@ -202,7 +202,7 @@ class _Placer:
         if attempt.pod is not None and attempt.pod.node_name and pending:
             return Outcome(attempt.pod, tuple(claims), None, _bound(attempt.pod))
         if not fitting:
-            return Outcome(attempt.pod, tuple(claims), None, f"no node comes into question: {_summary(why_not)}")
+            return Outcome(attempt.pod, tuple(claims), None, f"no node is eligible: {_summary(why_not)}")
         kinds = self._extended.claims(attempt, fitting)
         for special, nodes in kinds:
             made = (*claims, *((special,) if special is not None else ()))

@@ -96,7 +96,7 @@ def read_file(path: Path) -> bytes | None:
     with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - opened above without following links
         data = file.read(MAX_FILE_BYTES + 1)
     if data is None or len(data) > MAX_FILE_BYTES:
-        raise OSError(f"{path} is larger than {MAX_FILE_BYTES} bytes, so it is none of ours")
+        raise OSError(f"{path} is larger than {MAX_FILE_BYTES} bytes, so it is not one of ours")
     return data
 
 

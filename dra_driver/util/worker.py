@@ -156,7 +156,7 @@ class Worker:
             return ""
         if self.last_error:
             return f"{self.name} fails: {self.last_error}"
-        return f"{self.name} has stood still for {now - self._last_beat:.0f} s"
+        return f"{self.name} has made no progress for {now - self._last_beat:.0f} s"
 
     def well(self, within: float | None = None) -> None:
         """Like ``beat``, and also clears the last error: for long rounds, once they succeed."""

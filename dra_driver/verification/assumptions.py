@@ -146,7 +146,7 @@ TABLE: Final = (
         f"{_SDK}, about-neuron/arch; {_SYSFS}",
         "neuronN/core_count",
         verdicts.core_count,
-        "claims for cores are cut wrongly: containers are told cores that do not exist",
+        "claims for cores are cut wrongly: containers get core numbers that do not exist",
         ("logical cores", "sharing chips"),
     ),
     Assumption(

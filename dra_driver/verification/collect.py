@@ -52,7 +52,7 @@ def collect(root: Path) -> Evidence:
     """What the host below ``root`` shows: its files, and what an emulated host has in place of other sources.
 
     Raises:
-        UsageError: ``root`` is no directory.
+        UsageError: ``root`` is not a directory.
         DriverError: the kernel does not answer.
     """
     at: list[str] = []
@@ -72,7 +72,7 @@ def _collect(root: Path, at: list[str]) -> Evidence:
     files = HostFiles(root)
     if not files.is_directory(""):
         raise UsageError(
-            f"{root} is no directory",
+            f"{root} is not a directory",
             remedy="mount the host's file system there, or make one with: dra-driver emulate-host",
         )
     emulated = files.status(EMULATION_MARKER) is not None
@@ -189,7 +189,7 @@ def listing(text: str) -> tuple[ListedDevice, ...]:
         return msgspec.convert(plain, tuple[ListedDevice, ...])
     except (ValueError, RecursionError, UsageError, msgspec.ValidationError) as error:
         raise UsageError(
-            f"this is no output of 'neuron-ls -j': {quoted(str(error), 160)}",
+            f"this is not output of 'neuron-ls -j': {quoted(str(error), 160)}",
             remedy="give the output of neuron-ls -j as it is, or leave --neuron-ls out",
         ) from error
 

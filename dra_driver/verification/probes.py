@@ -76,7 +76,7 @@ def _used_numbers() -> dict[str, str] | str:
             if process.name.isdecimal():
                 found.update(dict.fromkeys(_open_devices(process), "in use"))
     except OSError as error:
-        return f"who uses it cannot be told ({error.strerror})"
+        return f"who uses it cannot be determined ({error.strerror})"
     return found
 
 

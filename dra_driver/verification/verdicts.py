@@ -429,7 +429,7 @@ def ultraserver_files(host: Evidence) -> Verdict:
         said = [key for key in there if (host.text(key) or "") not in {"", "-1", NO_SERVER, "0", "4"}]
         if said:
             return differs(
-                seen, f"a {host.kind.name} is no part of an UltraServer, yet {first_of(said, MOST)} name one"
+                seen, f"a {host.kind.name} is not part of an UltraServer, yet {first_of(said, MOST)} name one"
             )
         return ok(f"no UltraServer; files: {seen}")
     expected = ("ultraserver_mode", *(_ELECTED if host.kind.ultraserver.files == "elected" else _FIRMWARE))
@@ -444,7 +444,7 @@ def _server_keys(host: Evidence) -> tuple[str, ...]:
 def _no_server(host: Evidence) -> Verdict | None:
     """Why nothing can be said of this host's place in an UltraServer, if so."""
     if host.kind is None or host.kind.ultraserver is None:
-        return unchecked(_UNKNOWN_TYPE if host.kind is None else f"a {host.kind.name} is no part of an UltraServer")
+        return unchecked(_UNKNOWN_TYPE if host.kind is None else f"a {host.kind.name} is not part of an UltraServer")
     keys = (*_server_keys(host), "ultraserver_mode")
     if all(host.file(key) is None for key in keys):
         return unchecked("no file of an UltraServer is there")
@@ -776,7 +776,9 @@ def container_run(host: Evidence) -> Verdict:
     numbers = {text: chip for chip in host.chips if (seen := host.of_chip("dev", chip)) and (text := seen.text)}
     given = [numbers[number] for _, number in sorted(host.container.nodes.items()) if number in numbers]
     if len(numbers) < len(host.chips) or len(given) < len(host.container.nodes) or not given:
-        return unchecked("which chips of the host they are cannot be told (chips share a number, or are not in sysfs)")
+        return unchecked(
+            "which chips of the host they are cannot be determined (chips share a number, or are not in sysfs)"
+        )
     shown = f"chips {', '.join(map(str, given))} of the host"
     run = list(range(given[0], given[0] + len(given)))
     return ok(shown) if given == run else differs(shown, "they are not consecutive and ascending")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
+from dra_driver.opaque_config import API_VERSIONS
 from tests.manifests.support import Object, as_v1, documents, of_kind
 from tests.paths import ROOT
 
@@ -125,6 +127,15 @@ def test_both_spellings_of_the_configuration_stand_for_the_same() -> None:
     assert one == other
 
 
+def test_our_page_shows_each_spelling_and_an_example_of_the_rarer_one() -> None:
+    page = (ROOT / "docs/ask-for-chips.md").read_text()
+    for version in API_VERSIONS:
+        assert f"| `{version}` |" in page
+    (template,) = read("lnc-neurons.yaml")
+    (shown,) = [block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "resource.neuron" in block]
+    assert yaml.safe_load(shown)["config"] == template["spec"]["spec"]["devices"]["config"]
+
+
 @pytest.mark.parametrize(
     "files", [("1x4-connected-neurons.yaml",), ("lnc-setting-trn2.yaml", "lnc-setting-trn2-pod.yaml")]
 )
@@ -195,8 +206,11 @@ def test_workers_with_a_claim_run_with_the_template_that_the_page_names(
     template = of_kind(
         documents((ROOT / "examples/specs/efa-neurons-4-devices.yaml").read_text()), "ResourceClaimTemplate"
     )
-    assert main(["simulate", job, write(tmp_path / "template.yaml", template), "--node", TRN2]) == 0
-    assert "4 of 4 placed" in capsys.readouterr().out
+    rows = dra_driver(capsys, "simulate", job, write(tmp_path / "template.yaml", template), "--node", TRN2)["claims"]
+    assert [row["node"] for row in rows] == ["node-1"] * 4
+    claim = write(tmp_path / "claim.yaml", allocated(template, rows[0]))
+    plan = dra_driver(capsys, "plan", "--instance-type", TRN2, "-f", claim)
+    assert [device["containerPath"] for device in plan["devices"]] == [f"/dev/neuron{number}" for number in range(4)]
 
 
 def test_nine_cores_are_refused_as_a_claim_with_the_numbers_that_are_possible(

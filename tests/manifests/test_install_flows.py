@@ -469,7 +469,7 @@ def test_claims_under_the_names_of_the_vendors_beta_are_refused_because_their_ch
     assert cluster.changes == []
     forced = cluster.run("--force", IMAGE)
     assert forced.returncode == 0
-    assert "warning: installing all the same" in forced.stderr
+    assert "warning: installing anyway" in forced.stderr
 
 
 def test_uninstall_refuses_while_pods_use_devices(cluster: Cluster) -> None:

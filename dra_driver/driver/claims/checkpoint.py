@@ -486,7 +486,7 @@ class Checkpoint:
             self._in_doubt = True
             known = self._held.entries if vanished or mark == self._known_at else {}
             if vanished:
-                log.error("somebody removed %s; its %d claims are written again from memory", self._claims, len(known))
+                log.error("%s was removed; its %d claims are written again from memory", self._claims, len(known))
                 for entry in known.values():
                     self._write_again(entry)
             self._held = self._read_all(known)
@@ -521,7 +521,7 @@ class Checkpoint:
     def _add_missing(self, held: PreparedClaims, known: Mapping[str, CheckpointEntry]) -> None:
         for uid in set(known).difference(held.entries, held.quarantined):
             if uid not in self._held.missing:
-                log.warning("somebody removed %s; whether its claim ends is asked of the API server", self.path(uid))
+                log.warning("%s was removed; whether its claim ends is asked of the API server", self.path(uid))
             held.add(known[uid], missing=True)
 
     def _without_file(self, held: PreparedClaims) -> set[str]:

@@ -44,7 +44,7 @@ class PodsUnknown(PrepareError):  # noqa: N818 - a question, which is mostly ans
     def __init__(self, namespace: str, pods: Sequence[ResourceClaimConsumerReference]) -> None:
         names = ", ".join(f"{namespace}/{pod.name}" for pod in pods)
         super().__init__(
-            f"which cores a container uses depends on the containers of {names}, and the API server has not told",
+            f"which cores a container uses depends on the containers of {names}, which the API server has not returned",
             consequence=_NOT_PREPARED,
             remedy="kubelet tries again",
         )
@@ -152,7 +152,7 @@ def _seen_together(
             raise PrepareError(
                 f"containers {container} and {other[0]} both use {_named(set(view) & set(other[1]), plans)}, one of "
                 f"them with {_named(set(view) ^ set(other[1]), plans)}",
-                consequence=f"a device can tell only one set of cores, so {_NOT_PREPARED}",
+                consequence=f"a device can carry only one set of cores, so {_NOT_PREPARED}",
                 remedy="let containers that share a device use the same claims and requests; "
                 "or give each container a request of its own for cores",
             )
@@ -191,7 +191,7 @@ def _joinable(users: Sequence[Plan], nodes: Sequence[ChipNode], settings: PlanSe
     shared = [plan.reference for plan in users if not plan.own_pod]
     problem = remedy = ""
     if shared:
-        problem = f"{shared[0]} is not the pod's own, so that other pods would be told cores that are not theirs"
+        problem = f"{shared[0]} is not the pod's own, so other pods would be given cores that are not theirs"
         remedy = "make both claims from templates (resourceClaimTemplateName), or one claim with both requests"
     elif len(sizes) > 1:
         problem = f"they are for logical cores of different sizes ({', '.join(map(str, sorted(sizes)))})"
@@ -202,7 +202,7 @@ def _joinable(users: Sequence[Plan], nodes: Sequence[ChipNode], settings: PlanSe
     if problem:
         raise PrepareError(
             f"a container uses claims {names}, and {problem}",
-            consequence=f"it cannot be told the cores of both, so {_NOT_PREPARED}",
+            consequence=f"it cannot be given the cores of both, so {_NOT_PREPARED}",
             remedy=remedy,
         )
     if settings.contiguity == "allow" or len({node.chip - node.number for node in nodes}) == 1:
@@ -220,7 +220,7 @@ def _unread(plan: Plan, companions: Sequence[Plan]) -> str:
     which = f"claim {plan.reference}" + "".join(f" and {other.reference}" for other in companions[:3])
     return (
         f"which containers use {which} is not known here; a container that uses "
-        "several claims or one of several requests may be told the wrong cores"
+        "several claims or one of several requests may get the wrong cores"
     )
 
 

@@ -104,7 +104,7 @@ def _ultraserver_variables(
     server = member.set_for(nodes)
     if server is None:
         raise PrepareError(
-            f"ultraserverMode {nodes} is asked for, but the kernel driver tells no server id for {nodes} nodes here",
+            f"ultraserverMode {nodes} is asked for, but the kernel driver reports no server id for {nodes} nodes here",
             consequence=_NOT_PREPARED,
             remedy="look at the driver's log on this node for the state of the UltraServer; delete the pod to get "
             "another node",
@@ -129,7 +129,7 @@ def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
     if given == now:
         return ""
     place = f"node {now[1]} of server {now[0]}" if server is not None else f"part of no server of {mode.nodes} nodes"
-    return f"its containers were told node {given[1]} of server {given[0]}, but the host is now {place}"
+    return f"its containers were given node {given[1]} of server {given[0]}, but the host is now {place}"
 
 
 def _check_devices(results: Sequence[DeviceRequestAllocationResult], asked: Mapping[str, int]) -> None:
@@ -148,7 +148,7 @@ def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mo
     asked = f"ultraserverMode {nodes} is asked for"
     if member is None:
         raise PrepareError(
-            f"{asked}, but {inventory.instance_type or 'this node'} is no part of an UltraServer",
+            f"{asked}, but {inventory.instance_type or 'this node'} is not part of an UltraServer",
             consequence=_NOT_PREPARED,
             remedy="remove the UltraServerConfig, or select a node of an UltraServer",
         )
@@ -175,7 +175,7 @@ def _offered(member: Membership) -> str:
 def _reason(member: Membership, nodes: int) -> str:
     """Why a mode of so many nodes is not there."""
     if not member.modes:
-        return "the kernel driver does not tell its modes"
+        return "the kernel driver does not report its modes"
     if nodes > 1 and member.set_for(nodes) is None:
         return f"it is part of no server of {nodes} nodes"
     return "the links to the others do not work" if nodes > 1 else "the kernel driver does not list it"

@@ -120,6 +120,6 @@ class MetadataDirectory:
     def _unusable(self, verb: str, path: Path, error: OSError) -> DriverError:
         return DriverError(
             f"cannot {verb} {path}: {error.strerror or error}",
-            consequence="containers are not told what their devices are, and do not start without that",
+            consequence="containers would not know what their devices are, and do not start",
             remedy="check the disk with kubelet's directory; DEVICE_METADATA=off does without for new claims",
         )

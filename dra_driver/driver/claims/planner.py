@@ -76,7 +76,7 @@ class ConsumersUnknown(PrepareError):  # noqa: N818 - a question, which is mostl
     def __init__(self, claims: Sequence[Plan]) -> None:
         names = ", ".join(claim.reference for claim in claims)
         super().__init__(
-            f"the device numbers depend on which pods use {names}, and the API server has not told",
+            f"the device numbers depend on which pods use {names}, and the API server has not returned these",
             consequence="the claim is not prepared",
             remedy="kubelet tries again",
         )
@@ -424,7 +424,7 @@ def _parts(
                 f"device {result.device} is a name of beta releases of AWS's DRA driver; this driver publishes it as "
                 f"{device_name(int(beta[1]))}",
                 consequence=_NOT_PREPARED,
-                remedy="delete the pods that use this claim; it is then allocated anew under the present names (see "
+                remedy="delete the pods that use this claim; it is then allocated again under the present names (see "
                 "docs/install.md, Replacing AWS's DRA driver)",
             )
         raise PrepareError(
@@ -442,7 +442,7 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
         problem = f"there is no chip {chip} on this host now"
     elif not device.major or device.minor is None:
         # A runtime takes major 0 as "not given" and would look for a node on the host.
-        problem = f"the kernel driver does not tell the device number of chip {chip}"
+        problem = f"the kernel driver does not report the device number of chip {chip}"
     elif device.node_present is False:
         problem = f"/dev/neuron{chip} is missing on the host"
     else:
@@ -557,7 +557,7 @@ def _health(
                     consequence=f"the claim does not tolerate the taint {taint}, so it is not prepared",
                     remedy="delete the pod to get other devices, or tolerate the taint in the claim's request",
                 )
-            warnings.append(f"{what}; the claim does not tolerate the taint {taint}, and is prepared all the same")
+            warnings.append(f"{what}; the claim does not tolerate the taint {taint}, and is prepared anyway")
     return tuple(warnings)
 
 

@@ -230,11 +230,11 @@ class Preparer:
                 return replace(wanted, env=environment(claim, own_results(claim), inventory, sizes)), ()
             if not outlived:
                 raise PrepareError(
-                    f"claim {entry.plan.reference} was allocated anew, but its former devices are still prepared here",
+                    f"claim {entry.plan.reference} was allocated again, but its former devices are still prepared here",
                     consequence="containers may be using them, so it is not prepared",
                     remedy="delete the pods that use the claim; kubelet then unprepares it",
                 )
-            log.info("claim %s was allocated anew since the node was booted", entry.plan.reference)
+            log.info("claim %s was allocated again since the node was booted", entry.plan.reference)
         wanted, changed = self._new_plan(claim, inventory, held, known)
         for warning in wanted.warnings:
             log.warning("claim %s: %s", wanted.reference, warning)

@@ -360,7 +360,7 @@ class Reconciler:
         try:
             self._ask()
         except DriverError as error:
-            log.info("repair goes on without the API server: %s", error)
+            log.info("repair continues without the API server: %s", error)
         return self.repair()
 
     def repair(self) -> list[Repair]:

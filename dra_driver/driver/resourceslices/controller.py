@@ -532,7 +532,7 @@ class SliceController:
                 f"there is no Node object named {self._node!r}",
                 status=404,
                 consequence="its devices are not published, because the Node owns the slices",
-                remedy="check NODE_NAME; if kubelet has yet to register the node, this heals by itself",
+                remedy="check NODE_NAME; if kubelet has yet to register the node, this resolves itself",
             ) from error
 
     def _before_write(self) -> None:
@@ -605,7 +605,7 @@ class SliceController:
         self._due = now + wait
         self._not_before = now + (retry_after or 0.0)
         if status == 409 and self._backoff.tries <= TOLERATED_CONFLICTS:
-            log.info("somebody else changed the slices at the same time; looking again")
+            log.info("another program changed the slices at the same time; looking again")
             return
         log.warning("slices are not up to date: %s (next try in %.1f s)", error, wait)
         self._update(

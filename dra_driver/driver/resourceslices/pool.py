@@ -72,11 +72,11 @@ def counters_problem(server: ServerVersion, policy: SharedCounters, dropped_by: 
     release = server.release
     least = MIN_RELEASE[policy]
     if release is None:
-        return f"the API server does not tell its version ({server.git_version!r})"
+        return f"the API server does not report its version ({server.git_version!r})"
     if release < least:
         hint = ""
         if policy == "auto" and release >= MIN_RELEASE["force"]:
-            hint = "; --shared-counters force uses them all the same, for clusters of some hundred nodes at most"
+            hint = "; --shared-counters force uses them anyway, for clusters of some hundred nodes at most"
         return (
             f"shared counters need Kubernetes {least[0]}.{least[1]}, and the API server is {server.git_version}{hint}"
         )

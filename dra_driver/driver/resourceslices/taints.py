@@ -231,6 +231,6 @@ class TaintPolicy:
         except ApiError as error:
             if error.status not in (400, 403, 405, 422):
                 raise
-            log.info("the API server does not tell whether it keeps taints; what it stores will show it: %s", error)
+            log.info("the API server does not report whether it keeps taints; what it stores will show it: %s", error)
             return True
         return TAINTS not in answer.dropped

@@ -283,14 +283,14 @@ class _Reader:
 
     def _kind(self, entry: _Kind, path: Path, usual: Duration) -> Kind:
         if not _NAME.fullmatch(entry.name):
-            what = f"{entry.name[:60]!r} is no name: lower-case letters, digits and -, at most 42"
+            what = f"{entry.name[:60]!r} is not a valid name: lower-case letters, digits and -, at most 42"
             raise self._origin.error((*path, "name"), what)
         if (entry.count is None and entry.device is None) == (not entry.claims):
             raise self._origin.error(path, "exactly one of count and claims is needed")
         if entry.device is not None and device_claim(entry.device, 1) is None:
             raise self._origin.error(
                 (*path, "device"),
-                f"{entry.device[:24]!r} is no kind of device",
+                f"{entry.device[:24]!r} is not a kind of device",
                 remedy="write chip, core, group, group4 (or another size) or node",
             )
         if entry.count is not None:
@@ -319,7 +319,7 @@ class _Reader:
         match = _TIME.fullmatch(text)
         if match is None:
             raise self._origin.error(
-                path, f"{text[:24]!r} is no time", remedy="write a number and a unit (s, m, h, d), such as 90m"
+                path, f"{text[:24]!r} is not a duration", remedy="write a number and a unit (s, m, h, d), such as 90m"
             )
         hours = float(match[1]) * HOURS[match[2]]
         if not least <= hours <= MAX_HOURS:

@@ -184,7 +184,7 @@ class _Leader:
             return GroupError(
                 f"{there}, but {within:g} s have passed",
                 consequence="the group cannot start",
-                remedy="kubectl describe the missing pods: they may be Pending for want of a free node",
+                remedy="kubectl describe the missing pods: they may be Pending because no node is free",
             )
         return GroupError(
             f"{workers(self.roster.unconfirmed)} did not confirm within {within:g} s",

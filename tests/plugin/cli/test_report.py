@@ -316,7 +316,7 @@ def test_an_unreachable_cluster_is_bad_input(tmp_path: Path, capsys: pytest.Capt
         kubeconfig = str(stopped.kubeconfig(tmp_path / "kubeconfig"))
     target = tmp_path / "r.tar.gz"
     assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "--archive", str(target)]) == 2
-    assert "gave no answer" in capsys.readouterr().err
+    assert "did not answer" in capsys.readouterr().err
     assert not target.exists()
 
 

@@ -91,7 +91,7 @@ def test_a_fault_that_only_the_driver_remembers_is_cleared_by_the_command(
         put(world, "1\n")
         eventually(lambda: state(port) == "unhealthy", START_SECONDS, "another fault")
         assert main(["health", "clear", str(CHIP), "--state-dir", directory]) == 1
-        assert f"neuron{CHIP}: the host still says hbm-uncorrectable" in capsys.readouterr().err
+        assert f"neuron{CHIP}: the host still reports hbm-uncorrectable" in capsys.readouterr().err
 
 
 def test_an_idle_agent_with_a_sick_chip_is_ready(world: World) -> None:

@@ -182,7 +182,7 @@ def test_a_claim_with_a_sick_chip_is_prepared_with_a_warning_unless_it_is_to_be_
         has(world, sick(3, 4))
         world.kubelet.prepare("pod", [claim(world, "neuron-device-3")])
         assert "uncorrectable errors in the chip's memory (3 errors)" in running.log
-        assert "is prepared all the same" in running.log
+        assert "is prepared anyway" in running.log
         world.kubelet.unprepare("pod")
         running.kill()
     world.kubelet.restart()

@@ -44,11 +44,11 @@ def test_a_read_of_the_host_that_hangs_ends_readiness_and_not_liveness_and_refus
 
         eventually(lambda: health(port, "readiness") == "NOT_SERVING", 40.0, "no readiness")
         # The watch of the chips' health reads the same files, and may be the first to say so.
-        said = "reading the host has stood still"
+        said = "reading the host has made no progress"
         eventually(lambda: health(port, "readiness") and said in running.log, 20.0, "the reason")
         assert health(port, "liveness") == "SERVING"
         wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
-        with pytest.raises(KubeletError, match="reading the host has stood still"):
+        with pytest.raises(KubeletError, match="reading the host has made no progress"):
             world.kubelet.prepare("pod", [wanted])
 
 

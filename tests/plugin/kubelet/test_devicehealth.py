@@ -125,7 +125,10 @@ def test_what_is_repeated_is_the_health_of_now(kubelet: Kubelet) -> None:
             (lambda: SICK, SICK_TOLD),
             (
                 hang_up,
-                [(*d[:2], 0, "the driver cannot tell the device's health: no word from the cards") for d in SICK_TOLD],
+                [
+                    (*d[:2], 0, "the driver cannot determine the device's health: no word from the cards")
+                    for d in SICK_TOLD
+                ],
             ),
             (lambda: WELL, WELL_TOLD),
         ):

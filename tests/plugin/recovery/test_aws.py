@@ -110,7 +110,7 @@ def test_an_instance_of_no_group_is_an_error_that_says_so() -> None:
 
 def test_aws_that_gives_no_answer_is_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(AwsError, match=r"gave no answer to DescribeAutoScalingInstances: .*check the credentials"):
+    with pytest.raises(AwsError, match=r"did not answer DescribeAutoScalingInstances: .*check the credentials"):
         Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
 
 

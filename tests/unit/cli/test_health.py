@@ -166,9 +166,9 @@ def test_on_a_node_without_any_record_the_drivers_directory_is_named(capsys: pyt
     ("arguments", "status", "text"),
     [
         (["--health-policy", "{tmp}/none", "--host-root", "{tmp}"], 2, "the health policy {tmp}/none cannot be read"),
-        (["--host-root", "{tmp}/none"], 2, "is no directory"),
+        (["--host-root", "{tmp}/none"], 2, "is not a directory"),
         (["--host-root", "{tmp}"], 1, "there is no Neuron device"),
-        (["clear", "neuronX", "--state-dir", "{tmp}"], 2, "'neuronX' is no device"),
+        (["clear", "neuronX", "--state-dir", "{tmp}"], 2, "'neuronX' is not a device"),
         (["clear", "neuron3", "--state-dir", "{tmp}/none"], 1, "cannot be used"),
     ],
 )

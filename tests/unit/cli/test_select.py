@@ -120,7 +120,9 @@ def test_the_mark_of_a_place_stands_below_it_behind_tabulators_too(capsys: pytes
 def test_what_cannot_be_told_is_not_called_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", 'duration("1s") == duration("1s")']) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: what Kubernetes does with it cannot be told: 1:9: the simulator does not have")
+    assert error.startswith(
+        "error: what Kubernetes does with it cannot be determined: 1:9: the simulator does not have"
+    )
 
 
 @pytest.mark.parametrize(

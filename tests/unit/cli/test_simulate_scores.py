@@ -225,10 +225,10 @@ def test_alternatives_decide_where_the_rest_of_the_scores_is_not_known(shell: Sh
 def test_an_amount_that_is_none_is_named_with_its_place(shell: Shell, tmp_path: Path) -> None:
     documents = [GADGETS, sized("n1", cpu="many"), claim("c", device_class="gadgets"), pod("p", "c")]
     assert shell(write(tmp_path, *documents)) == 2
-    assert "status.allocatable.cpu: 'many' is no quantity" in shell.err
+    assert "status.allocatable.cpu: 'many' is not a quantity" in shell.err
     documents[1:] = [sized("n1"), claim("c", device_class="gadgets"), asking("p", "c", cpu="much")]
     assert shell(write(tmp_path, *documents)) == 2
-    assert "spec.containers[0].resources.requests.cpu: 'much' is no quantity" in shell.err
+    assert "spec.containers[0].resources.requests.cpu: 'much' is not a quantity" in shell.err
 
 
 def test_of_more_nodes_than_kube_scheduler_looks_at_the_first_by_name_is_taken(shell: Shell, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_resources_can_be_added_and_changed(capsys: pytest.CaptureFixture[str]) 
         (["trn9", "--for", "kwok"], 2, "an instance type 'trn9' is not known"),
         (["trn2.48xlarge", "--for", "kwok", "--devices", "chips"], 2, "--devices: "),
         (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu"], 2, "NAME=QUANTITY"),
-        (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu=many"], 2, "'many' is no quantity"),
+        (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu=many"], 2, "'many' is not a quantity"),
         (["trn2.48xlarge", "--for", "kwok", "--driver-version", "new"], 2, "new"),
         (["trn3.48xlarge", "--for", "karpenter"], 1, "say it: --resource cpu=QUANTITY --resource memory=QUANTITY"),
     ],

@@ -58,7 +58,7 @@ def test_what_differs_gives_status_1_and_names_what_depends_on_it(
     assert lines[place + 1 : place + 4] == [
         "              why: neuron0: 16 instead of 8",
         f"           source: {source}",
-        "   if it is wrong: claims for cores are cut wrongly: containers are told cores that do not exist",
+        "   if it is wrong: claims for cores are cut wrongly: containers get core numbers that do not exist",
     ]
     assert "sharing chips                 do not rely on it (lines 9)" in lines
 
@@ -116,7 +116,7 @@ def test_outputs_of_other_tools_check_more_lines(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--host-root", "/nonexistent"], "is no directory"),
+        (["--host-root", "/nonexistent"], "is not a directory"),
         (["--from", "/nonexistent"], "cannot read /nonexistent"),
         (["--neuron-ls", "/dev/null"], "no output of 'neuron-ls -j'"),
         (["--wait", "-1"], "--wait -1 is out of range"),

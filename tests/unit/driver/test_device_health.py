@@ -29,7 +29,7 @@ def test_each_state_of_a_chip_has_its_word_and_the_message_says_what_is_wrong_an
     assert [state for state, _ in devices.values()] == ["healthy", "healthy", "unknown", "unhealthy"]
     assert devices["neuron-device-0"] == ("healthy", "")
     assert devices["neuron-device-1"][1].startswith("neuron1: corrected errors in the chip's memory grow in number; ")
-    assert devices["neuron-device-2"][1].startswith("neuron2: the host does not tell the chip's health")
+    assert devices["neuron-device-2"][1].startswith("neuron2: the host does not report the chip's health")
     assert devices["neuron-device-3"][1].endswith("reload the Neuron kernel driver, or reboot the node")
 
 

@@ -188,7 +188,7 @@ def test_chips_are_numbers_and_ranges(chips: str, indexes: list[int]) -> None:
         (TRN2, "hbm-uncorrectable@3=-1", "give a whole number, 1 or more"),
         (TRN2, "hbm-uncorrectable@3=18446744073709551616", "give a whole number, 1 or more"),
         (TRN2, "device-lost@3=1", "device-lost takes no value"),
-        (TRN2, "component-unhealthy@3=A,B", "is no name of a component"),
+        (TRN2, "component-unhealthy@3=A,B", "is not the name of a component"),
         (TRN2, "link-lost@3=5", "chip 3 has no link to chip 5; its neighbours are 0, 2, 7, 15"),
         (TRN2, "server-link-lost@0", r"this host cannot show the fault server-link-lost \(trn2.48xlarge"),
         (TRN1, "heartbeat-stalled@0", r"this host cannot show the fault heartbeat-stalled \(trn1.32xlarge"),

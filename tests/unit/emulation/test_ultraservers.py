@@ -104,7 +104,7 @@ def test_a_number_beyond_the_servers_is_refused(number: int) -> None:
 
 
 def test_a_type_that_is_no_part_of_an_ultraserver_is_refused() -> None:
-    with pytest.raises(DriverError, match=r"trn2\.48xlarge is no part of an UltraServer"):
+    with pytest.raises(DriverError, match=r"trn2\.48xlarge is not part of an UltraServer"):
         Servers(2, 4).options(TRN2, 1)
 
 

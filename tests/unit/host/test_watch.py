@@ -268,7 +268,7 @@ def test_a_scan_that_hangs_is_told_and_holds_up_neither_start_nor_stop_nor_who_a
         watch.start()
         watch.rescan(hand_over=True)
         eventually(watch.worker.problem, PATIENCE, "the truth")
-        assert watch.worker.problem().startswith("reading the host has stood still for ")
+        assert watch.worker.problem().startswith("reading the host has made no progress for ")
         watch.stop(0.1)
         assert time.monotonic() - started < PATIENCE / 2
     finally:

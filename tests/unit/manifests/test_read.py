@@ -187,7 +187,7 @@ def test_slices_that_were_never_stored_get_names_in_their_order() -> None:
         ),
         (("count: 2", "selectors: [{}]"), 10, ("cel is needed",)),
         (("count: 2", "tolerations: [{operator: Equal}]"), 10, ("must be Exists",)),
-        (("count: 2", "capacity: {requests: {memory: 1Q}}"), 10, ("capacity.requests.memory", "is no quantity")),
+        (("count: 2", "capacity: {requests: {memory: 1Q}}"), 10, ("capacity.requests.memory", "is not a quantity")),
         (("    requests:", "    constraints: [{matchAttribute: numa}]\n    requests:"), 6, ("no full name",)),
         (
             ("    requests:", "    constraints: [{requests: [x], matchAttribute: a/b}]\n    requests:"),

@@ -124,7 +124,7 @@ def test_a_round_that_hangs_is_told_at_once_and_counts_as_dead_after_some_patien
     with working(work, longest=0.1) as worker:
         assert worker.problem() == ""
         eventually(worker.problem, PATIENCE)
-        assert worker.problem().startswith("counting has stood still for ")
+        assert worker.problem().startswith("counting has made no progress for ")
         assert worker.stuck(PATIENCE) == ""
         eventually(lambda: worker.stuck(0.2), PATIENCE)
         go_on.set()

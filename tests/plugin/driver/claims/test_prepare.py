@@ -498,7 +498,7 @@ def test_whose_pods_use_other_claims_is_asked_until_the_deadline_and_then_the_cl
 
     api.get_claim = get_claim  # type: ignore[method-assign] # the answers about the other claims are missing
     began = time.monotonic()
-    with pytest.raises(DriverError, match=r"which pods use default/claim-1, .*the API server has not told"):
+    with pytest.raises(DriverError, match=r"which pods use default/claim-1, .*the API server has not returned these"):
         node.preparer.prepare(ref(item), began + 0.5)
     assert time.monotonic() - began < 2
     assert uid(9) not in node.checkpointed()

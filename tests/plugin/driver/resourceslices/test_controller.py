@@ -268,7 +268,7 @@ def test_a_server_that_goes_away_and_comes_back(server: ApiServer) -> None:
         server.stop()
         publisher.set_desired(chips(5))
         eventually(lambda: publisher.status.errors >= 3)
-        assert "no answer" in publisher.status.last_error
+        assert "did not answer" in publisher.status.last_error
         server.start()
         eventually(lambda: len(published(server)) == 5)
         eventually(lambda: publisher.status.published)

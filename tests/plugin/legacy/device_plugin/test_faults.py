@@ -356,7 +356,7 @@ def test_a_host_that_hangs_is_told_and_the_stop_keeps_to_its_time(
         node.server.delay(60.0, times=100_000)
         node.server.close_watches()
         try:
-            eventually(lambda: any("reading the host has stood still" in text for text in agent.readiness()))
+            eventually(lambda: any("reading the host has made no progress" in text for text in agent.readiness()))
             assert agent.liveness() == []
             stopped = time.monotonic()
             agent.stop()

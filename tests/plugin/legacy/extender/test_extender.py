@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +37,7 @@ from tests.builders.extender import (
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.eventually import eventually
+from tests.paths import DOCS
 
 
 @pytest.fixture
@@ -429,3 +432,21 @@ def test_many_containers_on_nodes_that_are_all_different_do_not_stop_health(serv
         asked_for.result()
         assert slowest < 1.0
         assert time.monotonic() - started < 5.0
+
+
+def test_the_lines_that_the_page_shows_for_nine_cores_are_those_of_the_log(
+    server: ApiServer, one: Extender, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_node(server, "node-1", "inf1.6xlarge")
+    nodes = known_nodes(one, "node-1")
+    document = pod_document("nine-cores", limits(cores=9))
+    document["metadata"]["namespace"] = "default"
+    document["spec"]["containers"][0]["name"] = "main"
+    item = server.store.create("pods", document)
+    with caplog.at_level(logging.INFO, "dra_driver.legacy.extender"):
+        assert one.schedule(item, nodes) == "node-1"
+    page = (DOCS / "extender.md").read_text()
+    (shown,) = re.findall(r"```text\n( *POD default/nine-cores .*?)```", page, re.DOTALL)
+    lines = [re.sub(r"\s*\n\s+", " ", line).strip() for line in re.split(r"\n(?=   \S)", shown)]
+    logged = [record.getMessage() for record in caplog.records]
+    assert [line for line in logged if "nine-cores" in line] == lines

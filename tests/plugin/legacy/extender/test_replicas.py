@@ -65,7 +65,7 @@ def test_while_leaders_change_no_device_is_given_twice(server: ApiServer) -> Non
             try:
                 replica.schedule(item, ["n"])
             except AssertionError as error:
-                assert "stands by" in str(error) or "lists" in str(error) or "no answer" in str(error), error
+                assert "stands by" in str(error) or "lists" in str(error) or "not answer" in str(error), error
                 time.sleep(0.2)
             cores_in_use(server)
             if len(names) > 8:

@@ -341,9 +341,7 @@ def test_claims_of_other_pods_are_never_joined() -> None:
     shared = made(claim(1, cores(5, 0), pods=["a", "b"]))
     with pytest.raises(DriverError) as caught:
         together(for_pod(2, "a", cores(5, 1)), shared, pods=[pod("a", main=["claim-1", "claim-2"])])
-    assert "claim-1 is not the pod's own, so that other pods would be told cores that are not theirs" in str(
-        caught.value
-    )
+    assert "claim-1 is not the pod's own, so other pods would be given cores that are not theirs" in str(caught.value)
     apart, others = together(for_pod(2, "a", cores(5, 1)), shared, pods=[pod("a", main=["claim-2"])])
     assert (visible(apart), others) == ("1", {})
 
@@ -480,7 +478,7 @@ def test_each_container_is_told_exactly_the_cores_of_the_devices_that_it_uses(
         try:
             got, others = planned(item, host(), held, SETTINGS, pods={"p": of})
         except DriverError as error:
-            assert "a device can tell only one set of cores" in str(error)
+            assert "a device can carry only one set of cores" in str(error)
             return
         for each in (got, *others):
             held.add(CheckpointEntry(each))

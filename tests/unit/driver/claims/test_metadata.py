@@ -98,5 +98,5 @@ def test_files_are_written_once_mended_and_removed(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text("a file")
     plan = planned(CASES["cores"], tmp_path / "metadata")
-    with pytest.raises(DriverError, match=r"cannot write .*; containers are not told what their devices are"):
+    with pytest.raises(DriverError, match=r"cannot write .*; containers would not know what their devices are"):
         MetadataDirectory(tmp_path / "metadata").write(plan)

@@ -160,9 +160,9 @@ def test_while_the_nodes_elect_their_server_the_claim_waits(nodes: int) -> None:
             "offers X4 (4 nodes), X1 (1 node): the links to the others do not work",
         ),
         (1, replace(HEALTHY, modes=(Mode.X4,)), "offers X4 (4 nodes): the kernel driver does not list it"),
-        (4, Membership((), (), elected=True), "offers no mode: the kernel driver does not tell its modes"),
-        (4, replace(HEALTHY, sets=(PAIR,)), "the kernel driver tells no server id for 4 nodes here"),
-        (4, None, "but trn2u.48xlarge is no part of an UltraServer"),
+        (4, Membership((), (), elected=True), "offers no mode: the kernel driver does not report its modes"),
+        (4, replace(HEALTHY, sets=(PAIR,)), "the kernel driver reports no server id for 4 nodes here"),
+        (4, None, "but trn2u.48xlarge is not part of an UltraServer"),
     ],
 )
 def test_a_refusal_says_which_modes_there_are_and_why(nodes: int, member: Membership | None, reason: str) -> None:
