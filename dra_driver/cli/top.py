@@ -59,8 +59,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=EXAMPLES,
         done="shown, also when ended with Ctrl-C",
         refused="the packages to draw with are not installed",
-        notes="Without the right to list Nodes, ResourceSlices or the objects of all namespaces, the pods and claims of "
-        "one namespace are shown, with a warning.\n\n"
+        notes="Without the right to list Nodes, ResourceSlices or the objects of all namespaces, the pods and claims "
+        "of one namespace are shown, with a warning.\n\n"
         "-w without a terminal prints everything again on every change; with -o json, one document per line; "
         "with -o yaml, one document after the other.",
     )
