@@ -78,6 +78,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "the file `faults` in DIR then lists all codes)",
     )
     parser.add_argument("--lnc", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
+    _add_ultraserver(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_ultraserver(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("UltraServer (types such as trn2u.48xlarge; default: a healthy one of 4 nodes)")
     group.add_argument("--ultraservers", metavar="SxN", help="make the host part of S servers of N nodes, such as 2x4")
     group.add_argument(
@@ -93,7 +98,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--node-id", metavar="2|4=ID", action="append", default=[], help="place in the set of 2 or 4 nodes, -1 for none"
     )
     group.add_argument("--busy", action="store_true", help="the election of the ids is still running")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

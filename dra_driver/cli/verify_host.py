@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.slices import print_object
+from dra_driver.cli.terminal import Progress
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "only read, and no device is opened unless --probe asks for it.\n\n"
         "The report can be sent in: it contains no name, serial number or id of the instance (docs/hardware.md).",
         examples=EXAMPLES,
-        done="no line differs; lines that were not checked do not count",
+        done="no line differs; lines that were not checked or do not apply (n/a) do not count",
         refused="a line differs, or the host cannot be read",
     )
     vocabulary.add_host_root(parser, here=True)
@@ -95,6 +97,7 @@ def _evidence(args: argparse.Namespace) -> Evidence:
     from dra_driver.verification.report import read
 
     if args.from_report is not None:
+        _refuse_more(args)
         return read(read_input(args.from_report))
     if not 0 <= args.wait <= MAX_WAIT:
         raise UsageError(f"--wait {args.wait} is out of range", remedy=f"give 0 to {MAX_WAIT} seconds")
@@ -115,7 +118,8 @@ def _evidence(args: argparse.Namespace) -> Evidence:
             added["container"] = probe_container(host)
     host = msgspec.structs.replace(host, **added)
     if args.wait:
-        host = beat_again(args.host_root, host, args.wait)
+        with Progress("watching the heartbeats", "s") as progress:
+            host = beat_again(args.host_root, host, args.wait, progress)
     try:
         return msgspec.convert(msgspec.to_builtins(host, str_keys=True), Evidence, str_keys=True)
     except msgspec.ValidationError as error:
@@ -124,13 +128,24 @@ def _evidence(args: argparse.Namespace) -> Evidence:
         ) from error
 
 
+def _refuse_more(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that look at a host, beside --from."""
+    for option in ("--neuron-ls", "--kernel-log", "--container-runtime", "--wait", "--probe"):
+        if getattr(args, option[2:].replace("-", "_")):
+            raise UsageError(
+                f"{option} does not go with --from, which judges what a report says", remedy="leave one of the two out"
+            )
+
+
 def text(host: Evidence) -> Iterator[str]:
     """The lines for people."""
     from dra_driver.verification.assumptions import judge, trust
+    from dra_driver.verification.verdicts import State
 
     lines = judge(host)
     kind = host.instance_type or "unknown type"
-    yield f"{'Emulated host' if host.emulated else 'Host'}: {kind}, {len(host.chips)} chips"
+    chips = f"{len(host.chips)} chip{'' if len(host.chips) == 1 else 's'}"
+    yield f"{'Emulated host' if host.emulated else 'Host'}: {kind}, {chips}"
     yield ""
     for line in lines:
         row, verdict = line.assumption, line.verdict
@@ -142,8 +157,8 @@ def text(host: Evidence) -> Iterator[str]:
         yield f"{'source':>17}: {row.source}"
         yield f"{'if it is wrong':>17}: {row.consequence}"
     yield ""
-    counts = [(state, sum(line.verdict.state == state for line in lines)) for state in ("ok", "differs", "not checked")]
-    yield ", ".join(f"{count} {state}" for state, count in counts)
+    counts = Counter(line.verdict.state for line in lines)
+    yield ", ".join(f"{counts[state]} {state}" for state in get_args(State))
     yield ""
     width = max(len(item.feature) for item in trust(lines))
     for item in trust(lines):

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,9 +99,14 @@ def _collect(root: Path, at: list[str]) -> Evidence:
     )
 
 
-def beat_again(root: Path, evidence: Evidence, seconds: int) -> Evidence:
-    """The same with what the heartbeats say after a wait."""
-    time.sleep(seconds)
+def beat_again(
+    root: Path, evidence: Evidence, seconds: int, progress: Callable[[int, int], None] = lambda _done, _total: None
+) -> Evidence:
+    """The same with what the heartbeats say after a wait, during which ``progress`` is told the seconds of all."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        progress(seconds - round(left), seconds)
+        time.sleep(min(left, 1.0))
     files = HostFiles(root)
     row = FILES["healthcheck_heartbeat"]
     said = {chip: files.read(row.path.replace("<chip>", f"neuron{chip}")).text for chip in evidence.chips}

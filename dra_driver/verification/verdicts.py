@@ -1,7 +1,8 @@
 """Whether a host is as the code assumes: one function an assumption, from evidence to a verdict.
 
 ``ok``: seen as assumed. ``differs``: seen otherwise. ``not checked``: this host, or this way of looking, cannot show
-it, and why. Nothing is ``ok`` by default.
+it, and why. ``n/a``: hosts of this type, or with this kernel driver, do not have it, so that nothing depends on it.
+Nothing is ``ok`` by default.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dra_driver.util.text import first_of, quoted, ranges
 from dra_driver.verification.evidence import Evidence, ListedDevice, SeenFile
 from dra_driver.verification.hostfiles import FILES, NO_SERVER, form_of
 
-State = Literal["ok", "differs", "not checked"]
+State = Literal["ok", "differs", "not checked", "n/a"]
 BUSY: Final = "busy"
 MOST: Final = 4
 """Examples named of one kind."""
@@ -38,7 +39,7 @@ class Verdict(NamedTuple):
     seen: str
     """What the host shows, for people."""
     why: str = ""
-    """Why it differs or was not checked."""
+    """Why it differs, was not checked, or does not apply."""
 
 
 def ok(seen: str) -> Verdict:
@@ -54,6 +55,11 @@ def differs(seen: str, why: str) -> Verdict:
 def unchecked(why: str, seen: str = "") -> Verdict:
     """It cannot be told."""
     return Verdict("not checked", seen, why)
+
+
+def inapplicable(why: str, seen: str = "") -> Verdict:
+    """It does not matter on this host."""
+    return Verdict("n/a", seen, why)
 
 
 NO_CHIPS: Final = unchecked("no Neuron chip is in sysfs")
@@ -249,7 +255,7 @@ def _worst(found: Sequence[Verdict]) -> Verdict:
 
 def serial_numbers(host: Evidence) -> Verdict:
     if host.kind is not None and host.kind.family == "inf1":
-        return unchecked("Inferentia chips of the first generation have none")
+        return inapplicable("Inferentia chips of the first generation have none")
     found = chip_files(
         host, "serial_number", lambda _, text: "" if text.strip("0") else "it is empty: the firmware did not answer"
     )
@@ -300,8 +306,10 @@ def links_fabric(host: Evidence) -> Verdict:
     if not links:
         return NO_CHIPS if links is not None else unchecked("some file connected_devices cannot be used")
     shown = first_of([f"{chip}: {', '.join(map(str, sorted(others))) or 'none'}" for chip, others in links.items()], 2)
-    if kind is None or not kind.fabric.adjacency_promised or "fabric" in kind.inferred:
-        return unchecked("the driver promises no links for this type", shown)
+    if kind is None:
+        return unchecked(_UNKNOWN_TYPE, shown)
+    if not kind.fabric.adjacency_promised or "fabric" in kind.inferred:
+        return inapplicable("the driver promises no links for this type", shown)
     if set(links) != set(range(kind.fabric.size)):
         return unchecked("the kernel driver prints links only where all chips are there", shown)
     bad = [
@@ -360,8 +368,12 @@ def numa_nodes(host: Evidence) -> Verdict:
 
 def efa_addresses(host: Evidence) -> Verdict:
     found = host.pci("efa[0-9a-f]")
-    if host.kind is None or host.kind.efa_bdfs is None:
-        return unchecked("no pairing with EFA devices is known for this type", _few(found))
+    if host.kind is None:
+        return unchecked(_UNKNOWN_TYPE, _few(found))
+    if host.kind.efa_bdfs is None:
+        return inapplicable(
+            "no pairing with EFA devices is known for this type, so it has no device groups", _few(found)
+        )
     if not host.by_row.get("pci-device"):
         return unchecked("no PCI device of Amazon is visible")
     if not found:
@@ -443,8 +455,10 @@ def _server_keys(host: Evidence) -> tuple[str, ...]:
 
 def _no_server(host: Evidence) -> Verdict | None:
     """Why nothing can be said of this host's place in an UltraServer, if so."""
-    if host.kind is None or host.kind.ultraserver is None:
-        return unchecked(_UNKNOWN_TYPE if host.kind is None else f"a {host.kind.name} is not part of an UltraServer")
+    if host.kind is None:
+        return unchecked(_UNKNOWN_TYPE)
+    if host.kind.ultraserver is None:
+        return inapplicable(f"a {host.kind.name} is not part of an UltraServer")
     keys = (*_server_keys(host), "ultraserver_mode")
     if all(host.file(key) is None for key in keys):
         return unchecked("no file of an UltraServer is there")
@@ -509,9 +523,11 @@ def _since(host: Evidence, families: set[str] | None = None) -> Verdict | None:
     if host.version is None:
         return unchecked("the version of the kernel driver is not known")
     if host.version < NEW_FILES_SINCE:
-        return unchecked(f"kernel drivers before {'.'.join(map(str, NEW_FILES_SINCE))} have no such files")
-    if families is not None and (host.kind is None or host.kind.family not in families):
-        return unchecked(f"only chips of {', '.join(sorted(families))} have them")
+        return inapplicable(f"kernel drivers before {'.'.join(map(str, NEW_FILES_SINCE))} have no such files")
+    if families is not None and host.kind is None:
+        return unchecked(_UNKNOWN_TYPE)
+    if families is not None and host.kind is not None and host.kind.family not in families:
+        return inapplicable(f"only chips of {', '.join(sorted(families))} have them")
     return None
 
 

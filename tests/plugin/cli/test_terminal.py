@@ -79,13 +79,26 @@ def test_without_rich_a_terminal_gets_plain_text(tmp_path: Path) -> None:
     assert on_a_terminal(SIMULATE, {"PYTHONPATH": f"{tmp_path}:{ROOT}"})[0] == in_a_pipe(SIMULATE)
 
 
-def test_long_work_shows_units_and_an_estimate_on_the_terminal_only(tmp_path: Path) -> None:
-    # A second passes at once, so that there is a bar without a second of work.
-    (tmp_path / "sitecustomize.py").write_text(
+def hurried(directory: Path) -> Path:
+    """Where a module lies with which seconds pass at once, so that there is a bar without a second of work."""
+    (directory / "sitecustomize.py").write_text(
         "import itertools, time\nreal, ticks = time.monotonic, itertools.count()\n"
         "time.monotonic = lambda: real() + 2 * next(ticks)\n"
     )
-    path = f"{tmp_path}:{ROOT}"
+    return directory
+
+
+def test_a_wait_for_heartbeats_shows_the_seconds_that_are_left(tmp_path: Path) -> None:
+    host = str(tmp_path / "host")
+    in_a_pipe(["emulate-host", "--instance-type", "inf2.xlarge", host])
+    path = f"{hurried(tmp_path)}:{ROOT}"
+    arguments = ["verify-host", "--host-root", host, "--wait", "6"]
+    drawn, _ = on_a_terminal(arguments, {"PYTHONPATH": path, "COLUMNS": "120"}, stdout=False)
+    assert re.search(r"watching the heartbeats .* of 6 s, left: [-0-9]+:[-0-9]+", ESCAPE.sub("", drawn))
+
+
+def test_long_work_shows_units_and_an_estimate_on_the_terminal_only(tmp_path: Path) -> None:
+    path = f"{hurried(tmp_path)}:{ROOT}"
     stream = tmp_path / "stream.yaml"
     text = (ROOT / "examples/workloads/mixed.yaml").read_text()
     stream.write_text(text.replace("length: 30d", "length: 2d").replace("trn2.48xlarge: 8", "trn2.48xlarge: 1"))

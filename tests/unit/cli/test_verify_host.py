@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -39,12 +40,13 @@ def test_every_line_is_printed_with_source_and_consequence(host: Path, capsys: p
     assert main(["verify-host", "--host-root", str(host)]) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert lines[0] == "Emulated host: trn2.3xlarge, 1 chips"
+    assert lines[0] == "Emulated host: trn2.3xlarge, 1 chip"
     for number, row in enumerate(TABLE, 1):
         assert any(line.startswith(f"{number:3}  ") and line.endswith(row.text) for line in lines)
         assert f"source: {row.source}" in out
         assert f"if it is wrong: {row.consequence}" in out
     assert any(line.startswith("health of chips") for line in lines)
+    assert re.search(r"^[0-9]+ ok, 0 differs, [0-9]+ not checked, 3 n/a$", out, re.MULTILINE)
 
 
 def test_what_differs_gives_status_1_and_names_what_depends_on_it(
@@ -135,6 +137,22 @@ def test_options_that_describe_a_host_do_not_go_with_a_report(
 ) -> None:
     assert main(["emulate-host", "--from", "x", "--lnc", "1", str(tmp_path / "host")]) == 2
     assert "--lnc does not go with --from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--wait", "5"],
+        ["--neuron-ls", "-"],
+        ["--kernel-log", "-"],
+        ["--container-runtime", "containerd://2.1.5"],
+        ["--probe", "host"],
+    ],
+    ids=" ".join,
+)
+def test_what_looks_at_a_host_does_not_go_with_a_report(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify-host", "--from", "report.json", *more]) == 2
+    assert f"{more[0]} does not go with --from" in capsys.readouterr().err
 
 
 def test_nothing_on_the_host_is_opened_for_writing_or_changed(host: Path, tmp_path: Path) -> None:

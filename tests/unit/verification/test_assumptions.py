@@ -200,6 +200,28 @@ def test_an_empty_directory_has_no_chips_and_no_type(tmp_path: Path) -> None:
     assert {code for code, state in states(host).items() if state == "ok"} == {"lnc-file"}
 
 
+NO_SERVER = {"ultraserver-ids", "ultraserver-modes"}
+NO_NEW_FILES = {"corrected-counters", "unhealthy-components", "health-files", "heartbeat"}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "codes"),
+    [
+        ("trn2.48xlarge", None, NO_SERVER),
+        ("trn2.48xlarge", "2.24.7.0", NO_SERVER | NO_NEW_FILES),
+        ("trn2u.48xlarge", None, set[str]()),
+        ("inf1.xlarge", "2.24.7.0", NO_SERVER | NO_NEW_FILES | {"serial-numbers", "efa-addresses"}),
+    ],
+)
+def test_what_hosts_of_a_type_or_with_a_kernel_driver_lack_does_not_apply(
+    name: str, version: str | None, codes: set[str], tmp_path: Path
+) -> None:
+    host = collect(emulated(tmp_path, name, EmulationOptions(driver_version=version)))
+    assert {code for code, state in states(host).items() if state == "n/a"} == codes
+    about_servers = next(item for item in trust(judge(host)) if item.feature == "UltraServers")
+    assert about_servers.trust == "as assumed"
+
+
 def test_a_file_that_only_root_may_read_is_not_checked(hosts: dict[str, Evidence]) -> None:
     host = hosts["trn2.48xlarge"]
     unreadable = {**host.files, f"{CHIP}/reset": SeenFile(problem="Permission denied", mode=0o600)}
