@@ -16,8 +16,9 @@ Templates for autoscalers leave them out; for Karpenter they say that all device
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
@@ -169,8 +170,6 @@ def node_template(
     """
     import msgspec
 
-    from dra_driver.driver.node_labels import MODE
-    from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
     from dra_driver.health.node_status import PRESENT
     from dra_driver.simulator.emulated_nodes import emulated
 
@@ -188,9 +187,16 @@ def node_template(
             remedy="say it: " + " ".join(f"--resource {key}=QUANTITY" for key in missing),
         )
     specs = [msgspec.to_builtins(item.spec) for item in made.slices]
-    if not before:
-        return NodeTemplate(name, labels, found, specs)
+    template = NodeTemplate(name, labels, found, specs)
+    return _before(template) if before else template
 
+
+def _before(template: NodeTemplate) -> NodeTemplate:
+    """The template without what is not known before the node is there, and with what its devices will share then."""
+    from dra_driver.driver.node_labels import MODE
+    from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
+
+    labels, specs = template.labels, copy.deepcopy(template.slices)
     kinds = {row.name: row.of for row in ATTRIBUTES}
     of_ultraserver = MODE in labels
     shared: dict[str, list[str]] = {}
@@ -202,7 +208,7 @@ def node_template(
                 if kind in kinds[attribute] and (of_ultraserver or not attribute.startswith(_OF_ULTRASERVERS)):
                     shared.setdefault(f"{spec['driver']}/{attribute}", []).append(device["name"])
     own = {key: value for key, value in labels.items() if "ultraserver-" not in key or key == MODE}
-    return NodeTemplate(name, own, found, specs, shared)
+    return replace(template, labels=own, slices=specs, shared=shared)
 
 
 def for_karpenter(template: NodeTemplate, zones: Sequence[str]) -> dict[str, Any]:

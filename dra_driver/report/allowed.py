@@ -359,29 +359,13 @@ def workload(variables: frozenset[str], options: frozenset[str]) -> Rule:
         variables: names of environment variables that are settings of its programs.
         options: words of its programs' command lines, such as ``--v``; of others, only that there is one.
     """
-
-    def variable(value: object) -> object:
-        if not isinstance(value, dict) or word(value.get("name")) is OUT:
-            return OUT
-        name = value["name"]
-        source = keep(value.get("valueFrom"), {"fieldRef": {"fieldPath": word}})
-        if source is not OUT and source:
-            return {"name": name, "valueFrom": source}
-        given = text(value.get("value"))
-        return {"name": name, "value": given if name in variables and given is not OUT else WITHHELD}
-
-    def argument(value: object) -> object:
-        if not isinstance(value, str):
-            return OUT
-        return value[:MAX_TEXT] if value.partition("=")[0] in options else WITHHELD
-
     amounts: Rule = {"cpu": either, "memory": either}
     container: Rule = {
         "name": word,
         "image": word,
         "imagePullPolicy": word,
-        "args": [argument],
-        "env": [variable],
+        "args": [_argument(options)],
+        "env": [_variable(variables)],
         "resources": {"limits": amounts, "requests": amounts},
         "securityContext": {"privileged": number, "readOnlyRootFilesystem": number},
         "volumeMounts": [{"name": word, "mountPath": path, "readOnly": number, "mountPropagation": word}],
@@ -407,6 +391,33 @@ def workload(variables: frozenset[str], options: frozenset[str]) -> Rule:
         },
         "status": dict.fromkeys(_WORKLOAD_COUNTS, number),
     }
+
+
+def _variable(settings: frozenset[str]) -> Rule:
+    """An environment variable: its name, where it comes from, and of settings the value."""
+
+    def rule(value: object) -> object:
+        if not isinstance(value, dict) or word(value.get("name")) is OUT:
+            return OUT
+        name = value["name"]
+        source = keep(value.get("valueFrom"), {"fieldRef": {"fieldPath": word}})
+        if source is not OUT and source:
+            return {"name": name, "valueFrom": source}
+        given = text(value.get("value"))
+        return {"name": name, "value": given if name in settings and given is not OUT else WITHHELD}
+
+    return rule
+
+
+def _argument(options: frozenset[str]) -> Rule:
+    """A word of a command line, as it is if it begins with one of these; of others, only that there is one."""
+
+    def rule(value: object) -> object:
+        if not isinstance(value, str):
+            return OUT
+        return value[:MAX_TEXT] if value.partition("=")[0] in options else WITHHELD
+
+    return rule
 
 
 def path(value: object) -> object:

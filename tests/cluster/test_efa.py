@@ -266,7 +266,7 @@ def test_where_other_claims_broke_the_groups_pods_get_whole_pairs_or_wait(
 
 
 def stand_in(value: object) -> object:
-    """An example with the tests' image in place of its own, which waits and is always ready."""
+    """An example with the tests' image in place of a server's or a trainer's, which waits and is always ready."""
     if isinstance(value, list):
         return [stand_in(item) for item in value]
     if not isinstance(value, dict):
@@ -366,6 +366,52 @@ def test_jobsets_own_controller_gives_each_pod_of_the_example_a_whole_node_again
         namespace.kubectl("wait", "--for=condition=Completed", "jobset/training", "--timeout=60s", timeout=70)
         namespace.kubectl("delete", "jobset", "training", "--timeout=50s", timeout=60)
         eventually("its pods to be gone", lambda: not namespace.pods(), 60)
+
+
+def made_by_operator(item: Object) -> list[Object]:
+    """The pods that the operator of a resource makes of the templates in it; other objects as they are.
+
+    Without what operators add: names in the DNS, variables, and containers that wait for others.
+    """
+    spec, name = item.get("spec", {}), item["metadata"]["name"]
+    if item["kind"] == "PyTorchJob":
+        templates = {
+            role.lower(): (one["replicas"], one["template"]) for role, one in spec["pytorchReplicaSpecs"].items()
+        }
+    elif item["kind"] == "RayCluster":
+        workers = {group["groupName"]: (group["replicas"], group["template"]) for group in spec["workerGroupSpecs"]}
+        templates = {"head": (1, spec["headGroupSpec"]["template"]), **workers}
+    else:
+        return [item]
+    return [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-{role}-{number}"}, "spec": made["spec"]}
+        for role, (count, made) in templates.items()
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "nodes_used"),
+    [("pytorchjob-training", 16, 2), ("raycluster", 4, 1)],
+)
+def test_the_pods_of_a_batch_example_get_the_chips_that_it_promises(
+    trn2: InstanceType, namespace: Namespace, name: str, chips: int, nodes_used: int
+) -> None:
+    found = [
+        made for item in yaml.safe_load_all((BATCH / f"{name}.yaml").read_text()) for made in made_by_operator(item)
+    ]
+    namespace.apply(*(item for item in map(stand_in, found) if isinstance(item, dict)))
+
+    def users() -> list[str] | None:
+        names = [str(item["metadata"]["name"]) for item in namespace.pods() if item["spec"].get("resourceClaims")]
+        return names if len(names) == 2 else None
+
+    names = eventually("the pods to exist", users)
+    namespace.wait_ready(*names)
+    assert len({namespace.node_of(user) for user in names}) >= nodes_used
+    for user in names:
+        assert len(namespace.allocated(namespace.claim_of(user))) == chips
+        assert namespace.numbers(user) == list(range(chips))
 
 
 def placed(namespace: Namespace, names: Sequence[str], count: int) -> list[str] | None:
