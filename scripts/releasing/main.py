@@ -85,7 +85,7 @@ def release(options: argparse.Namespace) -> None:
         )
     if options.base and not re.fullmatch(r"[^\s@]+@sha256:[0-9a-f]{64}", options.base):
         raise NotReadyError(
-            f"--base is {options.base!r}; name it by digest, as IMAGE@sha256:..., because a tag can be another image tomorrow"
+            f"--base is {options.base!r}; name it by digest, as IMAGE@sha256:..., since a tag can change"
         )
     epoch = int(_output("git", "log", "-1", "--format=%ct"))
     version = VERSION
