@@ -37,7 +37,7 @@ _MAX_BYTES = 4 << 20
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """Something that a third party has made: ``kind`` as in a package URL, such as ``pypi`` or ``deb``."""
+    """What an image or an installation consists of: ``kind`` as in a package URL, such as ``pypi`` or ``deb``."""
 
     kind: str
     name: str
@@ -109,7 +109,7 @@ def licence_list(subject: str, version: str, packages: Iterable[Package]) -> str
     """Every package with its licence, a line each."""
     listed = sorted(packages)
     lines = [f"{item.kind}  {item.name} {item.version}: {item.licence}" for item in listed]
-    return "\n".join([f"{subject} {version} contains, or needs, {len(listed)} packages of others.", "", *lines]) + "\n"
+    return "\n".join([f"{subject} {version} contains, or needs, {len(listed)} packages.", "", *lines]) + "\n"
 
 
 def _read_image(archive: Path) -> dict[str, str]:

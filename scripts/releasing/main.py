@@ -83,6 +83,10 @@ def release(options: argparse.Namespace) -> None:
         raise NotReadyError(
             f"--repository-url is {options.repository_url!r}; give an address that begins with https://"
         )
+    if options.base and not re.fullmatch(r"[^\s@]+@sha256:[0-9a-f]{64}", options.base):
+        raise NotReadyError(
+            f"--base is {options.base!r}; name it by digest, as IMAGE@sha256:..., since a tag can change"
+        )
     epoch = int(_output("git", "log", "-1", "--format=%ct"))
     version = VERSION
     notes = _ready(version)

@@ -141,6 +141,12 @@ def test_an_address_that_is_none_is_refused(url: str, capsys: pytest.CaptureFixt
     assert "give an address that begins with https://" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("base", ["docker.io/library/python:3.13", "docker.io/library/python@sha256:1"])
+def test_a_base_image_that_is_not_pinned_is_refused(base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--base", base]) == 2
+    assert "name it by digest" in capsys.readouterr().err
+
+
 def sources(directory: Path) -> Path:
     """A file tree with what the packages are built from."""
     directory.mkdir()
