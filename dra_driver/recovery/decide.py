@@ -259,7 +259,7 @@ def _foreign(node: NodeView, policy: Policy) -> tuple[Reason, str] | None:
         (node.deleting, "deleting", "is being deleted"),
         (bool(node.others), "others", f"is left alone: {node.others}"),
         (policy.leave_to_aws and node.agent, "aws", "is left to EKS: its node monitoring agent reports it too"),
-        (node.cordoned and not ours, "cordoned", "was cordoned by somebody else; it is left alone until uncordoned"),
+        (node.cordoned and not ours, "cordoned", "was cordoned by someone else; it is left alone until uncordoned"),
         (not node.ready, "not-ready", "is not Ready, so what is known of its chips is old"),
     )
     return next(((reason, text) for is_so, reason, text in rows if is_so), None)

@@ -116,7 +116,7 @@ def _hosts(nodes: Sequence[tuple[str, int]], ultraservers: str, version: str | N
     kinds = [(resolve_emulation(name), count) for name, count in nodes]
     if ultraservers and not any(kind.ultraserver for kind, _ in kinds):
         names = ", ".join(dict.fromkeys(kind.name for kind, _ in kinds))
-        raise DriverError(f"{names}: no part of an UltraServer", remedy="leave the UltraServers out")
+        raise DriverError(f"{names}: not part of an UltraServer", remedy="leave the UltraServers out")
     for kind, count in kinds:
         options = EmulationOptions(driver_version=version)
         if kind.ultraserver is None:

@@ -141,7 +141,7 @@ def test_a_node_that_somebody_else_cordoned_stays_as_it_is_and_its_state_is_said
         eventually(lambda: said(server, "a", "Waits"))
         cure(server, "a")
         time.sleep(0.3)
-    assert "was cordoned by somebody else" in said(server, "a", "Waits")[0]
+    assert "was cordoned by someone else" in said(server, "a", "Waits")[0]
     assert cordoned(server, "a")
     assert server.count("PATCH", "nodes") == 0
 

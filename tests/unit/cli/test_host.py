@@ -66,7 +66,7 @@ def test_a_negative_node_id_and_an_empty_mode_list_are_values(tmp_path: Path) ->
         (["--instance-type", "trn2", "--lnc", "3"], "size of 3 does not exist"),
         (["--instance-type", "trn2", "--lnc", "two"], "--lnc expects a number"),
         (["--instance-type", "trn2", "--driver-version", "new"], "'new' is no version"),
-        (["--instance-type", "trn2", "--busy"], "no part of an UltraServer"),
+        (["--instance-type", "trn2", "--busy"], "not part of an UltraServer"),
         (["--instance-type", "trn2u", "--node-id", "4"], "--node-id cannot be read at '4'"),
         (["--instance-type", "trn2u", "--ultraserver-modes", "X4,1"], "no UltraServer mode '1'; modes are X4, X2V"),
         (["--instance-type", "trn2u", "--server-id", "4=xyz"], "'xyz' is no server id"),

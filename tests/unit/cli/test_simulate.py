@@ -548,7 +548,7 @@ def test_a_node_known_from_its_slices_has_the_host_that_they_tell_of(shell: Shel
         (["FILE", "--node", "trn2.48xlarge=x"], "--node cannot be read"),
         (["FILE", "--node", "trn2.48xlarge=99999999"], "cannot be emulated"),
         (["FILE", "--node", "trn2u", "--emulated-ultraservers", "many"], "are no UltraServers"),
-        (["FILE", "--node", "trn1", "--emulated-ultraservers", "2x4"], "trn1.32xlarge: no part of an UltraServer"),
+        (["FILE", "--node", "trn1", "--emulated-ultraservers", "2x4"], "trn1.32xlarge: not part of an UltraServer"),
         (["FILE", "--node", "trn2u=3", "--emulated-ultraservers", "1x2"], "have no node number 3"),
         (["FILE"], "there is no node"),
         (["-", "--objects", "-"], "is given twice"),

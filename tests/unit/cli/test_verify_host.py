@@ -120,7 +120,7 @@ def test_outputs_of_other_tools_check_more_lines(tmp_path: Path, capsys: pytest.
     [
         (["--host-root", "/nonexistent"], "is not a directory"),
         (["--from", "/nonexistent"], "cannot read /nonexistent"),
-        (["--neuron-ls", "/dev/null"], "no output of 'neuron-ls -j'"),
+        (["--neuron-ls", "/dev/null"], "not output of 'neuron-ls -j'"),
         (["--wait", "-1"], "--wait -1 is out of range"),
         (["--wait", "99999"], "--wait 99999 is out of range"),
         (["--container-runtime", "x" * 100], "this cannot stand in a report"),

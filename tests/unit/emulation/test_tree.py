@@ -451,7 +451,7 @@ def test_a_file_in_the_way_is_an_error_with_a_text(tmp_path: Path) -> None:
         (TRN2, EmulationOptions(ecc={1: {"sram": -1}}), "cannot be -1"),
         (TRN2, EmulationOptions(driver_version="latest"), "'latest' is no version"),
         (TRN2, EmulationOptions(logical_nc_config=4), "size of 4 does not exist; give 1 or 2"),
-        (TRN2, EmulationOptions(busy=True), "no part of an UltraServer"),
+        (TRN2, EmulationOptions(busy=True), "not part of an UltraServer"),
         (INSTANCE_TYPES["trn3.48xlarge"], EmulationOptions(busy=True), "no election"),
         (TRN2U, EmulationOptions(node_ids={3: 0}), "no UltraServer of 3 nodes"),
         (TRN2U, EmulationOptions(node_ids={4: 4}), "4 is no node id"),

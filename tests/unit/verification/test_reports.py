@@ -347,7 +347,7 @@ def test_processes_and_ids_in_neuron_ls_are_left_out() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"neuron_device": "x"}]', '[{"bdf": "cc"}]', "[" * 100_000])
 def test_what_is_no_output_of_neuron_ls_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no output of 'neuron-ls -j'"):
+    with pytest.raises(UsageError, match="not output of 'neuron-ls -j'"):
         listing(text)
 
 

@@ -165,7 +165,7 @@ def test_a_server_that_does_not_tell_its_version_gets_the_node_alone(server: Api
         ask_for(publisher)
         shows(server, ONLY_NODE)
         assert publisher.wait_published(5)
-        assert "does not tell" in publisher.status.fallback
+        assert "does not report" in publisher.status.fallback
 
 
 def test_a_server_that_cannot_be_asked_for_its_version_is_asked_again(server: ApiServer) -> None:

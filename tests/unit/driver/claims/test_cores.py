@@ -317,7 +317,7 @@ def test_claims_that_containers_share_in_part_are_refused() -> None:
     with pytest.raises(DriverError) as caught:
         together(for_pod(2, "a", cores(5, 2)), first, pods=[mixed])
     assert str(caught.value).startswith(
-        "containers a/x and a/y both use claim-1/cores, one of them with claim-2/cores; a device can tell only one set"
+        "containers a/x and a/y both use claim-1/cores, one of them with claim-2/cores; a device can carry only one set"
     )
     assert "use the same claims and requests" in str(caught.value)
 

@@ -128,8 +128,8 @@ def test_a_claim_from_a_beta_of_the_vendors_driver_is_refused_with_the_way_out()
     ("inventory", "text"),
     [
         (without(host(), 5), "there is no chip 5 on this host"),
-        (changed(host(), 5, major=None, minor=None), "does not tell the device number"),
-        (changed(host(), 5, major=0), "does not tell the device number"),
+        (changed(host(), 5, major=None, minor=None), "does not report the device number"),
+        (changed(host(), 5, major=0), "does not report the device number"),
         (changed(host(), 5, node_present=False), "/dev/neuron5 is missing"),
     ],
 )

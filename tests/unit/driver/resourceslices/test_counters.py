@@ -95,9 +95,9 @@ def replace_counters(device: Device) -> Device:
         ("v1.35.6", "force", "need Kubernetes 1.36"),
         ("v1.34.4", "auto", "need Kubernetes 1.37"),
         ("v1.9.0", "force", "need Kubernetes 1.36"),
-        ("", "auto", "does not tell its version"),
-        ("1.37", "auto", "does not tell its version"),
-        ("v1.\u0663\u0667.0", "auto", "does not tell its version"),
+        ("", "auto", "does not report its version"),
+        ("1.37", "auto", "does not report its version"),
+        ("v1.\u0663\u0667.0", "auto", "does not report its version"),
     ],
 )
 def test_the_servers_that_get_counters(version: str, policy: SharedCounters, said: str) -> None:
