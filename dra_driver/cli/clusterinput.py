@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dra_driver.cel import RELEASES, nearest
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import Progress
 from dra_driver.names import VIEWER_ROLE
@@ -245,6 +244,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
         UsageError: the arguments are inconsistent, or a file cannot be read. ManifestError: a file's content is
             invalid.
     """
+    from dra_driver.cel import RELEASES, nearest
     from dra_driver.manifests import Manifests, left_out, read_manifests
     from dra_driver.simulator.allocator.release import release
     from dra_driver.simulator.cluster import merge, waiting_left_out

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from dra_driver.cel import RELEASES, CelDevice, CelError, Program, UnsupportedError, compile_for, nearest
 from dra_driver.cli import vocabulary
 from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
 from dra_driver.cli.terminal import columns, show
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
+    from dra_driver.cel import CelError, Program
     from dra_driver.kube import types as published
     from dra_driver.manifests import objects
 
@@ -44,7 +44,7 @@ class Source:
     slices: Sequence[Slice] | None = None
     """None if there are no devices to select from."""
     classes: Sequence[objects.DeviceClass] = ()
-    release: str = RELEASES[-1]
+    release: str = vocabulary.RELEASES[-1]
     """Kubernetes release, unless the user names another."""
 
 
@@ -113,6 +113,8 @@ def _selectors(resource: str, source: Source) -> list[str]:
 
 def compiled(expression: str, release: str) -> Program:
     """The compiled selector; UsageError if Kubernetes refuses it, DriverError if its result cannot be simulated."""
+    from dra_driver.cel import CelError, UnsupportedError, compile_for
+
     try:
         return compile_for(release)(expression)
     except UnsupportedError as error:
@@ -123,6 +125,8 @@ def compiled(expression: str, release: str) -> Program:
 
 def row(programs: Sequence[Program], item: Slice, device: Device) -> Row:
     """The result of the selectors for one device; evaluation ends with the first one that is false or fails."""
+    from dra_driver.cel import CelDevice, CelError
+
     try:
         matches = all(program.matches(CelDevice.of(item.spec.driver, device)) for program in programs)
     except CelError as error:
@@ -170,6 +174,7 @@ def _source(args: argparse.Namespace) -> Source:
 
 
 def _of_cluster(args: argparse.Namespace) -> Source:
+    from dra_driver.cel import nearest
     from dra_driver.cli.clusterinput import asking, read_classes, released
     from dra_driver.kube.api import ResourceApi
 

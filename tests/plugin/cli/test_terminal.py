@@ -142,8 +142,11 @@ def test_the_list_of_commands_loads_no_command_and_no_library() -> None:
 
 
 def test_the_help_of_no_command_loads_a_client_or_what_is_for_terminals() -> None:
-    found = {name.partition(".")[0] for name in loaded(call="complete_program().format_help()")}
-    assert not found & {"rich", "shtab", "kubernetes", "urllib3", "grpc", "aiohttp", "pydantic", "yaml", "boto3"}
+    found = loaded(call="complete_program().format_help()")
+    libraries = {name.partition(".")[0] for name in found}
+    assert not libraries & {"rich", "shtab", "kubernetes", "urllib3", "grpc", "aiohttp", "pydantic", "yaml", "boto3"}
+    ours = {".".join(name.split(".")[:2]) for name in found if name.startswith("dra_driver.")}
+    assert ours <= {f"dra_driver.{name}" for name in ("cli", "names", "quantity", "topology", "util", "version")}
 
 
 def completed(script: Path, *words: str) -> list[str]:
