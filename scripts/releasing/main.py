@@ -105,7 +105,7 @@ def release(options: argparse.Namespace) -> None:
         _bill(made, f"{wheel.name}", NAME, version, bill.of_distributions(needed), epoch)
         if not options.no_chart:
             with progress.step("packing the chart"):
-                _chart(tree, made, epoch)
+                pack_chart(tree, made, epoch)
         if not options.no_image:
             image = made / f"{NAME}-{version}-{_architecture()}.tar"
             ImageBuilder(Settings.from_environment(os.environ), progress, tree, epoch).build(
@@ -193,7 +193,8 @@ def _tried(wheel: Path, tree: Path, venv: Path) -> list[Distribution]:
     return [item for item in distributions(path=[str(packages)]) if item.name.lower() not in tools]
 
 
-def _chart(tree: Path, made: Path, epoch: int) -> None:
+def pack_chart(tree: Path, made: Path, epoch: int) -> None:
+    """Write the packed chart of a file tree to the directory ``made``."""
     helm = os.environ.get("HELM") or shutil.which("helm")
     if helm is None:
         raise NotReadyError("there is no helm; set HELM=/path/to/helm, or build one: scripts/cluster build --helm")

@@ -20,9 +20,10 @@ from pathlib import Path
 import pytest
 import yaml
 from releasing import bill
-from releasing.main import CHART, build_packages, main, repack, set_repository_url, write_checksums
+from releasing.main import CHART, build_packages, main, pack_chart, repack, set_repository_url, write_checksums
 
 from dra_driver.version import VERSION
+from tests.manifests.chart import KUBERNETES, helm, needs_helm
 from tests.paths import ROOT
 
 
@@ -197,6 +198,22 @@ def test_a_package_simulates_outside_of_the_checkout(packages: Path, tmp_path: P
     assert Path(where.strip()).is_relative_to(site)
     simulated = run([site / "bin/dra-driver", "simulate", example, "--instance-type", "trn2.48xlarge"]).stdout
     assert "neuron-device-3" in simulated
+
+
+@needs_helm
+def test_packed_charts_of_two_runs_are_alike_and_render_what_the_chart_does(tmp_path: Path) -> None:
+    for number, date in ((1, 1_700_000_000), (2, 1_800_000_000)):
+        tree = tmp_path / f"tree{number}"
+        shutil.copytree(ROOT / CHART, tree / CHART)
+        for path in tree.rglob("*"):
+            os.utime(path, (date, date))
+        (tmp_path / f"made{number}").mkdir()
+        pack_chart(tree, tmp_path / f"made{number}", 1_750_000_000)
+    one, other = (tmp_path / f"made{number}" / f"neuron-helm-chart-{VERSION}.tgz" for number in (1, 2))
+    assert one.read_bytes() == other.read_bytes()
+    options = ("--kube-version", KUBERNETES, "--set", "image.repository=registry.example/n,draDriver.enabled=true")
+    packed_one, unpacked = (helm("template", "neuron", str(chart), *options) for chart in (one, ROOT / CHART))
+    assert packed_one.stdout == unpacked.stdout != ""
 
 
 def test_the_repository_is_named_in_the_metadata_of_packages_and_chart(tmp_path: Path) -> None:
