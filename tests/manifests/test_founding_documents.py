@@ -195,8 +195,11 @@ def test_workers_with_limits_become_workers_with_a_claim_of_as_many_devices(
     pod = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
     assert pod["containers"][0]["resources"] == {"claims": [{"name": "neurons"}]}
     after = write(tmp_path / "after.yaml", template, job)
-    assert main(["simulate", after, "--node", "trn1n.32xlarge=4"]) == 0
-    assert "4 of 4 placed" in capsys.readouterr().out
+    rows = dra_driver(capsys, "simulate", after, "--node", "trn1n.32xlarge=4")["claims"]
+    assert {row["node"] for row in rows} == {f"node-{number}" for number in range(1, 5)}
+    claim = write(tmp_path / "claim.yaml", allocated(template, rows[0]))
+    plan = dra_driver(capsys, "plan", "--instance-type", "trn1n.32xlarge", "-f", claim)
+    assert [device["containerPath"] for device in plan["devices"]] == [f"/dev/neuron{number}" for number in range(16)]
 
 
 def test_workers_with_a_claim_run_with_the_template_that_the_page_names(
