@@ -28,6 +28,7 @@ from tests.paths import ROOT
 
 SPECS = ROOT / "examples/specs"
 INFERENCE = ROOT / "examples/inference"
+BATCH = ROOT / "examples/batch"
 TRN1 = "trn1.32xlarge"
 
 
@@ -264,7 +265,7 @@ def test_where_other_claims_broke_the_groups_pods_get_whole_pairs_or_wait(
 
 
 def stand_in(value: object) -> object:
-    """An example with the tests' image in place of an inference server's, which waits and is always ready."""
+    """An example with the tests' image in place of a server's or a trainer's, which waits and is always ready."""
     if isinstance(value, list):
         return [stand_in(item) for item in value]
     if not isinstance(value, dict):
@@ -323,6 +324,66 @@ def test_each_pod_of_a_leaderworkerset_gets_chips_and_efa_devices_of_one_group(
         assert namespace.exec(worker, "echo $LWS_WORKER_INDEX of $LWS_GROUP_SIZE").strip() == "1 of 2"
         controller.delete("vllm-neuron", namespace.name)
         eventually("the group to be gone", lambda: not controller.pods("vllm-neuron", namespace.name), 60)
+
+
+def made_by_operator(item: Object) -> list[Object]:
+    """The Job or the pods that the operator of a resource makes of the templates in it; other objects as they are.
+
+    Without what operators add: names in the DNS, variables, and containers that wait for others.
+    """
+    spec, name = item.get("spec", {}), item["metadata"]["name"]
+    if item["kind"] == "JobSet":
+        return [
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": f"{name}-{job['name']}-0"},
+                "spec": {"completionMode": "Indexed", **job["template"]["spec"]},
+            }
+            for job in spec["replicatedJobs"]
+        ]
+    if item["kind"] == "PyTorchJob":
+        templates = {
+            role.lower(): (one["replicas"], one["template"]) for role, one in spec["pytorchReplicaSpecs"].items()
+        }
+    elif item["kind"] == "RayCluster":
+        workers = {group["groupName"]: (group["replicas"], group["template"]) for group in spec["workerGroupSpecs"]}
+        templates = {"head": (1, spec["headGroupSpec"]["template"]), **workers}
+    else:
+        return [item]
+    return [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-{role}-{number}"}, "spec": made["spec"]}
+        for role, (count, made) in templates.items()
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "nodes_used", "efa"),
+    [("jobset-training", 16, 2, True), ("pytorchjob-training", 16, 2, False), ("raycluster", 4, 1, False)],
+)
+def test_the_pods_of_a_batch_example_get_the_chips_that_it_promises(
+    trn2: InstanceType, namespace: Namespace, name: str, chips: int, nodes_used: int, *, efa: bool
+) -> None:
+    found = [
+        made for item in yaml.safe_load_all((BATCH / f"{name}.yaml").read_text()) for made in made_by_operator(item)
+    ]
+    namespace.apply(*(item for item in map(stand_in, found) if isinstance(item, dict)))
+
+    def users() -> list[str] | None:
+        names = [str(item["metadata"]["name"]) for item in namespace.pods() if item["spec"].get("resourceClaims")]
+        return names if len(names) == 2 else None
+
+    names = eventually("the pods to exist", users)
+    namespace.wait_ready(*names)
+    assert len({namespace.node_of(user) for user in names}) >= nodes_used
+    for user in names:
+        if efa:
+            check_pair(namespace, user, trn2, chips)
+        assert (
+            len([item for item in namespace.allocated(namespace.claim_of(user)) if item.request == "neurons"]) == chips
+        )
+        assert namespace.numbers(user) == list(range(chips))
 
 
 def placed(namespace: Namespace, names: Sequence[str], count: int) -> list[str] | None:
