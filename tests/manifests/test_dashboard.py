@@ -1,12 +1,17 @@
-"""The dashboard's file and its picture."""
+"""The dashboard's file and its picture; and queries of it and of the page by the real promtool."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
+import yaml
 from dashboard.drawing import Series, dashboard, legend
 
+from tests.builders.prometheus import asked, needs_prometheus, promtool
 from tests.paths import DOCS, ROOT
 
 PANELS = json.loads((ROOT / "deploy/grafana/neuron-dra-driver.json").read_text())["panels"]
@@ -41,3 +46,65 @@ def test_lines_are_drawn_for_each_series_between_zero_and_the_greatest_value() -
 def test_series_are_named_as_grafana_would() -> None:
     assert legend("{{namespace}}/{{ pod }}", {"namespace": "n", "pod": "p"}, "x") == "n/p"
     assert legend("__auto", {}, "x") == "x"
+
+
+JOINS = re.findall(
+    r"```text\n(.*?)```",
+    (DOCS / "monitoring.md").read_text().partition("\n### Joins\n")[2].partition("\n## ")[0],
+    re.DOTALL,
+)
+CHIP = 'instance="n1:9100",node="n1",device="neuron4",neuron_device_index="4",namespace="team",pod="train",claim="c"'
+SERIES = {
+    # Two containers of a pod use one claim.
+    **{f'neuron_dra_driver_chip_allocation{{{CHIP},container="{name}"}}': "1x70" for name in ("main", "side")},
+    'neuron_dra_driver_device_allocation{node="n1",device="neuron-device-4",container="main"}': "1x70",
+    'neuron_dra_driver_device_allocation{node="n1",device="neuron-device-4",container="side"}': "1x70",
+    'neuron_dra_driver_chip_health{instance="n1:9100",device="neuron4",state="unhealthy"}': "1x70",
+    'hardware_ecc_events_total{node="n1",neuron_device_index="4",event_type="mem_ecc_corrected"}': "0+1x70",
+    'hardware_ecc_events_total{node="n1",neuron_device_index="4",event_type="sram_ecc_corrected"}': "0+1x70",
+    'kube_pod_info{namespace="team",pod="train",node="n1",created_by_kind="Job",created_by_name="j"}': "1x70",
+    'kube_pod_status_phase{namespace="team",pod="train",phase="Running"}': "0x70",
+}
+POD = 'namespace="team",node="n1",pod="train"'
+
+
+def query_of(title: str, metric: str) -> str:
+    (found,) = [
+        target["expr"]
+        for panel in PANELS
+        if panel["title"] == title
+        for target in panel["targets"]
+        if metric in target["expr"]
+    ]
+    return asked(found)
+
+
+@needs_prometheus
+def test_a_chip_that_two_containers_share_counts_once(tmp_path: Path) -> None:
+    expected = {
+        JOINS[0]: (f'{{neuron_device_index="4",{POD}}}', 120),
+        JOINS[1]: ('{created_by_kind="Job",created_by_name="j"}', 1),
+        JOINS[2]: (f'{{device="neuron4",{POD}}}', 1),
+        JOINS[3]: ('{device="neuron4",instance="n1:9100",namespace="team",pod="train"}', 1),
+        query_of("ECC events within an hour by pod", "hardware_ecc_events_total"): (
+            '{namespace="team",pod="train"}',
+            120,
+        ),
+        query_of("Chips in use", "chip_allocation"): ("{}", 1),
+        query_of("Chips in use by namespace", "chip_allocation"): ('{namespace="team"}', 1),
+        query_of("Devices in use and on offer", "device_allocation"): ("{}", 1),
+        query_of("Unhealthy chips in use", "chip_allocation"): ("{}", 1),
+    }
+    assert len(expected) == len(JOINS) + 5
+    test: dict[str, Any] = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in SERIES.items()],
+        "promql_expr_test": [
+            {"expr": query, "eval_time": "65m", "exp_samples": [{"labels": labels, "value": value}]}
+            for query, (labels, value) in expected.items()
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout
