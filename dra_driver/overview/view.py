@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from dra_driver.health.condition import told_by
-from dra_driver.health.faults import FAULTS, Fault, Severity, State
+from dra_driver.health.faults import FAULTS, SEVERITIES, Fault, Severity, State
 from dra_driver.kube.types import DeviceAttribute
 from dra_driver.legacy.annotations import UNUSABLE, parse_ids
 from dra_driver.legacy.rules import Hardware as PluginHardware
@@ -28,7 +28,6 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges
 
 Sort = Literal["name", "free", "sick"]
-SORTS: Final[tuple[Sort, ...]] = ("name", "free", "sick")
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,14 +569,11 @@ def _fault(given: Taint) -> ChipFault | None:
     taint, since = given
     found = fault_of(taint)
     if found is not None:
-        severity = next(severity for severity in _SEVERITIES if severity == taint.value)
+        severity = next(severity for severity in SEVERITIES if severity == taint.value)
         return ChipFault(found.code, severity, taint.effect, since)
     if retired(taint) or taint.effect not in BLOCKING:
         return None
     return ChipFault(written(taint), "tainted", taint.effect, since)
-
-
-_SEVERITIES: Final[tuple[Severity, ...]] = ("unhealthy", "unknown", "degraded")
 
 
 def _told(node: Node | None, indexes: Collection[int]) -> tuple[Mapping[int, tuple[ChipFault, ...]], frozenset[int]]:

@@ -67,9 +67,9 @@ def either(value: object) -> object:
     return number(value) if kept is OUT else kept
 
 
-def only(names: Mapping[str, Rule] | frozenset[str]) -> Rule:
+def only(names: frozenset[str]) -> Rule:
     """Of a mapping, such as labels, the words under these names."""
-    return dict.fromkeys(sorted(names), either) if isinstance(names, frozenset) else names
+    return dict.fromkeys(sorted(names), either)
 
 
 # Shared parts

@@ -256,6 +256,24 @@ def test_one_namespace_is_followed_too(server: ApiServer, tmp_path: Path) -> Non
         assert process.wait(10) == 0
 
 
+def test_the_screen_repeats_what_is_left_out(server: ApiServer, tmp_path: Path) -> None:
+    refuse_whole_cluster(server)
+    code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "top", "--from-cluster", "-n", "ml"]
+    command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(ours, (30, 120))
+    terminal = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen(command, stdout=theirs, stdin=theirs, stderr=subprocess.DEVNULL, env=terminal) as process:
+        os.close(theirs)
+        screen = read_until(ours, "big-1")
+        assert "this user may not list nodes" in screen
+        process.send_signal(signal.SIGINT)
+        read_until(ours, LEFT_SCREEN)
+        assert process.wait(10) == 0
+    os.close(ours)
+
+
 # Taints by administrators
 
 
