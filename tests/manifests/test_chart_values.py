@@ -523,6 +523,15 @@ def test_helm_3_makes_the_objects_of_helm_4(values: str) -> None:
     assert template(*settings, values=values, program=HELM3) == template(*settings, values=values)
 
 
+@needs_helm
+def test_the_notes_name_every_workload_that_is_installed() -> None:
+    options = ("--set=fullnameOverride=acme", "--namespace=team-ml")
+    shown = notes(*EVERYTHING, options=options)
+    for workload in WORKLOADS:
+        item = of_workload(workload, template(*EVERYTHING, options=options))
+        assert f" {item['kind'].lower()}/{item['metadata']['name']}\n" in shown
+
+
 # Schema, defaults and page
 
 
