@@ -21,7 +21,7 @@ SOURCES = (
     ("sigs.k8s.io/jobset@v0.10.1", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml", "v1alpha2"),
     ("github.com/kubeflow/training-operator@v1.8.1", "manifests/base/crds/kubeflow.org_pytorchjobs.yaml", "v1"),
     ("github.com/ray-project/kuberay/ray-operator@v1.4.2", "config/crd/bases/ray.io_rayclusters.yaml", "v1"),
-    ("sigs.k8s.io/lws@v0.7.0", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml", "v1"),
+    ("sigs.k8s.io/lws@v0.9.0", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml", "v1"),
 )
 """Go module with version, the CRD's path in it, the version of the API."""
 

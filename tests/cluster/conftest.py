@@ -128,7 +128,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         spec = _spec(version, "nodes")
         builder.build(components.of_cluster(spec.kubernetes, spec.kubelet_version, available_modules()))
     helm_program()
-    builder.build([components.jobset()])
+    builder.build([components.jobset(), components.leaderworkerset()])
     if any(version.startswith(f"{NEWEST}.") for version in _versions(session.config)):
         # By a builder of its own: it takes a newer Go than the others.
         Builder(Settings.from_environment(os.environ), Progress()).build([components.karpenter()])

@@ -20,8 +20,8 @@ from dra_driver.topology.cuts import parts_of
 from dra_driver.topology.fabric import GROUP_SIZES
 from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
+from tests.cluster.lib.controllers import jobset_controller
 from tests.cluster.lib.installation import EMULATED, Installation
-from tests.cluster.lib.jobset import jobset_controller
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
 from tests.cluster.lib.namespace import Namespace

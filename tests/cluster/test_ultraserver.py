@@ -15,9 +15,10 @@ import pytest
 import yaml
 from lab.cluster import Cluster
 
+from tests.cluster.lib.controllers import leaderworkerset_controller
 from tests.cluster.lib.installation import NAMESPACE, SERVICE_ACCOUNT, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
-from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
+from tests.cluster.lib.leaderworkerset import Groups, LeaderWorkerSets
 from tests.cluster.lib.lifecycle import is_ready, renew_driver, uid_of, unchanged, wait_driver_ready
 from tests.cluster.lib.namespace import Allocated, Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
@@ -53,7 +54,7 @@ def example(name: str) -> list[Object]:
     return list(yaml.safe_load_all((SPECS / f"{name}.yaml").read_text()))
 
 
-def running(groups: LeaderWorkerSets, namespace: Namespace, name: str, count: int, within: float = 60) -> list[Object]:
+def running(groups: Groups, namespace: Namespace, name: str, count: int, within: float = 60) -> list[Object]:
     """Wait until a set has just so many pods and all are Ready; return them by group and worker index."""
 
     def probe() -> list[Object] | None:
@@ -91,7 +92,18 @@ def check_owns_node(namespace: Namespace, pod: Object, size: int, mode: int, lnc
     assert namespace.kubectl("logs", name).splitlines() == expected
 
 
-def end(groups: LeaderWorkerSets, namespace: Namespace, *names: str) -> None:
+def check_groups_of_four(namespace: Namespace, pods: list[Object]) -> None:
+    """Check that two groups have a server each, and each pod all of a node with its 16 chips."""
+    first, second = set(nodes_of(pods[:4])), set(nodes_of(pods[4:]))
+    assert [first, second] in (SERVERS, SERVERS[::-1])
+    for pod in pods:
+        check_owns_node(namespace, pod, 4, mode=1)
+        assert namespace.numbers(pod["metadata"]["name"]) == list(range(16))
+    for server in (pods[:4], pods[4:]):
+        assert {labels_of(namespace.kube, node)["node-id-4"] for node in nodes_of(server)} == {"0", "1", "2", "3"}
+
+
+def end(groups: Groups, namespace: Namespace, *names: str) -> None:
     """Delete sets, and wait until their pods are gone."""
     for name in names:
         groups.delete(name, namespace.name)
@@ -112,13 +124,7 @@ def test_groups_of_four_fill_the_servers_and_the_third_waits_until_one_is_free(
     template, wanted = example("4-node-inference-us")
     groups.apply(template, wanted, namespace=namespace.name)
     pods = running(groups, namespace, "vllm", 8)
-    first, second = set(nodes_of(pods[:4])), set(nodes_of(pods[4:]))
-    assert [first, second] in (SERVERS, SERVERS[::-1])
-    for pod in pods:
-        check_owns_node(namespace, pod, 4, mode=1)
-        assert namespace.numbers(pod["metadata"]["name"]) == list(range(16))
-    for server in (pods[:4], pods[4:]):
-        assert {labels_of(namespace.kube, node)["node-id-4"] for node in nodes_of(server)} == {"0", "1", "2", "3"}
+    check_groups_of_four(namespace, pods)
 
     wanted["spec"]["replicas"] = 3
     groups.apply(wanted, namespace=namespace.name)
@@ -136,6 +142,34 @@ def test_groups_of_four_fill_the_servers_and_the_third_waits_until_one_is_free(
     eventually("one group to wait", lambda: len(groups.pods("vllm", namespace.name)) == 9, 60)
     eventually("two groups to run", lambda: sum(map(is_ready, groups.pods("vllm", namespace.name))) == 8, 60)
     end(groups, namespace, "vllm")
+    wait_free(node_files)
+
+
+@pytest.mark.kubernetes("1.37")
+def test_leaderworkersets_own_controller_gives_each_group_of_the_example_a_server_also_when_one_is_made_anew(
+    ultraserver_driver: Installation,
+    lab: Cluster,
+    namespace: Namespace,
+    node_files: dict[str, NodeFiles],
+    tmp_path: Path,
+) -> None:
+    with leaderworkerset_controller(lab, namespace.kube, tmp_path) as groups:
+        namespace.apply(*example("4-node-inference-us"))
+        pods = running(groups, namespace, "vllm", 8)
+        check_groups_of_four(namespace, pods)
+        assert [pod["metadata"]["ownerReferences"][0]["kind"] for pod in pods] == ["StatefulSet"] * 8
+
+        namespace.kubectl("delete", "pod", "vllm-0-1", "--wait=false")
+        text = namespace.wait_event("vllm", "to recreate group 0", 30)
+        assert text == "Worker pod vllm-0-1 failed, deleted leader pod vllm-0 to recreate group 0"
+        before = {uid_of(pod) for pod in pods[:4]}
+        eventually(
+            "all of it to be made anew", lambda: not before & set(map(uid_of, groups.pods("vllm", namespace.name))), 60
+        )
+        after = running(groups, namespace, "vllm", 8)
+        check_groups_of_four(namespace, after)
+        assert all(unchanged(one, other) for one, other in zip(after[4:], pods[4:], strict=True))
+        end(groups, namespace, "vllm")
     wait_free(node_files)
 
 
@@ -290,6 +324,44 @@ def test_pods_of_a_group_learn_their_places_before_they_start_also_when_it_is_ma
 
     eventually("the group to be made anew", anew, 60)
     check_places(namespace, running(groups_by_ip, namespace, "vllm", 4, within=90))
+
+
+def with_leader_address(wanted: Object) -> Object:
+    """``dra-driver rank`` is told the leader's address, since the lab has no DNS: workers have it from a ConfigMap."""
+    wanted = copy.deepcopy(wanted)
+    sources = {
+        "leaderTemplate": {"fieldRef": {"fieldPath": "status.podIP"}},
+        "workerTemplate": {"configMapKeyRef": {"name": "leader", "key": "address"}},
+    }
+    for template, source in sources.items():
+        (rank,) = wanted["spec"]["leaderWorkerTemplate"][template]["spec"]["initContainers"]
+        rank["env"] = [{"name": "LEADER", "valueFrom": source}]
+        rank["args"] += ["--leader-address", "$(LEADER)"]
+    return wanted
+
+
+@pytest.mark.kubernetes("1.37")
+def test_pods_that_leaderworkersets_own_controller_made_learn_their_places_before_they_start(
+    ultraserver_driver: Installation,
+    lab: Cluster,
+    namespace: Namespace,
+    driver_image: str,
+    tmp_path: Path,
+) -> None:
+    template, wanted = example("4-node-inference-us")
+
+    def address() -> str:
+        leader = namespace.pod("vllm-0")
+        return str(leader["status"].get("podIP", "")) if leader else ""
+
+    with leaderworkerset_controller(lab, namespace.kube, tmp_path) as groups:
+        namespace.apply(template, with_leader_address(with_rank(wanted, driver_image)))
+        data = {"address": eventually("the leader to have an address", address, 60)}
+        namespace.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "leader"}, "data": data})
+        pods = running(groups, namespace, "vllm", 4, within=90)
+        assert set(nodes_of(pods)) in SERVERS
+        check_places(namespace, pods)
+        end(groups, namespace, "vllm")
 
 
 @pytest.mark.kubernetes("1.37")

@@ -132,6 +132,8 @@ def _build(options: argparse.Namespace) -> int:
         wanted = (components.karpenter(),)
     elif options.jobset:
         wanted = (components.jobset(),)
+    elif options.leaderworkerset:
+        wanted = (components.leaderworkerset(),)
     else:
         wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
         if options.test_driver:
@@ -318,6 +320,11 @@ def _add_build(build: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--jobset", action="store_true", help=f"build only the controller of JobSet {components.JOBSET_VERSION}"
+    )
+    what.add_argument(
+        "--leaderworkerset",
+        action="store_true",
+        help=f"build only the controller of LeaderWorkerSet {components.LEADERWORKERSET_VERSION}",
     )
 
 

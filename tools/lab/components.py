@@ -15,6 +15,7 @@ HELM_VERSION = "4.3.1"
 PROMETHEUS_VERSION = "3.16.0"
 KARPENTER_VERSION = "1.15.0"
 JOBSET_VERSION = "0.10.1"
+LEADERWORKERSET_VERSION = "0.9.0"
 HELM3_VERSION = "3.22.0"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
@@ -24,6 +25,7 @@ _PROGRAM_NAMES = {
     "go.etcd.io/etcd/server/v3": "etcd",
     "k8s.io/kubernetes/test/e2e/dra/test-driver": "dra-test-driver",
     "sigs.k8s.io/karpenter/kwok": "karpenter-kwok",
+    "sigs.k8s.io/lws/cmd": "leaderworkerset",
     _KARPENTER_WITH_TEMPLATES: "karpenter-kwok-with-devices",
 }
 _BUILT_NAMES = {"go.etcd.io/etcd/server/v3": "server"}
@@ -186,6 +188,23 @@ def jobset() -> Component:
         files=(
             (module, "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
             (module, "config/components/webhook/manifests.yaml"),
+        ),
+    )
+
+
+def leaderworkerset() -> Component:
+    """Return LeaderWorkerSet's controller, its CustomResourceDefinitions and the registration of its webhooks."""
+    module = "sigs.k8s.io/lws"
+    return Component(
+        name=f"leaderworkerset-{LEADERWORKERSET_VERSION}",
+        module=f"leaderworkerset-{LEADERWORKERSET_VERSION}",
+        packages=(f"{module}/cmd",),
+        link_flags=f"-s -w -X {module}/pkg/version.GitVersion=v{LEADERWORKERSET_VERSION}",
+        files=(
+            (module, "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
+            # The same program has the controller of these too, and ends if it cannot watch them.
+            (module, "config/crd/bases/disaggregatedset.x-k8s.io_disaggregatedsets.yaml"),
+            (module, "config/webhook/manifests.yaml"),
         ),
     )
 

@@ -1,7 +1,7 @@
-"""Does to pods what LeaderWorkerSet does; its controller itself is not run by these tests.
+"""Does to pods what LeaderWorkerSet does, for tests that make many groups, or groups without DNS.
 
-The controller cannot be had from a package registry. What it does was recorded by running version 0.10 with its
-webhooks on Kubernetes 1.36 and 1.37, and is applied here to real pods, from an unchanged LeaderWorkerSet document:
+Its own controller, version 0.9, runs in a few tests (``controllers``). What version 0.10 did with its webhooks on
+Kubernetes 1.36 and 1.37 was recorded, and is applied here to real pods, from an unchanged LeaderWorkerSet document:
 
 - a headless Service, and one leader pod for each group (labels, annotations, environment and the leader's affinity:
   ``lwspods``);
@@ -23,7 +23,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 import yaml
 
@@ -54,6 +54,16 @@ Pods = dict[str, Object]
 class _Key:
     namespace: str
     name: str
+
+
+class Groups(Protocol):
+    """Groups of LeaderWorkerSets, whoever makes them: the stand-in or the controller itself."""
+
+    def pods(self, name: str, namespace: str = "default") -> list[Object]:
+        """Pods of a set, leaders before their workers, by group."""
+
+    def delete(self, name: str, namespace: str = "default") -> None:
+        """Delete a set as with ``kubectl delete --wait=false``."""
 
 
 class LeaderWorkerSets:
@@ -126,13 +136,7 @@ class LeaderWorkerSets:
     def pods(self, name: str, namespace: str = "default") -> list[Object]:
         """Pods of a set, leaders before their workers, by group."""
         self._check()
-        found = self._list(_Key(namespace, name))
-
-        def place(pod: Object) -> tuple[int, int]:
-            labels = pod["metadata"]["labels"]
-            return int(labels[GROUP_INDEX]), int(labels[WORKER_INDEX])
-
-        return sorted(found, key=place)
+        return in_order(self._list(_Key(namespace, name)))
 
     @property
     def events(self) -> list[str]:
@@ -239,6 +243,16 @@ class LeaderWorkerSets:
                 return False
             raise
         return True
+
+
+def in_order(pods: list[Object]) -> list[Object]:
+    """Pods of a set, leaders before their workers, by group."""
+
+    def place(pod: Object) -> tuple[int, int]:
+        labels = pod["metadata"]["labels"]
+        return int(labels[GROUP_INDEX]), int(labels[WORKER_INDEX])
+
+    return sorted(pods, key=place)
 
 
 def _documents(documents: tuple[Object | str, ...]) -> Iterator[Object]:
