@@ -301,7 +301,7 @@ def test_other_parameters_are_another_allocation(node: Node, api: ApiServer) -> 
     item = api.put(claim(1, [4, 5], configs=[config(neuron_config(2))]))
     first = node.prepare(item)
     anew = api.put(claim(1, [4, 5], configs=[config(neuron_config(1))]))
-    with pytest.raises(DriverError, match="allocated anew, but its former devices are still prepared"):
+    with pytest.raises(DriverError, match="allocated again, but its former devices are still prepared"):
         node.prepare(anew)
     assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
     node.reboot()
@@ -351,7 +351,7 @@ def test_a_claim_that_was_allocated_anew_is_refused_until_unprepare_or_reboot(no
     item = api.put(claim(1, [4, 5]))
     first = node.prepare(item)
     anew = api.put(claim(1, [5, 6]))
-    with pytest.raises(DriverError, match="allocated anew, but its former devices are still prepared"):
+    with pytest.raises(DriverError, match="allocated again, but its former devices are still prepared"):
         node.prepare(anew)
     node.unprepare(anew)
     second = node.prepare(anew)
