@@ -13,15 +13,18 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
+from lab.cluster import Cluster
 
 from dra_driver.names import SERVER_2
 from dra_driver.ultraserver.placer.values import GATE, SINCE_ANNOTATION
+from tests.cluster.lib.controllers import leaderworkerset_controller
 from tests.cluster.lib.groupstream import Stream, complete, lws, one_node, servers
 from tests.cluster.lib.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
-from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
+from tests.cluster.lib.leaderworkerset import Groups, LeaderWorkerSets
 from tests.cluster.lib.lifecycle import own_namespace, process_of
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod as plain_pod
@@ -84,16 +87,14 @@ def servers_of(kube: Kube, pods: Sequence[Object]) -> set[str]:
     return {server for server, names in servers(kube).items() if names & nodes}
 
 
-def end(groups: LeaderWorkerSets, namespace: Namespace, *names: str) -> None:
+def end(groups: Groups, namespace: Namespace, *names: str) -> None:
     """Delete groups and wait until their pods are gone."""
     for name in names:
         groups.delete(name, namespace.name)
     eventually("the groups to be gone", lambda: not any(groups.pods(name, namespace.name) for name in names), 60)
 
 
-def is_stuck(
-    groups: LeaderWorkerSets, namespace: Namespace, name: str, reason: str = "cannot allocate all claims"
-) -> bool:
+def is_stuck(groups: Groups, namespace: Namespace, name: str, reason: str = "cannot allocate all claims") -> bool:
     """Whether a pod of the group was told by the scheduler that no node will do, and why."""
     for pod in groups.pods(name, namespace.name):
         conditions = {entry["type"]: entry for entry in pod["status"].get("conditions", ())}
@@ -185,6 +186,32 @@ def test_a_group_that_the_scheduler_finds_no_nodes_for_is_released_at_once_and_r
         end(groups, namespace, "picky")
     finally:
         kube.kubectl("label", "node", *sorted(nodes), "placer-test-")
+
+
+@pytest.mark.kubernetes("1.37")
+def test_with_leaderworkersets_own_controller_a_group_beside_a_taken_node_runs_and_one_without_a_node_is_released(
+    placer: Installation, lab: Cluster, namespace: Namespace, kube: Kube, tmp_path: Path
+) -> None:
+    """The example with its gate, once for each server; then with a label that only the second server's nodes have."""
+    (first, _), (second, last_nodes) = servers(kube).items()
+    namespace.apply(one_node())
+    kube.kubectl("label", "node", *sorted(last_nodes), "placer-test=ok", "--overwrite")
+    try:
+        with leaderworkerset_controller(lab, kube, tmp_path) as groups:
+            for taken, free in ((first, second), (second, first)):
+                taker, name = take(namespace, sorted(servers(kube)[taken])[1]), f"on-{free}"
+                namespace.apply(lws(name, 4, gated=True))
+                eventually("the group to run", lambda name=name: complete(groups.pods(name, namespace.name), 4), 60)  # type: ignore[misc] # bound at once
+                assert servers_of(kube, groups.pods(name, namespace.name)) == {free}
+                end(groups, namespace, name)
+                namespace.delete_pod(taker)
+            namespace.apply(lws("picky", 4, gated=True, worker_selector={"placer-test": "ok"}))
+            namespace.wait_event("picky-0", f"the scheduler finds no node of {first} for picky-0-", 60)
+            eventually("the group to run", lambda: complete(groups.pods("picky", namespace.name), 4), 60)
+            assert servers_of(kube, groups.pods("picky", namespace.name)) == {second}
+            end(groups, namespace, "picky")
+    finally:
+        kube.kubectl("label", "node", *sorted(last_nodes), "placer-test-")
 
 
 def test_a_third_group_is_told_what_it_waits_for_and_pairs_share_a_server(
