@@ -237,7 +237,7 @@ def test_with_rights_in_one_namespace_its_pods_and_claims_are_shown(
     assert not any(line.startswith(("TYPE", "node-")) for line in lines)
 
 
-@pytest.mark.parametrize("more", [["-A"], ["-n", "ml", "--node", "node-2"]], ids=["all namespaces", "a node"])
+@pytest.mark.parametrize("more", [["-A"], ["-n", "ml", "--node-name", "node-2"]], ids=["all namespaces", "a node"])
 def test_what_needs_the_whole_cluster_is_refused_with_the_rights_it_needs(
     more: list[str], server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,7 +304,7 @@ def test_top_health_and_topology_agree_on_what_taint_rules_keep_from_pods(
     assert nodes["node-2"]["chips"] == {"total": 16, "free": 11, "allocated": 4, "sick": 1}
     assert nodes["node-2"]["devices"][9]["state"] == "tainted"
     assert nodes["node-10"]["chips"]["free"] == 14
-    health = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node", "node-2").splitlines()
+    health = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node-name", "node-2").splitlines()
     row = "node-2 neuron9 tainted example.com/under-repair:NoSchedule tainted 2026-02-01T00:00:00Z NoSchedule - -"
     assert row.split() in [line.split() for line in health]
     assert "tainted device: 9" in shown(server, tmp_path, capsys, "topology", "--from-cluster", "node-2")
