@@ -234,8 +234,8 @@ def resolve(name: str) -> InstanceType:
 
 def _unknown(name: str, among: Collection[str]) -> DriverError:
     near = [row for row in near_matches(name) if row in among]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(among)}"
-    return DriverError(f"no instance type {quoted(name)} is known", remedy=hint)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known types: {', '.join(among)}"
+    return DriverError(f"unknown instance type {quoted(name)}", remedy=hint)
 
 
 def of_family(name: str) -> InstanceType | None:

@@ -149,7 +149,7 @@ def test_it_refuses_what_the_node_has_not(server: ApiServer, tmp_path: Path, nam
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [("inf2.48xlarge", "no EFA pairing of inf2.48xlarge is known"), ("trn9", "no instance type 'trn9' is known")],
+    [("inf2.48xlarge", "no EFA pairing of inf2.48xlarge is known"), ("trn9", "unknown instance type 'trn9'")],
 )
 def test_it_ends_where_there_can_be_no_such_devices(
     kind: str, text: str, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -168,7 +168,7 @@ def test_the_old_spelling_does_the_same_with_a_warning(file: str, capsys: pytest
         (["{file}", "--seed", "1-101"], "--seed 1-101: 1 to 100 ascending seeds"),
         (["{file}", "--seed", "9999999999999999"], "--seed 9999999999999999: 1 to 100 ascending"),
         (["{file}", "--policy", "best"], "--policy 'best' is not known; give one of lowest-id,"),
-        (["{file}", "--node", "trn9"], "no instance type 'trn9' is known"),
+        (["{file}", "--node", "trn9"], "unknown instance type 'trn9'"),
         (["{file}", "--node", "trn2u"], "node node-1 offers itself as one device"),
         (
             ["{file}", "--node", "inf2"],
@@ -192,7 +192,7 @@ def test_what_cannot_be_used_is_one_message_and_exit_status_2(
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("trn2.48xlarge", "trn9.48xlarge", "{file}:2: nodes.trn9.48xlarge: no instance type 'trn9.48xlarge' is known"),
+        ("trn2.48xlarge", "trn9.48xlarge", "{file}:2: nodes.trn9.48xlarge: unknown instance type 'trn9.48xlarge'"),
         (
             "nodes:\n  trn2.48xlarge: 2\n",
             "",

@@ -52,7 +52,7 @@ def test_a_negative_node_id_and_an_empty_mode_list_are_values(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--instance-type", "trn9"], "no instance type 'trn9' is known"),
+        (["--instance-type", "trn9"], "unknown instance type 'trn9'"),
         (["--instance-type", "trn2p.48xlarge"], "how many devices"),
         (["--instance-type", "trn2", "--missing", "x"], "--missing expects a number, not 'x'"),
         (["--instance-type", "trn2", "--missing", "1,,2"], "--missing expects a number, not ''"),

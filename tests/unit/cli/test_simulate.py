@@ -543,7 +543,7 @@ def test_a_node_known_from_its_slices_has_the_host_that_they_tell_of(shell: Shel
     [
         ([], "nothing is given"),
         (["--node", "trn2.48xlarge"], "no FILE is given"),
-        (["FILE", "--node", "nonsense"], "no instance type 'nonsense' is known"),
+        (["FILE", "--node", "nonsense"], "unknown instance type 'nonsense'"),
         (["FILE", "--node", "trn2.48xlarge=0"], "0 nodes cannot be emulated"),
         (["FILE", "--node", "trn2.48xlarge=x"], "--node cannot be read"),
         (["FILE", "--node", "trn2.48xlarge=99999999"], "cannot be emulated"),

@@ -132,7 +132,7 @@ def test_resources_can_be_added_and_changed(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (["trn9", "--for", "kwok"], 2, "an instance type 'trn9' is not known"),
+        (["trn9", "--for", "kwok"], 2, "unknown instance type 'trn9'"),
         (["trn2.48xlarge", "--for", "kwok", "--devices", "chips"], 2, "--devices: "),
         (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu"], 2, "NAME=QUANTITY"),
         (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu=many"], 2, "'many' is not a quantity"),

@@ -136,7 +136,7 @@ def test_the_picture_goes_to_standard_output_alone_when_its_file_is_a_dash(
     ("arguments", "text"),
     [
         (["trn2.48xlrge"], "did you mean trn2.48xlarge"),
-        (["p5.48xlarge"], "no instance type 'p5.48xlarge' is known"),
+        (["p5.48xlarge"], "unknown instance type 'p5.48xlarge'"),
         (["trn2.48xlarge", "--devices", "16"], "device indexes go from 0 to 15"),
         (["trn2.48xlarge", "--devices", "0-9999"], "device indexes go from 0 to 15"),
         (["trn2.48xlarge", "--devices", "4,4"], "device 4 is named more than once"),

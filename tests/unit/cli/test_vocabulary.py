@@ -294,7 +294,7 @@ def test_a_misspelt_type_is_guessed_by_every_command(
     }
     assert main([word.replace("TYPE", wrong).format(**files) for word in command.split()]) == 2
     meant = f"{wrong.partition('.')[0]}.48xlarge"
-    assert re.search(rf"no instance type '{wrong}' is known; did you mean {meant}\b", capsys.readouterr().err)
+    assert re.search(rf"unknown instance type '{wrong}'; did you mean {meant}\b", capsys.readouterr().err)
 
 
 def test_topology_and_slices_know_the_same_types(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def test_the_mean_of_a_distribution_is_the_mean_of_its_shares(duration: Duration
         ("perHour: 6", "perHour: 900000", "16: arrivals.perHour: 216000000 pods in 240 h are more than 1000000"),
         ("perHour: 6", "perDay: 6", "16: arrivals.perDay: there is no such field"),
         ("length: 10d", "length: 99999d", "20: length: 99999d is more than a workload can have"),
-        ("trn2.48xlarge: 2", "a=b: 2", "2: nodes.a=b: no instance type 'a=b' is known; known are inf1.xlarge, "),
+        ("trn2.48xlarge: 2", "a=b: 2", "2: nodes.a=b: unknown instance type 'a=b'; known types: inf1.xlarge, "),
         ("weight: 5", f"weight: {'9' * 400}", "5: pods[0].weight: Number out of range"),
         ("length: 10d", "length: 10", "20: length: Expected `str`, got `int`"),
         ("length: 10d", "length: 10w", "20: length: '10w' is not a duration; write a number and a unit (s, m, h, d)"),
