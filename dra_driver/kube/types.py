@@ -617,7 +617,13 @@ def decode(body: bytes | msgspec.Raw, kind: Any, what: str) -> Any:
 
 
 def decode_slice(document: JsonObject, version: str) -> ResourceSlice:
-    """Decode a stored ResourceSlice, recording the names of fields that the structs do not declare."""
+    """Decode a stored ResourceSlice, recording the names of fields that the structs do not declare.
+
+    Servers before 1.35 send ``devices: null`` for a slice without devices (k8s.io/api ``resource/v1``, no omitempty).
+    """
+    spec = document.get("spec")
+    if isinstance(spec, dict) and spec.get("devices", ()) is None:
+        document = {**document, "spec": {key: value for key, value in spec.items() if key != "devices"}}
     if version == "v1beta1":
         document = _flatten(document)
     try:

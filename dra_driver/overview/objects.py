@@ -197,7 +197,8 @@ class _SliceSpec(ApiObject, frozen=True):
     driver: str = ""
     pool: _Pool = _Pool()
     node_name: str = ""
-    devices: tuple[_Device, ...] = ()
+    devices: tuple[_Device, ...] | None = ()
+    """None: there are none, on a server before 1.35."""
 
 
 class _Slice(ApiObject, frozen=True):
@@ -233,7 +234,7 @@ class Slice:
 
 def _slice(item: _Slice, _: str) -> Slice:
     spec = item.spec
-    own = spec.devices if spec.driver == DRIVER_NAME else ()
+    own = (spec.devices or ()) if spec.driver == DRIVER_NAME else ()
     found = [(device.name, device.basic or device) for device in own]
     first = found[0][1].attributes if found else _Attributes()
     servers = ((4, first.server_4.string), (2, first.server_2.string))
@@ -282,7 +283,8 @@ class _Request(_Exactly, frozen=True):
 
 
 class _Requests(ApiObject, frozen=True):
-    requests: tuple[_Request, ...] = ()
+    requests: tuple[_Request, ...] | None = ()
+    """None: there are none, on a server before 1.35."""
 
 
 class _ClaimSpec(ApiObject, frozen=True):
@@ -334,7 +336,7 @@ def _claim(item: _Claim, _: str) -> Claim:
     results = allocation.devices.results if allocation is not None else ()
     return Claim(
         _meta(meta.name, meta.namespace, resource_version=meta.resource_version),
-        _once(first_of([_asked(request) for request in item.spec.devices.requests], 3)),
+        _once(first_of([_asked(request) for request in item.spec.devices.requests or ()], 3)),
         allocation is not None,
         tuple(
             (entry.pool, entry.device) for entry in results if entry.driver == DRIVER_NAME and not entry.admin_access

@@ -356,7 +356,7 @@ def _template(item: JsonObject, classes: set[str]) -> JsonObject | None:
 
 def _asks(spec: JsonObject, classes: set[str]) -> bool:
     """Whether a claim asks for devices of a class of this driver."""
-    requests = spec.get("devices", {}).get("requests", ())
+    requests = spec.get("devices", {}).get("requests") or ()  # null before 1.35 if there are none
     each = [part for request in requests for part in (request, request.get("exactly", {}), *_first(request))]
     return any(part.get("deviceClassName") in classes for part in each)
 

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+from dra_driver.kube.types import ServerVersion
 from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, evict_pod, patch_node, write_plain
 from tests.doubles.apiserver.node_fields import apply_conditions, apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected
@@ -261,6 +262,8 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
     item["spec"] |= api.added_spec
     for path in api.dropped_fields:
         _drop(item, path.split("."))
+    if (release := ServerVersion(api.git_version).release) is not None and release < (1, 35):
+        item["spec"].setdefault("devices", None)  # there the field has no omitempty
     if request.method == "POST":
         validate_slice(item, None)
         return 201, _export(item if request.query.get("dryRun") else store.create(kind, item), match)

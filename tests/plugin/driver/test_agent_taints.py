@@ -160,6 +160,21 @@ def test_a_server_that_drops_taints_is_offered_the_healthy_chips_and_those_that_
         assert slice_writes(world) == 2, "the sick chip was not offered as if it were well before that"
 
 
+def test_a_node_whose_chips_were_all_withdrawn_offers_them_again_when_they_are_well(world: World) -> None:
+    world.server.dropped_fields = ("spec.devices[].taints",)
+    world.server.git_version = "v1.34.4"
+    with agent(world) as running:
+        running.ready()
+        break_memory(world, range(16))
+        eventually(lambda: not world.offered(), within=START_SECONDS, what="no device")
+        running.kill()
+    break_memory(world, range(16), errors=0)
+    world.kubelet.restart()
+    with agent(world) as running:
+        running.ready()
+        eventually(lambda: len(world.offered()) == 16, within=START_SECONDS, what="all devices")
+
+
 def test_when_the_server_cannot_tell_what_is_held_nothing_is_withdrawn(world: World) -> None:
     world.server.dropped_fields = ("spec.devices[].taints",)
     with agent(world) as running:

@@ -54,6 +54,14 @@ def through_json(document: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_a_slice_without_devices_is_read_as_servers_before_1_35_send_it(version: str) -> None:
+    empty = msgspec.structs.replace(SLICE, spec=msgspec.structs.replace(SLICE.spec, devices=()))
+    document = through_json(encode_slice(empty, version))
+    document["spec"]["devices"] = None
+    assert decode_slice(document, version) == empty
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
 def test_a_slice_survives_the_way_to_the_server_and_back(version: str) -> None:
     assert decode_slice(through_json(encode_slice(SLICE, version)), version) == SLICE
 
