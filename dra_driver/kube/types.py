@@ -14,6 +14,7 @@ three.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -603,9 +604,15 @@ class RawEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
+_BUILDING: Final = threading.Lock()
+
+
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    # msgspec 0.22 puts what it knows of a struct on the class before it has looked at all fields, and meanwhile other
+    # threads run: one whose type contains the same struct would read what is not there yet, and the process crashes.
+    with _BUILDING:
+        return msgspec.json.Decoder(kind)
 
 
 def decode(body: bytes | msgspec.Raw, kind: Any, what: str) -> Any:
@@ -626,6 +633,7 @@ def decode_slice(document: JsonObject, version: str) -> ResourceSlice:
         document = {**document, "spec": {key: value for key, value in spec.items() if key != "devices"}}
     if version == "v1beta1":
         document = _flatten(document)
+    _decoder(ResourceSlice)  # `convert` would look at the structs without the lock
     try:
         stored = msgspec.convert(document, ResourceSlice)
     except msgspec.MsgspecError as error:

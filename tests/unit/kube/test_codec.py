@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -177,3 +179,47 @@ def test_missing_fields_are_named_once_for_all_devices() -> None:
     assert missing_fields(sent, kept) == ("devices[].taints", "pool.generation")
     assert missing_fields({"devices": []}, {}) == ()
     assert missing_fields({"devices": [1, 2]}, {"devices": [1]}) == ("devices",)
+
+
+TWO_THREADS = """
+import threading
+import msgspec
+from dra_driver.kube.types import decode
+
+looked, go_on = threading.Event(), threading.Event()
+
+def number():
+    looked.set()
+    go_on.wait(10)
+    return int
+
+class Owner(msgspec.Struct):
+    number: "number()"  # evaluated when a decoder looks at the struct
+
+class Meta(msgspec.Struct):
+    owner: Owner
+    name: str
+
+class Pod(msgspec.Struct):
+    metadata: Meta
+
+class Node(msgspec.Struct):
+    metadata: Meta
+
+body = b'{"metadata": {"owner": {"number": 1}, "name": "a"}}'
+threads = [threading.Thread(target=decode, args=(body, kind, "it")) for kind in (Pod, Node)]
+threads[0].start()
+looked.wait(10)
+threads[1].start()
+threads[1].join(0.3)
+go_on.set()
+for thread in threads:
+    thread.join(10)
+print(decode(body, Pod, "it").metadata == decode(body, Node, "it").metadata)
+"""
+
+
+def test_two_threads_may_decode_the_same_struct_for_the_first_time_at_once() -> None:
+    # In a process of its own: msgspec crashes it where it meets a struct that another thread is still looking at.
+    done = subprocess.run([sys.executable, "-c", TWO_THREADS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr[-2000:]
