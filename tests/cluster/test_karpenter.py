@@ -53,14 +53,14 @@ def karpenter_objects(lab: Cluster, kube: Kube, programs: dict[str, Path]) -> It
         subprocess.run([programs["karpenter-kwok-with-devices"], "crds"], check=True, capture_output=True).stdout
     )
     kube.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(crds))
-    names = [f"crd/{item['metadata']['name']}" for item in crds["items"]]
-    kube.kubectl("wait", "--for=condition=Established", *names)
+    names = [item["metadata"]["name"] for item in crds["items"]]
+    kube.wait_established(*names)
     classes = str(ROOT / "scripts/manifests/deviceclass.yaml")
     kube.kubectl("apply", "-f", classes)
     kube.apply({"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}})
     yield
     kube.kubectl("delete", "--ignore-not-found", "--timeout=30s", "-f", classes)
-    kube.kubectl("delete", "--ignore-not-found", "--timeout=50s", *names)
+    kube.kubectl("delete", "--ignore-not-found", "--timeout=50s", "crd", *names)
 
 
 def node_pool(*types: str, **spec: object) -> Object:

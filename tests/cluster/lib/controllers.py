@@ -100,9 +100,9 @@ def _controller(project: _Project, lab: Cluster, kube: Kube, directory: Path) ->
         "metrics": {"bindAddress": "0"},
     }
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    definitions = [f"crd/{yaml.safe_load(built[crd].read_text())['metadata']['name']}" for crd in crds]
+    definitions = [yaml.safe_load(built[crd].read_text())["metadata"]["name"] for crd in crds]
     kube.kubectl("apply", "--server-side", *(f"--filename={built[crd]}" for crd in crds))
-    kube.kubectl("wait", "--for=condition=Established", *definitions)
+    kube.wait_established(*definitions)
     authority = lab.layout.pki / "ca.crt"
     manifests = [item for item in yaml.safe_load_all(built[registration].read_text()) if item]
     webhooks = [_by_url(item, program, project.label, webhook, authority) for item in manifests]
@@ -123,7 +123,7 @@ def _controller(project: _Project, lab: Cluster, kube: Kube, directory: Path) ->
     finally:
         for item in webhooks:
             kube.kubectl("delete", "--ignore-not-found", item["kind"], item["metadata"]["name"])
-        kube.kubectl("delete", "--ignore-not-found", "--wait=false", *definitions)
+        kube.kubectl("delete", "--ignore-not-found", "--wait=false", "crd", *definitions)
         process.terminate()
         process.wait(15)
 

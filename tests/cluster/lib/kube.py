@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -101,6 +102,19 @@ class Kube:
         """The driver's slices, of one node or of all, by name."""
         fields = "spec.driver=neuron.aws.com" + (f",spec.nodeName={node}" if node else "")
         return sorted(self.find("resourceslices", fields=fields), key=lambda item: str(item["metadata"]["name"]))
+
+    def wait_established(self, *definitions: str) -> None:
+        """Wait until CustomResourceDefinitions are served.
+
+        ``kubectl wait`` ends with an error where it comes before the first condition (``conditions: null``).
+        """
+        for name in definitions:
+            eventually(f"{name} to be established", partial(self._established, name))
+
+    def _established(self, definition: str) -> bool:
+        found = json.loads(self.raw(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition}"))
+        conditions = found.get("status", {}).get("conditions") or ()
+        return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
     def nodes(self) -> list[str]:
         """Names of all nodes."""
