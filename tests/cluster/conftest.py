@@ -333,6 +333,17 @@ def release(
         made.close()
 
 
+@pytest.fixture(scope="module")
+def kubelets_without_memory(cluster: Cluster | ExternalCluster) -> None:
+    """Kubelets that remember no device plugin of tests before; else pods whose limits a claim serves might not start.
+
+    ``docs/extended-resources.md`` has the reason.
+    """
+    if isinstance(cluster, Cluster):
+        for node in cluster.nodes:
+            NodeFiles(node).forget_device_plugins()
+
+
 _NUMBERS = itertools.count(1)
 
 

@@ -24,6 +24,9 @@ OFFERED = ("--emulate", EMULATED, "--devices", "chip,core,group4", "--extended-r
 ON_NODE_1 = {"kubernetes.io/hostname": "node-1"}
 
 
+pytestmark = pytest.mark.usefixtures("kubelets_without_memory")
+
+
 def claim_for(namespace: Namespace, name: str) -> Object:
     """The claim that the scheduler has made for the limits of a pod."""
     found = namespace.pod(name)

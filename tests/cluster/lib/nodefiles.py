@@ -44,6 +44,12 @@ class NodeFiles:
         paths = sorted((self.state / "claims").glob("*.json"))
         return {path.stem: json.loads(path.read_text())["entry"] for path in paths}
 
+    def forget_device_plugins(self) -> None:
+        """Restart kubelet without what it remembers of device plugins and of pods that had their devices."""
+        self.node.stop_kubelet()
+        (self.node.layout.kubelet / "device-plugins/kubelet_internal_checkpoint").unlink(missing_ok=True)
+        self.node.start_kubelet()
+
     def is_empty(self) -> bool:
         """Whether no claim is prepared and nothing of one is left."""
         return not self.specs() and not self.checkpoint()
