@@ -39,6 +39,8 @@ from dra_driver.kube.client import Transport
 from dra_driver.names import DRIVER_NAME
 
 PUBLISH_SECONDS = 900.0
+STARTS = 20.0
+"""Pods a second that the DaemonSet controller creates at most (``--kube-api-qps`` of kube-controller-manager)."""
 AFTER_SECONDS = 60.0
 _REQUESTS = re.compile(r'^apiserver_request_total\{.*resource="resourceslices".*verb="(\w+)".*\} (\S+)', re.MULTILINE)
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -85,11 +87,16 @@ def established(tcp: str, port: int) -> int:
     return sum(row[2].endswith(f":{port:04X}") and row[3] == _ESTABLISHED for row in rows)
 
 
-def drive(kubeconfig: str, first: int, count: int, world: World) -> None:
-    """Publish for so many nodes; say so when all is stored, and go on until standard input ends."""
+def drive(kubeconfig: str, first: int, count: int, world: World, pause: float) -> None:
+    """Publish for so many nodes, one more every ``pause`` seconds; say so when all is stored, and go on.
+
+    Returns never: the process ends when standard input does.
+    """
     found = offered(world)
     publishers = []
-    for number in range(first, first + count):
+    began = time.monotonic()
+    for place, number in enumerate(range(first, first + count)):
+        time.sleep(max(0.0, began + place * pause - time.monotonic()))
         api = ResourceApi(Transport.from_kubeconfig(kubeconfig, user_agent="dra-driver"))
         publisher = SliceController(api, DRIVER_NAME, node_name(number), instance=Instance.here("boot"))
         publisher.set_desired(found.devices, found.fallback, counters=found.counters)
@@ -103,14 +110,14 @@ def drive(kubeconfig: str, first: int, count: int, world: World) -> None:
 
 
 @contextmanager
-def _drivers(cluster: Cluster, count: int, processes: int, world: World) -> Iterator[None]:
-    """So many publishers, which all have published."""
+def _drivers(cluster: Cluster, count: int, processes: int, starts: float, world: World) -> Iterator[None]:
+    """So many publishers, which all have published; ``starts`` of them start in a second."""
     share = -(-count // processes)
     with ExitStack() as stack:
         running = []
         for first in range(0, count, share):
             words = [sys.executable, "-m", "bench.publication", "--drive", str(cluster.kubeconfig), world.cuts]
-            words += [str(first), str(min(share, count - first))]
+            words += [str(first), str(min(share, count - first)), str(processes / starts)]
             started = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
             stack.callback(started.wait)
             stack.callback(started.kill)
@@ -155,7 +162,7 @@ def report(head: str, count: int, rollout: Moment, seconds: float, restart: Mome
     return "\n".join(lines)
 
 
-def measure(cluster: Cluster, count: int, processes: int, world: World, progress: Progress) -> str:
+def measure(cluster: Cluster, count: int, processes: int, starts: float, world: World, progress: Progress) -> str:
     """Publish, restart the API server, and count."""
     for name in ("kube-controller-manager", "kube-scheduler"):
         cluster.control_plane.stop(name)
@@ -164,7 +171,7 @@ def measure(cluster: Cluster, count: int, processes: int, world: World, progress
         list(writers.map(lambda number: transport.request("POST", NODES, body=node(number)), range(count)))
     transport.close()
     size, before, began = etcd_bytes(), _moment(cluster), time.monotonic()
-    with progress.step(f"{count} drivers publish"), _drivers(cluster, count, processes, world):
+    with progress.step(f"{count} drivers publish"), _drivers(cluster, count, processes, starts, world):
         seconds = time.monotonic() - began
         rollout = _moment(cluster).since(before)
         grown = etcd_bytes() - size
@@ -176,7 +183,7 @@ def measure(cluster: Cluster, count: int, processes: int, world: World, progress
         restart = _moment(cluster)
     head = (
         f"Machine: {machine.describe()}; load at the end {machine.load():.1f}. Kubernetes {cluster.spec.kubernetes}; "
-        f"{count} drivers in {processes} processes, each on a node of {world}."
+        f"{count} drivers in {processes} processes, each on a node of {world}; {starts:g} start in a second."
     )
     return report(head, count, rollout, seconds, restart, resumed, grown)
 
@@ -195,14 +202,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--drivers", type=int, default=5000, help="number of drivers (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=10, help="that they run in (default: %(default)s)")
     parser.add_argument("--devices", default="chip", help="what the nodes offer (default: %(default)s)")
-    parser.add_argument("--drive", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--starts",
+        type=float,
+        default=STARTS,
+        help="drivers that start in a second (default: %(default)g, as fast as the DaemonSet controller makes pods)",
+    )
+    parser.add_argument("--drive", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.drive:
-        kubeconfig, cuts, first, count = options.drive
-        drive(kubeconfig, int(first), int(count), World(cuts))
+        kubeconfig, cuts, first, count, pause = options.drive
+        drive(kubeconfig, int(first), int(count), World(cuts), float(pause))
         return 0
-    if min(options.drivers, options.processes) < 1:
-        parser.error("drivers and processes must be at least 1")
+    if min(options.drivers, options.processes) < 1 or options.starts <= 0:
+        parser.error("drivers and processes must be at least 1, starts more than 0")
     return command.run(lambda: _run(options))
 
 
@@ -210,7 +223,8 @@ def _run(options: argparse.Namespace) -> int:
     settings, progress = Settings.from_environment(os.environ), Progress()
     spec = ClusterSpec(name=options.cluster, nodes=0, kubernetes=options.kubernetes)
     with Cluster(spec, settings=settings, progress=progress) as cluster:
-        print(measure(cluster, options.drivers, options.processes, World(options.devices), progress))
+        world = World(options.devices)
+        print(measure(cluster, options.drivers, options.processes, options.starts, world, progress))
     return 0
 
 
