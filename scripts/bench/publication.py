@@ -175,6 +175,12 @@ def measure(cluster: Cluster, count: int, processes: int, starts: float, world: 
         seconds = time.monotonic() - began
         rollout = _moment(cluster).since(before)
         grown = etcd_bytes() - size
+        # Said now, too: thousands of drivers on the machine of the API server may keep it from starting again.
+        progress.say(
+            f"rollout: {seconds:.0f} s, {rollout.writes} writes, {rollout.requests.get('LIST', 0)} lists, "
+            f"{rollout.connections} connections, {rollout.processor:.0f} s of CPU time of the API server, "
+            f"{grown / 1e6:.1f} MB more in etcd"
+        )
         began = time.monotonic()
         cluster.stop_apiserver()
         cluster.start_apiserver()
