@@ -13,9 +13,8 @@ from hypothesis import settings
 
 from tests.generators.effort import THOROUGH
 
-# No deadline for an example: the first one may load modules, and others share the processor. Tests have time limits.
-settings.register_profile("thorough", max_examples=THOROUGH, deadline=None)
-settings.register_profile("quick", max_examples=THOROUGH // 4, deadline=None)
+settings.register_profile("thorough", max_examples=THOROUGH)
+settings.register_profile("quick", max_examples=THOROUGH // 4)
 # The option of the command line is read later, and wins.
 settings.load_profile("quick")
 
