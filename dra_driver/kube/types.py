@@ -630,7 +630,7 @@ def decode_slice(document: JsonObject, version: str) -> ResourceSlice:
     """
     spec = document.get("spec")
     if isinstance(spec, dict) and spec.get("devices", ()) is None:
-        document = {**document, "spec": {key: value for key, value in spec.items() if key != "devices"}}
+        document = {**document, "spec": {**spec, "devices": []}}
     if version == "v1beta1":
         document = _flatten(document)
     _decoder(ResourceSlice)  # `convert` would look at the structs without the lock
