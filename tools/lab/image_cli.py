@@ -51,7 +51,6 @@ def _build(options: argparse.Namespace) -> int:
         machine.bootstrap("lab")
         oci.write_archive(oci.tools(), (name,), output)
     else:
-        machine.bootstrap("image")
         ImageBuilder(Settings.from_environment(os.environ), Progress()).build(name, output, options.base)
     print(f"{name} is in {output} ({output.stat().st_size >> 20} MiB). Next: scripts/cluster load {output}")
     return 0

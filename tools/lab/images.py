@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lab import files, hostsettings
 from lab.errors import LabError
+from lab.machine import bootstrap
 from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
 
@@ -89,6 +90,7 @@ class ImageBuilder:
             shutil.copyfile(final, output)
 
     def _build(self, tag: str, final: Path, contents: Mapping[str, bytes], base: str | None) -> None:
+        bootstrap("image")
         buildah = Buildah(self._storage(contents, base), self._epoch)
         if base is None:
             base = f"localhost/ndl-base:{self._base_name()}"
