@@ -44,7 +44,7 @@ def until(
                     raise LabError(f"{record.name} ended while waiting for {what}. Its last lines:\n{tail(log)}")
             if time.monotonic() > deadline:
                 logs = "\n".join(f"--- {log}\n{tail(log)}" for _, log in needed)
-                raise LabError(f"No {what} within {timeout:.0f} s; gave up.\n{logs}".rstrip())
+                raise LabError(f"Gave up waiting for {what} after {timeout:.0f} s.\n{logs}".rstrip())
             time.sleep(_POLL_SECONDS)
 
 

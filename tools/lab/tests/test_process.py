@@ -99,7 +99,7 @@ def test_waiting_ends_at_once_with_the_log_when_what_is_needed_has_died(tmp_path
 
 
 def test_waiting_gives_up_after_its_time() -> None:
-    with pytest.raises(LabError, match="No miracle within 0 s"):
+    with pytest.raises(LabError, match="Gave up waiting for miracle after 0 s"):
         waiting.until("miracle", lambda: False, progress=QUIET, timeout=0.1)
 
 
