@@ -31,5 +31,12 @@ def test_what_happened_since_a_moment_is_its_difference() -> None:
     before, after = Moment({"POST": 5}, 2.0, 10), Moment({"POST": 9, "LIST": 4, "PUT": 1}, 5.0, 30)
     found = after.since(before)
     assert (found.writes, found.requests["LIST"], found.processor, found.connections) == (5, 4, 3.0, 30)
-    text = report("head", 5, found, 12.0, after, 3.0, 1_000_000.0)
+    text = report("head", 5, found, 12.0, (after, 3.0))
     assert "| rollout | 12 | 5 | 1.00 | 4 | 0 | 30 | 3 |" in text
+    assert text.endswith("The restarted API server was ready after 3 s.")
+
+
+def test_the_rollout_is_reported_also_if_the_api_server_does_not_start_again() -> None:
+    text = report("head", 5, Moment({"POST": 5}, 2.0, 10), 12.0, "not ready within 120 s")
+    assert "| rollout | 12 | 5 | 1.00 | 0 | 0 | 10 | 2 |" in text
+    assert text.endswith("The restart of the API server was not measured: not ready within 120 s")
