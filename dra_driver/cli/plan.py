@@ -44,7 +44,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; a PrepareError gives exit status 1 and the text that kubelet would receive."""
-    from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
+    from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
     from dra_driver.driver.claims.model import PreparedClaims
     from dra_driver.driver.claims.planner import PlanSettings, plan
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
+from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
 from dra_driver.driver.claims.planner import ConsumersUnknown, Plan, PlanSettings, plan, users
 from dra_driver.emulation.memory import emulated_inventory

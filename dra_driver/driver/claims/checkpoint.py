@@ -55,7 +55,7 @@ from pathlib import Path
 import msgspec
 
 from dra_driver.cdi import SpecDirectory
-from dra_driver.driver.claims.cdi_spec import cdi_device_name, shown_in
+from dra_driver.driver.claims.container_edits import cdi_device_name, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import (

@@ -36,9 +36,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.cdi_spec import cdi_device_name
+from dra_driver.driver.claims.container_edits import cdi_device_name, environment, parameters, shared_pod_warnings
 from dra_driver.driver.claims.cores import PodsUnknown, offered_sizes, with_cores
-from dra_driver.driver.claims.environment import environment, parameters, shared_pod_warnings
 from dra_driver.driver.claims.model import (
     ChipNode,
     Consumers,

@@ -27,10 +27,9 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dra_driver.cdi import SpecDirectory
-from dra_driver.driver.claims.cdi_spec import cdi_spec
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
+from dra_driver.driver.claims.container_edits import cdi_spec, environment, parameters
 from dra_driver.driver.claims.cores import PodsUnknown
-from dra_driver.driver.claims.environment import environment, parameters
 from dra_driver.driver.claims.metadata import Attributes, MetadataDirectory, described
 from dra_driver.driver.claims.model import Plan, PlanSettings, PreparedClaims, PrepareError, Unhealthy
 from dra_driver.driver.claims.planner import ConsumersUnknown, chips_needed, own_results, planned, refreshed, users

@@ -32,9 +32,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from dra_driver.cdi import SpecDirectory, encode
-from dra_driver.driver.claims.cdi_spec import cdi_spec
 from dra_driver.driver.claims.checkpoint import Checkpoint
-from dra_driver.driver.claims.environment import outdated_ultraserver
+from dra_driver.driver.claims.container_edits import cdi_spec, outdated_ultraserver
 from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing
 from dra_driver.driver.claims.planner import consumers_of, refreshed, users

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dra_driver.cdi import encode
-from dra_driver.driver.claims.cdi_spec import cdi_spec
+from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.types import ResourceClaim
 from tests.builders.claims import ApiServer, Node, claim, pod, result, uid

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from dra_driver.cdi import SpecDirectory
-from dra_driver.driver.claims.cdi_spec import cdi_spec
 from dra_driver.driver.claims.checkpoint import Checkpoint, StateLock
+from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import ChipNode, PlannedDevice
 from dra_driver.driver.claims.planner import Plan
 from dra_driver.names import CDI_KIND

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document, shown_in
 from dra_driver.driver.claims.checkpoint import decoded, encoded
+from dra_driver.driver.claims.container_edits import cdi_spec, plan_document, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM, PodsUnknown, plan, planned, refreshed
 from dra_driver.host.inventory import NodeInventory

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from dra_driver.driver.claims.cdi_spec import cdi_spec, plan_document
+from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import Plan, PrepareError, plan, refreshed
 from dra_driver.health.policy import Blocking, Taint

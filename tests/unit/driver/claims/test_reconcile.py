@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.cdi import encode
-from dra_driver.driver.claims.cdi_spec import cdi_spec
+from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import Plan, plan
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS, ClaimObservation, Repair, clashes, diff

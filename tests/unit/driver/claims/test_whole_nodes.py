@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.driver.claims.cdi_spec import cdi_spec, shown_in
+from dra_driver.driver.claims.container_edits import cdi_spec, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
 from dra_driver.driver.claims.planner import Plan, PrepareError, plan
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS

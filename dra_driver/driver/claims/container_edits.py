@@ -1,10 +1,25 @@
-"""The variables of a claim's containers: what its parameters, those of its class, and the node decide together.
+"""What a claim's containers are given: variables, device nodes and files, as the ``containerEdits`` of a CDI spec.
 
-``NeuronConfig`` sets the logical core size; the node's chips say what is possible. ``UltraServerConfig``
-sets how many nodes of an UltraServer work together. A node is in one mode at a time, so the latter is for claims of the
-whole node only, and it is compared with what the kernel driver offers when the claim is prepared: nodes elect their
-servers at boot, so it cannot be known earlier. The variables and the choice of the mode are those of AWS's own init
-script (aws-neuron-sdk, ``src/k8/k8s-ultraserver-init-script.sh``).
+The variables are what the claim's parameters, those of its class, and the node decide together. ``NeuronConfig`` sets
+the logical core size; the node's chips say what is possible. ``UltraServerConfig`` sets how many nodes of an
+UltraServer work together. A node is in one mode at a time, so the latter is for claims of the whole node only, and it
+is compared with what the kernel driver offers when the claim is prepared: nodes elect their servers at boot, so it
+cannot be known earlier. The variables and the choice of the mode are those of AWS's own init script (aws-neuron-sdk,
+``src/k8/k8s-ultraserver-init-script.sh``).
+
+Each allocated device is a CDI device with its nodes, the claim's variables and, for cores, which of them its containers
+are to use. The same variables stand in each device that a container uses, and nodes and variables replace what has the
+same path or name, so it does no harm when a runtime is handed a device twice, as some kubelet versions do after a
+restart.
+
+The name of a CDI device is ``<claim UID>-<device>-<digest>``, the digest being over what the allocation decides: chips
+and cores, their numbers in the container, parameters. So a name never stands for two allocations: not for another
+claim's, and not for the next one of the same claim object. What the host decides is no part of it, neither the numbers
+that the kernel gives a chip nor the variables: they change in a reboot, when kubelet still passes the old names, and
+then the old content would be wrong.
+
+Nodes carry type, major and minor, hence a runtime neither needs nor looks at a node on the host
+(cncf-tags/container-device-interface, ``pkg/cdi/container-edits_unix.go``).
 """
 
 from __future__ import annotations
@@ -12,15 +27,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from dra_driver.driver.claims.model import Plan, PrepareError
-from dra_driver.host.inventory import Membership, NodeInventory
+from dra_driver.cdi import ContainerEdits, Device, DeviceNode, Mount, Spec, minimum_version
+from dra_driver.driver.claims.model import DEVICE_PATH, ChipNode, Plan, PlannedDevice, PrepareError, Shown
+from dra_driver.host.inventory import Membership, NodeInventory, chips_of
 from dra_driver.kube.types import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES
+from dra_driver.names import CDI_KIND, DRIVER_NAME, LOGICAL_CORE_VARIABLES
 from dra_driver.topology.cuts import NODE_DEVICE
 from dra_driver.topology.ultraserver import Mode, mode_for
+
+# Variables
 
 MODE = "NEURON_RT_ULTRASERVER_MODE"
 SERVER_ID = "NEURON_RT_ULTRASERVER_SERVER_ID"
@@ -236,3 +256,118 @@ def shared_pod_warnings(env: Mapping[str, str], others: Sequence[Plan]) -> tuple
         for name in _COMPARED
         if name in env and other.env.get(name, env[name]) != env[name]
     )
+
+
+# The CDI spec
+
+_ANYBODY_READS_AND_WRITES = 0o666
+_DIGEST_LENGTH = 10
+
+
+def cdi_spec(plan: Plan) -> Spec:
+    """The CDI spec of a plan, with the lowest CDI version that suffices."""
+    # One device may stand in several results (a request with admin access beside an ordinary one, which counts).
+    results = sorted(plan.devices, key=lambda device: not device.admin)
+    devices = {device.cdi_name: _container_edits(plan, device) for device in results}
+    spec = Spec(
+        cdi_version="",
+        kind=CDI_KIND,
+        devices=tuple(Device(name, content) for name, content in sorted(devices.items())),
+    )
+    return replace(spec, cdi_version=minimum_version(spec))
+
+
+def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], decided: Sequence[str]) -> str:
+    """Name of the CDI device for an allocated device; ``decided`` is what beside the nodes the allocation decides."""
+    parts = [*map(_shown, nodes), *decided]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{uid}-{device}-{digest}"
+
+
+def _shown(node: ChipNode) -> str:
+    cores = f":{','.join(map(str, node.cores))}" if node.cores else ""
+    return f"{node.container_path}={node.host_path}{cores}"
+
+
+def shown_in(spec: Spec, uid: str) -> Shown | None:
+    """What the spec of claim ``uid`` shows; None when it was not written by this driver."""
+    shown: set[tuple[int, int]] = set()
+    for device in spec.devices:
+        nodes = device.container_edits.device_nodes
+        found = [(_number(node.host_path or node.path), _number(node.path)) for node in nodes]
+        seen = tuple(chip for chip, _ in found if chip is not None)
+        # A whole node is made of what it shows: at the time of writing those were all chips of the host.
+        chips = chips_of(device.name.removeprefix(f"{uid}-").rpartition("-")[0], seen)
+        if chips is None or not device.name.startswith(f"{uid}-") or tuple(chip for chip, _ in found) != chips:
+            return None
+        for chip, number in found:
+            if chip is None or number is None:
+                return None
+            shown.add((number, chip))
+    return frozenset(shown)
+
+
+def _number(path: str) -> int | None:
+    digits = path.removeprefix(DEVICE_PATH)
+    return int(digits) if digits != path and digits.isascii() and digits.isdecimal() and len(digits) < 6 else None
+
+
+def _container_edits(plan: Plan, device: PlannedDevice) -> ContainerEdits:
+    return ContainerEdits(
+        env=tuple(f"{name}={value}" for name, value in sorted((plan.env | device.env).items())),
+        device_nodes=tuple(map(_device_node, device.nodes)),
+        mounts=_mounts(plan, device.cdi_name) if plan.metadata else (),
+    )
+
+
+def _mounts(plan: Plan, cdi_name: str) -> tuple[Mount, ...]:
+    """The files of the requests that a device was allocated for: see ``metadata``."""
+    requests = sorted({device.base_request for device in plan.devices if device.cdi_name == cdi_name})
+    return tuple(
+        Mount(f"{plan.metadata}/{request}.json", metadata_path(plan, request), ("ro", "bind")) for request in requests
+    )
+
+
+def metadata_path(plan: Plan, request: str) -> str:
+    """Where containers see the file of a request (k8s.io/dynamic-resource-allocation, ``api/metadata``)."""
+    claim = f"resourceclaimtemplates/{plan.pod_claim}" if plan.pod_claim else f"resourceclaims/{plan.name}"
+    return f"/var/run/kubernetes.io/dra-device-attributes/{claim}/{request}/{DRIVER_NAME}-metadata.json"
+
+
+def _device_node(node: ChipNode) -> DeviceNode:
+    return DeviceNode(
+        path=node.container_path,
+        host_path=None if node.host_path == node.container_path else node.host_path,
+        type="c",
+        major=node.major,
+        minor=node.minor,
+        # The kernel driver's udev rule opens the host's node to everybody; a host without the rule must not differ.
+        file_mode=_ANYBODY_READS_AND_WRITES,
+        permissions="rw",
+    )
+
+
+def plan_document(plan: Plan, spec: Spec) -> dict[str, Any]:
+    """JSON-ready values: ``claim``, ``devices`` (one row a device node), ``environment``, ``cdi``.
+
+    A row of cores has ``physicalCores``. ``environment`` is what every container that uses the claim gets; a row has
+    one of its own where containers differ.
+    """
+    common = dict(set.intersection(*(set(device.env.items()) for device in plan.devices)))
+    return {
+        "claim": {"namespace": plan.namespace, "name": plan.name, "uid": plan.uid},
+        "devices": [
+            {
+                "request": device.request,
+                "device": device.device,
+                "hostPath": node.host_path,
+                "containerPath": node.container_path,
+            }
+            | ({"physicalCores": list(node.cores)} if node.cores else {})
+            | ({"environment": dict(sorted(device.env.items()))} if device.env != common else {})
+            for device in plan.devices
+            for node in device.nodes
+        ],
+        "environment": dict(sorted((plan.env | common).items())),
+        "cdi": msgspec.json.decode(msgspec.json.encode(spec)),
+    }
