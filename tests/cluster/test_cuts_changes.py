@@ -243,7 +243,7 @@ def light(kube: Kube, *options: str) -> Iterator[LightNodes]:
         LightNodes(kube, [A, B], Path(directory), EMULATED, ("--rescan-seconds", "1", *options)) as nodes,
     ):
         yield nodes
-    kube.kubectl("delete", "deviceclasses", "--all")
+    kube.kubectl("delete", "deviceclasses", "--all", "--wait=false")
 
 
 @pytest.fixture

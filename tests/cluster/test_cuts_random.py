@@ -75,7 +75,7 @@ def light_nodes(kube: Kube) -> Iterator[LightNodes]:
         LightNodes(kube, list(TYPES), Path(directory), TYPES, OPTIONS) as nodes,
     ):
         yield nodes
-    kube.kubectl("delete", "deviceclasses", "--all")
+    kube.kubectl("delete", "deviceclasses", "--all", "--wait=false")
 
 
 class Observer:

@@ -186,9 +186,14 @@ class LightNodes:
 
     def _published(self) -> bool:
         self.check()
-        found = {item["spec"]["nodeName"] for item in self._kube.slices()}
+        missing: dict[tuple[str, int], int] = {}
+        for item in self._kube.slices():
+            pool = item["spec"]["pool"]
+            key = item["spec"]["nodeName"], pool["generation"]
+            missing[key] = missing.get(key, pool["resourceSliceCount"]) - 1
+        complete = {node for (node, _), count in missing.items() if count <= 0}
         registered = all(node.kubelet.instances.get(DRIVER_NAME) for node in self._nodes.values())
-        return registered and found >= set(self._names)
+        return registered and complete >= set(self._names)
 
     def _end(self) -> None:
         self._stop.set()
