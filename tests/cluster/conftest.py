@@ -334,7 +334,7 @@ def release(
 
 
 @pytest.fixture(scope="module")
-def kubelets_without_memory(cluster: Cluster | ExternalCluster) -> None:
+def no_device_plugin_remembered(cluster: Cluster | ExternalCluster) -> None:
     """Kubelets that remember no device plugin of tests before; else pods whose limits a claim serves might not start.
 
     ``docs/extended-resources.md`` has the reason.

@@ -23,8 +23,7 @@ CHIPS, CORES, CORE_SIZE = 16, 8, 2
 OFFERED = ("--emulate", EMULATED, "--devices", "chip,core,group4", "--extended-resources")
 ON_NODE_1 = {"kubernetes.io/hostname": "node-1"}
 
-
-pytestmark = pytest.mark.usefixtures("kubelets_without_memory")
+pytestmark = pytest.mark.usefixtures("no_device_plugin_remembered")
 
 
 def claim_for(namespace: Namespace, name: str) -> Object:

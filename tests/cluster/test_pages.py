@@ -99,7 +99,11 @@ def check(name: str, command: Command, text: str, directory: Path) -> None:
 
 @pytest.mark.timeout(PAGE_SECONDS, func_only=True)
 @pytest.mark.parametrize("page", WITH_RUNS, ids=name_of)
-def test_commands_of_a_page_work_on_a_cluster(kube: Kube, installation: Installation, desk: Path, page: Path) -> None:
+def test_commands_of_a_page_work_on_a_cluster(
+    request: pytest.FixtureRequest, kube: Kube, installation: Installation, desk: Path, page: Path
+) -> None:
+    if name_of(page) == "docs/extended-resources.md":
+        request.getfixturevalue("no_device_plugin_remembered")  # the trap that the page describes
     installation.ensure(*DEVICES)
     kube.apply((desk / "shop.yaml").read_text())
     if name_of(page) == "docs/troubleshooting.md":
