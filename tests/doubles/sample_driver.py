@@ -87,9 +87,9 @@ def served(kubelet: Kubelet, driver: Any, name: str = DRIVER, **options: Any) ->
 
 
 @contextmanager
-def client(path: Path | str) -> Iterator[grpc.Channel]:
+def client(path: Path | str, *options: tuple[str, object]) -> Iterator[grpc.Channel]:
     """A separate connection to a socket."""
-    with grpc.insecure_channel(f"unix:{path}", options=OPTIONS) as channel:
+    with grpc.insecure_channel(f"unix:{path}", options=[*OPTIONS, *options]) as channel:
         yield channel
 
 

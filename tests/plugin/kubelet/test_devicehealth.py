@@ -292,6 +292,10 @@ def test_readers_that_die_leave_nothing_behind(kubelet: Kubelet, tmp_path: Path)
         eventually(room, within=3)
 
 
+FIXED_WINDOW = ("grpc.http2.bdp_probe", 0)
+"""Option of a client: it takes no more before it reads because the connection is quick."""
+
+
 def test_a_slow_reader_holds_up_nobody_and_gets_the_last_list(kubelet: Kubelet) -> None:
     def list_of(word: str) -> list[DeviceHealth]:
         return [DeviceHealth("node-1", f"gpu-{n}", "unhealthy", f"{word} {'x' * 900}") for n in range(2000)]
@@ -303,7 +307,7 @@ def test_a_slow_reader_holds_up_nobody_and_gets_the_last_list(kubelet: Kubelet) 
     driver = SampleDriver()
     with (
         served(kubelet, driver, health=health) as plugin,
-        client(plugin.endpoint) as slow,
+        client(plugin.endpoint, FIXED_WINDOW) as slow,
         client(plugin.endpoint) as quick,
     ):
         kubelet.wait_registered(DRIVER)
