@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from dra_driver.driver.resourceslices.devices import RETIRED
 from dra_driver.host.inventory import chips_of
 from dra_driver.topology.cuts import NODE_DEVICE, device_name
 from tests.cluster.lib.installation import EMULATED_ULTRASERVER, Installation
@@ -43,15 +42,9 @@ def both(installation: Installation) -> Installation:
 
 
 def offered(kube: Kube, node: str) -> list[str]:
-    """Devices of a node in the order in which the scheduler tries them, once those of a former setting are gone."""
-
-    def settled() -> list[Object]:
-        slices = sorted(kube.slices(node), key=lambda item: str(item["metadata"]["name"]))
-        found = [device for item in slices for device in item["spec"].get("devices") or []]
-        retired = any(taint["key"] == RETIRED for device in found for taint in device.get("taints") or [])
-        return [] if retired else found
-
-    return [device["name"] for device in eventually("the devices of this setting alone", settled)]
+    """Devices of a node in the order in which the scheduler tries them."""
+    slices = sorted(kube.slices(node), key=lambda item: str(item["metadata"]["name"]))
+    return [device["name"] for item in slices for device in item["spec"].get("devices") or []]
 
 
 def given_away(namespace: Namespace) -> dict[tuple[str, int], list[str]]:

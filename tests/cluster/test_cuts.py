@@ -28,7 +28,6 @@ EXAMPLES = {
 }
 """On which kind of node each is for."""
 
-RETIRED = "neuron.aws.com/retired"
 CORE = "core.neuron.aws.com"
 ONE_CORE = template("core", request(device_class=CORE))
 CHIP = template("chip", request(device_class="chip.neuron.aws.com"))
@@ -39,15 +38,6 @@ NODE = template("whole", request(device_class="node.neuron.aws.com"))
 def offering(installation: Installation, instance_type: str) -> None:
     """Have both nodes be of a type and offer everything."""
     installation.ensure("--emulate", instance_type, "--devices", "chip,core,group,node")
-
-    def settled() -> bool:
-        devices = [device for item in installation.kube.slices() for device in item["spec"].get("devices") or ()]
-        types = {device["attributes"]["instanceType"]["string"] for device in devices}
-        taints = {taint["key"] for device in devices for taint in device.get("taints") or ()}
-        return types == {instance_type} and RETIRED not in taints
-
-    # What nodes of the type before offered stays until drivers know that no claim holds it.
-    eventually(f"slices of {instance_type} alone", settled, 60, every=0.5)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from dra_driver.driver.resourceslices.devices import RETIRED
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.paths import ROOT
 
@@ -52,9 +53,10 @@ class Installation:
         return done
 
     def install(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """Install with these options, whatever was there."""
+        """Install with these options, of which ``--emulate`` is one, whatever was there."""
         self._installed = None
         done = self.run("--reset", "--timeout", "120", *options, self.image)
+        self._wait_settled(options[options.index("--emulate") + 1])
         self._installed = options
         return done
 
@@ -78,6 +80,7 @@ class Installation:
                 change(item)
         self.kube.apply(*objects)
         self.wait_ready(90)
+        self._wait_settled()
         self._installed = (name,)
 
     def changed(self) -> None:
@@ -120,6 +123,20 @@ class Installation:
             return bool(current and ready and len(self.pods()) == wanted)
 
         eventually("the driver to be ready on every node", probe, within)
+
+    def _wait_settled(self, instance_type: str = "") -> None:
+        """Wait until nothing is on offer any more that was only offered before, nor nodes of another type."""
+
+        def probe() -> bool:
+            devices = [device for item in self.kube.slices() for device in item["spec"].get("devices") or ()]
+            if any(taint["key"] == RETIRED for device in devices for taint in device.get("taints") or ()):
+                return False
+            if not instance_type:
+                return True
+            return {device["attributes"]["instanceType"]["string"] for device in devices} == {instance_type}
+
+        # It stays for some seconds, until drivers know that no claim holds it.
+        eventually(f"slices of {instance_type or 'this setting'} alone", probe, 60, every=0.5)
 
     def logs(self, node: str, *options: str) -> str:
         """Log of the driver on a node."""
