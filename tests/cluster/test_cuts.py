@@ -95,8 +95,7 @@ def test_an_example_prints_what_its_comment_promises(
     count = sum(item.get("spec", {}).get("replicas", 1) for item in objects if item["kind"] in ("Pod", "Deployment"))
     names = eventually("all pods", lambda: _names(namespace, count))
     namespace.wait_ready(*names)
-    printed = eventually("all lines", lambda: _lines(namespace, which, len(expected)))
-    assert by_pod(printed) == by_pod(expected)
+    assert by_pod(namespace.printed(len(expected), *which)) == by_pod(expected)
     used(namespace, node_files)
     devices = re.findall(r"^#   (neuron-\S+)$", text, re.MULTILINE)
     if devices:
@@ -203,8 +202,3 @@ def _devices(namespace: Namespace, *names: str) -> set[str]:
 def _names(namespace: Namespace, count: int) -> list[str] | None:
     names = [str(item["metadata"]["name"]) for item in namespace.pods()]
     return names if len(names) == count else None
-
-
-def _lines(namespace: Namespace, which: Sequence[str], count: int) -> list[str] | None:
-    lines = namespace.kubectl("logs", *which, "--tail=-1").splitlines()
-    return lines if len(lines) == count else None

@@ -147,7 +147,8 @@ def test_an_example_gives_its_pod_the_chips_and_the_efa_devices_next_to_them(
     named = user["metadata"]["name"]
     namespace.wait_ready(named)
     assert check_pair(namespace, named, trn2, size) == list(range(size))
-    assert namespace.kubectl("logs", named).splitlines() == promised(name)
+    expected = promised(name)
+    assert namespace.printed(len(expected), named) == expected
 
 
 def test_a_group_as_one_device_comes_with_its_efa_devices_unless_others_broke_it(
@@ -170,7 +171,8 @@ def test_a_group_as_one_device_comes_with_its_efa_devices_unless_others_broke_it
     namespace.wait_ready(name)
     assert check_pair(namespace, name, groups, 4) == [0, 1, 2, 3]
     assert "neuron-group4-0" in {item.device for item in namespace.allocated(namespace.claim_of(name))}
-    assert namespace.kubectl("logs", name).splitlines() == promised("efa-neurons-group-4")
+    expected = promised("efa-neurons-group-4")
+    assert namespace.printed(len(expected), name) == expected
 
     more = ["second", "third"]
     namespace.apply(*(user | {"metadata": {"name": other}} for other in more))

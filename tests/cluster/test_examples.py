@@ -77,7 +77,7 @@ def check_pod(namespace: Namespace, name: str, expected: Expected) -> list[int]:
     environment = {"NEURON_LOGICAL_NC_CONFIG": expected.lnc, "NEURON_RT_VIRTUAL_CORE_SIZE": expected.lnc}
     assert namespace.environment(name) == environment
     printed = sorted(item.path for item in files) + [f"{key}={value}" for key, value in sorted(environment.items())]
-    assert namespace.kubectl("logs", name).splitlines() == printed
+    assert namespace.printed(len(printed), name) == printed
     return chips
 
 

@@ -142,7 +142,7 @@ def test_an_example_prints_what_its_comment_says(path: Path, offering: Installat
     made = eventually("its pods", lambda: found if len(found := namespace.pods()) == count else None, 30)
     names = [item["metadata"]["name"] for item in made]
     namespace.wait_ready(*names)
-    outputs = [namespace.kubectl("logs", name).split() for name in names]
+    outputs = [namespace.printed(len(printed), name) for name in names]
     where = [namespace.node_of(name) for name in names]
     assert outputs[0] == printed or len(set(where)) < count
     if len(set(where)) < count:

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,8 @@ EXAMPLE = "examples/specs/1x4-connected-devices.yaml"
 DEVICES = ("--emulate", EMULATED, "--devices", "chip,core,group,node")
 """What the driver of the pages offers: of all kinds, so that each page finds its own."""
 PAGE_SECONDS = 200
+LOGS_SECONDS = 10.0
+"""Within which a container that runs has printed what it prints."""
 
 
 @pytest.fixture
@@ -90,7 +93,12 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 def check(name: str, command: Command, text: str, directory: Path) -> None:
     """Run a command, and compare what it prints with what the page shows."""
-    result = run(text, directory)
+    end = time.monotonic() + LOGS_SECONDS
+    while True:
+        result = run(text, directory)
+        if "kubectl logs" not in text or is_shown(command.printed, result.stdout) or time.monotonic() > end:
+            break
+        time.sleep(0.5)
     said = f"{name}: {text}\n{result.stdout}"
     assert result.returncode in ((0, 1) if command.printed else (0,)), said
     if command.printed:

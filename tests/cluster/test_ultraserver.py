@@ -89,7 +89,7 @@ def check_owns_node(namespace: Namespace, pod: Object, size: int, mode: int, lnc
         f"NEURON_RT_ULTRASERVER_SERVER_ID={place[f'server-id-{size}']}",
         f"NEURON_RT_VIRTUAL_CORE_SIZE={lnc}",
     ]
-    assert namespace.kubectl("logs", name).splitlines() == expected
+    assert namespace.printed(len(expected), name) == expected
 
 
 def check_groups_of_four(namespace: Namespace, pods: list[Object]) -> None:
@@ -303,7 +303,7 @@ def check_places(namespace: Namespace, pods: list[Object]) -> None:
     first = pods[places.index("0")]["status"]["podIP"]
     for pod, place in zip(pods, places, strict=True):
         container = pod["spec"]["containers"][0]["name"]
-        printed = namespace.kubectl("logs", pod["metadata"]["name"], "-c", container).splitlines()
+        printed = namespace.printed(2, pod["metadata"]["name"], "-c", container)
         assert f"NEURON_GLOBAL_TOPOID={place}" in printed
         assert f"NEURON_GLOBAL_TOPOID0_HOST={first}" in printed
 

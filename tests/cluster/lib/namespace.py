@@ -119,6 +119,15 @@ class Namespace:
         where = ("-c", container) if container else ()
         return self.kubectl("exec", pod, *where, "--", "sh", "-c", script)
 
+    def printed(self, lines: int, *which: str) -> list[str]:
+        """What a pod, or the pods of a selector, printed, once it is so many lines: Ready comes before the first."""
+
+        def probe() -> list[str] | None:
+            found = self.kubectl("logs", *which, "--tail=-1").splitlines()
+            return found if len(found) >= lines else None
+
+        return eventually(f"{lines} lines of {' '.join(which)}", probe, 10)
+
     def device_files(self, pod: str, container: str = "") -> list[DeviceFile]:
         """``/dev/neuron*`` of a container, by number."""
         listed = self.exec(pod, "for f in /dev/neuron*; do [ ! -e $f ] || stat -c '%n|%F|%t|%T' $f; done", container)
