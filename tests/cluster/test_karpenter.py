@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37"), pytest.
 SMALL, LARGE = "trn1.2xlarge", "trn2.48xlarge"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
-PROVISIONING_SECONDS = 60.0
+PROVISIONING_SECONDS = 120.0
 QUIET_SECONDS = 8.0
 """Several of Karpenter's rounds, which begin a second after a pod could not be scheduled."""
 POOL = "neuron"
@@ -151,8 +151,8 @@ def running(
         try:
             kube.apply(pool)
             yield karpenter
-            kube.kubectl("delete", "nodepool", POOL, "--timeout=60s", timeout=90)
-            eventually("its nodes to be gone", lambda: not karpenter.node_claims(), 60)
+            kube.kubectl("delete", "nodepool", POOL, "--timeout=120s", timeout=130)
+            eventually("its nodes to be gone", lambda: not karpenter.node_claims(), PROVISIONING_SECONDS)
         except BaseException as error:
             told = [line for line in karpenter.log.splitlines() if '"message":"Starting ' not in line]
             error.add_note("\n".join(told)[-6000:])
@@ -226,11 +226,11 @@ def test_with_templates_a_pod_with_nothing_but_a_claim_gets_a_node_of_the_type_t
         assert not karpenter.initialized(node)
         with machine(kube, node, kind):
             names = [f"four-{number}" for number in range(4)]
-            namespace.wait_ready(*names, within=60)
+            namespace.wait_ready(*names, within=PROVISIONING_SECONDS)
             assert {namespace.node_of(name) for name in names} == {node}
             chips = [sorted(item.chip for item in namespace.allocated(namespace.claim_of(name))) for name in names]
             assert sorted(chips) == [list(range(first, first + 4)) for first in range(0, 16, 4)]
-            eventually("Karpenter to see the slices that it waits for", lambda: karpenter.initialized(node), 60)
+            eventually("Karpenter to see its slices", lambda: karpenter.initialized(node), PROVISIONING_SECONDS)
             assert len(karpenter.node_claims()) == 1
             (claim,) = karpenter.node_claims()
             assert claim["metadata"]["annotations"]["karpenter.sh/requested-dra-drivers"] == "neuron.aws.com"
@@ -256,7 +256,7 @@ def test_templates_with_cores_count_what_pods_share(
         node, kind = karpenter.new_node()
         with machine(kube, node, kind, "--devices", "chip,core"):
             names = [item["metadata"]["name"] for item in (*chips, *pair)]
-            namespace.wait_ready(*names, within=90)
+            namespace.wait_ready(*names, within=PROVISIONING_SECONDS)
             assert {namespace.node_of(name) for name in names} == {node}
             assert len(karpenter.node_claims()) == 1
             for name in names:
@@ -291,7 +291,7 @@ def test_static_capacity_gives_nodes_for_claims_without_templates(
         node, kind = karpenter.new_node()
         with machine(kube, node, kind):
             namespace.apply(template("one", request()), pod("claims", templates={"neurons": "one"}))
-            namespace.wait_ready("claims", within=60)
+            namespace.wait_ready("claims", within=PROVISIONING_SECONDS)
             assert namespace.node_of("claims") == node
             assert len(karpenter.node_claims()) == 1
             namespace.delete_pod("claims")
