@@ -334,14 +334,14 @@ def release(
 
 
 @pytest.fixture(scope="module")
-def no_device_plugin_remembered(cluster: Cluster | ExternalCluster) -> None:
+def no_device_plugin_remembered(cluster: Cluster | ExternalCluster, kube: Kube) -> None:
     """Kubelets that remember no device plugin of tests before; else pods whose limits a claim serves might not start.
 
     ``docs/extended-resources.md`` has the reason.
     """
     if isinstance(cluster, Cluster):
         for node in cluster.nodes:
-            NodeFiles(node).forget_device_plugins()
+            NodeFiles(node).forget_device_plugins(kube)
 
 
 _NUMBERS = itertools.count(1)

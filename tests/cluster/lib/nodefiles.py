@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lab.node import Node
 
-from tests.cluster.lib.kube import Object
+from dra_driver.legacy.rules import Resource
+from tests.cluster.lib.kube import Kube, Object
 
 _SPEC_PREFIX = "k8s.neuron.aws.com-claim_"
 
@@ -44,9 +45,16 @@ class NodeFiles:
         paths = sorted((self.state / "claims").glob("*.json"))
         return {path.stem: json.loads(path.read_text())["entry"] for path in paths}
 
-    def forget_device_plugins(self) -> None:
-        """Restart kubelet without what it remembers of device plugins and of pods that had their devices."""
+    def forget_device_plugins(self, kube: Kube) -> None:
+        """Restart kubelet without what it remembers of device plugins and of pods that had their devices.
+
+        For five minutes after a plugin has left, the node's capacity has its devices. A kubelet that does not know the
+        plugin takes them for allocatable again.
+        """
         self.node.stop_kubelet()
+        nothing: dict[str, None] = dict.fromkeys(resource.value for resource in Resource)
+        patch = json.dumps({"status": {"capacity": nothing, "allocatable": nothing}})
+        kube.kubectl("patch", "node", self.node.name, "--subresource=status", "--type=merge", "-p", patch)
         (self.node.layout.kubelet / "device-plugins/kubelet_internal_checkpoint").unlink(missing_ok=True)
         self.node.start_kubelet()
 
