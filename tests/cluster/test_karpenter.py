@@ -151,7 +151,8 @@ def running(
         try:
             kube.apply(pool)
             yield karpenter
-            kube.kubectl("delete", "nodepool", POOL, "--timeout=120s", timeout=130)
+            deadline = f"--timeout={PROVISIONING_SECONDS:.0f}s"
+            kube.kubectl("delete", "nodepool", POOL, deadline, timeout=PROVISIONING_SECONDS + 10)
             eventually("its nodes to be gone", lambda: not karpenter.node_claims(), PROVISIONING_SECONDS)
         except BaseException as error:
             told = [line for line in karpenter.log.splitlines() if '"message":"Starting ' not in line]
