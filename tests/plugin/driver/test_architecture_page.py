@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from tracewalk.walks import NODE, Running
 from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from tests.doubles.apiserver.server import ApiServer
-from tests.eventually import eventually
 from tests.paths import DOCS, ROOT
 
 PAGE = DOCS / "architecture.md"
@@ -64,16 +63,10 @@ def test_the_page_has_the_threads_of_a_resting_agent(root: Path) -> None:
         server.add_node(NODE)
         before = set(threading.enumerate())
         with Running(root, server, Recorder(ROOT, ()), port=0):
-            found: set[str] = set()
-
-            def as_listed() -> bool:
-                nonlocal found
-                found = _names(set(threading.enumerate()) - before)
-                return found == expected
-
+            end = time.monotonic() + 10
             # Some start only after the first work of another: the slices are watched once they were published.
-            with contextlib.suppress(AssertionError):  # the assertion below shows both
-                eventually(as_listed, within=10.0)
+            while (found := _names(set(threading.enumerate()) - before)) != expected and time.monotonic() < end:
+                time.sleep(0.02)
     assert found == expected
 
 
