@@ -1,10 +1,11 @@
-"""For all tests: how long hypothesis searches, and that no test leaves its logging behind.
+"""For all tests: how long hypothesis searches, what garbage is looked for in, and that none leaves its logging behind.
 
 Hypothesis searches shortly by default, four times as long with ``--hypothesis-profile=thorough``.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -17,6 +18,12 @@ settings.register_profile("thorough", max_examples=THOROUGH)
 settings.register_profile("quick", max_examples=THOROUGH // 4)
 # The option of the command line is read later, and wins.
 settings.load_profile("quick")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking the thousands of tests: that was an eighth of the unit tests' time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
