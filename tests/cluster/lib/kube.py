@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _GROUPS = {
     "coordination.k8s.io/v1": ("leases",),
-    "apps/v1": ("daemonsets", "deployments"),
+    "apps/v1": ("daemonsets", "deployments", "replicasets"),
     "resource.k8s.io/v1": ("resourceclaims", "resourceclaimtemplates", "resourceslices", "deviceclasses"),
     "rbac.authorization.k8s.io/v1": ("clusterroles", "clusterrolebindings"),
     "admissionregistration.k8s.io/v1": ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
@@ -58,7 +58,7 @@ class ExternalCluster:
 
 
 class Kube:
-    """What tests ask of the cluster. Reads go over one kept connection, since waiting asks often."""
+    """What tests ask of the cluster; what they ask often goes over one kept connection."""
 
     def __init__(self, access: ClusterAccess) -> None:
         self.access = access
@@ -92,6 +92,26 @@ class Kube:
         items: list[Object] = json.loads(self.raw(_collection(resource, namespace), query=query))["items"]
         return items
 
+    def create(self, resource: str, created: Object, namespace: str = "") -> None:
+        """Create an object by the plural name of its resource."""
+        self._transport.request("POST", _collection(resource, namespace), body=created)
+
+    def delete(self, resource: str, name: str, namespace: str = "", *, grace: int | None = None) -> None:
+        """Delete an object, with a pod's seconds to end, and do not wait; one that is gone already is fine."""
+        try:
+            self._delete(f"{_collection(resource, namespace)}/{name}", grace)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def delete_all(self, resource: str, namespace: str, *, grace: int | None = None) -> None:
+        """Delete all objects of a namespace, with the pods' seconds to end, and do not wait."""
+        self._delete(_collection(resource, namespace), grace)
+
+    def _delete(self, path: str, grace: int | None) -> None:
+        seconds = [] if grace is None else [("gracePeriodSeconds", str(grace))]
+        self._transport.request("DELETE", path, query=[("propagationPolicy", "Background"), *seconds])
+
     def apply(self, *objects: Object | str, namespace: str = "") -> list[str]:
         """Apply objects or YAML texts; return them as ``kind.group/name``."""
         text = "\n---\n".join(item if isinstance(item, str) else yaml.safe_dump(item) for item in objects)
@@ -121,13 +141,16 @@ class Kube:
         return sorted(str(node["metadata"]["name"]) for node in self.find("nodes"))
 
 
-def eventually(what: str, probe: Callable[[], T | None], within: float = 30.0, every: float = 0.1) -> T:
+def eventually(what: str, probe: Callable[[], T | None], within: float = 30.0, every: float | None = None) -> T:
     """What ``probe`` returns as soon as it is true; a failure of the API server counts as "not yet".
+
+    It is asked ``every`` so many seconds; else ever less often, after a tenth of the time that has passed, since what
+    is waited for shares the processors with who waits.
 
     Raises:
         AssertionError: it has not become true after ``within`` seconds; with the last value or error.
     """
-    end = time.monotonic() + within
+    begin = time.monotonic()
     while True:
         last: object
         try:
@@ -136,8 +159,9 @@ def eventually(what: str, probe: Callable[[], T | None], within: float = 30.0, e
             last, value = error, None
         if value:
             return value
-        assert time.monotonic() < end, f"{what}: not so within {within:g} s; last seen: {str(last)[:2000]}"
-        time.sleep(every)
+        waited = time.monotonic() - begin
+        assert waited < within, f"{what}: not so within {within:g} s; last seen: {str(last)[:2000]}"
+        time.sleep(min(max(waited / 10, 0.1), 0.5) if every is None else every)
 
 
 def steadily(what: str, probe: Callable[[], object], during: float, every: float = 0.2) -> None:

@@ -41,35 +41,35 @@ class Namespace:
 
     kube: Kube
     name: str
-    _elsewhere: list[str] = field(default_factory=list)
+    _device_classes: list[str] = field(default_factory=list)
 
     def create(self, labels: dict[str, str] | None = None) -> None:
         """Make it, ready for pods: those need its service account, which a controller makes."""
         metadata = {"name": self.name, "labels": labels or {}}
-        self.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-        account = ("get", "serviceaccount", "default", "--ignore-not-found", "-o", "name")
-        eventually(f"the service account of {self.name}", lambda: self.kubectl(*account), 90)
+        self.kube.create("namespaces", {"metadata": metadata})
+        account = partial(self.kube.get, "serviceaccounts", "default", self.name)
+        eventually(f"the service account of {self.name}", account, 90)
 
     def apply(self, *objects: Object | str) -> None:
         """Apply objects or YAML texts here; DeviceClasses among them go away with the namespace."""
-        applied = self.kube.apply(*objects, namespace=self.name)
-        self._elsewhere += [item for item in applied if item.startswith("deviceclass.")]
+        applied = (item.partition("/") for item in self.kube.apply(*objects, namespace=self.name))
+        self._device_classes += [name for kind, _, name in applied if kind.startswith("deviceclass.")]
 
     def delete_pod(self, name: str, *, within: float = 30.0, grace: int = 1) -> None:
         """End a pod and wait until it is gone, its claims being unprepared."""
-        self.kubectl("delete", "pod", name, f"--grace-period={grace}", "--wait=false")
+        self.kube.delete("pods", name, self.name, grace=grace)
         eventually(f"pod {name} to be gone", lambda: self.pod(name) is None, within)
 
     def remove(self) -> None:
         """Take away everything; returns when no pod is left, so that all claims are unprepared."""
-        for kind in ("deployments,replicasets", "pods"):
-            self.kubectl("delete", kind, "--all", "--grace-period=1", "--wait=false")
+        for resource in ("deployments", "replicasets", "pods"):
+            self.kube.delete_all(resource, self.name, grace=1)
         eventually(f"the pods of {self.name} to be gone", lambda: not self.pods(), 60)
-        self.kubectl("delete", "resourceclaims", "--all", "--wait=false")
+        self.kube.delete_all("resourceclaims", self.name)
         eventually(f"the claims of {self.name} to be gone", lambda: not self.claims(), 30)
-        if self._elsewhere:
-            self.kube.kubectl("delete", "--ignore-not-found", *dict.fromkeys(self._elsewhere))
-        self.kube.kubectl("delete", "namespace", self.name, "--wait=false")
+        for name in dict.fromkeys(self._device_classes):
+            self.kube.delete("deviceclasses", name)
+        self.kube.delete("namespaces", self.name)
 
     def kubectl(self, *arguments: str, check: bool = True, timeout: float = 60.0) -> str:
         """Run kubectl in this namespace."""
