@@ -1,4 +1,4 @@
-"""The two drivers as processes on this machine, each with directories and a Node of its own."""
+"""The drivers as processes on this machine, each with directories and a Node of its own."""
 
 from __future__ import annotations
 
@@ -125,6 +125,21 @@ def test_driver(program: Path, kubeconfig: Path, directory: Path) -> Driver:
             *("--kube-api-qps=10000", "--kube-api-burst=10000"),
         ),
         environment={"PATH": os.defpath},
+        directory=directory,
+        devices=tuple(f"device-{index:02d}" for index in range(DEVICES)),
+    )
+
+
+def bare(python: Path, kubeconfig: Path, directory: Path, *, files: bool) -> Driver:
+    """Return the least that a driver in Python does, with files that outlive a loss of power or without any."""
+    name = "files.bare.example" if files else "bare.example"
+    program = REPOSITORY / "scripts/bench/bareserver.py"
+    return Driver(
+        label="Python, two files" if files else "Python, no files",
+        name=name,
+        node=name,
+        command=(str(python), str(program), str(directory), name, str(kubeconfig), *(("--files",) if files else ())),
+        environment={"PATH": os.defpath, "GRPC_ENABLE_FORK_SUPPORT": "0"},
         directory=directory,
         devices=tuple(f"device-{index:02d}" for index in range(DEVICES)),
     )

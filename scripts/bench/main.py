@@ -97,9 +97,14 @@ def _run(options: argparse.Namespace) -> int:
         for name in _PAUSED:
             cluster.control_plane.stop(name)
         both = _prepare(cluster, transport, python, programs["dra-test-driver"], Path(scratch))
+        bare = [
+            drivers.bare(python, cluster.kubeconfig, Path(scratch) / folder, files=files)
+            for folder, files in (("c", False), ("d", True))
+        ]
         load = machine.load()
         starts = _starts(transport, both, options.starts, progress)
-        measured, memory = _calls(cluster, transport, both, programs["benchmark-client"], extent, progress)
+        called = (*both, *bare)
+        measured, memory = _calls(cluster, transport, called, programs["benchmark-client"], extent, progress)
         # These nodes have no kubelet, so the installer would wait for a driver on them forever.
         for driver in both:
             transport.request("DELETE", f"/api/v1/nodes/{driver.node}")
@@ -139,23 +144,23 @@ def _starts(transport: Transport, both: Sequence[Driver], count: int, progress: 
 def _calls(
     cluster: Cluster,
     transport: Transport,
-    both: Sequence[Driver],
+    called: Sequence[Driver],
     client: Path,
     extent: calls.Extent,
     progress: Progress,
 ) -> tuple[dict[calls.Situation, CallFigures], dict[str, tuple[float, float]]]:
     with progress.step(f"making {extent.held + extent.claims} claims for each driver"):
-        claims = {driver.label: calls.make_claims(transport, driver, extent) for driver in both}
+        claims = {driver.label: calls.make_claims(transport, driver, extent) for driver in called}
     pki = cluster.layout.pki
     server = f"https://{API_ADDRESS}:{API_PORT}"
     access = calls.Access(server, pki / "ca.crt", pki / "admin.crt", pki / "admin.key")
     with ExitStack() as stack:
-        running = {driver.label: stack.enter_context(Running(driver)) for driver in both}
-        for driver in both:
+        running = {driver.label: stack.enter_context(Running(driver)) for driver in called}
+        for driver in called:
             _await_socket(driver, running[driver.label])
         before = {label: process.resident_mb() for label, process in running.items()}
-        with progress.step("calling both drivers by turns"):
-            found = calls.measure(client, access, both, claims, extent)
+        with progress.step("calling the drivers by turns"):
+            found = calls.measure(client, access, called, claims, extent)
         memory = {label: (before[label], process.resident_mb()) for label, process in running.items()}
     calls.delete_claims(transport)
     return {situation: call_figures(rounds) for situation, rounds in found.items()}, memory
