@@ -14,8 +14,9 @@ from hypothesis import settings
 
 from tests.generators.effort import THOROUGH
 
-settings.register_profile("thorough", max_examples=THOROUGH)
-settings.register_profile("quick", max_examples=THOROUGH // 4)
+# Without a deadline of its own for each example: the first one loads modules, and machines are busy.
+settings.register_profile("thorough", max_examples=THOROUGH, deadline=None)
+settings.register_profile("quick", max_examples=THOROUGH // 4, deadline=None)
 # The option of the command line is read later, and wins.
 settings.load_profile("quick")
 

@@ -4,7 +4,7 @@ import json
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.cdi import ContainerEdits, Device, DeviceNode, Mount, Spec, decode, encode, minimum_version
@@ -84,7 +84,6 @@ NODES = st.builds(DeviceNode, TEXT, st.none() | TEXT, st.none() | TEXT, NUMBER, 
 EDITS = st.builds(ContainerEdits, st.lists(TEXT, max_size=3).map(tuple), st.lists(NODES, max_size=3).map(tuple))
 
 
-@settings(deadline=None)
 @given(st.builds(Spec, TEXT, TEXT, st.lists(st.builds(Device, TEXT, EDITS), max_size=3).map(tuple), st.none() | EDITS))
 def test_what_was_written_is_read_back(value: Spec) -> None:
     assert decode(encode(value)) == value

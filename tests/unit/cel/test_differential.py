@@ -55,7 +55,7 @@ def ours(text: str) -> object:
         return "error" if error.kind == "runtime" else str(error)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.randoms(use_true_random=False), st.integers(1, 4))
 def test_random_expressions_have_the_value_that_celpy_gives_them(random: Random, depth: int) -> None:
     text = expression(random, "bool", depth, COMMON)

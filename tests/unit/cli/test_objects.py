@@ -154,7 +154,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.binary(max_size=300))
 def test_no_bytes_make_plan_fail_with_a_traceback(
     data: bytes, host: Path, tmp_path_factory: pytest.TempPathFactory
@@ -164,7 +164,7 @@ def test_no_bytes_make_plan_fail_with_a_traceback(
     assert main(["plan", "--host-root", str(host), "-f", str(file)]) == 2
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(
     parameters=st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=20),

@@ -56,7 +56,7 @@ def test_eight_nodes_are_two_servers_of_two_pairs_each() -> None:
     assert [node for _, node in pairs] == [0, 1] * 4
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(1, 4), st.sampled_from([2, 4]), st.sampled_from(["trn2u.48xlarge", "trn3.48xlarge"]))
 def test_every_set_is_complete_and_of_its_own_id(servers: int, nodes: int, kind: str) -> None:
     places: dict[tuple[int, str], list[int]] = defaultdict(list)

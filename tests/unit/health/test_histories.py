@@ -239,7 +239,7 @@ class Story:
         return latch_is_active(history) if quiet is None else level_is_active(history, quiet)
 
 
-@settings(max_examples=examples(10_000), deadline=None)
+@settings(max_examples=examples(10_000))
 @given(st.binary(min_size=1 + STEP, max_size=1 + STEP * 14))
 def test_the_faults_are_those_that_the_table_defines(history: bytes) -> None:
     story = Story(history[0])
@@ -264,7 +264,7 @@ def test_the_faults_are_those_that_the_table_defines(history: bytes) -> None:
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=examples(10_000), deadline=None)
+@settings(max_examples=examples(10_000))
 @given(st.binary(min_size=1 + STEP, max_size=1 + STEP * 14))
 def test_scheduler_pod_node_dashboards_command_and_device_plugin_are_told_the_same(history: bytes) -> None:
     story = Story(history[0])

@@ -112,7 +112,7 @@ def opened_files() -> Iterator[list[str]]:
         yield paths
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(change, min_size=1, max_size=6))
 def test_any_tree_gives_an_inventory_from_inside_the_root(changes: list[tuple[str, str, bytes | str | None]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -135,7 +135,7 @@ def test_any_tree_gives_an_inventory_from_inside_the_root(changes: list[tuple[st
             assert (device.major is None) == (device.minor is None)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.dictionaries(
         st.sampled_from(

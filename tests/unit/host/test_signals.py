@@ -150,7 +150,7 @@ def test_no_content_raises_or_heals_a_sick_chip(root: Path) -> None:
         put(root, path, content)
     _, memory = chips(root)
 
-    @settings(max_examples=examples(300), deadline=None)
+    @settings(max_examples=examples(300))
     @given(st.dictionaries(st.sampled_from(FILES), CONTENT, max_size=4))
     def holds(found: dict[str, bytes | None]) -> None:
         for path, content in (healthy | sick | found).items():

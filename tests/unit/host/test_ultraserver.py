@@ -252,7 +252,7 @@ TEXTS = st.one_of(
 NAMES = sorted({*HEALTHY, *RESERVED})
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.dictionaries(st.sampled_from(NAMES), TEXTS),
     st.sampled_from(["trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge"]),
@@ -286,7 +286,7 @@ def test_whatever_the_files_say_what_is_told_holds_together(
         assert "\n" not in finding.text
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.sets(st.sampled_from(list(Mode))), st.integers(-1, 3))
 def test_what_is_emulated_is_what_is_read(modes: set[Mode], four: int) -> None:
     wanted = tuple(mode for mode in PREFERENCE if mode in modes)

@@ -51,7 +51,7 @@ def objects(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(120)
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(objects(), min_size=1, max_size=3))
 def test_any_objects_are_read_or_refused(documents: list[dict[str, Any]]) -> None:
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
@@ -62,7 +62,7 @@ def test_any_objects_are_read_or_refused(documents: list[dict[str, Any]]) -> Non
         assert str(error).startswith(("input", "the cluster", "there is"))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.text(max_size=200) | st.text(alphabet="{}[]:-\n\t &*!|>'\"#ab1.", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
@@ -73,7 +73,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert isinstance(found, Manifests)
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(objects())
 def test_any_stored_object_is_read_or_refused(document: dict[str, Any]) -> None:
     try:
@@ -178,7 +178,7 @@ def test_the_world_that_is_changed_below_is_legal() -> None:
 
 
 @pytest.mark.timeout(120)
-@settings(max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(250), suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(PLACES), VALUES, st.sampled_from(["1.36", "1.37"]))
 def test_anything_in_place_of_anything_is_answered_or_refused(path: tuple[Any, ...], new: Any, release: str) -> None:
     objects_ = changed(OBJECTS, path, new)

@@ -224,7 +224,7 @@ def nested(draw: st.DrawFn, depth: int = 3) -> tuple[Any, list[tuple[str | int, 
     return items, found
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(nested())
 def test_every_template_is_found_wherever_it_is(made: tuple[Any, list[tuple[str | int, ...]]]) -> None:
     value, paths = made
@@ -238,7 +238,7 @@ def test_every_template_is_found_wherever_it_is(made: tuple[Any, list[tuple[str 
         assert len({pod.name for pod in read(owner).pods}) == len(found)
 
 
-@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([*podtemplates.KNOWN, ("example.org", "Other")]), DECOYS)
 def test_any_object_of_any_kind_is_read_or_refused(kind: tuple[str, str], value: Any) -> None:
     text = json.dumps(item(f"{kind[0]}/v1 {kind[1]}", value) | {"template": value})

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.opaque_config import API_VERSIONS, ConfigError, NeuronConfig, UltraServerConfig, decode, shown
@@ -135,14 +135,12 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_any_json_is_decoded_or_refused(parameters: object) -> None:
     with pytest.raises(ConfigError):
         decode(parameters)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["apiVersion", "kind", "logicalNeuronCore", "ultraserverMode", "x"]), JSON),
     st.sampled_from(["NeuronConfig", "UltraServerConfig"]),
@@ -161,7 +159,6 @@ def test_anything_with_a_right_head_is_decoded_or_refused_on_one_line(fields: di
         assert json.dumps(by_alias, sort_keys=True) == json.dumps(written, sort_keys=True)
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_shown_values_are_short_single_lines(value: object) -> None:
     text = shown(value)

@@ -49,7 +49,7 @@ def test_recorded_answers_are_of_all_kinds(version: str) -> None:
     assert kinds["refused"] >= 1
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(cases)
 def test_every_random_case_has_an_answer_and_no_device_two_owners(case: Object) -> None:
     for kubernetes in ("1.36", "1.37"):
@@ -86,7 +86,7 @@ def _check_owners(case: Object, kubernetes: Kubernetes) -> None:
     assert not [device for device, owners in owned.items() if owners > 1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(cases)
 def test_a_renamed_case_has_the_same_answers(case: Object) -> None:
     other = renamed(case, 17)
@@ -97,7 +97,7 @@ def test_a_renamed_case_has_the_same_answers(case: Object) -> None:
         assert answers[0] == answers[1].replace("w0017", TOKEN)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(cases)
 def test_a_case_is_made_as_small_as_what_is_looked_for_allows(case: Object) -> None:
     def fails(candidates: Sequence[Object]) -> list[bool]:

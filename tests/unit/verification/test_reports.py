@@ -82,7 +82,7 @@ def emulations(draw: st.DrawFn) -> tuple[str, EmulationOptions, list[str]]:
     return kind.name, options, [f"{code}@{draw(st.integers(0, chips - 1))}" for code in codes]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(emulations())
 def test_an_emulated_host_and_the_host_of_its_report_are_the_same(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[str, EmulationOptions, list[str]]
@@ -294,7 +294,7 @@ FILES = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(FILES)
 def test_whatever_the_files_say_every_line_has_a_verdict_and_every_entry_is_harmless(
     files: dict[str, SeenFile],

@@ -245,6 +245,6 @@ def _cores(part: Part) -> list[tuple[int, int]]:
 
 
 Histories.TestCase.settings = settings(
-    max_examples=examples(100), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(100), stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow]
 )
 TestHistories = Histories.TestCase

@@ -465,7 +465,7 @@ def pods_with_claims(draw: st.DrawFn) -> tuple[list[list[DeviceRequestAllocation
     return claims, containers
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(pods_with_claims())
 def test_each_container_is_told_exactly_the_cores_of_the_devices_that_it_uses(
     drawn: tuple[list[list[DeviceRequestAllocationResult]], dict[str, list[str]]],
@@ -510,7 +510,7 @@ DEVICES = st.one_of(
 ARRIVALS = st.tuples(st.integers(0, 9), st.none() | st.tuples(st.lists(DEVICES, min_size=1, max_size=4), SIZES))
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(ARRIVALS, max_size=30), st.dictionaries(st.integers(0, 3), st.sampled_from([1, 2])))
 def test_no_physical_core_is_given_twice_and_containers_are_told_what_is_held(
     history: list[tuple[int, Any]], core_sizes: dict[int, int]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.claims.model import CheckpointEntry, Consumers, PreparedClaims, Quarantined, clashing
@@ -163,7 +163,6 @@ def arrivals(draw: st.DrawFn) -> list[ResourceClaim]:
     return items
 
 
-@settings(deadline=None)
 @given(arrivals(), st.lists(st.booleans(), min_size=4, max_size=4))
 def test_claims_that_a_pod_uses_never_show_two_chips_under_one_number(
     items: list[ResourceClaim], host_numbering: list[bool]

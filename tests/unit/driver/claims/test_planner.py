@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -405,7 +405,6 @@ CLAIMS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(CLAIMS, st.sampled_from(["renumber", "host"]))
 def test_any_claim_is_refused_in_words_or_planned_soundly(item: ResourceClaim, numbering: Any) -> None:
     try:

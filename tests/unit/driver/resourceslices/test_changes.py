@@ -132,7 +132,7 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.sampled_from(sorted(HOSTS)), st.lists(actions, max_size=40))
 def test_what_a_claim_holds_stays_what_it_was_and_nobody_elses(name: str, history: list[tuple[str, Any]]) -> None:
     cluster = Cluster(HOSTS[name])

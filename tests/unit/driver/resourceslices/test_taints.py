@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.resourceslices.devices import completed, node_problem, offer, with_faults
@@ -114,7 +114,6 @@ def test_an_offer_says_when_a_grace_time_ends() -> None:
     assert after.devices[3].taints[0].time_added == "2026-01-01T00:01:00Z"
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(
         st.integers(0, 15), st.sets(st.sampled_from(list(FAULTS)), max_size=4) | st.just(set(FAULTS)), max_size=5

@@ -770,7 +770,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(spec=st.dictionaries(st.sampled_from(["containers", "initContainers", "resourceClaims", "affinity"]), VALUES))
 def test_no_pod_spec_ends_in_a_traceback(spec: Object) -> None:
     text = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
@@ -802,7 +802,7 @@ def without_claims(value: Any) -> Any:
     return {key: without_claims(each) for key, each in value.items() if key not in gone}
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(body=st.dictionaries(KEYS, ANYTHING, max_size=4))
 def test_pod_templates_anywhere_are_migrated_or_refused_and_all_else_stays(body: Object) -> None:
     before = {"apiVersion": "example.org/v1", "kind": "Other", "metadata": {"name": "o"}, **body}

@@ -111,7 +111,7 @@ def test_an_error_ends_the_scheduling_of_the_pod_on_all_nodes() -> None:
         max_size=12,
     )
 )
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 def test_the_answer_is_that_of_asking_every_node_anew(kubernetes: str, claims: list[dict[str, Any]]) -> None:
     nodes = names(3)
     scheduler = Scheduler(farm(nodes, 6, kubernetes=kubernetes), nodes)
@@ -171,7 +171,7 @@ ODD = st.lists(st.lists(st.sampled_from([{"x": 1}, {"x": 2}, {"y": 1}, {}]), max
         max_size=6,
     ),
 )
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 def test_the_first_node_with_room_counts_only_when_no_node_fails(
     farms: list[list[dict[str, Any]]], claims: list[dict[str, Any]]
 ) -> None:

@@ -120,7 +120,7 @@ def picked(answer: Allocation | Refusal) -> list[list[tuple[str, str]]] | None:
 
 
 @given(offers(), wanted(), st.lists(st.sampled_from(["d0", "d1", "d2", "d3"]), max_size=2, unique=True))
-@settings(max_examples=examples(250), deadline=None)
+@settings(max_examples=examples(250))
 def test_the_first_solution_of_the_reference_is_found(found: list[Json], claims: list[Json], used: list[str]) -> None:
     expected = first_solution(found, SETS, claims, used)
     event("solved" if expected else "no solution")
@@ -133,7 +133,7 @@ def test_the_first_solution_of_the_reference_is_found(found: list[Json], claims:
     st.lists(st.sampled_from(["d0", "d1", "d2", "d3"]), max_size=2, unique=True),
     st.sampled_from(["1.36", "1.37"]),
 )
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 def test_cutting_branches_changes_no_answer(
     found: list[Json], claims: list[Json], used: list[str], kubernetes: str
 ) -> None:
@@ -142,7 +142,7 @@ def test_cutting_branches_changes_no_answer(
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.data())
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 def test_cutting_branches_changes_no_answer_where_the_search_goes_back_often(
     groups: int, size: int, pairs: int, data: st.DataObject
 ) -> None:

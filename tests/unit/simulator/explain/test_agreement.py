@@ -128,7 +128,7 @@ def answer(asked: Question, node: NodeView) -> Allocation | Refusal:
     return allocate(asked.claims, node, asked.world)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(questions(UNSAFE))
 def test_the_verdict_is_the_schedulers(asked: Question) -> None:
     found = explain(asked)
@@ -146,7 +146,7 @@ def test_the_verdict_is_the_schedulers(asked: Question) -> None:
     assert used == {name: dict(asked.world.usage.in_pool(("a.example", name))) for name in used}
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(questions(UNSAFE))
 def test_each_node_fits_is_refused_or_ends_in_an_error_as_the_allocator_says(asked: Question) -> None:
     found = by_node(explain(asked))
@@ -160,7 +160,7 @@ def test_each_node_fits_is_refused_or_ends_in_an_error_as_the_allocator_says(ask
             assert step != "fits"
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(questions(UNSAFE, most=1))
 def test_a_device_is_free_exactly_if_a_request_for_it_alone_gets_it(asked: Question) -> None:
     for node in asked.nodes:
@@ -185,7 +185,7 @@ def test_a_device_is_free_exactly_if_a_request_for_it_alone_gets_it(asked: Quest
                     assert isinstance(said, Allocation) == (group.state == "free"), (name, group, said)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(questions(SELECTORS, most=1))
 def test_so_many_devices_fewer_fit_and_no_more(asked: Question) -> None:
     found = by_node(explain(asked))
@@ -203,7 +203,7 @@ def test_so_many_devices_fewer_fit_and_no_more(asked: Question) -> None:
         assert not fits(with_count(asked.claims, part, enough + 1), node, asked.world)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(questions(SELECTORS, most=1))
 def test_the_group_that_is_short_by_least_is_as_short_as_the_node(asked: Question) -> None:
     for node, said in by_node(explain(asked)).items():
@@ -216,7 +216,7 @@ def test_the_group_that_is_short_by_least_is_as_short_as_the_node(asked: Questio
         assert said.short == min((share.short for share in said.constraints[0].shares), default=said.requests[0].wanted)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(questions(UNSAFE))
 def test_the_clause_named_is_the_first_that_decides(asked: Question) -> None:
     for diagnosis in by_node(explain(asked)).values():
@@ -238,7 +238,7 @@ def outcome(asked: Question, name: str, clause: str) -> bool | None:
         return None
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(questions(UNSAFE))
 def test_the_report_names_every_node_and_ends_every_sentence(asked: Question) -> None:
     found = explain(asked)
@@ -248,7 +248,7 @@ def test_the_report_names_every_node_and_ends_every_sentence(asked: Question) ->
     assert json.loads(json.dumps(objects))["verdict"] == found.verdict
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(questions(UNSAFE))
 def test_what_is_said_of_a_node_does_not_depend_on_the_others(asked: Question) -> None:
     together = by_node(explain(asked))
@@ -257,7 +257,7 @@ def test_what_is_said_of_a_node_does_not_depend_on_the_others(asked: Question) -
         assert alone.get(node.name) == together.get(node.name)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(questions(SELECTORS))
 def test_what_is_in_the_way_is_refused_by_itself_and_not_without_one_of_its_parts(asked: Question) -> None:
     for node in asked.nodes:

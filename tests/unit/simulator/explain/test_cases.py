@@ -17,7 +17,7 @@ from tests.generators.simulator_cases import Object, cases
 from tests.oracles.simulator_cases import accepted
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(cases)
 def test_every_pod_is_explained_as_it_is_scheduled(case: Object) -> None:
     for kubernetes in ("1.36", "1.37"):

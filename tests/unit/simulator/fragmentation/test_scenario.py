@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.manifests import ManifestError
@@ -149,7 +149,6 @@ def test_a_text_that_is_no_workload_is_refused(text: str, says: str) -> None:
     assert str(caught.value).startswith(f"workload.yaml:{says}")
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="abnodepsu:-[]{}&*!|>'\"#\n 0123456789.,%@`\t?", max_size=60))
 def test_no_text_ends_in_another_error(text: str) -> None:
     for candidate in (text, TEXT.replace("single", text, 1), TEXT.replace("30m", text, 1)):

@@ -50,7 +50,6 @@ def test_pods_arrive_in_order_as_often_as_the_workload_says() -> None:
         assert abs(sum(item.kind.name == name for item in found) / len(found) - weight) < 0.01
 
 
-@settings(deadline=None)
 @given(masks)
 def test_a_free_chip_is_usable_when_it_is_in_a_free_set(free: int) -> None:
     found = free_on(PAIR[0], free)
@@ -73,7 +72,6 @@ def test_nodes_without_sets_do_not_count_as_broken_up() -> None:
     assert (found.unusable, found.outside, found.eligible) == (4, (4, 0, 0), (8, 0, 0))
 
 
-@settings(deadline=None)
 @given(masks)
 def test_the_first_free_device_of_broken_sets_first_breaks_no_more_sets_than_any_other(free: int) -> None:
     order = POLICIES["broken-sets-first"].devices(PAIR[0], free)
@@ -88,7 +86,7 @@ def test_the_first_free_device_of_broken_sets_first_breaks_no_more_sets_than_any
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1 << 40), rate=st.sampled_from([0.5, 3, 12]))
 def test_whatever_the_policy_every_pod_is_placed_or_refused_and_figures_are_shares(
     name: str, seed: int, rate: float
@@ -158,7 +156,6 @@ def test_the_order_of_nodes_spreads_or_packs(node_order: str) -> None:
     assert (empty < half) == (node_order == "lowest-id-spread")
 
 
-@settings(deadline=None)
 @given(masks, st.sampled_from([1, 2, 4, 8, 16]))
 def test_the_fitting_node_is_the_one_that_loses_the_fewest_large_sets(free: int, count: int) -> None:
     key = POLICIES["broken-sets-first-fitting"].nodes(PAIR[0], free, count)
@@ -297,7 +294,6 @@ def test_chips_by_count_are_sometimes_connected_and_groups_always() -> None:
     assert groups.connected == groups.linked == groups.several == groups.placed > 0
 
 
-@settings(deadline=None)
 @given(masks)
 def test_the_best_cores_are_those_of_chips_in_use(free: int) -> None:
     _, (site,) = cluster(("trn2.48xlarge", 1), cuts="chip,core,group")

@@ -141,5 +141,5 @@ class Histories(RuleBasedStateMachine):
         assert not world.pods, f"never served: {[pod.group for pod in world.waiting()]}"
 
 
-Histories.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+Histories.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 TestHistories = Histories.TestCase
