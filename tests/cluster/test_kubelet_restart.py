@@ -14,7 +14,6 @@ from tests.cluster.lib.lifecycle import (
     SliceEvent,
     SliceWatch,
     Stopwatch,
-    is_ready,
     own_namespace,
     uid_of,
     unchanged,
@@ -90,9 +89,7 @@ def test_slices_of_other_nodes_are_not_written(outage: Outage) -> None:
 
 
 def test_the_driver_registers_again_without_a_restart(outage: Outage, installation: Installation) -> None:
-    now = installation.pod(NODE)
-    assert unchanged(now, outage.driver)
-    assert is_ready(now)
+    assert unchanged(wait_driver_ready(installation, NODE), outage.driver)
     assert "looking after the slices: kubelet registered the driver" in installation.logs(NODE)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import yaml
 
-from dra_driver.driver.resourceslices.devices import RETIRED
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.paths import ROOT
 
@@ -61,8 +60,10 @@ class Installation:
         return done
 
     def ensure(self, *options: str) -> None:
-        """Install with these options unless that was the last thing done."""
-        if self._installed != options:
+        """Install with these options unless that was the last thing done; nothing is tainted by a test before."""
+        if self._installed == options:
+            self._wait_settled()
+        else:
             self.install(*options)
 
     def vary(self, name: str, change: Callable[[Object], None]) -> None:
@@ -125,17 +126,17 @@ class Installation:
         eventually("the driver to be ready on every node", probe, within)
 
     def _wait_settled(self, instance_type: str = "") -> None:
-        """Wait until nothing is on offer any more that was only offered before, nor nodes of another type."""
+        """Wait until nothing is on offer that was only offered before, nor sick, nor of nodes of another type."""
 
         def probe() -> bool:
             devices = [device for item in self.kube.slices() for device in item["spec"].get("devices") or ()]
-            if any(taint["key"] == RETIRED for device in devices for taint in device.get("taints") or ()):
+            if any(device.get("taints") for device in devices):
                 return False
             if not instance_type:
                 return True
             return {device["attributes"]["instanceType"]["string"] for device in devices} == {instance_type}
 
-        # It stays for some seconds, until drivers know that no claim holds it.
+        # Devices stay for some seconds, until drivers know that no claim holds them; so do faults that are over.
         eventually(f"slices of {instance_type or 'this setting'} alone", probe, 60, every=0.5)
 
     def logs(self, node: str, *options: str) -> str:
