@@ -138,7 +138,8 @@ def bare(python: Path, kubeconfig: Path, directory: Path, *, files: bool) -> Dri
         label="Python, two files" if files else "Python, no files",
         name=name,
         node=name,
-        command=(str(python), str(program), str(directory), name, str(kubeconfig), *(("--files",) if files else ())),
+        # Without the folder of the program on its path, where a module is named as one of Python.
+        command=(str(python), "-P", str(program), str(directory), name, str(kubeconfig), *(("--files",) * files)),
         environment={"PATH": os.defpath, "GRPC_ENABLE_FORK_SUPPORT": "0"},
         directory=directory,
         devices=tuple(f"device-{index:02d}" for index in range(DEVICES)),
