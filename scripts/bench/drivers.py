@@ -20,6 +20,9 @@ from lab.settings import REPOSITORY, Settings
 
 from bench import procfs
 
+OURS = "this driver"
+BARE = "Python, two files"
+"""The least that a driver in Python does for a claim that must outlive a loss of power; see `bench.bareserver`."""
 INSTANCE_TYPE = "trn2.48xlarge"
 DEVICES = 16
 """Of each driver; as many as the instance type has."""
@@ -96,7 +99,7 @@ def ours(python: Path, kubeconfig: Path, directory: Path) -> Driver:
     """Return this project's driver on an emulated host below `directory`."""
     node = "benchmark-ours"
     return Driver(
-        label="this driver",
+        label=OURS,
         name="neuron.aws.com",
         node=node,
         command=(
@@ -135,7 +138,7 @@ def bare(python: Path, kubeconfig: Path, directory: Path, *, files: bool) -> Dri
     name = "files.bare.example" if files else "bare.example"
     program = REPOSITORY / "scripts/bench/bareserver.py"
     return Driver(
-        label="Python, two files" if files else "Python, no files",
+        label=BARE if files else "Python, no files",
         name=name,
         node=name,
         # Without the folder of the program on its path, where a module is named as one of Python.

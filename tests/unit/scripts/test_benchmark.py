@@ -10,12 +10,13 @@ from bench.burst import Extent as BurstExtent
 from bench.burst import report as burst_report
 from bench.burstobjects import scheduler_configuration
 from bench.calls import AT_ONCE, Extent, Situation
+from bench.drivers import BARE, OURS
 from bench.extender import Asked, ExtenderFigures
 from bench.extender import Extent as ExtenderExtent
 from bench.extender import report as extender_report
 from bench.figures import Round, call_figures, percentile
 from bench.procfs import cpu_ticks, start_ticks, status_number
-from bench.report import OURS, targets, text
+from bench.report import targets, text
 from bench.rest import RestFigures, dispatched, published_at
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,8 +88,8 @@ def test_the_start_ends_with_the_first_publication() -> None:
 
 def report(prepare: float, memory_mb: float, writes: int) -> str:
     calls = {
-        Situation(label, at_once, held): call_figures([slow_round(1, prepare, 0.01)])
-        for label in (OURS, "Go test driver")
+        Situation(label, at_once, held): call_figures([slow_round(1, took, 0.01 * took)])
+        for label, took in ((OURS, prepare), (BARE, 3.0), ("Go test driver", 2.0))
         for at_once in (1, AT_ONCE)
         for held in (0, 100)
     }
@@ -104,7 +105,7 @@ def test_the_report_says_of_each_target_whether_it_was_met() -> None:
     assert "MISSED" not in good
     assert "extrapolated to an hour: 18 watches and reads, 0 writes" in good
     bad = [line for line in report(20.0, 61.0, 1).splitlines() if "MISSED" in line]
-    assert len(bad) == 2 + 2 + 1 + 1, "above GET and p99 in two situations, memory, writes"
+    assert len(bad) == 2 + 2 + 2 + 1 + 1, "above GET, p99 and pairs a second in two situations, memory, writes"
 
 
 def test_without_a_time_at_rest_its_targets_are_left_out() -> None:
