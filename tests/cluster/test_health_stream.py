@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 
 import pytest
 from lab.cluster import Cluster
@@ -60,27 +61,36 @@ def _wait_health(namespace: Namespace, name: str, health: str, within: float = S
     return eventually(f"the device of {name} to be {health}", probe, within)[0]
 
 
-def _set_errors(lab: Cluster, driver: Installation, errors: int) -> None:
-    root = emulated_root(lab, driver, NODE)
-    chip = root / f"sys/devices/virtual/neuron_device/neuron{CHIP}"
-    (chip / "stats/hardware/mem_ecc_uncorrected").write_text(f"{errors}\n")
+SetErrors = Callable[[int], None]
+
+
+@pytest.fixture
+def set_errors(driver: Installation, lab: Cluster) -> Iterator[SetErrors]:
+    """Sets the chip's count of errors in its memory; there are none after the test."""
+
+    def write(errors: int) -> None:
+        chip = emulated_root(lab, driver, NODE) / f"sys/devices/virtual/neuron_device/neuron{CHIP}"
+        (chip / "stats/hardware/mem_ecc_uncorrected").write_text(f"{errors}\n")
+
+    yield write
+    write(0)
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
 def test_a_fault_shows_in_the_status_of_the_pod_that_holds_the_chip_and_goes_again(
-    driver: Installation, lab: Cluster, namespace: Namespace
+    driver: Installation, set_errors: SetErrors, namespace: Namespace
 ) -> None:
     renew_driver(driver, NODE)
     _chip(namespace, "holder")
     clock = Stopwatch()
     assert _wait_health(namespace, "holder", "Healthy") == ""
     clock.lap("healthy")
-    _set_errors(lab, driver, 2)
+    set_errors(2)
     message = _wait_health(namespace, "holder", "Unhealthy", within=30)
     clock.lap(f"unhealthy: {message}")
     assert message.startswith(f"neuron{CHIP}: uncorrectable errors in the chip's memory")
     assert message.endswith("replace the instance")
-    _set_errors(lab, driver, 0)
+    set_errors(0)
     assert _wait_health(namespace, "holder", "Healthy", within=30) == ""
     clock.lap("healthy again")
 
@@ -104,7 +114,7 @@ def test_without_the_driver_the_health_is_unknown_and_the_next_driver_tells_it_a
 
 @pytest.mark.kubernetes("1.37", "1.36")
 def test_a_killed_driver_has_its_stream_back_as_soon_as_it_is_ready_again(
-    driver: Installation, lab: Cluster, namespace: Namespace
+    driver: Installation, set_errors: SetErrors, namespace: Namespace
 ) -> None:
     fresh = renew_driver(driver, NODE)
     _chip(namespace, "holder")
@@ -113,7 +123,7 @@ def test_a_killed_driver_has_its_stream_back_as_soon_as_it_is_ready_again(
     clock = Stopwatch()
     wait_driver_ready(driver, NODE, restarts=restart_count(fresh) + 1)
     clock.lap("the driver is ready")
-    _set_errors(lab, driver, 1)
+    set_errors(1)
     _wait_health(namespace, "holder", "Unhealthy", within=30)
     clock.lap("its stream brings the fault of a chip")
 
