@@ -455,7 +455,8 @@ def _chip(
     held: set[int] = set()
     for _, physical in users:
         held.update({core // size for core in physical} if physical else range(cores))
-    return Chip(index, cores, len(held), blocked, faults, tuple(dict.fromkeys(name for name, _ in users)))
+    # A claim may name cores that the chip is not known to have: its node is gone, or says less of its type.
+    return Chip(index, cores, min(len(held), cores), blocked, faults, tuple(dict.fromkeys(name for name, _ in users)))
 
 
 # Who has what

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dra_driver.cli.top import share
@@ -212,6 +212,7 @@ NAMES = st.one_of(WORDS, st.from_regex(r"neuron-(device|core|group4|window3|node
 
 
 @given(st.lists(NAMES, max_size=6), WORDS, st.lists(st.sampled_from(["a", "b", ""]), max_size=3))
+@example(["neuron-core-8-10", "neuron-group4-2"], "", [])
 def test_claims_of_any_content_count_no_chip_twice(devices: list[str], pool: str, pods: list[str]) -> None:
     found = frame(claim("c", pool or "node-1", *devices, pods=tuple(pods)))
     for node in found.nodes:
