@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Object, eventually, steadily
 
 
 def test_each_node_publishes_one_slice_of_its_own_and_leaves_it_alone(
-    driver: Installation, nodes: Sequence[str]
+    installation: Installation, nodes: Sequence[str]
 ) -> None:
-    kube = driver.kube
+    installation.ensure_absent()  # or the pool would go on counting what a test before has offered
+    installation.ensure("--emulate", EMULATED)
+    kube = installation.kube
 
     def one_each() -> list[Object]:
         found = kube.slices()
         return found if [item["spec"]["nodeName"] for item in found] == list(nodes) else []
 
-    # Devices of a former setting stay until it is known that no claim holds them.
     first = eventually("a slice for each node, and no other", one_each)
     for item in first:
         node = kube.get("nodes", item["spec"]["nodeName"])
