@@ -3,8 +3,8 @@
     python bareserver.py DIRECTORY DRIVER KUBECONFIG [--files]
 
 It serves ``DIRECTORY/plugins/DRIVER/dra.sock`` with grpcio, GETs each claim with the driver's own client, and answers
-with what the claim was allocated. It checks, records and measures nothing. With ``--files`` it keeps what a loss of
-power must not take: a checkpoint, which is synced with its directory, and a CDI spec.
+with what the claim was allocated. It checks nothing. With ``--files`` it keeps what a loss of power must not take: a
+checkpoint, which is synced with its directory, and a CDI spec. It is plain, not tuned: calls share no syncs.
 """
 
 from __future__ import annotations

@@ -71,13 +71,17 @@ def targets(
         kind = f"{situation.held} prepared"
         least = calls[replace(situation, label=BARE)]
         if situation.at_once == 1 and figures.above_get is not None and least.above_get is not None:
+            found.append(_at_most(f"prepare p50 above GET, {kind}", figures.above_get, 2.5, "ms"))
             share = figures.above_get / least.above_get
             found.append(_at_most(f"prepare p50 above GET, {kind}", share, 1.3, f"times that of {BARE!r}"))
             found.append(_at_most(f"prepare p99, {kind}", figures.prepare_p99, 15, "ms"))
         elif situation.at_once > 1:
-            share = figures.pairs_per_second / least.pairs_per_second
-            what = f"pairs per second, {situation.at_once} at once, {kind}: at least 0.65 times those of {BARE!r}"
-            found.append((what, f"{share:.2f}", "met" if share >= 0.65 else "MISSED"))
+            pairs = figures.pairs_per_second
+            what = f"pairs per second, {situation.at_once} at once, {kind}"
+            found.append((f"{what}: at least 165", f"{pairs:.0f}", "met" if pairs >= 165 else "MISSED"))
+            share = pairs / least.pairs_per_second
+            mark = "met" if share >= 0.65 else "MISSED"
+            found.append((f"{what}: at least 0.65 times those of {BARE!r}", f"{share:.2f}", mark))
     found.append(_at_most("start to slices stored", median(starts[OURS]), 1.0, "s"))
     if rest is not None:
         found.append(_at_most("start to slices stored, in its container", rest.start_seconds, 1.0, "s"))
