@@ -24,6 +24,7 @@ from dra_driver.kube import client
 from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.util.errors import DriverError
+from tests.paths import ROOT
 
 VARIABLES = [name for kind in ("https", "http", "all", "no") for name in (f"{kind}_proxy", f"{kind}_proxy".upper())]
 
@@ -175,6 +176,16 @@ def version(transport: Transport) -> None:
         transport.request("GET", "/version", timeout=5)
     finally:
         transport.close()
+
+
+def test_a_kubeconfig_is_read_without_what_the_image_leaves_out(tmp_path: Path) -> None:
+    """The Dockerfile removes the asyncio client of the kubernetes package."""
+    program = (
+        "import sys; sys.modules['kubernetes.aio'] = None; from dra_driver.kube.client import Transport; "
+        "Transport.from_kubeconfig(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", program, kubeconfig(tmp_path, "https://127.0.0.1")], check=True, cwd=ROOT)
+    assert "site-packages/kubernetes/aio" in (ROOT / "Dockerfile").read_text()
 
 
 # URLs
