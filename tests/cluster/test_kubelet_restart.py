@@ -89,7 +89,7 @@ def test_slices_of_other_nodes_are_not_written(outage: Outage) -> None:
 
 
 def test_the_driver_registers_again_without_a_restart(outage: Outage, installation: Installation) -> None:
-    assert unchanged(wait_driver_ready(installation, NODE), outage.driver)
+    assert unchanged(wait_driver_ready(installation, NODE, within=20), outage.driver)
     assert "looking after the slices: kubelet registered the driver" in installation.logs(NODE)
 
 
