@@ -1,7 +1,11 @@
-"""The number of examples that hypothesis tries, according to the chosen profile."""
+"""How many examples hypothesis tries, according to the chosen profile, and how long the simulator searches in each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 from hypothesis import settings
 
 THOROUGH = 100
@@ -11,3 +15,15 @@ THOROUGH = 100
 def examples(thorough: int) -> int:
     """Return the profile's share of a test's number of examples in the profile ``thorough``; at least 10."""
     return max(10, thorough * settings().max_examples // THOROUGH)
+
+
+@contextmanager
+def short_searches() -> Iterator[None]:
+    """Let the simulator give up a search after a hundredth of its steps.
+
+    Now and then random claims have constraints that rule out pruning, and one search takes a minute. It is given up
+    alike wherever the same question is asked.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dra_driver.simulator.allocator.search.MAX_STEPS", 20_000)
+        yield

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from dra_driver.simulator.allocator.candidates import Candidate, SearchContext, candidates, everything
 from dra_driver.simulator.allocator.constraints import Constraint, DistinctByRequest, Match, value
@@ -118,6 +119,15 @@ class Pruning:
 
 MAX_STEPS = 2_000_000
 """Number of steps after which the search is given up; Kubernetes gives up after 10 seconds."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """How many steps a search may take. It is given up, with an error, when ``left`` falls below 0."""
+
+    left: int
+
+
 SETBACKS_BEFORE_COMPARING = 32
 """Number of failures from which on states are recorded: most searches have fewer."""
 
@@ -126,18 +136,21 @@ class TooManyResults(Exception):  # noqa: N818 - control flow of the search, not
     """No choice of devices keeps the claim within the limit of results."""
 
 
-def search(claims: Sequence[PreparedClaim], around: SearchContext, *, prune: bool = True) -> list[list[Pick]] | None:
+def search(
+    claims: Sequence[PreparedClaim], around: SearchContext, *, prune: bool = True, steps: Steps | None = None
+) -> list[list[Pick]] | None:
     """The picks for each claim, or None if there is no solution on this node.
 
     Args:
         claims: of one pod, in the pod's order.
         around: the node.
         prune: False tries all combinations as Kubernetes does, for comparison.
+        steps: how long to search; ``MAX_STEPS`` if not given.
 
     Raises:
         AllocationError: scheduling of the pod ends.
     """
-    attempt = _Search(claims, around, prune=prune)
+    attempt = _Search(claims, around, prune=prune, steps=steps or Steps(MAX_STEPS))
     with _room(attempt.least_devices):
         try:
             found = attempt.request(0, 0)
@@ -161,14 +174,14 @@ def _room(devices: int) -> Iterator[None]:
 
 
 class _Search:
-    def __init__(self, claims: Sequence[PreparedClaim], around: SearchContext, *, prune: bool) -> None:
+    def __init__(self, claims: Sequence[PreparedClaim], around: SearchContext, *, prune: bool, steps: Steps) -> None:
         self._claims = claims
         self._around = around
         self.progress = PartialAllocation(claims, around)
         self._candidates: dict[RequestAlternative, list[Candidate]] = {}
         self._all: dict[RequestAlternative, list[Candidate]] = {}
         self._attributes: dict[RequestAlternative, list[str]] = {}
-        self._steps = 0
+        self._steps = steps
         self._setbacks = 0
         self._prepass()
         self._prune = prune and not self._remembers_failures()
@@ -250,8 +263,8 @@ class _Search:
     def _within_limit(self, claim: int, option: RequestAlternative, place: int) -> None:
         if len(self.progress.picks[claim]) + self._count(option) - place > MAX_RESULTS:
             raise TooManyResults
-        self._steps += 1
-        if self._steps > MAX_STEPS:
+        self._steps.left -= 1
+        if self._steps.left < 0:
             raise AllocationError(
                 f"the search was given up after {MAX_STEPS} steps; kube-scheduler gives up after 10 seconds",
                 remedy="ask for fewer devices in one request, or for larger devices",

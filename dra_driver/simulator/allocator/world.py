@@ -29,7 +29,7 @@ from dra_driver.simulator.allocator.pool_devices import Failure, Selectors, verd
 from dra_driver.simulator.allocator.pools import PoolIndex
 from dra_driver.simulator.allocator.release import Release, release
 from dra_driver.simulator.allocator.requests import AllocationError, PreparedClaim, RequestAlternative, prepare
-from dra_driver.simulator.allocator.search import search
+from dra_driver.simulator.allocator.search import Steps, search
 from dra_driver.util.errors import DriverError
 
 _SHARES = uuid.UUID("6d0cfb5e-9a55-4d0b-8f0c-2f6f7f5f0c1d")
@@ -222,16 +222,19 @@ class World:
         """Changes with the use of any device available to the node. Raises NodeSelectorError if that is unknown."""
         return tuple(self.usage.version(pool.key) for pool in self.pools.pools(node))
 
-    def ask(self, claims: Sequence[PreparedClaim], node: NodeView, *, prune: bool = True) -> Allocation | Refusal:
+    def ask(
+        self, claims: Sequence[PreparedClaim], node: NodeView, *, prune: bool = True, steps: Steps | None = None
+    ) -> Allocation | Refusal:
         """What prepared claims would get on the node.
 
-        With ``prune=False`` all combinations are tried as in Kubernetes, which may take long.
+        With ``prune=False`` all combinations are tried as in Kubernetes, which may take long. ``steps`` limits the
+        search, as Kubernetes does by time if not given.
         """
         if not claims:
             return Allocation(node.name, ())
         try:
             around = SearchContext(node, self.pools.pools(node), self.usage, self.selectors, self.release)
-            picks = search(claims, around, prune=prune)
+            picks = search(claims, around, prune=prune, steps=steps)
             if picks is None:
                 broken = [pool for pool in around.pools if pool.invalid]
                 return Refusal(_invalid(broken[0].key, broken[0].invalid) if broken else NO_SOLUTION)

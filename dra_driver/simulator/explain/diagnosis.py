@@ -16,6 +16,7 @@ from dra_driver.simulator.explain.minimal_conflict import (
     REQUEST,
     Conflict,
     Part,
+    Trials,
     countable,
     minimal_conflict,
     most,
@@ -32,6 +33,7 @@ class Case:
     claims: Sequence[ResourceClaim]
     prepared: Sequence[PreparedClaim]
     world: World
+    trials: Trials
     server: str = ""
     """Release of the live API server, "" if there is none."""
 
@@ -62,7 +64,7 @@ def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
         empty = listed(sorted({pool.key[0] for pool in pools}))
         text = f"{empty} publishes no devices there" if empty else "no driver publishes devices there"
         return Diagnosis("unpublished", text)
-    found = minimal_conflict(case.claims, node, case.world)
+    found = minimal_conflict(case.claims, node, case.trials)
     if not found.requests:
         return Diagnosis("pools" if notes else "together", refusal.reason, notes=notes)
     pairs = {part: _pairs(case, part, found, node) for part in found.requests}
@@ -145,7 +147,7 @@ def _short(case: Case, found: Conflict, node: NodeView, views: Sequence[RequestV
     claims = only(case.claims, (*found.requests, *found.constraints))
     places = _places(found)
     able = [
-        countable(case.claims, part) - most(claims, places[part], node, case.world)
+        countable(case.claims, part) - most(claims, places[part], node, case.trials)
         for part in found.requests
         if countable(case.claims, part)
     ]

@@ -13,6 +13,7 @@ from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
 from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name, diagnosis
 from dra_driver.simulator.explain.findings import Finding, counted, findings, listed, shortened
+from dra_driver.simulator.explain.minimal_conflict import Trials
 from dra_driver.simulator.explain.remedies import Miss, remedies
 from dra_driver.simulator.explain.shortfall import ROW
 from dra_driver.simulator.explain.trap_inputs import TrapInput, trap_inputs, wishes
@@ -166,7 +167,7 @@ def explain(question: Question, decision: Allocation | Refusal | None = None) ->
             subject=question.subject, claims=_names(question), fits=False, node=None, could=(), placed=had,
             verdict=verdict, error=prepared.reason, nodes=(), nearest="", remedies=(), traps=(),
         )  # fmt: skip
-    case = Case(waiting, prepared, question.world, question.server)
+    case = Case(waiting, prepared, question.world, Trials(question.world), question.server)
     survey = Survey(case, exclusions(question))
     decision = decide(question) if decision is None else decision
     for node in sorted(question.nodes, key=lambda node: node.name):
@@ -192,7 +193,8 @@ def placed_on(question: Question, answer: Allocation) -> Explanation:
     """The explanation of an allocation that the scheduler has just made, without examining other nodes."""
     waiting = [claim for claim in question.claims if claim.status.allocation is None]
     prepared = question.world.prepare(waiting)
-    case = Case(waiting, () if isinstance(prepared, Refusal) else prepared, question.world, question.server)
+    known = () if isinstance(prepared, Refusal) else prepared
+    case = Case(waiting, known, question.world, Trials(question.world), question.server)
     had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
     survey = Survey(case, {})
     survey.took(answer)

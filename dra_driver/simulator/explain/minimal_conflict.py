@@ -12,9 +12,50 @@ import msgspec
 
 from dra_driver.manifests.objects import DeviceClaim, DeviceConstraint, DeviceRequest, ResourceClaim
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, World
+from dra_driver.simulator.allocator.search import Steps
 
 MAX_PARTS = 64
 """Maximum number of requests and constraints to minimise; the rest is treated as one part."""
+
+
+MAX_TRIAL_STEPS = 50_000
+"""Number of steps after which one trial is given up: about a second."""
+MAX_EXPLANATION_STEPS = 1_000_000
+"""Number of steps that all trials of one explanation may take together."""
+
+
+class Trials:
+    """Runs the allocator on changed claims, to find out what a refusal depends on and what would help.
+
+    An explanation makes up to a few hundred trials, each of which could search for as long as the scheduler may. So
+    they are limited one by one and together, and one that was given up says nothing: it neither fits nor is refused.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._left = MAX_EXPLANATION_STEPS
+        self.incomplete = False
+        """Whether a trial was given up."""
+
+    def refused(self, claims: Sequence[ResourceClaim], node: NodeView) -> bool:
+        """Whether the node has no devices for the claims; an error does not count as a refusal."""
+        answer = self._answered(claims, node)
+        return isinstance(answer, Refusal) and not answer.fatal
+
+    def fits(self, claims: Sequence[ResourceClaim], node: NodeView) -> bool:
+        """Whether the claims are allocated devices on the node."""
+        return isinstance(self._answered(claims, node), Allocation)
+
+    def _answered(self, claims: Sequence[ResourceClaim], node: NodeView) -> Allocation | Refusal:
+        prepared = self._world.prepare(claims)
+        if isinstance(prepared, Refusal):
+            return prepared
+        granted = min(MAX_TRIAL_STEPS, self._left)
+        steps = Steps(granted)
+        answer = self._world.ask(prepared, node, steps=steps)
+        self._left -= granted - max(steps.left, 0)
+        self.incomplete |= steps.left < 0
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +78,7 @@ class Conflict:
     constraints: tuple[Part, ...]
 
 
-def minimal_conflict(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> Conflict:
+def minimal_conflict(claims: Sequence[ResourceClaim], node: NodeView, trials: Trials) -> Conflict:
     """The smallest part of the claims that the node refuses for the same kind of reason (not because of an error)."""
     parts = parts_of(claims)
     kept = list(parts)
@@ -45,7 +86,7 @@ def minimal_conflict(claims: Sequence[ResourceClaim], node: NodeView, world: Wor
     tried = sorted(parts, key=lambda part: (part.kind != CONSTRAINT, -part.claim, -part.place))
     for part in tried if len(parts) <= MAX_PARTS else ():
         rest = [item for item in kept if item != part]
-        if refused(only(claims, rest), node, world):
+        if trials.refused(only(claims, rest), node):
             kept = rest
     return Conflict(
         tuple(item for item in kept if item.kind == REQUEST), tuple(item for item in kept if item.kind == CONSTRAINT)
@@ -60,23 +101,6 @@ def parts_of(claims: Sequence[ResourceClaim]) -> list[Part]:
         for kind, items in ((REQUEST, claim.spec.devices.requests), (CONSTRAINT, claim.spec.devices.constraints))
         for place, _ in enumerate(items)
     ]
-
-
-def refused(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> bool:
-    """Whether the node has no devices for the claims; an error does not count as a refusal."""
-    answer = answered(claims, node, world)
-    return isinstance(answer, Refusal) and not answer.fatal
-
-
-def fits(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> bool:
-    """Whether the claims are allocated devices on the node."""
-    return isinstance(answered(claims, node, world), Allocation)
-
-
-def answered(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> Allocation | Refusal:
-    """The allocator's result."""
-    prepared = world.prepare(claims)
-    return prepared if isinstance(prepared, Refusal) else world.ask(prepared, node)
 
 
 def only(claims: Sequence[ResourceClaim], parts: Sequence[Part]) -> list[ResourceClaim]:
@@ -141,13 +165,13 @@ def countable(claims: Sequence[ResourceClaim], part: Part) -> int:
     return (exactly.count or 1) if exactly is not None and exactly.allocation_mode == "ExactCount" else 0
 
 
-def most(claims: Sequence[ResourceClaim], part: Part, node: NodeView, world: World) -> int:
+def most(claims: Sequence[ResourceClaim], part: Part, node: NodeView, trials: Trials) -> int:
     """The highest count below the request's own with which the claims fit on the node; 0 if there is none."""
     return next(
         (
             count
             for count in range(countable(claims, part) - 1, 0, -1)
-            if fits(with_count(claims, part, count), node, world)
+            if trials.fits(with_count(claims, part, count), node)
         ),
         0,
     )

@@ -25,7 +25,6 @@ from dra_driver.simulator.explain.minimal_conflict import (
     Conflict,
     Part,
     countable,
-    fits,
     minimal_conflict,
     most,
     only,
@@ -61,7 +60,7 @@ def remedies(
         return ()
     if miss.diagnosis.step == "error":
         return tuple(_guards(case, miss))
-    found = minimal_conflict(case.claims, miss.node, case.world)
+    found = minimal_conflict(case.claims, miss.node, case.trials)
     ways: tuple[Callable[[], Iterator[str]], ...] = (
         lambda: _fewer(case, miss, found),
         lambda: _ended(case, miss, holders),
@@ -76,7 +75,7 @@ def remedies(
 def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     for part in found.requests:
         asked = countable(case.claims, part)
-        able = most(case.claims, part, miss.node, case.world) if asked > 1 else 0
+        able = most(case.claims, part, miss.node, case.trials) if asked > 1 else 0
         if able:
             name = _request_name(case, part)
             yield f"ask for {able} instead of {asked} devices in {name}: node {miss.node.name} has them"
@@ -115,7 +114,7 @@ def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator
     helpful = []
     for holder in _on_node(case, miss.node, holders)[:MAX_HOLDERS]:
         with without(case, [holder]):
-            if fits(case.claims, miss.node, case.world):
+            if case.trials.fits(case.claims, miss.node):
                 helpful.append(holder)
     if not helpful:
         return
@@ -135,7 +134,7 @@ def _devices(holder: ResourceClaim) -> list[str]:
 def _without_constraints(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     parts = parts_of(case.claims)
     for part in found.constraints:
-        if fits(only(case.claims, [item for item in parts if item != part]), miss.node, case.world):
+        if case.trials.fits(only(case.claims, [item for item in parts if item != part]), miss.node):
             spec = case.claims[part.claim].spec.devices.constraints[part.place]
             sense = "the same" if spec.match_attribute is not None else "different"
             yield (
@@ -169,7 +168,7 @@ def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
             continue
         for wanted in (sorted(single.items()), sorted(several.items())):
             helpful = [
-                taints for _, taints in wanted if fits(_tolerant(case, part, exactly, taints), miss.node, case.world)
+                taints for _, taints in wanted if case.trials.fits(_tolerant(case, part, exactly, taints), miss.node)
             ]
             for taints in helpful:
                 names = listed([f"{taint.key}:{taint.effect}" for taint in taints])
@@ -201,7 +200,7 @@ def _without_clause(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
             if shorter is None:
                 continue
             changed = msgspec.structs.replace(exactly, selectors=shorter)
-            if fits(_changed(case, part, changed), miss.node, case.world):
+            if case.trials.fits(_changed(case, part, changed), miss.node):
                 yield (
                     f"change or leave out {clause_text(group.clause)} in {_request_name(case, part)}: without it node "
                     f"{miss.node.name} does"
@@ -248,16 +247,24 @@ def _never_fails(case: Case, node: NodeView, expression: str) -> bool:
     return True
 
 
+_TOO_MANY = (
+    "ask for fewer devices in one request, or for larger ones: there are so many combinations of devices that it was "
+    "not found out what else would help"
+)
+
+
 def _last_resort(
     case: Case, nodes: Sequence[NodeView], miss: Miss, holders: Sequence[ResourceClaim]
 ) -> tuple[str, ...]:
     """If no small change helps: whether the claims would fit on an empty node."""
     busy = _on_node(case, miss.node, holders)
     with without(case, busy):
-        if busy and fits(case.claims, miss.node, case.world):
+        if busy and case.trials.fits(case.claims, miss.node):
             many = counted(len(busy), "claim")
             return (f"wait until several of the {many} with devices of node {miss.node.name} have ended",)
     with without(case, holders):
-        if any(fits(case.claims, node, case.world) for node in nodes):
+        if any(case.trials.fits(case.claims, node) for node in nodes):
             return ("wait: only nodes that are emptier than now would do",)
+    if case.trials.incomplete:
+        return (_TOO_MANY,)
     return ("add a node of another kind: none of these would do, not even an empty one",)

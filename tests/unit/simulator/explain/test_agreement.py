@@ -15,7 +15,7 @@ from dra_driver.cel import clauses
 from dra_driver.manifests.objects import CelSelector, DeviceSelector, ResourceClaim
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, allocate
 from dra_driver.simulator.explain import Explanation, Question, explain, plain, text
-from dra_driver.simulator.explain.minimal_conflict import Part, fits, minimal_conflict, only, refused, with_count
+from dra_driver.simulator.explain.minimal_conflict import Part, Trials, minimal_conflict, only, with_count
 from dra_driver.simulator.explain.values import Diagnosis, NodesAlike
 from dra_driver.util.errors import DriverError
 from tests.builders.allocator import (
@@ -199,8 +199,8 @@ def test_so_many_devices_fewer_fit_and_no_more(asked: Question) -> None:
             continue
         part = Part("request", 0, 0)
         enough = exactly.count - said.short
-        assert not enough or fits(with_count(asked.claims, part, enough), node, asked.world)
-        assert not fits(with_count(asked.claims, part, enough + 1), node, asked.world)
+        assert not enough or Trials(asked.world).fits(with_count(asked.claims, part, enough), node)
+        assert not Trials(asked.world).fits(with_count(asked.claims, part, enough + 1), node)
 
 
 @settings(max_examples=examples(200))
@@ -260,17 +260,46 @@ def test_what_is_said_of_a_node_does_not_depend_on_the_others(asked: Question) -
 @settings(max_examples=examples(80))
 @given(questions(SELECTORS))
 def test_what_is_in_the_way_is_refused_by_itself_and_not_without_one_of_its_parts(asked: Question) -> None:
+    trials = Trials(asked.world)
     for node in asked.nodes:
-        if not refused(asked.claims, node, asked.world):
+        if not trials.refused(asked.claims, node):
             continue
-        found = minimal_conflict(asked.claims, node, asked.world)
+        found = minimal_conflict(asked.claims, node, trials)
         parts = [*found.requests, *found.constraints]
-        assert refused(only(asked.claims, parts), node, asked.world)
+        assert trials.refused(only(asked.claims, parts), node)
         if asked.world.release.name == "1.37":
             # Up to 1.36 more may be refused than what is in the way of it: an attempt remembers what it tried in vain.
             for part in parts:
                 rest = only(asked.claims, [item for item in parts if item != part])
-                assert not refused(rest, node, asked.world)
+                assert not trials.refused(rest, node)
+
+
+def test_what_would_help_is_left_open_where_it_takes_too_long_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    # On 1.36, nothing is pruned beside this constraint: all ways to take six devices are tried before the seventh.
+    made = [device(f"n-d{i:02}", attributes={"index": i}) for i in range(12)]
+    asked = question(
+        [claim(request(count=6), request("last", 7), constraints=[different("index")])],
+        [offered(*made, pool="n", nodeName="n")],
+        nodes="n", held=[in_use("n-d00", pool="n")], classes=[ANY], kubernetes="1.36",
+    )  # fmt: skip
+    helpful = explain(asked).remedies
+    assert helpful[0] == "ask for 4 instead of 6 devices in request r: node n has them"
+
+    monkeypatch.setattr("dra_driver.simulator.explain.minimal_conflict.MAX_TRIAL_STEPS", 3)
+    found = explain(asked)
+    assert not found.fits
+    assert not found.error
+    assert len(found.remedies) == 1
+    assert found.remedies[0].endswith("so many combinations of devices that it was not found out what else would help")
+
+
+def test_the_trials_of_an_explanation_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [device(f"n-d{i}") for i in range(8)]
+    asked = question([claim(request(count=3))], [offered(*made, pool="n", nodeName="n")], nodes="n", classes=[ANY])
+    monkeypatch.setattr("dra_driver.simulator.explain.minimal_conflict.MAX_EXPLANATION_STEPS", 7)
+    trials, node = Trials(asked.world), asked.nodes[0]
+    assert [trials.fits(asked.claims, node) for _ in range(4)] == [True, True, False, False]
+    assert trials.incomplete
 
 
 def test_nodes_that_differ_in_what_decides_are_not_put_together() -> None:

@@ -12,7 +12,7 @@ from dra_driver.manifests.objects import DeviceClass, ResourceClaim, ResourceCla
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World, allocate
 from dra_driver.simulator.cluster import selectors
 from dra_driver.simulator.explain import Question, explain, plain, text
-from tests.generators.effort import examples
+from tests.generators.effort import examples, short_searches
 from tests.generators.simulator_cases import Object, cases
 from tests.oracles.simulator_cases import accepted
 
@@ -20,8 +20,9 @@ from tests.oracles.simulator_cases import accepted
 @settings(max_examples=examples(40))
 @given(cases)
 def test_every_pod_is_explained_as_it_is_scheduled(case: Object) -> None:
-    for kubernetes in ("1.36", "1.37"):
-        _check(case, kubernetes)
+    with short_searches():
+        for kubernetes in ("1.36", "1.37"):
+            _check(case, kubernetes)
 
 
 def _check(case: Object, kubernetes: Kubernetes) -> None:
