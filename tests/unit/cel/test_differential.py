@@ -11,6 +11,7 @@ from typing import Any
 import celpy
 import pytest
 from celpy.adapter import CELJSONEncoder
+from celpy.celtypes import IntType
 from celpy.evaluation import CELEvalError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,11 +29,25 @@ sys.setrecursionlimit(LIMIT)
 logging.getLogger("celpy").setLevel(logging.CRITICAL)
 
 
+INT_MIN = -(2**63)
+
+
 @pytest.fixture(autouse=True, scope="module")
-def _errors_that_can_be_shown() -> Iterator[None]:
-    """Celpy shows an error with the expression's tree, and fails itself when there is an empty list in that."""
+def _without_celpys_faults() -> Iterator[None]:
+    """Celpy shows an error with the expression's tree, and fails itself when there is an empty list in that.
+
+    And it has a remainder where cel-go says "integer overflow" (``moduloInt64Checked`` of common/types/overflow.go).
+    """
+    remainder: Any = IntType.__mod__
+
+    def checked(left: IntType, right: Any) -> Any:
+        if left == INT_MIN and right == -1:
+            raise ValueError("overflow")
+        return remainder(left, right)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CELEvalError, "__repr__", Exception.__repr__)
+        patch.setattr(IntType, "__mod__", checked)
         yield
 
 
@@ -59,4 +74,12 @@ def ours(text: str) -> object:
 @given(st.randoms(use_true_random=False), st.integers(1, 4))
 def test_random_expressions_have_the_value_that_celpy_gives_them(random: Random, depth: int) -> None:
     text = expression(random, "bool", depth, COMMON)
+    assert ours(text) == of_celpy(text), text
+
+
+@pytest.mark.parametrize("operator", ["/", "%"])
+@pytest.mark.parametrize("left", [f"({INT_MIN})", "(9223372036854775807 + (-9223372036854775808))", "0"])
+@pytest.mark.parametrize("right", [f"({INT_MIN})", "(9223372036854775807 + (-9223372036854775808))", "0"])
+def test_quotients_and_remainders_at_the_ends_of_the_range(left: str, operator: str, right: str) -> None:
+    text = f"{left} {operator} {right} == 0"
     assert ours(text) == of_celpy(text), text
