@@ -7,7 +7,6 @@ import errno
 import os
 import re
 import stat
-import threading
 from pathlib import Path
 
 MAX_FILE_BYTES = 1 << 20
@@ -133,38 +132,3 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class DirectorySync:
-    """Changes of names in one directory, brought to the disk by as few syncs as possible (a group commit).
-
-    A sync that began before a change may have missed it. So who comes while one runs waits for the next, which one of
-    the waiting threads makes for all of them.
-
-    Args:
-        path: the directory; it need not be there yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._counting = threading.Lock()
-        self._syncing = threading.Lock()
-        self._changes = 0
-        self._synced = 0
-        """How many of the changes are certainly on the disk."""
-
-    def changed(self) -> None:
-        """Tell of a change that was made just now."""
-        with self._counting:
-            self._changes += 1
-
-    def settle(self) -> None:
-        """Wait until all changes so far, by any thread, have reached the disk. Raises OSError: they may not have."""
-        wanted = self._changes
-        if self._synced >= wanted:
-            return
-        with self._syncing:
-            if self._synced < wanted:
-                reached = self._changes
-                sync_directory(self._path)
-                self._synced = reached

@@ -3,8 +3,8 @@
     python bareserver.py DIRECTORY DRIVER KUBECONFIG [--files]
 
 It serves ``DIRECTORY/plugins/DRIVER/dra.sock`` with grpcio, GETs each claim with the driver's own client, and answers
-with what the claim was allocated. It checks nothing. With ``--files`` it keeps what a loss of power must not take: a
-checkpoint, which is synced with its directory, and a CDI spec. It is plain, not tuned: calls share no syncs.
+with what the claim was allocated. It checks nothing. With ``--files`` it keeps what this driver keeps, as this driver
+does: a checkpoint, synced before it gets its name, and a CDI spec.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 
 from dra_driver.kube.client import Transport
 from dra_driver.kubelet.api import dra_v1_pb2 as api
-from dra_driver.util.files import replace_file, sync_directory
+from dra_driver.util.files import replace_file
 
 _SERVICE = api.DESCRIPTOR.services_by_name["DRAPlugin"].full_name
 _WORKERS = 16
@@ -41,7 +41,6 @@ class _Plugin:
             if self._checkpoints is not None:
                 (self._specs / f"{claim.uid}.json").unlink(missing_ok=True)
                 (self._checkpoints / claim.uid).unlink(missing_ok=True)
-                sync_directory(self._checkpoints)
         empty = api.NodeUnprepareResourceResponse()
         return api.NodeUnprepareResourcesResponse(claims={claim.uid: empty for claim in request.claims})
 
@@ -52,7 +51,6 @@ class _Plugin:
         if self._checkpoints is not None:
             kept = self._checkpoints / claim.uid
             replace_file(kept, msgspec.json.encode(results), temporary=f".{claim.uid}", mode=0o600, synced=True)
-            sync_directory(self._checkpoints)
             spec = msgspec.json.encode({"cdiVersion": "0.6.0", "kind": f"{self._driver}/claim", "devices": results})
             kept = self._specs / f"{claim.uid}.json"
             replace_file(kept, spec, temporary=f".{claim.uid}", mode=0o644, synced=False)

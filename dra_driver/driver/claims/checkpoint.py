@@ -4,16 +4,16 @@ What is on the disk when, and why that suffices:
 
 * ``claims/<uid>.json`` is written under another name, synced, and renamed. So it is there whole or not at all, both for
   who reads it after a kill and for who reads it after a loss of power.
-* Its name is synced before kubelet gets the reply, after the lock has been released: calls that wait for that together
-  share one sync of the directory (``util.files.DirectorySync``). The CDI spec is written in between. After a kill
-  nothing is missing, since names are there for everybody at once. After a loss of power in between there is at most a
-  spec that no file explains, and only where the directory of specs is no tmpfs: such a claim counts as held, see below.
+* Its name is not synced: no kill takes it back, and the file system writes it to the disk within seconds. A loss of
+  power before that ends all containers too, and kubelet, which does not remember what is prepared, has the claim
+  prepared again when the node is back (kubernetes#141966). Until then there is at most a spec that no file explains,
+  and only where the directory of specs is no tmpfs: such a claim counts as held, see below.
 * Where calls wait for the lock, a new file is written and synced before its claim's turn (``Checkpoint.staged``), under
   a name that no other writer uses; what is decided under the lock counts, and only if that has the same bytes is the
   file renamed. So a sync does not keep other calls waiting, and the disk serves several of them at once.
-* A removal is not waited for. A loss of power may bring the file back, but ends all containers too: the entry is then
-  one of an earlier boot, of which no container runs, and the reconciler releases it at its first pass if the claim is
-  gone. Where the boot id is not known, that cannot be decided, and the removal is synced like a new name.
+* Nor is a removal. A loss of power may bring the file back: the entry is then one of an earlier boot, of which no
+  container runs, and the reconciler releases it at its first pass if the claim is gone. Where the boot id is not known,
+  that cannot be decided, and the directory is synced before kubelet gets the reply.
 
 A file has a version, a checksum and the entry. The checksum is over the bytes of the entry as they stand in the file,
 so fields that another version of the driver added do not spoil it; they are ignored on reading. A file says which
@@ -59,7 +59,6 @@ from dra_driver.driver.claims.container_edits import cdi_device_name, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import (
-    DirectorySync,
     is_uid,
     open_regular,
     read_file,
@@ -304,7 +303,6 @@ class Checkpoint:
         """Why a claim could not be kept or forgotten the last time; None when it could."""
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
-        self._names_on_disk = DirectorySync(self._claims)
         self._own_tag = secrets.token_hex(4)
         """In names of files that are written without the lock: a second instance may write for the same claim."""
         self._stagings = itertools.count()
@@ -320,7 +318,7 @@ class Checkpoint:
     def locked(self, deadline: float = math.inf) -> Iterator[PreparedClaims]:
         """Hold the state lock and see what is held. Nothing slow (no API call) belongs into the body.
 
-        When the block has ended, what was kept in it is kept lastingly. ``deadline``: see ``StateLock.held``.
+        ``deadline``: see ``StateLock.held``.
         """
         with ExitStack() as stack:
             try:
@@ -331,7 +329,6 @@ class Checkpoint:
                 raise
             self.unusable = None
             yield self._held
-        self._settle_names()
 
     @contextmanager
     def staged(self, uid: str, planned: Callable[[PreparedClaims], Plan]) -> Iterator[Staged | None]:
@@ -386,8 +383,9 @@ class Checkpoint:
                 return False
             self._known_at = self._lock.announce()
             if known:
-                if remove_file(self.path(uid)) and not self.boot_id:
-                    self._names_on_disk.changed()
+                remove_file(self.path(uid))
+                if not self.boot_id:
+                    sync_directory(self._claims)
                 self._held.discard(uid)
             if doubtful:
                 self._drop_quarantined(uid)
@@ -438,12 +436,6 @@ class Checkpoint:
         self._in_doubt = in_doubt
         self.unwritable = None
 
-    def _settle_names(self) -> None:
-        try:
-            self._names_on_disk.settle()
-        except OSError as error:
-            raise self._not_written(f"cannot sync {self._claims}", error) from error
-
     def _not_written(self, what: str, error: OSError) -> DriverError:
         self.unwritable = f"{what}: {error.strerror or error}"
         return DriverError(
@@ -458,14 +450,12 @@ class Checkpoint:
             with suppress(FileNotFoundError):  # somebody who read the directory meanwhile took it for a killed writer's
                 os.replace(staged.path, self.path(uid))  # noqa: PTH105
                 staged.renamed = True
-                self._names_on_disk.changed()
                 return
         try:
             replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, synced=True)
         except FileNotFoundError:
             self._make_claims_directory()
             replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, synced=True)
-        self._names_on_disk.changed()
 
     def _make_claims_directory(self) -> None:
         if not self._claims.exists():

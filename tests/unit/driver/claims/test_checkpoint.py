@@ -22,9 +22,7 @@ from dra_driver.driver.claims.model import ChipNode, PlannedDevice
 from dra_driver.driver.claims.planner import Plan
 from dra_driver.names import CDI_KIND
 from dra_driver.topology.cuts import Part
-from dra_driver.util import files
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import DirectorySync
 from tests.builders.claims import uid
 
 
@@ -519,7 +517,7 @@ def test_a_lock_that_cannot_be_had_is_a_problem_until_it_can(checkpoint: Checkpo
     assert checkpoint.unusable is None
 
 
-def test_content_reaches_the_disk_before_its_name_and_the_name_before_the_reply(
+def test_content_reaches_the_disk_before_its_name(
     checkpoint: Checkpoint, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(checkpoint, made(1, 4))
@@ -538,7 +536,7 @@ def test_content_reaches_the_disk_before_its_name_and_the_name_before_the_reply(
     for name in ("write", "fsync", "replace", "unlink"):
         traced(name)
     put(checkpoint, made(2, 5))
-    assert [step for step in seen if step != "unlink"] == ["write", "fsync", "replace", "fsync directory"]
+    assert [step for step in seen if step != "unlink"] == ["write", "fsync", "replace"]
     seen.clear()
     remove(checkpoint, 2)
     assert seen == ["unlink"], "a file that comes back after a loss of power is one of an earlier boot"
@@ -548,56 +546,26 @@ def test_content_reaches_the_disk_before_its_name_and_the_name_before_the_reply(
     assert seen == ["unlink", "fsync directory"], "nothing else could tell that it is one of an earlier boot"
 
 
-def test_calls_that_wait_together_share_one_sync_of_the_directory(
+def test_a_removal_that_could_not_be_synced_is_synced_by_the_next_call(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = DirectorySync(directory)
-    first_runs, go_on = threading.Event(), threading.Event()
-    syncs: list[Path] = []
+    checkpoint = Checkpoint(directory)  # the boot id is not known
+    put(checkpoint, made(1, 4))
 
-    def slow(path: Path) -> None:
-        syncs.append(path)
-        first_runs.set()
-        assert go_on.wait(10)
-
-    monkeypatch.setattr(files, "sync_directory", slow)
-
-    def change() -> None:
-        names.changed()
-        told.release()
-        names.settle()
-
-    told = threading.Semaphore(0)
-    threads = [threading.Thread(target=change) for _ in range(5)]
-    threads[0].start()
-    assert first_runs.wait(10)
-    for thread in threads[1:]:
-        thread.start()
-    for _ in threads:
-        assert told.acquire(timeout=10)
-    go_on.set()
-    for thread in threads:
-        thread.join(10)
-    assert len(syncs) == 2, "the first one alone, then one for all that came while it ran"
-    names.settle()
-    assert len(syncs) == 2
-
-
-def test_a_name_that_could_not_be_synced_is_synced_by_the_next_call(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def full(_: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(files, "sync_directory", full)
-        with pytest.raises(DriverError, match="cannot sync"):
-            put(checkpoint, made(1, 4))
+        broken.setattr(f"{Checkpoint.__module__}.sync_directory", full)
+        with pytest.raises(DriverError, match="cannot forget"):
+            remove(checkpoint, 1)
+        assert "Input/output error" in str(checkpoint.unwritable)
     synced: list[Path] = []
-    monkeypatch.setattr(files, "sync_directory", synced.append)
-    put(checkpoint, made(1, 4))
-    assert len(synced) == 1, "the retry finds the file written and its name not yet certain"
+    monkeypatch.setattr(f"{Checkpoint.__module__}.sync_directory", synced.append)
+    remove(checkpoint, 1)
+    assert synced == [directory / "claims"], "the retry finds no file, and its removal not yet certain"
     assert checkpoint.unwritable is None
+    assert held(checkpoint) == {}
 
 
 def staged_while_others_wait(
