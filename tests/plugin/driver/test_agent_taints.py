@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dra_driver.driver.resourceslices.taints import SPACING_SECONDS
 from dra_driver.names import DRIVER_NAME
 from dra_driver.topology.cuts import NODE_DEVICE
 from tests.builders.agent import (
@@ -25,7 +26,10 @@ from tests.builders.agent import (
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
 
+pytestmark = pytest.mark.timeout(120)
 UNHEALTHY = {"hbm-uncorrectable": "NoSchedule"}
+SICK_SECONDS = START_SECONDS + SPACING_SECONDS
+"""Chips break one after the other here: those that a reading of the host misses are written after the spacing."""
 
 
 def break_memory(world: World, chips: Collection[int], errors: int = 3) -> None:
@@ -55,7 +59,7 @@ def slice_writes(world: World) -> int:
 
 
 def has(world: World, taints: dict[str, dict[str, str]]) -> None:
-    eventually(lambda: world.taints() == taints, within=START_SECONDS, what=f"{taints}")
+    eventually(lambda: world.taints() == taints, within=SICK_SECONDS, what=f"{taints}")
 
 
 def sick(*chips: int) -> dict[str, dict[str, str]]:
@@ -152,7 +156,7 @@ def test_a_server_that_drops_taints_is_offered_the_healthy_chips_and_those_that_
         world.kubelet.prepare("pod", [prepared])
         world.server.delete_claim("default", prepared.name)  # held all the same: it is prepared here
         break_memory(world, [3, 5, 7])
-        eventually(lambda: len(world.offered()) == 15, within=START_SECONDS, what="15 devices")
+        eventually(lambda: len(world.offered()) == 15, within=SICK_SECONDS, what="15 devices")
         assert "neuron-device-3" not in world.offered()
         eventually(lambda: "neuron_dra_driver_slices_taints_dropped 1.0" in scraped(port), what="the metric")
         assert "neuron_dra_driver_slices_withdrawn_devices 1.0" in scraped(port)
@@ -166,7 +170,7 @@ def test_a_node_whose_chips_were_all_withdrawn_offers_them_again_when_they_are_w
     with agent(world) as running:
         running.ready()
         break_memory(world, range(16))
-        eventually(lambda: not world.offered(), within=START_SECONDS, what="no device")
+        eventually(lambda: not world.offered(), within=SICK_SECONDS, what="no device")
         running.kill()
     break_memory(world, range(16), errors=0)
     world.kubelet.restart()
