@@ -96,6 +96,7 @@ class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unix time of the newest line of the kernel log about this chip."""
     cleared_at: int = 0
     """Unix time up to which lines of the kernel log do not count."""
+    architecture: str | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -401,7 +402,7 @@ def _noted(known: ChipMemory, chip: ChipReading | None, reading: HostReading) ->
     """With the counters, the heartbeat and the files of this reading."""
     if chip is None:
         return known
-    if known.serial is not None and chip.serial not in {None, known.serial}:
+    if _differ(known.serial, chip.serial) or _differ(known.architecture, chip.architecture):
         known = ChipMemory(known.index)  # another chip has its number now
     counters = dict(known.counters)
     for name, value in chip.counters.items():
@@ -415,10 +416,16 @@ def _noted(known: ChipMemory, chip: ChipReading | None, reading: HostReading) ->
     return replace(
         known,
         serial=chip.serial or known.serial,
+        architecture=chip.architecture or known.architecture,
         counters=counters,
         heartbeat=_beating(known.heartbeat, chip.heartbeat, reading.uptime),
         there=tuple(sorted({*known.there, *there})),
     )
+
+
+def _differ(known: str | None, now: str | None) -> bool:
+    """Whether both are known and not the same."""
+    return None not in {known, now} and known != now
 
 
 def _counted(counter: Counter, value: int, *, after_fall: int) -> Counter:

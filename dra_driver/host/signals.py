@@ -56,6 +56,8 @@ class ChipReading:
     index: int
     serial: str | None = None
     """Of the inventory: each read that the firmware does not answer makes the kernel driver log an error."""
+    architecture: str | None = None
+    """Of the inventory, such as ``Trainium2``."""
     counters: Mapping[str, int] = field(default_factory=dict)
     """Name of a file of ``stats/hardware`` to its count; one that is missing or unusable is not among them."""
     components: tuple[str, ...] | None = None
@@ -199,6 +201,7 @@ class SignalReader:
         return ChipReading(
             index=index,
             serial=known.serial_number if known is not None else None,
+            architecture=known.architecture if known is not None else None,
             counters={name: value for name, value in counters.items() if value is not None},
             components=values.get(COMPONENTS, components),
             heartbeat=values.get(HEARTBEAT, count),

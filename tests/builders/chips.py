@@ -31,6 +31,7 @@ class Chip:
 
     index: int = 0
     serial: str | None = SERIALS[0]
+    architecture: str | None = None
     there: bool = True
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(HARDWARE_COUNTERS, 0))
     components: set[str] = field(default_factory=set)
@@ -48,6 +49,7 @@ class Chip:
         return ChipReading(
             index=self.index,
             serial=self.serial,
+            architecture=self.architecture,
             counters={name: n for name, n in self.counters.items() if f"{HARDWARE}/{name}" not in without},
             components=None if COMPONENTS in without else tuple(sorted(self.components)),
             heartbeat=None if HEARTBEAT in without else self.heartbeat,

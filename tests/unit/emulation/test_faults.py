@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,6 +140,18 @@ def test_the_scan_of_the_host_finds_what_the_faults_say(tmp_path: Path) -> None:
     assert findings(TRN2, "link-lost@3") == ["connected-mismatch"]
     assert findings(TRN2U, "server-link-lost@0") == ["ultraserver-link-down"]
     assert findings(TRN2) == []
+
+
+def test_a_host_of_another_type_in_place_of_the_former_is_healthy(tmp_path: Path) -> None:
+    """As where an installation emulates another type: the driver's record of the former chips is still there."""
+    memory = Memory()
+    for kind in (TRN2, TRN1, TRN2, INF1):
+        host = EmulatedHost(tmp_path / kind.name, kind)
+        host.write(host.parse(()))
+        with closing(SignalReader(host.root, HARDWARE_COUNTERS, CORE_COUNTERS)) as reader:
+            for _ in range(3):  # a fault is one that two readings say
+                memory, health = assess(memory, reader.read(discover(host.root)))
+        assert [chip for chip in health.chips if chip.faults] == [], kind.name
 
 
 def test_growing_counters_grow_and_heartbeats_move_where_somebody_moves_them() -> None:

@@ -190,6 +190,27 @@ def test_another_chip_under_the_same_number_starts_afresh(node: Node) -> None:
     assert node.faults(1) == []
 
 
+def test_a_chip_of_another_architecture_starts_afresh_and_need_not_have_the_files_of_the_former(node: Node) -> None:
+    node.chip.architecture = "Trainium2"
+    node.chip.core_errors["hw_nc_ue_error"] = 2
+    node.read()
+    node.chip.architecture = "Inferentia2"
+    node.chip.core_errors["hw_nc_ue_error"] = 0
+    node.chip.absent = {HEARTBEAT}
+    assert node.faults(1) == []
+
+
+def test_a_chip_whose_architecture_cannot_be_read_for_once_is_the_same(node: Node) -> None:
+    node.chip.architecture = "Trainium2"
+    node.chip.core_errors["hw_nc_ue_error"] = 2
+    node.read()
+    node.chip.architecture = None
+    node.read()
+    node.chip.architecture = "Trainium2"
+    node.chip.core_errors["hw_nc_ue_error"] = 0
+    assert node.faults() == ["core-uncorrectable"]
+
+
 def test_a_chip_whose_serial_number_cannot_be_read_for_once_is_the_same(node: Node) -> None:
     node.chip.core_errors["hw_nc_ue_error"] = 2
     node.read()
