@@ -18,7 +18,7 @@ from lab.errors import LabError
 from lab.layout import API_ADDRESS, API_PORT
 from lab.progress import Progress
 from lab.settings import Settings
-from lab.spec import DEFAULT_KUBERNETES, ClusterSpec
+from lab.spec import DEFAULT_KUBERNETES
 
 from bench import calls, drivers, extender, machine, objects, report, rest, start
 from bench.drivers import Driver, Running
@@ -89,9 +89,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     python = drivers.runtime_python(settings, progress)
     extent = calls.Extent(options.rounds, options.claims, options.held, options.devices)
-    cluster = Cluster(
-        ClusterSpec(name="benchmark", kubernetes=options.kubernetes), settings=settings, progress=progress
-    )
+    cluster = Cluster(rest.cluster_spec(options.kubernetes), settings=settings, progress=progress)
     with cluster, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         transport = Transport.from_kubeconfig(str(cluster.kubeconfig))
         for name in _PAUSED:
@@ -112,7 +110,7 @@ def _run(options: argparse.Namespace) -> int:
             cluster.control_plane.start(name)
         resting = None
         if options.rest_minutes:
-            resting = rest.measure(cluster, transport, settings, progress, options.rest_minutes * 60)
+            resting = rest.measure(cluster, transport, python, settings, progress, options.rest_minutes * 60)
         print(report.text(machine.describe(), load, options.kubernetes, extent, starts, measured, memory, resting))
     return 0
 

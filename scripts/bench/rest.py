@@ -1,4 +1,4 @@
-"""Measures the idle driver, in its container as the installer starts it."""
+"""Measures the idle driver, in its container as the installer starts it on a node with Neuron devices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from lab.errors import LabError
 from lab.images import ImageBuilder
 from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
+from lab.spec import ClusterSpec
 
 from bench import objects, procfs
-from bench.drivers import INSTANCE_TYPE
+from bench.drivers import INSTANCE_TYPE, emulate_host
 from dra_driver.kube.client import Transport
 
 IMAGE = "neuron-dra-driver:benchmark"
+HARDWARE = "/opt/aws/neuron"
+"""The path of the host that containers see as it is; here with the tree of an emulated host (`HOST_ROOT`), so that the
+driver itself emulates nothing."""
 SETTLE_SECONDS = 40.0
 """From the pod's readiness to the first measurement."""
 NAMESPACE, ACCOUNT = "neuron-dra-driver", "neuron-dra-driver-sa"
@@ -67,10 +71,24 @@ class RestFigures:
         return self.requests[kind] * 3600 / self.seconds
 
 
+def cluster_spec(kubernetes: str) -> ClusterSpec:
+    """Return a cluster whose nodes are of the type that is emulated, with files of their own below `HARDWARE`."""
+    labels = {"*": {"node.kubernetes.io/instance-type": INSTANCE_TYPE}}
+    return ClusterSpec(name="benchmark", kubernetes=kubernetes, labels=labels, node_directories=(HARDWARE,))
+
+
 def measure(
-    cluster: Cluster, transport: Transport, settings: Settings, progress: Progress, seconds: float
+    cluster: Cluster, transport: Transport, python: Path, settings: Settings, progress: Progress, seconds: float
 ) -> RestFigures:
     """Install the driver and observe it for `seconds` while it is idle.
+
+    Args:
+        cluster: made of `cluster_spec`.
+        transport: to its API server.
+        python: with the driver, to emulate the hosts.
+        settings: where things are built.
+        progress: tells how far it is.
+        seconds: to observe.
 
     Raises:
         LabError: It cannot be built or installed, or did not become idle.
@@ -78,6 +96,8 @@ def measure(
     for precedence, (kind, verbs) in enumerate(_KINDS.items(), start=100):
         body = objects.flow_schema(f"benchmark-{kind}", precedence, (NAMESPACE, ACCOUNT), verbs)
         transport.request("POST", _FLOW_SCHEMAS_PATH, body=body)
+    for number in range(1, cluster.spec.nodes + 1):
+        emulate_host(python, cluster.layout.node(number).own_directory(HARDWARE))
     _install(cluster, settings, progress)
     with progress.step(f"letting the driver come to rest for {SETTLE_SECONDS:.0f} s"):
         time.sleep(SETTLE_SECONDS)
@@ -86,7 +106,7 @@ def measure(
     def read(path: str) -> str:
         return cluster.kubectl("-n", NAMESPACE, "exec", pod, "--", "cat", path).stdout
 
-    python = cluster.kubectl("-n", NAMESPACE, "exec", pod, "--", "python3", "--version").stdout.split()[-1]
+    version = cluster.kubectl("-n", NAMESPACE, "exec", pod, "--", "python3", "--version").stdout.split()[-1]
     log = cluster.kubectl("-n", NAMESPACE, "logs", pod).stdout
     status = read("/proc/1/status")
     requests, ticks, begun = _requests(transport), procfs.cpu_ticks(read("/proc/1/stat")), time.monotonic()
@@ -96,7 +116,7 @@ def measure(
     requests_later = _requests(transport)
     later = read("/proc/1/status")
     return RestFigures(
-        python=python,
+        python=version,
         start_seconds=published_at(log) - _boot_time() - procfs.start_ticks(read("/proc/1/stat")) / _TICKS,
         resident_mb=procfs.status_number(status, "VmRSS") / 1024,
         resident_later_mb=procfs.status_number(later, "VmRSS") / 1024,
@@ -144,7 +164,11 @@ def _install(cluster: Cluster, settings: Settings, progress: Progress) -> None:
     command = [str(REPOSITORY / "scripts/install-dra-driver.sh"), "--yes", "--kubectl", kubectl]
     with progress.step("installing the driver"):
         done = subprocess.run(
-            [*command, "--emulate", INSTANCE_TYPE, IMAGE], check=False, capture_output=True, text=True, timeout=400
+            [*command, "--env", f"HOST_ROOT={HARDWARE}/host", IMAGE],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=400,
         )
     if done.returncode != 0:
         raise LabError(f"The driver was not installed:\n{done.stderr[-2000:]}")
