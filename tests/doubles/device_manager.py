@@ -71,6 +71,8 @@ class Connection:
         self.lists = 0
         self.open = True
         self.stream: Any = None
+        self.follower: threading.Thread | None = None
+        """Reads the stream."""
 
     def call(self, method: str, request: Any, reply: type[Any], seconds: float = 10.0) -> Any:
         try:
@@ -128,6 +130,9 @@ class DeviceManager:
             gone, self.connections = list(self.connections.values()), {}
         for connection in gone:
             connection.close()
+        for connection in gone:
+            if connection.follower is not None:
+                connection.follower.join()  # of a process that has ended, nothing drops a connection of the next one
         for server in self._servers:
             server.stop(0).wait()
         self._servers.clear()
@@ -171,9 +176,10 @@ class DeviceManager:
             connection.close()
             context.abort(grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {error}")
         assert told.get_preferred_allocation_available == request.options.get_preferred_allocation_available
+        connection.follower = threading.Thread(target=self._follow, args=(resource, connection), daemon=True)
         with self._lock:
             self.connections[resource] = connection
-        threading.Thread(target=self._follow, args=(resource, connection), daemon=True).start()
+            connection.follower.start()
         return api.Empty()
 
     def _follow(self, resource: str, connection: Connection) -> None:
