@@ -1,4 +1,4 @@
-"""For all tests: how long hypothesis searches, what garbage is looked for in, and that none leaves its logging behind.
+"""For all tests: how long hypothesis searches, the names of what failed, garbage, and that none leaves its logging behind.
 
 Hypothesis searches shortly by default, four times as long with ``--hypothesis-profile=thorough``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,6 +20,18 @@ settings.register_profile("thorough", max_examples=THOROUGH, deadline=None)
 settings.register_profile("quick", max_examples=THOROUGH // 4, deadline=None)
 # The option of the command line is read later, and wins.
 settings.load_profile("quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--failed-to", type=Path, metavar="FILE", help="write the names of the failed tests to a file")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Keep the names of what failed, for those who repeat it."""
+    kept = config.getoption("failed_to")
+    if kept is not None:
+        failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+        kept.write_text("".join(dict.fromkeys(f"{report.nodeid}\n" for report in failed)))
 
 
 def pytest_collection_finish() -> None:

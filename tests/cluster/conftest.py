@@ -1,7 +1,7 @@
 """The clusters under test, the driver on them, and a namespace for each test.
 
     pytest tests/cluster [--kubernetes 1.37.1 ...]     on clusters that this brings up and takes down (root)
-    pytest tests/cluster -n 4 --no-loadscope-reorder     the same, four clusters side by side
+    pytest tests/cluster -n 6 --no-loadscope-reorder     the same, six clusters side by side
     KUBECONFIG=... NEURON_DRA_TEST_IMAGE=... pytest tests/cluster --existing-cluster     on any other, one process
 
 A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which; of these,
@@ -91,7 +91,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kubernetes", action="append", metavar="VERSION", help="Kubernetes to test on; can be given again (1.37.1)"
     )
     group.addoption("--existing-cluster", action="store_true", help="use the cluster of $KUBECONFIG instead of an own")
-    group.addoption("--failed-to", type=Path, metavar="FILE", help="write the names of the failed tests to a file")
 
 
 def _versions(config: pytest.Config) -> list[str]:
@@ -214,8 +213,8 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Show what was measured, and keep the names of what failed."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what was measured."""
     # Properties that a fixture's end adds are in the report of the test's teardown alone.
     lines = [
         value for report in terminalreporter.getreports("") for name, value in report.user_properties if name == _FIGURE
@@ -224,10 +223,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("figures")
         for line in lines:
             terminalreporter.line(line)
-    kept = config.getoption("failed_to")
-    if kept is not None:
-        failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
-        kept.write_text("".join(dict.fromkeys(f"{report.nodeid}\n" for report in failed)))
 
 
 @pytest.fixture
