@@ -1,4 +1,4 @@
-"""For all tests: how long hypothesis searches, the names of what failed, garbage, and that none leaves its logging behind.
+"""For all tests: how long hypothesis searches, what failed, what garbage is looked for in, no logging left behind.
 
 Hypothesis searches shortly by default, four times as long with ``--hypothesis-profile=thorough``.
 """
