@@ -129,7 +129,7 @@ def test_registers_again_after_each_restart_of_kubelet(kubelet: DeviceManager, r
         for count in range(1, 6):
             kubelet.wait_for(GPU, 4)
             # kubelet follows the devices before it answers, and a restart in between would cut the answer off.
-            eventually(lambda: plugin.registrations == len(kubelet.registrations), what="the answer to the registration")
+            eventually(lambda: plugin.registrations == len(kubelet.registrations), what="kubelet to answer")
             assert plugin.registrations == count
             assert len(sockets(kubelet.directory)) == 1
             if count < 5:
