@@ -1,7 +1,7 @@
 """The clusters under test, the driver on them, and a namespace for each test.
 
     pytest tests/cluster [--kubernetes 1.37.1 ...]     on clusters that this brings up and takes down (root)
-    pytest tests/cluster -n 6 --no-loadscope-reorder     the same, six clusters side by side
+    pytest tests/cluster -n 4 --no-loadscope-reorder     the same, four clusters side by side
     KUBECONFIG=... NEURON_DRA_TEST_IMAGE=... pytest tests/cluster --existing-cluster     on any other, one process
 
 A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which; of these,
