@@ -205,9 +205,9 @@ def test_a_chip_whose_architecture_cannot_be_read_for_once_is_the_same(node: Nod
     node.chip.core_errors["hw_nc_ue_error"] = 2
     node.read()
     node.chip.architecture = None
+    node.chip.core_errors["hw_nc_ue_error"] = 0
     node.read()
     node.chip.architecture = "Trainium2"
-    node.chip.core_errors["hw_nc_ue_error"] = 0
     assert node.faults() == ["core-uncorrectable"]
 
 
@@ -215,9 +215,9 @@ def test_a_chip_whose_serial_number_cannot_be_read_for_once_is_the_same(node: No
     node.chip.core_errors["hw_nc_ue_error"] = 2
     node.read()
     node.chip.serial = None
+    node.chip.core_errors["hw_nc_ue_error"] = 0
     node.read()
     node.chip.serial = SERIALS[0]
-    node.chip.core_errors["hw_nc_ue_error"] = 0
     assert node.faults() == ["core-uncorrectable"]
 
 
