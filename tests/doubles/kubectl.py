@@ -1,31 +1,30 @@
 """Replaces kubectl, to simulate a cluster that fails on demand: `python kubectl.py DIRECTORY ARGUMENT...`.
 
-`DIRECTORY/rules.json` holds pairs of a text and replies; the first text that occurs in the arguments is used. Each call
-gets the next reply, and once they are used up, the last one. The arguments are appended to `DIRECTORY/calls.jsonl`.
+`DIRECTORY/rules` holds pairs of a text and replies; the first text that occurs in the arguments is used. Each call gets
+the next reply, and once they are used up, the last one. The arguments are appended to `DIRECTORY/calls`, a line a call.
+
+Both files are Python literals, and nothing but `sys` is imported: the installer's tests make 1,500 calls, and a call
+would take 22 ms of processor time instead of 10 with json and pathlib.
 """
 
-from __future__ import annotations
-
-import json
 import sys
-from pathlib import Path
 
 
 def main() -> int:
     """Handle one call."""
-    directory, arguments = Path(sys.argv[1]), sys.argv[2:]
+    directory, arguments = sys.argv[1], sys.argv[2:]
     line = " ".join(arguments)
     stdin = sys.stdin.read() if "apply" in arguments else ""
-    calls = directory / "calls.jsonl"
-    earlier = [json.loads(text)["rule"] for text in calls.read_text().splitlines()] if calls.exists() else []
-    for text, replies in json.loads((directory / "rules.json").read_text()):
-        if text in line:
-            output, errors, status = replies[min(earlier.count(text), len(replies) - 1)]
-            break
-    else:
-        text, output, errors, status = "", "", f"no reply is prepared for: {line}\n", 64
-    with calls.open("a") as log:
-        log.write(json.dumps({"line": line, "stdin": stdin, "rule": text}) + "\n")
+    with open(f"{directory}/rules") as rules, open(f"{directory}/calls", "a+") as log:  # noqa: PTH123
+        log.seek(0)
+        earlier = [eval(call)["rule"] for call in log]
+        for text, replies in eval(rules.read()):
+            if text in line:
+                output, errors, status = replies[min(earlier.count(text), len(replies) - 1)]
+                break
+        else:
+            text, output, errors, status = "", "", f"no reply is prepared for: {line}\n", 64
+        log.write(f"{ ({'line': line, 'stdin': stdin, 'rule': text})!r}\n")
     sys.stdout.write(output)
     sys.stderr.write(errors)
     return int(status)

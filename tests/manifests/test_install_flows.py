@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import select
 import subprocess
 import sys
+from ast import literal_eval
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -110,18 +110,18 @@ class Cluster:
 
     def environment(self) -> dict[str, str]:
         """Write the rules; the environment that finds this kubectl."""
-        (self.directory / "rules.json").write_text(json.dumps(list(self.rules.items())))
+        (self.directory / "rules").write_text(repr(list(self.rules.items())))
         return {"PATH": f"{self.directory}:{os.environ['PATH']}"}
 
     @property
     def calls(self) -> list[str]:
         """The arguments of all calls so far."""
-        return [call["line"] for call in self._log()]
+        return [call["line"] for call in self.log()]
 
     @property
     def applied(self) -> str:
         """The YAML given to `kubectl apply`."""
-        (text,) = [call["stdin"] for call in self._log() if "apply" in call["line"]]
+        (text,) = [call["stdin"] for call in self.log() if "apply" in call["line"]]
         return str(text)
 
     @property
@@ -129,9 +129,10 @@ class Cluster:
         """Calls that change something."""
         return [line for line in self.calls if {"apply", "delete", "restart"} & set(line.split())]
 
-    def _log(self) -> list[dict[str, str]]:
-        log = self.directory / "calls.jsonl"
-        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    def log(self) -> list[dict[str, str]]:
+        """All calls so far: arguments, what was given on stdin, the rule."""
+        log = self.directory / "calls"
+        return [literal_eval(call) for call in log.read_text().split("\n")[:-1]] if log.exists() else []
 
 
 @pytest.fixture

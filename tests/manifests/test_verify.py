@@ -86,8 +86,7 @@ def test_one_node_of_each_neuron_type_is_looked_at(cluster: Cluster, tmp_path: P
         "verify-trn2.48xlarge.json",
     ]
     assert json.loads((tmp_path / "verify-trn2.48xlarge.json").read_text())["kind"] == "neuron-dra-driver-host-report"
-    log = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
-    applied = [call["stdin"] for call in log if call["line"] == "apply -f -"]
+    applied = [call["stdin"] for call in cluster.log() if call["line"] == "apply -f -"]
     assert ["[node-a]" in text for text in applied] == [True, False]
     assert "name: neuron-verify-ml-trn1-32xlarge" in applied[1]
     assert '"containerd://1.7.27"' in applied[1]
