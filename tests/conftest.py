@@ -31,13 +31,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     kept = config.getoption("failed_to")
     if kept is not None:
         failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
-        kept.write_text("".join(dict.fromkeys(f"{_without_group(report.nodeid)}\n" for report in failed)))
-
-
-def _without_group(nodeid: str) -> str:
-    """The name as pytest takes it: xdist writes the group behind the names of tests that are in one."""
-    at = nodeid.rfind("@")
-    return nodeid[:at] if at > nodeid.rfind("]") else nodeid
+        kept.write_text("".join(dict.fromkeys(f"{report.nodeid}\n" for report in failed)))
 
 
 def pytest_collection_finish() -> None:

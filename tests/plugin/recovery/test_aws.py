@@ -28,9 +28,6 @@ from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.eventually import eventually
 
-pytestmark = pytest.mark.xdist_group("aws")
-"""In one process: moto takes its first calls 4 s of processor time."""
-
 REGION = "us-east-1"
 SYSTEM = "neuron-healthcheck-system"
 
