@@ -24,7 +24,7 @@ def main() -> int:
                 break
         else:
             text, output, errors, status = "", "", f"no reply is prepared for: {line}\n", 64
-        log.write(f"{ ({'line': line, 'stdin': stdin, 'rule': text})!r}\n")
+        log.write(repr({"line": line, "stdin": stdin, "rule": text}) + "\n")
     sys.stdout.write(output)
     sys.stderr.write(errors)
     return int(status)
