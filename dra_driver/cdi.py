@@ -1,8 +1,9 @@
 """Container Device Interface: typed specs, and the spec files of one CDI kind in a CDI directory.
 
 Specs follow CDI 1.1.0 (cncf-tags/container-device-interface SPEC.md). A directory such as ``/var/run/cdi`` holds one
-file per owner of devices. Other drivers keep files there too; only files named ``<vendor>-<class>_<owner>.json`` of our
-own kind, and their temporary files, are ever read, written or removed. The directory is on a tmpfs on most hosts and
+file per owner of devices. Other programs keep files there too, also under names that begin like ours. What is found is
+ours if it is a regular file named ``<vendor>-<class>_<owner>.json``, the owner being a UID; or a temporary file of such
+a one. Nothing else is read or removed, and no link is followed. The directory is on a tmpfs on most hosts and
 its content can always be regenerated, so nothing here calls fsync. State that must survive a reboot is the caller's
 responsibility. There must be one writer at a time (callers hold an inter-process lock); readers need no lock because
 files are replaced atomically.
@@ -11,13 +12,14 @@ files are replaced atomically.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import readable_content, remove_file, replace_file
+from dra_driver.util.files import is_regular, is_uuid, readable_content, remove_file, replace_file
 
 
 class DeviceNode(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -124,9 +126,9 @@ class SpecDirectory:
         return self.path / f"{self._prefix}{_checked(owner)}.json"
 
     def write(self, owner: str, spec: Spec) -> bool:
-        """Write the owner's spec; returns False if the file already had exactly these bytes."""
+        """Write the owner's spec; returns False if the file had exactly these bytes, and was written in this boot."""
         path, data = self.file(owner), encode(spec)
-        if readable_content(path) == data:
+        if readable_content(path) == data and self.of_this_boot(owner):
             return False
         temporary = f"{self._temporary_prefix}{owner}.tmp"
         try:
@@ -141,38 +143,53 @@ class SpecDirectory:
         return True
 
     def remove(self, owner: str) -> bool:
-        """Remove the owner's spec; returns False if there was none."""
+        """Remove the owner's spec; returns False if there was none (runtimes find none in a directory of its name)."""
         return self._remove(self.file(owner))
 
     def read(self, owner: str) -> Spec | None:
-        """The owner's spec; None if there is none or it cannot be decoded."""
+        """The owner's spec; None if there is none, or it cannot be decoded, or is of another kind."""
         data = readable_content(self.file(owner))
         if data is None:
             return None
         try:
-            return decode(data)
+            spec = decode(data)
         except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             return None
+        return spec if spec.kind == self.kind else None
 
     def content(self, owner: str) -> bytes | None:
         """The bytes of the owner's file; None if there is none or it cannot be read."""
         return readable_content(self.file(owner))
 
+    def of_this_boot(self, owner: str) -> bool:
+        """Whether there is something in the place of the owner's spec that was written since the node was booted."""
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        try:
+            return self.file(owner).lstat().st_mtime >= booted
+        except OSError:
+            return False
+
     def list(self) -> dict[str, Path]:
-        """Spec files of this kind, by owner."""
-        return {
-            owner: self.path / name
-            for name in self._names()
-            if (owner := _between(name, self._prefix, ".json")) is not None
-        }
+        """Files named as specs of this kind, by owner."""
+        return self._found(self._prefix, ".json")
+
+    def others(self, owners: Collection[str]) -> Sequence[Path]:
+        """What is named as if it were of this kind, but is the spec of none of the owners."""
+        own = {self.file(owner).name for owner in owners}
+        return [self.path / name for name in self._names() if name.startswith(self._prefix) and name not in own]
 
     def remove_temporary(self) -> int:
         """Remove temporary files that killed writers of this kind left behind; returns the number of files."""
-        return sum(
-            self._remove(self.path / name)
+        return sum(map(self._remove, self._found(self._temporary_prefix, ".tmp").values()))
+
+    def _found(self, prefix: str, suffix: str) -> dict[str, Path]:
+        return {
+            owner: self.path / name
             for name in self._names()
-            if _between(name, self._temporary_prefix, ".tmp") is not None
-        )
+            if is_uuid(owner := name.removeprefix(prefix).removesuffix(suffix))
+            and name == f"{prefix}{owner}{suffix}"
+            and is_regular(self.path / name)
+        }
 
     def _names(self) -> Sequence[str]:
         try:
@@ -185,6 +202,8 @@ class SpecDirectory:
     def _remove(self, path: Path) -> bool:
         try:
             return remove_file(path)
+        except IsADirectoryError:
+            return False
         except OSError as error:
             raise self._unusable("remove", path, error) from error
 
@@ -194,14 +213,6 @@ class SpecDirectory:
             consequence="container runtimes do not get the devices of this claim",
             remedy=f"check that {self.path} is mounted and writable for the driver",
         )
-
-
-def _between(name: str, prefix: str, suffix: str) -> str | None:
-    """The owner in a file name, or None if the file is not of this kind."""
-    if not (name.startswith(prefix) and name.endswith(suffix)):
-        return None
-    owner = name[len(prefix) : -len(suffix)]
-    return owner if _OWNER.fullmatch(owner) else None
 
 
 def _checked(owner: str) -> str:

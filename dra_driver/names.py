@@ -17,6 +17,8 @@ SERVER_2 = "neuron.amazonaws.com/ultraserver-server-id-2"
 NODES_OF = {SERVER_4: 4, SERVER_2: 2}
 """Label of nodes of UltraServers to the number of nodes that share one value of it (aws-neuron-sdk
 ``deploy/eks/ultraserver.rst``)."""
+SERVER_MODE = "neuron.amazonaws.com/ultraserver-mode"
+"""Label of such nodes: with how many nodes, itself included, it can work now, such as ``1_2_4``."""
 
 LOGICAL_CORE_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 """The Neuron runtime's variable of the logical core size, and its older name (aws-neuron-sdk,

@@ -2,7 +2,7 @@
 # Installs missing system packages that a part of the project needs.
 #   scripts/bootstrap.sh lab     a real Kubernetes on this machine (scripts/cluster)
 #   scripts/bootstrap.sh image   the driver's container image (scripts/build-image)
-#   scripts/bootstrap.sh tests   what commands of the pages use (scripts/test cluster)
+#   scripts/bootstrap.sh tests   what commands of the pages use (scripts/test ci, nightly)
 #   scripts/bootstrap.sh venv    virtual environments of the system's Python
 # Prints nothing and needs no root if nothing is missing. It does not install Go: scripts/cluster uses the system's Go,
 # or its own copy from PyPI.

@@ -34,8 +34,6 @@
 #   --verify             install nothing: check by a Job on one node of each instance type that hosts are as the driver
 #                        assumes (dra-driver verify-host), and write verify-TYPE.json for each into this directory
 #   --uninstall          remove the driver; refuses while pods use its devices, unless you pass --force
-#   --allow-broken-kubelets
-#                        install although the driver will run on nodes with kubelet 1.34.0 or 1.34.1
 #   --force              uninstall, or leave nodes, even if pods use devices: they stay Terminating until the driver is
 #                        back; or install beside claims with the device names of the beta of AWS's driver
 #   --dry-run            print the YAML of a first installation (with --uninstall: the commands) without using a cluster
@@ -77,7 +75,7 @@ QUOTE="'"
 # Empty: not given. Of what can be given several times: a line each.
 image='' emulate='' ultraservers='' devices='' extended='' node_selector='' kubelet_root='' placer='' group_timeout=''
 tolerations='' pull_secrets='' env='' resources='' resource_api='' values='' place='' given=' '
-timeout=300 classes='' restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' broken_kubelets='' with_policy=1 desired=0
+timeout=300 classes='' restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' with_policy=1 desired=0
 kubectl_command=${KUBECTL:-kubectl}
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
@@ -115,7 +113,6 @@ parse() {
         --restart) restart=1 ;;
         --placer) placer=1 ;;
         --extended-resources) extended=1 ;;
-        --allow-broken-kubelets) broken_kubelets=1 ;;
         --reset) reset=1 ;;
         --uninstall) uninstall=1 ;;
         --verify) verify=1 ;;
@@ -452,14 +449,16 @@ preflight() {
 node_columns='NAME:.metadata.name,KUBELET:.status.nodeInfo.kubeletVersion'
 node_columns+=',TYPE:.metadata.labels.node\.kubernetes\.io/instance-type,NEURON:.status.allocatable.aws\.amazon\.com/neuron'
 
-# Looks at the nodes that the DaemonSet chooses; refuses those whose kubelet leaves pods with claims hanging.
+# Looks at the nodes that the DaemonSet chooses.
 check_nodes() {
-    local name version type neuron nodes broken=''
+    local name version type neuron nodes
     nodes=$(kube get nodes --no-headers -o "custom-columns=$node_columns" -l "$(chosen_nodes)") ||
         unknown "which nodes the driver would run on"
     while read -r name version type neuron; do
         if [[ $version =~ ^v1\.34\.[01]([^0-9]|$) ]]; then
-            broken+="  $name: kubelet $version"$'\n'
+            warn "node $name has kubelet $version, which stops calling DRA drivers after 30 minutes without a call" \
+                "(kubernetes/kubernetes#133920): the driver will run there, and offer no device that no claim holds," \
+                "until kubelet is updated to 1.34.2 or later"
         elif [[ $version =~ ^v1\.([0-9]+) && ${BASH_REMATCH[1]} -lt 33 ]]; then
             warn "node $name has kubelet $version: 1.33 is the oldest version that supports driver updates" \
                 "without interruption"
@@ -469,15 +468,6 @@ check_nodes() {
                 "knows what the other allocates, so a device could be given to two pods: keep one of them off this node"
         fi
     done <<<"$nodes"
-    if [[ -z $broken ]]; then return; fi
-    lines "The driver would run on nodes with kubelet 1.34.0 or 1.34.1. After 30 minutes without a claim on a node, these" \
-        "versions close their connection to DRA drivers and do not open it again: pods with claims then hang in" \
-        "ContainerCreating or Terminating until kubelet restarts (kubernetes/kubernetes#133920):" "${broken%$'\n'}"
-    if [[ -z $broken_kubelets ]]; then
-        die "update kubelet there to 1.34.2 or later, keep the driver off these nodes with --node-selector, or accept the" \
-            "risk with --allow-broken-kubelets. Nothing was changed"
-    fi
-    warn "installing anyway, because of --allow-broken-kubelets"
 }
 
 # kubelet goes on without a Secret that is missing, and only then the registry refuses.
@@ -829,7 +819,7 @@ uninstall() {
     remove -n "$NAMESPACE" deployment "$PLACER"
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
-        remove validatingadmissionpolicybinding,validatingadmissionpolicy "${POLICIES[@]}" "$PLACER"
+        remove validatingadmissionpolicybinding,validatingadmissionpolicy "${POLICIES[@]}" "$PLACER" "$PLACER-annotations"
     fi
     # shellcheck disable=SC2046 # one word a class
     remove deviceclass $(sed -n 's/^  name: //p' "$MANIFESTS/deviceclass.yaml")
@@ -839,10 +829,12 @@ uninstall() {
     remove namespace "$NAMESPACE"
     lines "" "Left on the nodes: the record of prepared claims in $kubelet_root/plugins/$DRIVER. A later installation" \
         "continues with it. If you do not plan to reinstall the driver, and no pod uses its devices, you may delete it." \
-        "Nodes keep their labels and the condition NeuronHealth. To remove them, run" \
+        "Nodes keep their labels and conditions. To remove them, run" \
         "  ${KUBE[*]} label nodes --all neuron.amazonaws.com/{present,ultraserver-{mode,server-id-{2,4},node-id-{2,4}}}-" \
         "  ${KUBE[*]} patch node NAME --subresource status" \
-        "    -p '{\"status\": {\"conditions\": [{\"type\": \"NeuronHealth\", \"\$patch\": \"delete\"}]}}'"
+        "    -p '{\"status\": {\"conditions\": [{\"type\": \"NeuronHealth\", \"\$patch\": \"delete\"}," \
+        "      {\"type\": \"NeuronKubeletUnsupported\", \"\$patch\": \"delete\"}," \
+        "      {\"type\": \"NeuronDevicesHeldBack\", \"\$patch\": \"delete\"}]}}'"
 }
 
 # job_of TYPE: the name of the Job that checks nodes of this type.

@@ -194,12 +194,6 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         help="Nodes, ResourceSlices, DeviceClasses, ResourceClaims and Pods as objects of a cluster; without FILE, "
         "those that are pending are placed; - is stdin (repeatable)",
     )
-    add_node_arguments(parser)
-    vocabulary.add_cluster(parser, "these objects", namespaces="objects that name none, and of the pods that wait")
-
-
-def add_node_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``emulated_nodes`` and the release."""
     vocabulary.add_nodes(parser)
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(
@@ -219,6 +213,7 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
         "claims, as the driver's classes do where this is installed",
     )
     vocabulary.add_kubernetes(parser)
+    vocabulary.add_cluster(parser, "these objects", namespaces="objects that name none, and of the pods that wait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +240,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
             invalid.
     """
     from dra_driver.cel import RELEASES, nearest
-    from dra_driver.manifests import Manifests, left_out, read_manifests
+    from dra_driver.manifests import Manifests, left_out, of_templates, read_manifests
     from dra_driver.simulator.allocator.release import release
     from dra_driver.simulator.cluster import merge, waiting_left_out
     from dra_driver.simulator.emulated_nodes import efa_of
@@ -266,7 +261,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
         cluster = merge(_beside(emulated_nodes(args), cluster), cluster)
     if files:
         with Progress("reading", "objects") as progress:
-            applied = read_manifests(_texts(files), kubernetes, progress, namespace(args))
+            applied = of_templates(read_manifests(_texts(files), kubernetes, progress, namespace(args)))
         cluster = merge(waiting_left_out(cluster), applied)
     elif not (named or args.all_namespaces) and (live or args.namespace):
         cluster = waiting_left_out(cluster, keep=namespace(args))

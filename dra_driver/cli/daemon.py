@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import signal
 import socket
@@ -12,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def read_options(
         if name in choices and values[name] not in choices[name]:
             legal = ", ".join(choices[name])
             raise UsageError(f"{option} (${variable}) is {values[name]!r}", remedy=f"use one of: {legal}")
+    vocabulary.check_names(values)
     return values
 
 
@@ -180,7 +183,21 @@ class Stop:
                 before.callback(signal.signal, number_, signal.signal(number_, lambda _number, _frame: None))
             woken = signal.set_wakeup_fd(self._teller.fileno(), warn_on_full_buffer=False)
             before.callback(signal.set_wakeup_fd, woken)
+            before.enter_context(stacks_on_signal())
             yield
+
+
+@contextmanager
+def stacks_on_signal() -> Iterator[None]:
+    """Within the block, SIGUSR2 has what every thread is doing written beside the log.
+
+    Not by a handler in Python, which would wait for the main thread: it may be the one that hangs.
+    """
+    faulthandler.register(signal.SIGUSR2, file=2)  # stderr, whatever sys.stderr is
+    try:
+        yield
+    finally:
+        faulthandler.unregister(signal.SIGUSR2)
 
 
 @contextmanager

@@ -43,8 +43,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         about="Explain for each node what keeps a pod's claims off it: the clause of a selector that is false, the "
         "group that lacks devices, the devices in use; then what would help, and known traps.",
         examples=EXAMPLES,
-        done="everything fits",
-        refused="not everything fits",
+        done="everything fits, and the nodes' drivers would prepare it",
+        refused="something does not fit, or a node's driver would refuse a claim",
     )
     parser.add_argument(
         "items",

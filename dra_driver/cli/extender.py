@@ -102,7 +102,8 @@ def run(args: argparse.Namespace) -> int:
     def make() -> Service:
         return Service(daemon.transport(values["kubeconfig"]), found)
 
-    asyncio.run(_serve(make, values["metrics_port"], values["metrics_address"]))
+    with daemon.stacks_on_signal():
+        asyncio.run(_serve(make, values["metrics_port"], values["metrics_address"]))
     return 0
 
 

@@ -30,7 +30,6 @@ COMMANDS: Final = {
     "plan": "show what containers with an allocated claim would get",
     "select": "test a CEL device selector",
     "migrate": "convert pod specs with Neuron limits to pods with claims",
-    "fragmentation": "simulate the fragmentation of a cluster by a stream of pods",
     "report": "collect what a bug report needs into one archive",
     "emulate_host": "write the files of a Neuron host into a directory",
     "verify_host": "check that a host is as the driver assumes, and write a report to send in",
@@ -104,7 +103,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     parser = _program(_chosen(given))
     args = parser.parse_args(given, argparse.Namespace(main=main))
-    return guarded(lambda: args.run(args))
+    return guarded(lambda: _checked(args))
+
+
+def _checked(args: argparse.Namespace) -> int:
+    vocabulary.check_names(vars(args))
+    return int(args.run(args))
 
 
 def complete_program() -> Parser:
@@ -127,7 +131,7 @@ def kubectl_main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(given, argparse.Namespace(main=kubectl_main))
     if hasattr(args, "from_cluster"):
         args.from_cluster = True
-    return guarded(lambda: args.run(args))
+    return guarded(lambda: _checked(args))
 
 
 def _program(chosen: str | None) -> Parser:

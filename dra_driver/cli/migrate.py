@@ -68,14 +68,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="print the DeviceClasses with which Kubernetes 1.36 and later runs the pods of FILE unchanged; without "
         "FILE, the class for aws.amazon.com/neuron",
     )
-    vocabulary.add_renamed(
-        parser,
-        "--extended-resource",
-        now="--extended-resources",
-        dest="extended_resources",
-        metavar=None,
-        sets={"extended_resources": True},
-    )
     vocabulary.add_output(parser, "yaml", "json")
     parser.set_defaults(run=run)
 

@@ -1,9 +1,11 @@
-"""``dra-driver plan``: shows what would be prepared for an allocated claim, without changing anything."""
+"""``dra-driver plan``: shows what would be prepared for allocated claims, without changing anything."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli import vocabulary
@@ -13,8 +15,15 @@ from dra_driver.util.text import quoted, ranges
 
 if TYPE_CHECKING:
     from dra_driver.host.inventory import NodeInventory
-    from dra_driver.kube.types import ResourceClaim
+    from dra_driver.kube.types import ClaimPod, ResourceClaim
+    from dra_driver.simulator.preparation import Prepared
     from dra_driver.topology.cuts import Cuts
+
+EXAMPLES = (
+    "kubectl get resourceclaim NAME -o yaml | {} plan --instance-type trn2.48xlarge -f -",
+    "kubectl get pods,resourceclaims -o yaml | {} plan --instance-type trn2.48xlarge --node-name NODE -f -",
+    "{} simulate pod.yaml --instance-type trn2.48xlarge -o yaml | {} plan -f - --instance-type trn2.48xlarge",
+)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,15 +31,20 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "plan",
-        about="Show what the driver would prepare for an allocated ResourceClaim, without changing anything.",
-        examples=["kubectl get resourceclaim NAME -o yaml | {} plan --instance-type trn2.48xlarge -f -"],
-        done="the claim can be prepared",
-        refused="the driver would refuse the claim",
+        about="Show what the driver would prepare for allocated ResourceClaims, without changing anything. With the "
+        "pods that use them, also show what each container gets.",
+        examples=EXAMPLES,
+        done="the claims can be prepared",
+        refused="the driver would refuse a claim",
     )
     add_host_arguments(parser)
-    vocabulary.add_files(parser, "the claim, YAML or JSON")
+    vocabulary.add_files(parser, "claims, and pods that use them, YAML or JSON")
     vocabulary.add_output(parser, "text", "json", "yaml")
-    vocabulary.add_node_name(parser, "this node's name (default: the pool of the claim's first device of this driver)")
+    vocabulary.add_node_name(
+        parser,
+        "this node's name, whose claims alone are planned (default: all claims, each on the node that is the pool of "
+        "its first device of this driver)",
+    )
     parser.add_argument(
         "--devices",
         metavar="CUTS",
@@ -43,36 +57,118 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; a PrepareError gives exit status 1 and the text that kubelet would receive."""
-    from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
-    from dra_driver.driver.claims.model import PreparedClaims
-    from dra_driver.driver.claims.planner import PlanSettings, plan
+    """Print the plans; returns 1 if a claim is refused, and prints the text that kubelet would receive."""
+    from dra_driver.driver.claims.planner import PlanSettings
+    from dra_driver.simulator.preparation import node_of, prepared
 
     cuts = cuts_option("--devices", args.devices)
-    claim = read_claim(vocabulary.one_file(args, "the claim"))
-    settings = PlanSettings(
-        node_name=args.node_name or _pool_of(claim),
-        device_numbering=args.device_numbering,
-        contiguity=args.contiguity,
-    )
+    claims, pods, others = _read(vocabulary.files(args))
     inventory = read_host(args)
-    if cuts is not None:
-        _check_offered(claim, inventory, cuts)
-    planned = plan(claim, inventory, PreparedClaims(), settings)
-    document = plan_document(planned, cdi_spec(planned))
-    for warning in planned.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    if args.output == "text":
-        print(text(document))
+    by_node: dict[str, list[ResourceClaim]] = {}
+    for claim in _wanted(claims, args.node_name):
+        if cuts is not None and node_of(claim) is not None:
+            _check_offered(claim, inventory, cuts)
+        by_node.setdefault(args.node_name or node_of(claim) or "", []).append(claim)
+    found: list[Prepared] = []
+    for node, own in by_node.items():
+        found += prepared(own, pods, inventory, PlanSettings(node, args.device_numbering, args.contiguity))
+    for kind, count in others.items():
+        print(f"not considered: {kind}: {count}", file=sys.stderr)
+    for line in _absent(claims, pods):
+        vocabulary.warn(line)
+    for item in found:
+        _tell(item)
+    if len(claims) == 1 and not pods:
+        # As kubectl prints a single object.
+        document = found[0].document
+        lines = [text(document)] if document else []
     else:
+        document = _document(found, pods)
+        lines = [*map(text, document["claims"]), *("\n".join(_pod(pod)) for pod in document["pods"])]
+    if args.output != "text" and document:
         print_object(document, args.output)
-    return 0
+    elif lines:
+        print("\n\n".join(lines))
+    return 1 if any(item.problem for item in found) else 0
+
+
+def _wanted(claims: Sequence[ResourceClaim], node: str | None) -> Sequence[ResourceClaim]:
+    """Without those of other drivers, and with a node without those of others; what is left out is told.
+
+    If nothing is left, all of them, so that the driver says what is wrong.
+    """
+    from dra_driver.simulator.preparation import node_of
+
+    kept, left = [], []
+    for claim in claims:
+        own = node_of(claim)
+        if claim.status.allocation is None or (own is not None and own == (node or own)):
+            kept.append(claim)
+        else:
+            why = f"is of node {own}" if own is not None else "has no device of this driver"
+            left.append(f"claim {claim.metadata.namespace}/{claim.metadata.name} {why}")
+    for line in left if kept else ():
+        print(f"not considered: {line}", file=sys.stderr)
+    return kept or claims
+
+
+def _absent(claims: Sequence[ResourceClaim], pods: Sequence[ClaimPod]) -> Iterator[str]:
+    """Which claims of containers are not there, so that it is not known what they add."""
+    from dra_driver.driver.claims.cores import claims_of_containers
+
+    there = {(claim.metadata.namespace, claim.metadata.name) for claim in claims}
+    for pod in pods:
+        namespace = pod.metadata.namespace
+        for container, uses in claims_of_containers(pod):
+            for name in sorted({claim for claim, _ in uses if (namespace, claim) not in there}):
+                what = f"claim {name}, which is not given" if name else "a claim that does not exist yet"
+                yield f"container {container} of pod {namespace}/{pod.metadata.name} uses {what}"
+
+
+def _tell(item: Prepared) -> None:
+    """Say on standard error why a claim is refused, and what is odd about it."""
+    for warning in item.document.get("warnings", ()):
+        vocabulary.warn(warning)
+    if item.problem:
+        problem = item.problem
+        if item.claim.status.allocation is None:
+            problem = (
+                "it is not allocated, so no devices are known; give it as the cluster has it once its pod has a node, "
+                "or as dra-driver simulate -o yaml prints it"
+            )
+        print(f"error: claim {item.claim.metadata.namespace}/{item.claim.metadata.name}: {problem}", file=sys.stderr)
+
+
+def _document(found: Sequence[Prepared], pods: Sequence[ClaimPod]) -> dict[str, Any]:
+    from dra_driver.simulator.preparation import containers, node_of
+
+    given = [(pod.metadata, rows) for pod in pods if (rows := containers(pod, found))]
+    return {
+        "claims": [{"node": node_of(item.claim), **item.document} for item in found if item.document],
+        "pods": [{"namespace": meta.namespace, "name": meta.name, "containers": rows} for meta, rows in given],
+    }
+
+
+def _pod(pod: dict[str, Any]) -> Iterator[str]:
+    yield f"pod          {pod['namespace']}/{pod['name']}"
+    for container in pod["containers"]:
+        yield from (f"  {line}" for line in container_lines(container))
+
+
+def container_lines(container: dict[str, Any]) -> Iterator[str]:
+    """What a container gets."""
+    yield f"container {container['name']}"
+    for node in container["devices"]:
+        yield f"  {node['containerPath']:<14} is {node['hostPath']} of the host"
+    yield from (f"  {name}={value}" for name, value in container["environment"].items())
 
 
 def text(document: dict[str, Any]) -> str:
     """The plan as text."""
     claim = document["claim"]
-    lines = [f"claim        {claim['namespace']}/{claim['name']} ({claim['uid']})", "devices"]
+    lines = [f"claim        {claim['namespace']}/{claim['name']} ({claim['uid']})"]
+    lines += [f"node         {document['node']}"] if "node" in document else []
+    lines.append("devices")
     for row in document["devices"]:
         cores = f", physical cores {ranges(row['physicalCores'])}" if "physicalCores" in row else ""
         lines.append(
@@ -102,37 +198,48 @@ def _check_offered(claim: ResourceClaim, inventory: NodeInventory, cuts: Cuts) -
             )
 
 
-def read_claim(filename: str) -> ResourceClaim:
-    """Read one ResourceClaim from a file; raises UsageError with the place and the reason if it is invalid."""
+def _read(files: Sequence[str]) -> tuple[list[ResourceClaim], list[ClaimPod], Counter[str]]:
+    """The claims and pods, and how many objects of other kinds there are.
+
+    Raises UsageError with the place and the reason if something is invalid, or if there is no claim.
+    """
     import msgspec
 
-    from dra_driver.cli.clusterinput import read_text
-    from dra_driver.kube.types import ResourceClaim
-    from dra_driver.manifests import ManifestError
+    from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
+    from dra_driver.kube.types import ClaimPod, ResourceClaim
+    from dra_driver.manifests import NAMESPACE, ManifestError
     from dra_driver.manifests.documents import documents, items_of
     from dra_driver.manifests.fields import DRA, KINDS
     from dra_driver.manifests.read import read_object
 
+    claims: list[ResourceClaim] = []
+    pods: list[ClaimPod] = []
+    others: Counter[str] = Counter()
     try:
-        items = [
-            found
-            for origin, document in documents(filename, read_text(filename))
-            for found in items_of(document, origin)
-            if found[0].get("kind") == "ResourceClaim"
-        ]
-        if len(items) != 1:
-            raise UsageError(
-                f"{filename}: one ResourceClaim expected, {len(items)} found",
-                remedy="give what `kubectl get resourceclaim NAME -o yaml` prints",
-            )
-        value, origin = items[0]
-        claim, _ = read_object(value, KINDS[DRA, "ResourceClaim"], origin)
+        texts = ((name, read_text(name, MAX_MANIFEST_BYTES)) for name in files)
+        found = (
+            item
+            for name, text in texts
+            for origin, document in documents(name, text)
+            for item in items_of(document, origin)
+        )
+        for value, origin in found:
+            name = str(value.get("kind"))[:60]
+            kind = KINDS.get((DRA if name == "ResourceClaim" else "", name))
+            if kind is None or name not in ("ResourceClaim", "Pod"):
+                others[name] += 1
+                continue
+            item = msgspec.to_builtins(read_object(value, kind, origin)[0])
+            item["metadata"] = {"namespace": NAMESPACE, **item["metadata"]}
+            if name == "Pod":
+                pods.append(msgspec.convert(item, ClaimPod))
+            else:
+                claims.append(msgspec.convert(item, ResourceClaim))
     except ManifestError as error:
         raise UsageError(str(error)) from error
-    return msgspec.convert(msgspec.to_builtins(claim), ResourceClaim)
-
-
-def _pool_of(claim: ResourceClaim) -> str:
-    from dra_driver.driver.claims.planner import own_results
-
-    return own_results(claim)[0].pool
+    if not claims:
+        raise UsageError(
+            f"{', '.join(files) or 'no file'}: there is no ResourceClaim",
+            remedy="give what `kubectl get resourceclaims -o yaml` or `dra-driver simulate -o yaml` prints",
+        )
+    return claims, pods, others

@@ -47,7 +47,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FILE",
         help="file to write (default: %(default)s)",
     )
-    vocabulary.add_renamed(parser, "--output", now="--env-file", dest="env_file", metavar="FILE", type=Path)
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the leader (default: %(default)s)")
     parser.add_argument(
         "--timeout",

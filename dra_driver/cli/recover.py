@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OPTIONS: tuple[daemon.Option, ...] = (
     ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
-    ("--namespace", "POD_NAMESPACE", "neuron-healthcheck-system", "namespace of the lease and of the ConfigMap"),
+    ("--namespace", "POD_NAMESPACE", "neuron-healthcheck-system", "namespace of the lease"),
     (
         "--identity",
         "RECOVERY_IDENTITY",

@@ -72,10 +72,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     vocabulary.add_files(
         parser, "use the devices of these ResourceSlices, and DeviceClasses (YAML or JSON)", positional=False
     )
-    vocabulary.add_renamed(parser, "--slices", now="-f", dest="filenames", metavar="FILE", several=True)
     vocabulary.add_cluster(parser, "the devices of all drivers")
     vocabulary.add_kubernetes(parser)
-    vocabulary.add_output(parser, "text", "json", "yaml", former={"table": "text"})
+    vocabulary.add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import add_cluster_arguments, read_input
-from dra_driver.cli.fragmentation import add_stream_arguments
-from dra_driver.cli.fragmentation import run as run_fragmentation
 from dra_driver.cli.terminal import Progress
 from dra_driver.util.errors import UsageError
 
@@ -33,8 +30,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         about="Allocate devices to the claims of pods as kube-scheduler does. Show the node and devices of each pod, "
         "what its containers get, and what remains free.",
         examples=EXAMPLES,
-        done="everything is placed",
-        refused="not everything is placed",
+        done="everything is placed, and the nodes' drivers would prepare it",
+        refused="something is not placed, or a node's driver would refuse a claim",
     )
     vocabulary.add_files(
         parser,
@@ -42,16 +39,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "(YAML or JSON)",
     )
     add_cluster_arguments(parser)
-    parser.add_argument("--workload", metavar="FILE", help=argparse.SUPPRESS)
-    add_stream_arguments(parser, hidden=True)
     vocabulary.add_output(parser, "text", "wide", "json", "yaml", "svg")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Place everything and print the result; returns 1 if something has to wait."""
-    if any(value is not None for value in (args.workload, args.seed, args.policy)):
-        return _run_workload(args)
+    """Place everything and print the result; returns 1 if something has to wait, or a driver would refuse it."""
     from dra_driver.cli.simulateoutput import show
     from dra_driver.manifests import ManifestError
     from dra_driver.simulator.placement import simulate
@@ -63,27 +56,8 @@ def run(args: argparse.Namespace) -> int:
     except ManifestError as error:
         raise UsageError(str(error)) from error
     _refuse_nothing(simulation)
-    show(given, simulation, args.output)
-    return 0 if all(outcome.placed for outcome in simulation.outcomes) else 1
-
-
-def _run_workload(args: argparse.Namespace) -> int:
-    """``simulate --workload``, now a command of its own; the old spelling keeps working for one release."""
-    if args.workload is None:
-        raise UsageError("--seed and --policy go with --workload", remedy="give --workload FILE too, or leave them out")
-    beside = {"FILE": vocabulary.files(args), "--objects": args.objects, "--from-cluster": args.from_cluster}
-    given = [name for name, value in beside.items() if value]
-    given += [f"--{name}" for name in ("kubeconfig", "context") if getattr(args, name) is not None]
-    if given:
-        raise UsageError(
-            f"{given[0]} does not go with --workload",
-            remedy="its nodes are emulated: name them in the file, or by --node",
-        )
-    print(
-        "warning: simulate --workload FILE is now dra-driver fragmentation FILE; the next release takes only that",
-        file=sys.stderr,
-    )
-    return run_fragmentation(args)
+    found = show(given, simulation, args.output)
+    return 0 if found["summary"]["status"] == "placed" else 1
 
 
 def _refuse_nothing(simulation: Simulation) -> None:

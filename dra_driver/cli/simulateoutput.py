@@ -1,26 +1,27 @@
-"""Output of a simulation: as text, as a list of claims, or as pictures."""
+"""Output of a simulation: as text, as JSON, as Kubernetes objects, or as pictures."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import terminal
 from dra_driver.names import DRIVER_NAME
-from dra_driver.util.text import first_of
+from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
     from dra_driver.cli.clusterinput import ClusterInput
-    from dra_driver.manifests.objects import Device
     from dra_driver.simulator.explain import Explanation
-    from dra_driver.simulator.placement import Outcome, Simulation
-    from dra_driver.simulator.preparation import NodeDrivers, Prepared
-    from dra_driver.topology.drawing import Sickness
-    from dra_driver.topology.instance_types import InstanceType
+    from dra_driver.simulator.placement import Simulation
+    from dra_driver.simulator.preparation import NodeDrivers
 
+Report = dict[str, Any]
+"""As of ``simulator.report``, or an entry of it."""
+Rows = Mapping[tuple[str, str], Report]
+"""Claims by namespace and name."""
 MAX_PICTURES = 64
 """Maximum number of pictures in one SVG document."""
 _SHOWN = 32
@@ -42,97 +43,111 @@ _HEADING = 160
 """Maximum number of characters above a picture."""
 
 
-def show(given: ClusterInput, simulation: Simulation, output: str) -> None:
-    """Print the simulation; for every format except text, what was not considered goes to standard error."""
-    from dra_driver.cli.slices import print_object
+def show(given: ClusterInput, simulation: Simulation, output: str) -> Report:
+    """Print the simulation, and return what is said of it.
 
-    if output in ("text", "wide"):
-        terminal.show("\n".join(text(given, simulation, wide=output == "wide")))
-        return
-    for line in given.manifests.not_considered:
-        print(f"not considered: {line}", file=sys.stderr)
-    for outcome in simulation.outcomes:
-        if not outcome.claims and not outcome.placed:
-            print(f"{title(outcome)}: not placed: {outcome.reason}", file=sys.stderr)
-    if output == "svg":
-        print(pictures(given, simulation), end="")
-    else:
-        print_object(document(simulation), output)
-
-
-def document(simulation: Simulation) -> dict[str, Any]:
-    """``claims``: one entry each, in the order in which they were tried.
-
-    A claim shared by several pods appears where it was allocated, whatever the outcome for the other pods.
+    For every format except text, what was not considered, what is not placed and what drivers would refuse goes to
+    standard error.
     """
-    import msgspec
-
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for outcome in simulation.outcomes:
-        for claim in outcome.claims:
-            meta, allocation = claim.metadata, claim.status.allocation
-            before = rows.get((meta.namespace, meta.name))
-            if before is not None and before["node"] is not None:
-                continue
-            rows[meta.namespace, meta.name] = {
-                "namespace": meta.namespace,
-                "name": meta.name,
-                "node": outcome.node if allocation is not None else None,
-                "allocation": msgspec.to_builtins(allocation) if allocation is not None else None,
-                "nodeChoice": outcome.choice if allocation is not None else None,
-                "reason": outcome.reason,
-            }
-    return {"claims": list(rows.values())}
-
-
-def text(given: ClusterInput, simulation: Simulation, *, wide: bool = True) -> Iterator[str]:
-    """The lines of the text output; without ``wide``, many pods of one controller and many nodes are summarized."""
+    from dra_driver.cli.slices import print_object
+    from dra_driver.simulator.objects import objects
     from dra_driver.simulator.preparation import NodeDrivers
+    from dra_driver.simulator.report import report
 
     drivers = NodeDrivers(given.manifests)
-    for outcomes in _together(simulation.outcomes, wide=wide):
-        yield from _outcome(outcomes[0], drivers, simulation)
-        if len(outcomes) > 1:
-            yield from _summary(outcomes)
+    explained = None if any(outcome.placed for outcome in simulation.outcomes) else _explained(given)
+    found = report(simulation, given.manifests, drivers, explained)
+    if output in ("text", "wide"):
+
+        def draw(node: str, names: Sequence[str]) -> str:
+            return _drawing(simulation, drivers, node, names, svg=False)
+
+        terminal.show("\n".join(text(found, draw, wide=output == "wide")))
+        return found
+    for line in found["notConsidered"]:
+        print(f"not considered: {line}", file=sys.stderr)
+    for pod in found["pods"]:
+        if not pod["claims"] and pod["node"] is None:
+            print(f"{title(pod)}: not placed: {pod['reason']}", file=sys.stderr)
+    for row in found["claims"]:
+        if row["refusal"]:
+            print(f"{title(row)}: {_refusal(row)}", file=sys.stderr)
+    if output == "svg":
+        print(pictures(found, simulation, drivers, explained), end="")
+    elif output == "yaml":
+        print_object({"apiVersion": "v1", "kind": "List", "items": objects(simulation.outcomes)}, output)
+    else:
+        print_object(found, output)
+    return found
+
+
+def text(found: Report, draw: Callable[[str, Sequence[str]], str], *, wide: bool = True) -> Iterator[str]:
+    """The lines of the text output; without ``wide``, many pods of one controller and many nodes are summarized.
+
+    Args:
+        found: what is said.
+        draw: the picture of a node on which these devices are marked; "" of one whose hardware is not known.
+        wide: whether all is shown.
+    """
+    rows = _rows(found)
+    for together in _together(_placed_or_not(found), wide=wide):
+        yield from _outcome(together[0], rows, draw)
+        if len(together) > 1:
+            yield from _summary(together)
         yield ""
-    if not any(outcome.placed for outcome in simulation.outcomes):
-        yield from _why(given)
-        yield from _unused(simulation, drivers)
-    yield from _left(simulation, wide=wide)
-    if given.manifests.not_considered:
+    summary = found["summary"]
+    if not summary["placed"]:
+        yield from _why(found)
+        yield from _unused(found, draw)
+    yield from _left(found, wide=wide)
+    if found["notConsidered"]:
         yield "not considered"
-        yield from (f"  {line}" for line in given.manifests.not_considered)
-    placed = sum(outcome.placed for outcome in simulation.outcomes)
-    yield f"{placed} of {len(simulation.outcomes)} placed"
-    if placed < len(simulation.outcomes):
+        yield from (f"  {line}" for line in found["notConsidered"])
+    yield f"{summary['placed']} of {summary['total']} placed" + _but_refused(summary["refusedClaims"])
+    if summary["placed"] < summary["total"]:
         yield "what is in the way, and what would help: dra-driver explain, with the same arguments"
 
 
-def _together(outcomes: Sequence[Outcome], *, wide: bool) -> Iterator[list[Outcome]]:
+def _but_refused(claims: int) -> str:
+    if not claims:
+        return ""
+    return f", but the nodes' drivers would refuse {claims} claim{'s' if claims > 1 else ''}"
+
+
+def _refusal(row: Report) -> str:
+    return f"the node's driver would refuse claim {row['name']}: {row['refusal']}"
+
+
+def _placed_or_not(found: Report) -> list[Report]:
+    """The pods, and the claims that no pod uses."""
+    used = {(pod["namespace"], name) for pod in found["pods"] for name in pod["claims"]}
+    return [*found["pods"], *(row for name, row in _rows(found).items() if name not in used)]
+
+
+def _together(outcomes: Sequence[Report], *, wide: bool) -> Iterator[list[Report]]:
     """Each outcome by itself, but many pods of one controller together, in the place of the first of them."""
-    by_controller: dict[str, list[Outcome]] = {}
+    by_controller: dict[str, list[Report]] = {}
     for outcome in outcomes:
-        if outcome.pod is not None and outcome.pod.controller:
-            by_controller.setdefault(outcome.pod.controller, []).append(outcome)
+        by_controller.setdefault(outcome.get("controller", ""), []).append(outcome)
     for outcome in outcomes:
-        alike = by_controller.get(outcome.pod.controller, []) if outcome.pod is not None else []
+        controller = outcome.get("controller")
+        alike = by_controller[controller] if controller else [outcome]
         if wide or len(alike) <= _EACH:
             yield [outcome]
         elif outcome is alike[0]:
             yield alike
 
 
-def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _summary(outcomes: Sequence[Report]) -> Iterator[str]:
     """What becomes of the pods of one controller: how many go to each node, and why the others go nowhere."""
-    controller = outcomes[0].pod.controller if outcomes[0].pod is not None else ""
-    placed = Counter(outcome.node for outcome in outcomes if outcome.node is not None)
+    placed = Counter(outcome["node"] for outcome in outcomes if outcome["node"] is not None)
     yield ""
-    yield f"{controller}: {placed.total()} of {len(outcomes)} pods placed (-o wide shows each)"
+    yield f"{outcomes[0]['controller']}: {placed.total()} of {len(outcomes)} pods placed (-o wide shows each)"
     for node, count in list(placed.items())[:_SHOWN]:
         yield f"  node {node}: {count} pod{'s' if count > 1 else ''}"
     if len(placed) > _SHOWN:
         yield f"  and {len(placed) - _SHOWN} more nodes: {sum(list(placed.values())[_SHOWN:])} pods"
-    reasons = Counter(outcome.reason for outcome in outcomes if not outcome.placed)
+    reasons = Counter(outcome["reason"] for outcome in outcomes if outcome["node"] is None)
     for reason, count in reasons.most_common(_REASONS):
         yield f"  {count} not placed: {reason}"
     if len(reasons) > _REASONS:
@@ -144,18 +159,15 @@ def _explained(given: ClusterInput) -> Explanation | None:
     from dra_driver.simulator.explain import explanations
 
     first = next(explanations(given.manifests, given.kubernetes, server=given.server), None)
-    return None if first is None or first.fits else first
+    return None if first is None or first.node is not None else first
 
 
-def _why(given: ClusterInput) -> Iterator[str]:
+def _why(found: Report) -> Iterator[str]:
     """Where nothing is placed: what keeps the first pod off each node, in the words of ``explain``."""
-    from dra_driver.simulator.explain import obstacles
-
-    first = _explained(given)
-    groups = obstacles(first) if first is not None else []
-    if first is None or not groups:
+    if found["obstacles"] is None or not found["obstacles"]["nodes"]:
         return
-    yield f"what is in the way of {first.subject}"
+    groups = found["obstacles"]["nodes"]
+    yield f"what is in the way of {found['obstacles']['subject']}"
     for lines in groups[:_REASONS]:
         yield from (f"  {line}" for line in lines)
     if len(groups) > _REASONS:
@@ -163,104 +175,91 @@ def _why(given: ClusterInput) -> Iterator[str]:
     yield ""
 
 
-def _unused(simulation: Simulation, drivers: NodeDrivers) -> Iterator[str]:
+def _unused(found: Report, draw: Callable[[str, Sequence[str]], str]) -> Iterator[str]:
     """Where nothing is placed: the nodes with what is in use already, drawn once for all that look alike."""
-    from dra_driver.topology.drawing import text as draw
-
     nodes_of: dict[str, list[str]] = {}
-    for node in simulation.nodes:
-        hardware = drivers.hardware(node.name)
-        if hardware.kind is not None:
-            picture = draw(
-                hardware.kind,
-                hardware.marks(_in_use(simulation, node.name)),
-                _sick(simulation, node.name, hardware.kind),
-            )
-            nodes_of.setdefault(picture, []).append(node.name)
+    for node in found["nodes"]:
+        if picture := draw(node["name"], node["inUse"]):
+            nodes_of.setdefault(picture, []).append(node["name"])
     for picture, nodes in list(nodes_of.items())[:_PICTURES_OF_NODES]:
-        yield f"node{'s' if len(nodes) > 1 else ''} {listed(nodes)}, on which nothing was placed"
-        yield ""
-        yield from picture.split("\n")
-        yield ""
+        yield f"node{'s' if len(nodes) > 1 else ''} {_listed(nodes)}, on which nothing was placed"
+        yield from ("", *picture.split("\n"), "")
     if len(nodes_of) > _PICTURES_OF_NODES:
         yield f"nodes that look otherwise, not drawn: {sum(map(len, list(nodes_of.values())[_PICTURES_OF_NODES:]))}"
         yield ""
 
 
-def _in_use(simulation: Simulation, node: str) -> list[str]:
-    """The devices of this driver on a node that claims hold."""
-    return [
-        offer.device.name
-        for view in simulation.nodes
-        if view.name == node
-        for pool in simulation.world.pools.pools(view)
-        for offer in pool.offers
-        if offer.driver == DRIVER_NAME and simulation.world.usage.exclusive(offer.id)
-    ]
-
-
-def title(outcome: Outcome) -> str:
+def title(outcome: Report) -> str:
     """The pod or claim that an outcome is about."""
-    if outcome.pod is None:
-        meta = outcome.claims[0].metadata
-        return f"ResourceClaim {meta.namespace}/{meta.name}"
-    by = f" ({outcome.pod.controller})" if outcome.pod.controller else ""
-    return f"Pod {outcome.pod.namespace}/{outcome.pod.name}{by}"
+    name = f"{outcome['namespace']}/{outcome['name']}"
+    if "claims" not in outcome:
+        return f"ResourceClaim {name}"
+    return f"Pod {name} ({outcome['controller']})" if outcome["controller"] else f"Pod {name}"
 
 
-def _outcome(outcome: Outcome, drivers: NodeDrivers, simulation: Simulation) -> Iterator[str]:
-    if outcome.node is None:
+def _rows(found: Report) -> Rows:
+    return {(row["namespace"], row["name"]): row for row in found["claims"]}
+
+
+def _claims_of(outcome: Report, rows: Rows) -> list[Report]:
+    return [rows[outcome["namespace"], name] for name in outcome.get("claims", [outcome["name"]])]
+
+
+def _outcome(outcome: Report, rows: Rows, draw: Callable[[str, Sequence[str]], str]) -> Iterator[str]:
+    if outcome["node"] is None:
         yield f"{title(outcome)}: not placed"
-        yield f"  {outcome.reason}"
+        yield f"  {outcome['reason']}"
         return
-    yield f"{title(outcome)}: node {outcome.node}"
-    if outcome.choice in _CHOICES:
-        yield f"  {_CHOICES[outcome.choice]}"
-    for claim in outcome.claims:
-        yield f"  claim {claim.metadata.name}"
-        yield from _results(claim.status.allocation)
-    prepared = drivers.prepare(outcome)
-    yield from _picture(outcome, drivers, prepared, simulation)
-    for item in prepared:
-        yield from _containers(item)
+    yield f"{title(outcome)}: node {outcome['node']}"
+    if outcome["nodeChoice"] in _CHOICES:
+        yield f"  {_CHOICES[outcome['nodeChoice']]}"
+    claims = _claims_of(outcome, rows)
+    for row in claims:
+        yield f"  claim {row['name']}"
+        yield from _results(row["allocation"])
+    devices = _devices(claims)
+    if devices and (picture := draw(outcome["node"], devices)):
+        yield from ("", *picture.split("\n"), "")
+    for row in claims:
+        yield from _containers(row)
+    found = outcome.get("containers", ())
+    if any((item["devices"], item["environment"]) != (found[0]["devices"], found[0]["environment"]) for item in found):
+        from dra_driver.cli.plan import container_lines
+
+        yield from (f"  {line}" for item in found for line in container_lines(item))
 
 
-def _results(allocation: Any) -> Iterator[str]:
+def _devices(claims: Sequence[Report]) -> list[str]:
+    """The devices of this driver that the containers with these claims get."""
+    return list(dict.fromkeys(item["device"] for row in claims if row["plan"] for item in row["plan"]["devices"]))
+
+
+def _results(allocation: Report) -> Iterator[str]:
     found: dict[tuple[str, str, str, bool], list[str]] = {}
-    for result in allocation.devices.results if allocation is not None else ():
-        key = (result.request, result.driver, result.pool, bool(result.admin_access))
-        found.setdefault(key, []).append(result.device)
+    for result in allocation["devices"]["results"]:
+        key = (result["request"], result["driver"], result["pool"], result.get("adminAccess", False))
+        found.setdefault(key, []).append(result["device"])
     for (request, driver, pool, admin), devices in found.items():
         access = ", admin access" if admin else ""
-        yield f"    request {request}: {listed(devices)} (driver {driver}, pool {pool}{access})"
+        yield f"    request {request}: {_listed(devices)} (driver {driver}, pool {pool}{access})"
 
 
-def _picture(outcome: Outcome, drivers: NodeDrivers, prepared: list[Prepared], simulation: Simulation) -> Iterator[str]:
-    from dra_driver.simulator.preparation import devices
-    from dra_driver.topology.drawing import text as draw
-
-    hardware = drivers.hardware(outcome.node or "")
-    marks = hardware.marks(devices(prepared))
-    if hardware.kind is not None and marks.chips:
-        yield ""
-        yield from draw(hardware.kind, marks, _sick(simulation, outcome.node or "", hardware.kind)).split("\n")
-        yield ""
-
-
-def _containers(item: Prepared) -> Iterator[str]:
-    if item.plan is None or item.document is None:
-        yield f"  the node's driver would refuse claim {item.claim}: {item.problem}"
+def _containers(row: Report) -> Iterator[str]:
+    plan = row["plan"]
+    if row["refusal"]:
+        yield f"  {_refusal(row)}"
+    if not plan:
         return
-    yield f"  in containers with claim {item.claim}"
-    yield from (f"    {line}" for line in nodes(item.document))
-    yield from (f"    {line}" for line in environment(item.document))
+    yield f"  in containers with claim {row['name']}"
+    yield from (f"    {line}" for line in _nodes(plan))
+    yield from (f"    {line}" for line in _environment(plan))
     yield "  CDI devices"
-    for device in item.document["cdi"]["devices"]:
-        yield f"    {item.document['cdi']['kind']}={device['name']}"
-    yield from (f"  warning: {warning}" for warning in item.plan.warnings)
+    for device in plan["cdi"]["devices"]:
+        yield f"    {plan['cdi']['kind']}={device['name']}"
+    yield from (f"  warning: {warning}" for warning in plan["warnings"])
 
 
-def nodes(document: Mapping[str, Any]) -> Iterator[str]:
+def _nodes(document: Mapping[str, Any]) -> Iterator[str]:
     """The device nodes of a plan, each once, with the devices that it is there for."""
     from dra_driver.simulator.explain.findings import named
 
@@ -272,7 +271,7 @@ def nodes(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{path:<14} is {host} of the host ({named(devices)}{whose})"
 
 
-def environment(document: Mapping[str, Any]) -> Iterator[str]:
+def _environment(document: Mapping[str, Any]) -> Iterator[str]:
     """The variables of a plan: those of all its containers, then those of the containers that use one request."""
     yield from (f"{name}={value}" for name, value in document["environment"].items())
     by_request: dict[str, dict[str, str]] = {}
@@ -282,92 +281,87 @@ def environment(document: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{name}={value} with request {request}" for name, value in found.items())
 
 
-def _sick(simulation: Simulation, node: str, kind: InstanceType) -> Mapping[int, Sickness]:
-    """The chips of a node that taints make known as not well, or as not to be used."""
+def _drawing(simulation: Simulation, drivers: NodeDrivers, node: str, names: Sequence[str], *, svg: bool) -> str:
+    """A node with these devices marked; "" if its hardware is not known, or is not what they are made of."""
     from dra_driver.simulator.taints import sick
+    from dra_driver.topology import drawing
 
-    return sick(_devices(simulation, node), range(kind.devices or 0))
-
-
-def _devices(simulation: Simulation, node: str) -> list[Device]:
-    """The devices of this driver on a node, with their taints."""
-    views = (view for view in simulation.nodes if view.name == node)
-    return [
+    hardware = drivers.hardware(node)
+    marks = hardware.marks(names)
+    if hardware.kind is None or (names and not marks.chips):
+        return ""
+    offered = (
         offer.device
-        for view in views
+        for view in simulation.nodes
+        if view.name == node
         for pool in simulation.world.pools.pools(view)
         for offer in pool.offers
         if offer.driver == DRIVER_NAME
-    ]
+    )
+    ill = sick(offered, range(hardware.kind.devices or 0))
+    return drawing.svg(hardware.kind, marks, ill) if svg else drawing.text(hardware.kind, marks, ill)
 
 
-def _left(simulation: Simulation, *, wide: bool) -> Iterator[str]:
+def _left(found: Report, *, wide: bool) -> Iterator[str]:
     """The free devices of the nodes that were used, and how many are free on the others."""
     from dra_driver.simulator.explain.findings import named
-    from dra_driver.simulator.placement import free_devices
-    from dra_driver.simulator.taints import listed as taints
 
-    used = dict.fromkeys(outcome.node for outcome in simulation.outcomes)
-    if not wide:
-        used = dict.fromkeys(list(used)[:_NODES])
+    used = list(dict.fromkeys(item["node"] for item in _placed_or_not(found)))[: None if wide else _NODES]
     others, free_on_others, all_on_others = 0, 0, 0
     yield "left"
-    for node in simulation.nodes:
-        free = free_devices(simulation, node)
-        pools = {pool.key: len(pool.offers) for pool in simulation.world.pools.pools(node)}
-        if node.name not in used:
+    for node in found["nodes"]:
+        if node["name"] not in used:
             others += 1
-            free_on_others += sum(map(len, free.values()))
-            all_on_others += sum(pools.values())
+            free_on_others += sum(len(pool["free"]) for pool in node["pools"])
+            all_on_others += sum(pool["devices"] for pool in node["pools"])
             continue
-        for (driver, pool), names in free.items():
-            if driver == DRIVER_NAME and (kinds := list(_by_kind(_devices(simulation, node.name), names))):
-                counts = ", ".join(f"{len(free_ones)} of {total} {what}" for what, total, free_ones in kinds)
-                yield f"  node {node.name}: {counts} of {driver}/{pool}"
-                yield from (f"    {what}: {named(free_ones)}" for what, _, free_ones in kinds if free_ones)
+        for pool in node["pools"]:
+            name, free, kinds = f"{pool['driver']}/{pool['pool']}", pool["free"], pool["kinds"]
+            if kinds:
+                counts = ", ".join(f"{len(kind['free'])} of {kind['devices']} {kind['kind']}" for kind in kinds)
+                yield f"  node {node['name']}: {counts} of {name}"
+                yield from (f"    {kind['kind']}: {named(kind['free'])}" for kind in kinds if kind["free"])
                 continue
-            what = f": {listed(names)}" if names else ""
-            yield f"  node {node.name}: {len(names)} of {pools[driver, pool]} devices of {driver}/{pool}{what}"
-        tainted = list(taints(_devices(simulation, node.name)))
-        yield from (f"    {line}" for line in tainted[:_SHOWN])
-        if len(tainted) > _SHOWN:
-            yield f"    and {len(tainted) - _SHOWN} more taints"
+            what = f": {_listed(free)}" if free else ""
+            yield f"  node {node['name']}: {len(free)} of {pool['devices']} devices of {name}{what}"
+        yield from (f"    {line}" for line in node["taints"][:_SHOWN])
+        if len(node["taints"]) > _SHOWN:
+            yield f"    and {len(node['taints']) - _SHOWN} more taints"
     if others:
-        other = "other " if others < len(simulation.nodes) else ""
+        other = "other " if others < len(found["nodes"]) else ""
         what = f"{others} {other}node{'s' if others > 1 else ''}"
         yield f"  {what}: {free_on_others} of {all_on_others} device{'s' if all_on_others != 1 else ''}"
 
 
-def _by_kind(devices: list[Device], free: list[str]) -> Iterator[tuple[str, int, list[str]]]:
-    """Where a node offers several kinds of devices: what each is called, how many there are, and which are free."""
-    from dra_driver.simulator.hardware import MEANINGS, number_of, resource_of
-
-    names: dict[tuple[str, str], list[str]] = {}
-    for device in devices:
-        kind = resource_of(device)
-        one, several = MEANINGS[kind] if kind is not None else ("other device", "other devices")
-        of_size = f" of {number_of(device, 'size')}" if kind == "neuron_group" else ""
-        names.setdefault((f"{one}{of_size}", f"{several}{of_size}"), []).append(device.name)
-    available = set(free)
-    for (one, several), found in names.items() if len(names) > 1 else ():
-        yield one if len(found) == 1 else several, len(found), [name for name in found if name in available]
-
-
-def listed(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     """Names separated by commas; of many, only the first ones."""
     return first_of(names, _SHOWN)
 
 
-def pictures(given: ClusterInput, simulation: Simulation) -> str:
+def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explained: Explanation | None) -> str:
     """One SVG document with the pictures of all placed pods, one below the other, with their chips marked."""
     from html import escape
 
-    from dra_driver.simulator.preparation import NodeDrivers
+    def draw(node: str, names: Sequence[str]) -> str:
+        return _drawing(simulation, drivers, node, names, svg=True)
 
-    drivers = NodeDrivers(given.manifests)
-    drawn = [(f"{title(outcome)}: node {outcome.node}", picture) for outcome, picture in _drawn(simulation, drivers)]
+    drawn: list[tuple[str, str]] = []
+    rows = _rows(found)
+    for outcome in _placed_or_not(found):
+        devices = _devices(_claims_of(outcome, rows)) if outcome["node"] is not None else []
+        if devices and (picture := draw(outcome["node"], devices)):
+            drawn.append((f"{title(outcome)}: node {outcome['node']}", picture))
+        else:
+            waits = "" if outcome["node"] is not None else ", which is not placed"
+            print(f"not drawn: {title(outcome)}{waits}", file=sys.stderr)
     if not drawn:
-        drawn = list(_drawn_nodes(given, simulation, drivers))
+        groups = explained.nodes if explained is not None else ()
+        subject = f": {explained.subject}: " if explained is not None else ""
+        why = {name: f"{subject}{group.diagnosis.sentence}" for group in groups for name in group.nodes}
+        for node in found["nodes"]:
+            name = node["name"]
+            if picture := draw(name, node["inUse"]):
+                drawn.append((shorten(f"node {name}, nothing placed{why.get(name, '')}", _HEADING), picture))
     for heading, _ in drawn[MAX_PICTURES:]:
         print(f"not drawn: {heading}", file=sys.stderr)
     parts: list[str] = []
@@ -383,35 +377,3 @@ def pictures(given: ClusterInput, simulation: Simulation) -> str:
     size = f'width="{width}" height="{max(height, _MARGIN)}"'
     opening_tag = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {max(height, _MARGIN)}" {size}>'
     return "\n".join([opening_tag, f'<rect fill="#fff" {size}/>', *parts, "</svg>"]) + "\n"
-
-
-def _drawn_nodes(given: ClusterInput, simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[str, str]]:
-    """Headings and pictures of the nodes, where no pod is drawn; the heading says why."""
-    from dra_driver.topology.drawing import svg
-    from dra_driver.util.text import shorten
-
-    first = None if any(outcome.placed for outcome in simulation.outcomes) else _explained(given)
-    groups = first.nodes if first is not None else ()
-    why = {name: f": {first.subject}: {group.diagnosis.sentence}" for group in groups for name in group.nodes if first}
-    for node in simulation.nodes:
-        hardware = drivers.hardware(node.name)
-        if hardware.kind is not None:
-            marks = hardware.marks(_in_use(simulation, node.name))
-            sick = _sick(simulation, node.name, hardware.kind)
-            yield (
-                shorten(f"node {node.name}, nothing placed{why.get(node.name, '')}", _HEADING),
-                svg(hardware.kind, marks, sick),
-            )
-
-
-def _drawn(simulation: Simulation, drivers: NodeDrivers) -> Iterator[tuple[Outcome, str]]:
-    from dra_driver.simulator.preparation import devices
-    from dra_driver.topology.drawing import svg
-
-    for outcome in simulation.outcomes:
-        hardware = drivers.hardware(outcome.node or "")
-        marks = hardware.marks(devices(drivers.prepare(outcome)))
-        if hardware.kind is None or not marks.chips:
-            print(f"not drawn: {title(outcome)}{'' if outcome.placed else ', which is not placed'}", file=sys.stderr)
-        else:
-            yield outcome, svg(hardware.kind, marks, _sick(simulation, outcome.node or "", hardware.kind))

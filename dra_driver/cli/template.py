@@ -131,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _resources(texts: Sequence[str]) -> dict[str, str]:
     from dra_driver import quantity
+    from dra_driver.kube import formats
 
     found = {}
     for text in texts:
@@ -141,6 +142,8 @@ def _resources(texts: Sequence[str]) -> dict[str, str]:
             quantity.parse(amount)
         except DriverError as error:
             raise UsageError(f"--resource {quoted(text)}: {error.what}", remedy=error.remedy) from error
+        if problem := formats.label_key(name):
+            raise UsageError(f"--resource: {problem}")
         found[name] = amount
     return found
 

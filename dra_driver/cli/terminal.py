@@ -64,11 +64,10 @@ class Progress:
     Args:
         what: what is being done.
         unit: what is counted.
-        scale: how many steps make one unit.
     """
 
-    def __init__(self, what: str, unit: str, scale: int = 1) -> None:
-        self._what, self._unit, self._scale = what, unit, scale
+    def __init__(self, what: str, unit: str) -> None:
+        self._what, self._unit = what, unit
         self._start = time.monotonic() + 1.0
         self._bar: rich.progress.Progress | None = None
 
@@ -80,7 +79,7 @@ class Progress:
             self._bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
-        """Say how far it is, in steps."""
+        """Say how far it is."""
         if self._bar is None:
             if time.monotonic() < self._start or not sys.stderr.isatty():
                 return
@@ -88,7 +87,7 @@ class Progress:
             if self._bar is None:
                 self._start = float("inf")
                 return
-        counted = f"{done / self._scale:.{1 if self._scale > 1 else 0}f} of {total / self._scale:g} {self._unit}"
+        counted = f"{done} of {total} {self._unit}"
         self._bar.update(self._bar.task_ids[0], completed=done, total=total, counted=counted)
 
     def _started(self) -> rich.progress.Progress | None:

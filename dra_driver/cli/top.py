@@ -311,14 +311,15 @@ def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
 
 
 def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:
-    bad = row.status != "Ready"
+    status = row.status + ",KubeletUnsupported" * bool(row.kubelet_problem) + ",DevicePlugin" * bool(row.held_back)
+    bad = status != "Ready"
     servers = ", ".join(f"{server} ({size} nodes)" for size, server in row.servers)
     more = (Cell(first_of(row.taints, 4) or "-"), Cell(servers or "-")) if wide else ()
     kind = row.instance_type or "-"
     return (
         Cell(row.name),
         Cell(kind if wide or not row.servers else f"{kind} in {row.servers[0][1]}"),
-        Cell(row.status if wide or not row.taints else f"{row.status},Tainted", "yellow" if bad or row.taints else ""),
+        Cell(status if wide or not row.taints else f"{status},Tainted", "yellow" if bad or row.taints else ""),
         Cell(", ".join(f"{count} {what.removeprefix('aws.amazon.com/')}" for what, count in row.offers) or "nothing"),
         Cell(f"{row.free}/{len(row.chips)}"),
         Cell("".join(map(_sign, row.chips))),
@@ -332,7 +333,8 @@ def _sign(chip: Chip) -> str:
 
     if chip.held:
         return HELD if chip.held >= chip.cores else PARTLY
-    return next((sign for state, sign in SIGNS.items() if state == chip.state), FREE)
+    state = "tainted" if chip.blocked and not chip.faults else chip.state
+    return next((sign for kind, sign in SIGNS.items() if kind == state), FREE)
 
 
 def _sick(row: NodeRow) -> str:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 MAX_DEVICE_LIST = 4096
 """Maximum length of ``--devices``; more than the names of all cores of any host need."""
 
-STDOUT = Path("-")
-
 NOTHING: Final[Mapping[int, Sickness]] = MappingProxyType({})
 
 VALUE_WIDTH = 84
@@ -80,10 +78,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "chips that have taints and those that claims hold",
         positional=False,
     )
-    vocabulary.add_renamed(parser, "--slices", now="-f", dest="filenames", metavar="FILE", several=True)
     vocabulary.add_node_name(parser, "with the slices of several nodes: which one")
-    parser.set_defaults(svg=None)
-    vocabulary.add_renamed(parser, "--svg", now="-o svg > FILE", dest="svg", metavar="FILE", type=Path)
     vocabulary.add_cluster(parser, "the node that is named in place of TYPE")
     vocabulary.add_output(parser, "text", "json", "yaml", "svg")
     parser.set_defaults(run=run)
@@ -94,8 +89,6 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.topology.drawing import svg
     from dra_driver.topology.instance_types import of_family, resolve
 
-    if args.svg == STDOUT and args.output in ("json", "yaml"):
-        raise UsageError(f"--svg - and -o {args.output} both write to standard output", remedy="give -o svg alone")
     asked = parse_asked(args.devices)
     try:
         drawn = _drawn(args)
@@ -103,16 +96,12 @@ def run(args: argparse.Namespace) -> int:
         view = _view(asked, drawn, instance_type)
     except DriverError as error:
         raise UsageError(str(error)) from error
-    if args.svg not in (None, STDOUT):
-        write_svg(args.svg, instance_type, view)
-    if args.output == "svg" or args.svg == STDOUT:
+    if args.output == "svg":
         print(svg(instance_type, view.outlined, view.sick), end="")
     elif args.output != "text":
         print_object(document(instance_type, view.selection) | drawn.document() | view.document(), args.output)
     else:
         _print_text(asked, drawn, instance_type, view)
-        if args.svg is not None:
-            print(f"\nwritten: {args.svg}")
     return 0
 
 
@@ -403,17 +392,6 @@ def parse_devices(text: str) -> tuple[int, ...]:
             raise UsageError(f"--devices has a range that goes down: {item.strip()}", remedy=f"write {last}-{first}")
         indexes.extend(range(first, last + 1))
     return tuple(indexes)
-
-
-def write_svg(path: Path, instance_type: InstanceType, view: _View) -> None:
-    """Write the picture; raises UsageError if the file cannot be written."""
-    from dra_driver.topology.drawing import svg
-
-    try:
-        path.write_text(svg(instance_type, view.outlined, view.sick), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"cannot write the picture to {str(path)!r}: {reason}") from error
 
 
 def print_table(rows: Iterator[tuple[str, str]]) -> None:

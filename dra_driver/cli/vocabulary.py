@@ -15,8 +15,6 @@ A command is declared by ``add_command`` and takes its options from the function
 ``-w``                                 print again whenever something changes
 ``--kubernetes RELEASE``               release to simulate
 =====================================  ================================================================================
-
-Former spellings are declared by ``add_renamed``: they work, and a warning on standard error gives the present one.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from dra_driver.util.errors import UsageError
 
@@ -131,76 +129,24 @@ def add_command(
     )
 
 
+NAMES: Final = {"node_name": "subdomain", "namespace": "label", "zone": "label_value"}
+"""Options whose values become, or are, names and labels of objects: what they have to be (``kube.formats``)."""
+
+
+def check_names(options: Mapping[str, object]) -> None:
+    """Raise UsageError for an option with a name that no API server would take; "" is as if it were not given."""
+    for option, form in NAMES.items():
+        given = options.get(option)
+        for value in given if isinstance(given, list) else [given] if isinstance(given, str) and given else ():
+            from dra_driver.kube import formats
+
+            if problem := getattr(formats, form)(value):
+                raise UsageError(f"--{option.replace('_', '-')}: {problem}")
+
+
 def warn(text: str) -> None:
     """Print a warning on standard error."""
     print(f"warning: {text}", file=sys.stderr)
-
-
-class _Renamed(argparse.Action):
-    """A former spelling of an option: says what it is now, and does that."""
-
-    def __init__(self, *args: Any, now: str, sets: Mapping[str, Any], several: bool, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._now, self._sets, self._several = now, sets, several
-
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Warn, and store the value as the option of today would."""
-        warn(f"{option_string} is now {self._now}; the next release takes only that")
-        for name, value in self._sets.items():
-            setattr(namespace, name, value)
-        if self.nargs != 0:
-            setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), values] if self._several else values)
-
-
-def add_renamed(
-    parser: Options,
-    *old: str,
-    now: str,
-    dest: str,
-    metavar: str | None = "VALUE",
-    several: bool = False,
-    sets: Mapping[str, Any] | None = None,
-    type: Any = None,  # noqa: A002 - argparse's word
-) -> None:
-    """Accept a former spelling of an option, hidden in the help.
-
-    Args:
-        parser: where to add it.
-        old: its former spellings.
-        now: how it is written today, for the warning.
-        dest: the attribute that the option of today sets.
-        metavar: None for an option without a value.
-        several: whether the attribute is a list, to which the value is added.
-        sets: further attributes, and what the old spelling makes them.
-        type: as for ``add_argument``.
-    """
-    parser.add_argument(
-        *old,
-        action=_Renamed,
-        dest=dest,
-        metavar=metavar,
-        nargs=0 if metavar is None else None,
-        type=type,
-        default=argparse.SUPPRESS,
-        help=argparse.SUPPRESS,
-        now=now,
-        sets=sets or {},
-        several=several,
-    )
-
-
-def renamed_value(option: str, value: str, values: Mapping[str, str]) -> str:
-    """A value of an option, or today's word for a former one, with a warning."""
-    if value not in values:
-        return value
-    warn(f"{option} {value} is now {option} {values[value]}; the next release takes only that")
-    return values[value]
 
 
 def add_files(parser: argparse.ArgumentParser, what: str, *, positional: bool = True) -> None:
@@ -236,16 +182,6 @@ def expanded(names: Sequence[str]) -> list[str]:
     return found
 
 
-def one_file(args: argparse.Namespace, what: str) -> str:
-    """The only file of ``add_files``; raises UsageError unless there is one."""
-    given = files(args)
-    if len(given) != 1:
-        raise UsageError(
-            f"{len(given) or 'no'} files are given, but {what} is read from one", remedy="give one FILE, or - for stdin"
-        )
-    return given[0]
-
-
 def add_cluster(parser: argparse.ArgumentParser, what: str, *, namespaces: str | None = None) -> None:
     """Add the options that select a live cluster, for ``clusterinput.asking`` and ``from_cluster``.
 
@@ -279,17 +215,12 @@ def add_namespaces(parser: Options, what: str) -> None:
 
 
 def from_cluster(args: argparse.Namespace) -> bool:
-    """Whether a live cluster is to be read. --kubeconfig alone used to select it, and still does, with a warning.
-
-    Raises UsageError for --context without --from-cluster.
-    """
-    if args.from_cluster:
-        return True
-    if args.kubeconfig is not None:
-        warn("--kubeconfig alone no longer selects the cluster: write --from-cluster --kubeconfig FILE")
-        args.from_cluster = True
-    elif args.context is not None:
-        raise UsageError("--context is given without --from-cluster", remedy="write --from-cluster --context NAME")
+    """Whether a live cluster is to be read. Raises UsageError for --kubeconfig or --context without --from-cluster."""
+    for option, value in (("--kubeconfig FILE", args.kubeconfig), ("--context NAME", args.context)):
+        if value is not None and not args.from_cluster:
+            raise UsageError(
+                f"{option.partition(' ')[0]} is given without --from-cluster", remedy=f"write --from-cluster {option}"
+            )
     return bool(args.from_cluster)
 
 
@@ -317,7 +248,6 @@ def add_node_name(parser: Options, what: str, *, default: str | None = None, sev
     """Add ``--node-name``, repeatable with ``several``: then the names are a list."""
     if several:
         parser.add_argument("--node-name", metavar="NAME", action="append", default=[], help=f"{what} (repeatable)")
-        add_renamed(parser, "--node", now="--node-name", dest="node_name", metavar="NAME", several=True)
     else:
         parser.add_argument("--node-name", metavar="NAME", default=default, help=what)
 
@@ -362,29 +292,10 @@ def add_kubernetes(parser: Options, default: str = "the cluster's, or else") -> 
     parser.add_argument("--kubernetes", choices=RELEASES, help=text)
 
 
-def add_output(
-    parser: argparse.ArgumentParser,
-    *formats: Format,
-    former: Mapping[str, str] | None = None,
-) -> None:
-    """Add ``-o``; the first format is the default.
-
-    Args:
-        parser: where to add it.
-        formats: those that the command has.
-        former: former words for a format, and those of today.
-    """
-
-    def word(value: str) -> str:
-        return renamed_value("-o", value, former or {})
-
+def add_output(parser: argparse.ArgumentParser, *formats: Format) -> None:
+    """Add ``-o``; the first format is the default."""
     parser.add_argument(
-        "-o",
-        "--output",
-        choices=formats,
-        type=word,
-        default=formats[0],
-        help="output format (default: %(default)s)",
+        "-o", "--output", choices=formats, default=formats[0], help="output format (default: %(default)s)"
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_driver.cdi import SpecDirectory
-from dra_driver.driver.allocations import ContainerWatch, allocation_samples, allocations
+from dra_driver.driver.allocations import ContainerWatch, allocation_samples, allocations, claims_in_use
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import PlanSettings
@@ -40,7 +40,8 @@ from dra_driver.driver.resourceslices.pool import incomplete
 from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
 from dra_driver.driver.settings import DEVICES_LABEL, Settings
-from dra_driver.exclusion import check_node
+from dra_driver.exclusion import HeldBack, held_back, plugin_offers
+from dra_driver.health.condition import DEVICE_PLUGIN, KUBELET
 from dra_driver.health.faults import ActiveFault, NodeHealth
 from dra_driver.health.node_status import NodeStatusWriter, chips_present
 from dra_driver.health.watch import HealthWatch
@@ -55,6 +56,7 @@ from dra_driver.kube.watch import Reflector
 from dra_driver.kubelet.devicehealth import DeviceHealth, HealthStream
 from dra_driver.kubelet.health import HealthServer
 from dra_driver.kubelet.server import KubeletPlugin
+from dra_driver.kubelet.versions import kubelet_problem
 from dra_driver.names import CDI_KIND, DRIVER_NAME
 from dra_driver.topology.cuts import NODE_DEVICE, Cuts
 from dra_driver.util.errors import DriverError
@@ -62,10 +64,6 @@ from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 from dra_driver.version import VERSION
 
-BROKEN_KUBELETS: Final = frozenset({"v1.34.0", "v1.34.1"})
-"""They stop calling a driver that they have not called for 30 minutes (kubernetes/kubernetes issue 133920)."""
-REREGISTER_SECONDS: Final = 1500.0
-"""On those kubelets: registered anew after so long without a call, which keeps them from it."""
 COMPONENT: Final = "neuron-dra-driver"
 """Source of the Events on the Node."""
 CALL_GRACE: Final = 10.0
@@ -105,8 +103,10 @@ class NodeAgent:
         self._labels: Mapping[str, str] | None = None
         self._label_problem = ""
         """Why the label that says what the node offers is ignored, or ""."""
-        self._scans_with_labels = False
-        """Of the scanning thread: they may become known while it reads the host."""
+        self._kubelet_problem: str | None = None
+        """Why kubelet's version keeps from the offer what no claim holds, or ""; None: the Node is not known yet."""
+        self._scans_to_publish = False
+        """Of the scanning thread: labels, and pods of a device plugin, may become known while it reads the host."""
         self._inventory: NodeInventory | None = None
         """What is offered follows from it; None: nothing may be offered yet."""
         self._completed: NodeInventory | None = None
@@ -121,6 +121,11 @@ class NodeAgent:
         self._offer = Offer(())
         self._kept: Mapping[str, Kept] = {}
         """Devices that are on offer only because claims hold them, or may hold them."""
+        self._device_plugin = ""
+        """What a device plugin offers of the node, or did until a moment ago; ""."""
+        self._device_plugin_now = ""
+        """What the Node's status says of it."""
+        self._held_back = HeldBack()
         self._core_size: int | None = None
         """The host's, by which cores are published; None: nothing has been compared with the server yet."""
         self._offering = threading.Lock()
@@ -160,6 +165,7 @@ class NodeAgent:
             held=lambda: held_devices(api, self._checkpoint, settings.node_name),
             outdated=self._offer_anew,
             review=self._review,
+            too_early=lambda: self._plugin.registration.problem() is not None,
         )
 
         self._present: bool | None = None
@@ -188,8 +194,20 @@ class NodeAgent:
             metadata=metadata,
             operations=self._operations,
         )
-        self._reconciler = Reconciler(self._checkpoint, cdi, api, self._host.now, settings.node_name, metadata=metadata)
-        self._containers: ContainerWatch | None = None
+        self._reconciler = Reconciler(
+            self._checkpoint,
+            cdi,
+            api,
+            self._host.now,
+            settings.node_name,
+            listed=lambda: claims_in_use(settings.plugins_dir.parent),
+            metadata=metadata,
+        )
+        self._containers = ContainerWatch(
+            settings.plugins_dir.parent,
+            lambda: self._checkpoint.plans if settings.metrics_port >= 0 else (),
+            self._on_plugin_pods,
+        )
         self._device_health = HealthStream(self._devices_now, period=DEVICE_HEALTH_SECONDS)
         self._plugin = KubeletPlugin(
             self._preparer,
@@ -212,12 +230,11 @@ class NodeAgent:
     def start(self) -> None:
         """Publish, repair, then let kubelet in.
 
-        DriverError when a socket or a port cannot be had, or when a device plugin offers the chips.
+        Beside a device plugin too: kubelet has to be able to end pods with claims, and to offer the chips again takes
+        no restart then. DriverError when a socket or a port cannot be had.
         """
         settings = self._settings
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
-        if self._node is not None:
-            check_node(self._node)
         # What an instance before this one has prepared is on offer from the first publication on, whatever is set now.
         prepared = prepared_devices(self._checkpoint) or {}
         self._kept = {name: Kept(int(time.time()), core_size) for name, core_size in prepared.items()}
@@ -225,6 +242,7 @@ class NodeAgent:
         self._node_status.start()
         if self._node is not None:
             self._saw(self._node)
+        self._containers.start()
         self._host.start()
         self._health_watch.start()
         host = self._host.current
@@ -238,8 +256,6 @@ class NodeAgent:
             log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
         # Before kubelet is let in: what happens before metrics are served is not counted.
         if settings.metrics_port >= 0:
-            self._containers = ContainerWatch(settings.plugins_dir.parent, lambda: self._checkpoint.plans)
-            self._containers.start()
             collector = Collector(self._operations, self.samples)
             self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
         self._device_health.set(self._devices_now())
@@ -256,12 +272,11 @@ class NodeAgent:
             (self._plugin.stop, CALL_GRACE),
             (self._reconciler.stop, REPAIR_GRACE),
             (self._node_watch.stop, THREAD_GRACE),
+            (self._containers.stop, THREAD_GRACE),
             (self._health_watch.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
             (self._health.stop, THREAD_GRACE),
         )
-        if self._containers is not None:
-            self._containers.stop(THREAD_GRACE)
         if self._stop_metrics is not None:
             self._stop_metrics()
         self._checkpoint.close()
@@ -270,10 +285,13 @@ class NodeAgent:
 
     def _known_labels(self) -> Mapping[str, str]:
         labels = self._labels
-        self._scans_with_labels = labels is not None
+        self._scans_to_publish = self._may_publish()
         if labels is None:
             raise DriverError("the Node object has not been read yet", consequence="label attributes are not known")
         return labels
+
+    def _may_publish(self) -> bool:
+        return self._labels is not None and (self._inventory is not None or self._containers.plugin_pods is not None)
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
         # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
@@ -284,9 +302,12 @@ class NodeAgent:
         # An instance before this one may have told of faults: what is published first must not take that back.
         self._health_decided.wait(HEALTH_PATIENCE)
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
-        # on them would fail in between. Without the API server nothing can be published anyway.
-        offered = self._make_offer(inventory, publish=self._scans_with_labels)
-        if not self._scans_with_labels:
+        # on them would fail in between. Without the API server nothing can be published anyway. Nor is anything before
+        # kubelet has told which pods have chips already.
+        offered = self._make_offer(inventory, publish=self._scans_to_publish)
+        if not self._scans_to_publish:
+            if self._may_publish():  # what has become known meanwhile is for the next scan
+                self._host.rescan(hand_over=True)
             return
         log.info(
             "%s, kernel driver %s: %d chips are offered as %s (%d devices)",
@@ -328,7 +349,10 @@ class NodeAgent:
         )
 
     def _cuts(self, inventory: NodeInventory) -> Cuts:
-        """What the node offers: the administrator's word for this node, else for all nodes, else the type's."""
+        """What the node offers: the administrator's word for this node, else for all nodes, else the type's.
+
+        Nothing with a kubelet that might not start the pods; what claims hold stays (``kept``).
+        """
         settings = self._settings
         label = (self._labels or {}).get(DEVICES_LABEL)
         problem, wanted = "", settings.devices
@@ -340,7 +364,7 @@ class NodeAgent:
         if problem and problem != self._label_problem:
             log.warning("%s", problem)
         self._label_problem = problem
-        return effective_cuts(inventory, wanted, settings.ultraserver_layout)
+        return Cuts() if self._kubelet_problem else effective_cuts(inventory, wanted, settings.ultraserver_layout)
 
     def _make_offer(self, inventory: NodeInventory, *, publish: bool, kept: Mapping[str, Kept] | None = None) -> Offer:
         """Make the offer of this inventory and of the chips' health now.
@@ -359,17 +383,20 @@ class NodeAgent:
             health = with_faults(self._chips, self._lost)
             kept = self._kept if kept is None else kept
             had_cores = any(core_size for _, core_size in shapes(self._offer.devices))
-            self._offer = offered = offer(whole, self._cuts(whole), health, policy, now, kept)
+            held = held_back(self._device_plugin, self._containers.plugin_pods, whole)
+            self._offer = offered = offer(whole, self._cuts(whole), health, policy, now, kept, held.chips)
             # Until the server has been looked at, what is allocated there is of the former size.
             former = self._core_size if self._core_size is not None and had_cores else whole.core_size
             sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
             self._preparer.core_sizes = sizes | dict(offered.core_sizes)
+            self._preparer.held_back = held
             if self._settings.device_metadata == "on":
                 published = (*offered.fallback, *offered.devices)
                 self._preparer.attributes = {device.name: device.attributes for device in published}
             sick = [chip for chip in health.chips if chip.faults]
             self._preparer.unhealthy = policy.blocking(sick, whole.instance_type, now) if sick else {}
             if publish:
+                self._tell_held_back(held)
                 self._inventory, self._completed = inventory, whole
                 self._kept = {name: one for name, one in kept.items() if name in offered.retired}
                 wanted = _desired(offered, now)
@@ -381,7 +408,9 @@ class NodeAgent:
         own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
         published = [device for item in own for device in item.spec.devices]
         kept, inventory = self._kept, self._inventory
-        doubtful = self._core_size is None and incomplete(own)
+        # A kubelet that has another version than before has just started, and so deleted the slices.
+        wiped = (self._kubelet_problem or self._held_back.chips) and not own
+        doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
         if inventory is not None and (kept or doubtful or shapes(published) - shapes(chosen)):
             now_kept = self._keeper.review(kept, published, chosen, doubtful=doubtful)
             if now_kept != kept:
@@ -404,17 +433,13 @@ class NodeAgent:
             self._saw(event.object)
 
     def _saw(self, node: Node) -> None:
+        self._node = node
         self._node_status.saw(node)
-        self._mind_kubelet(node.status.node_info.kubelet_version)
+        self._look_at_kubelet(node)
+        self._look_at_plugin(node)
         first = self._labels is None
         if node.metadata.labels == self._labels:
             return
-        if first:
-            try:
-                check_node(node)
-            except DriverError as error:
-                self._end(str(error))
-                return
         before, self._labels = self._labels or {}, node.metadata.labels
         # What was read while the labels were unknown was not published, and what is offered may follow from them alone.
         recut = before.get(DEVICES_LABEL) != self._labels.get(DEVICES_LABEL)
@@ -433,15 +458,44 @@ class NodeAgent:
         self.fatal = True
         self._on_fatal()
 
-    def _mind_kubelet(self, version: str) -> None:
-        broken = version.partition("+")[0].partition("-")[0] in BROKEN_KUBELETS
-        if broken and self._plugin.reregister_after is None:
-            log.warning(
-                "kubelet %s stops calling drivers after 30 idle minutes (kubernetes/kubernetes issue 133920); the "
-                "driver registers again every 25 idle minutes to avoid that; upgrade the node to 1.34.2 or later",
-                version,
-            )
-        self._plugin.reregister_after = REREGISTER_SECONDS if broken else None
+    def _look_at_kubelet(self, node: Node) -> None:
+        version = node.status.node_info.kubelet_version
+        before, problem = self._kubelet_problem, kubelet_problem(version)
+        if problem == before:
+            return
+        if problem:
+            log.warning("%s", problem)
+        elif before:
+            log.info("kubelet is %s now: all devices are offered again", version)
+        self._kubelet_problem = problem
+        self._node_status.problem(KUBELET, problem)
+        self._offer_anew()
+
+    def _look_at_plugin(self, node: Node) -> None:
+        before, self._device_plugin_now = self._device_plugin_now, plugin_offers(node)
+        if self._device_plugin_now == before:
+            return
+        if self._device_plugin_now:
+            self._device_plugin = self._device_plugin_now
+            self._offer_anew()
+        # Of one that is gone, pods keep their chips; and after a restart of kubelet it may be back in a moment.
+        self._containers.ask_later()
+
+    def _on_plugin_pods(self) -> None:
+        self._device_plugin = self._device_plugin_now
+        if self._inventory is None:
+            self._host.rescan(hand_over=True)
+        self._offer_anew()
+
+    def _tell_held_back(self, now: HeldBack) -> None:
+        before, self._held_back = self._held_back, now
+        if now.problem == before.problem:
+            return
+        if now.problem:
+            log.warning("%s", now.problem)
+        else:
+            log.info("no device plugin has chips of this node any more: all are offered again")
+        self._node_status.problem(DEVICE_PLUGIN, now.problem)
 
     # Health and metrics
 
@@ -461,27 +515,30 @@ class NodeAgent:
         status = self._slices.status
         problems = [*self._plugin.problems(), *filter(None, [self._checkpoint.unusable, self._checkpoint.unwritable])]
         problems += [text for worker in self._workers if (text := worker.problem())]
+        if self._held_back.chips.issuperset(self._host.current.chip_indexes):
+            # Chips of single pods are no reason: the others are offered, and an update need not wait for those pods.
+            problems += filter(None, [self._held_back.problem])
         if not status.published:
             # Before the Node object was read nothing can be tried.
-            reason = status.last_error or self._node_watch.last_error or "not tried yet"
+            reason = status.last_error or self._node_watch.last_error or self._containers.problem or "not tried yet"
             problems.append(f"the slices are not published: {reason}")
         return problems
 
     @property
     def _workers(self) -> tuple[Worker, ...]:
         others = (self._host, self._health_watch, self._node_watch, self._node_status, self._reconciler, self._plugin)
-        return (*self._slices.workers, *(part.worker for part in others))
+        return (*self._slices.workers, *(part.worker for part in (*others, self._containers)))
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""
         host = self._host.current
         yield from samples(host, self._slices.status, self._plugin.registration)
-        yield from offer_samples(self._offer, self._label_problem)
+        yield from offer_samples(self._offer, self._label_problem, self._kubelet_problem or "", self._held_back.chips)
         yield from taint_samples(self._offer.devices)
         yield from self._node_status.samples()
         yield from self._health_watch.samples()
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
-        if self._containers is not None and self._checkpoint.counts is not None:
+        if self._checkpoint.counts is not None:
             listed = self._containers.listed
             yield from allocation_samples(allocations(self._checkpoint.plans, listed, self._reconciler.consumers))
 

@@ -1,26 +1,30 @@
-"""Which pod holds which device and which chip, for the metrics.
+"""Which pod holds which device and which chip, for the metrics; and which pods have devices from a device plugin.
 
 The devices are those of prepared claims. Who uses them is told by two sources:
 
-* kubelet's PodResources API (KEP-3695), where its socket is mounted: pods and containers. It is asked while claims are
-  prepared: when that changes, and every minute, since a pod that joins a prepared claim causes no call to the driver.
+* kubelet's PodResources API (KEP-3695): pods and containers. It is asked when the prepared claims change, and every
+  minute, since a pod that joins a prepared claim causes no call to the driver.
 * the claim's ``status.reservedFor``, as the driver read it when it prepared the claim and reads it again in repairs:
   pods, and no containers.
 
-A scrape reads what is known and asks nobody.
+A scrape reads what is known and asks nobody. Pods of a device plugin (``exclusion``) are told by kubelet alone.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dra_driver.driver.claims.model import Plan
+from dra_driver.exclusion import pods_of_plugins
 from dra_driver.kubelet.client import SOCKET, CallError, PodDevices, list_pods
-from dra_driver.names import DRIVER_NAME
+from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.util.files import UUID_LENGTH
 from dra_driver.util.metrics import Sample
 from dra_driver.util.worker import Worker
 
@@ -31,6 +35,10 @@ LOOK_SECONDS: Final = 1.0
 """Between two looks at the own index of prepared claims, which cost nothing."""
 AGAIN_SECONDS: Final = 60.0
 """Between two questions to kubelet while nothing is known to have changed."""
+PLUGIN_SECONDS: Final = 5.0
+"""The same while pods have devices from a device plugin: their chips come back when they have ended."""
+LINGER_SECONDS: Final = 10.0
+"""A kubelet that has just started knows neither its plugins nor its pods: so long, both are believed to be there."""
 SETTLE_LOOKS: Final = 5
 """Looks after a change at which kubelet is asked again, while it does not name a container of each claim."""
 
@@ -110,33 +118,56 @@ def _labels(item: Allocation, first: tuple[tuple[str, str], ...]) -> tuple[tuple
     )
 
 
-class ContainerWatch:
-    """Keeps kubelet's list of pods and their devices, for as long as claims are prepared.
+def claims_in_use(kubelet_directory: Path) -> frozenset[str]:
+    """UIDs of the claims whose devices kubelet lists for containers; none where its socket is missing. CallError."""
+    pods = list_pods(kubelet_directory) if (kubelet_directory / SOCKET).exists() else ()
+    named = {name for pod in pods for use in pod.claimed if use.driver == DRIVER_NAME for name in use.cdi_devices}
+    return frozenset(name.removeprefix(f"{CDI_KIND}=")[:UUID_LENGTH] for name in named)
 
-    Without its socket, containers are not known, and nothing else is different.
+
+class ContainerWatch:
+    """Keeps kubelet's list of pods and their devices.
+
+    Without its socket, neither containers nor pods of a device plugin are known, and nothing else is different.
 
     Args:
         kubelet_directory: where kubelet's socket is, if it is mounted.
-        plans: the prepared claims; costs nothing.
+        plans: the prepared claims whose containers are of interest; costs nothing.
+        on_plugin_pods: called when ``plugin_pods`` is another one, and after the question of ``ask_later``.
     """
 
-    def __init__(self, kubelet_directory: Path, plans: Callable[[], Collection[Plan]]) -> None:
+    def __init__(
+        self, kubelet_directory: Path, plans: Callable[[], Collection[Plan]], on_plugin_pods: Callable[[], None]
+    ) -> None:
         self._directory = kubelet_directory
         self._plans = plans
+        self._on_plugin_pods = on_plugin_pods
+        self._due = math.inf
+        """When the question of ``ask_later`` is due."""
+        self._last_seen: dict[tuple[str, str], tuple[float, PodDevices]] = {}
+        """When kubelet listed a pod with devices from a device plugin last, by namespace and name."""
         self._seen: frozenset[str] = frozenset()
         """UIDs of the claims at the last question."""
         self._looks = 0
         """Since the last change of the claims."""
         self._since = 0.0
         """Seconds since the last question."""
-        self._problem = ""
+        self.problem = ""
+        """Why kubelet's list is not known, or ""."""
+        self.plugin_pods: tuple[PodDevices, ...] | None = None
+        """Pods with devices from a device plugin; None: kubelet has not said yet."""
         self.listed: tuple[PodDevices, ...] = ()
         """kubelet's last list of pods with claims of this driver. Replaced as a whole; any thread may read it."""
         self.worker = Worker("asking kubelet which containers have devices", self._round)
 
     def start(self) -> None:
-        """Follow from now on, in a thread."""
+        """Ask kubelet, and follow from now on, in a thread."""
+        self._ask()
         self.worker.start()
+
+    def ask_later(self) -> None:
+        """Ask kubelet once it must know its pods: the node's device plugin has gone."""
+        self._due = time.monotonic() + LINGER_SECONDS
 
     def stop(self, timeout: float = 1.0) -> None:
         """End; a question under way gets ``timeout`` seconds."""
@@ -150,11 +181,9 @@ class ContainerWatch:
         self._seen = uids
         if not uids:
             self.listed = ()
-        elif (
-            self._looks == 0
-            or (self._looks <= SETTLE_LOOKS and self._incomplete(plans))
-            or self._since >= AGAIN_SECONDS
-        ):
+        claims = bool(uids) and (self._looks == 0 or (self._looks <= SETTLE_LOOKS and self._incomplete(plans)))
+        again = PLUGIN_SECONDS if self.plugin_pods else LOOK_SECONDS if self.plugin_pods is None else AGAIN_SECONDS
+        if claims or self._since >= again or time.monotonic() >= self._due:
             self._ask()
         return LOOK_SECONDS
 
@@ -164,19 +193,36 @@ class ContainerWatch:
 
     def _ask(self) -> None:
         self._since = 0.0
+        pods: Sequence[PodDevices] = ()
+        problem = ""
         if not (self._directory / SOCKET).exists():
-            self.listed = ()
-            self._tell(f"{self._directory / SOCKET} is not there")
-            return
-        try:
-            pods = list_pods(self._directory)
-        except CallError as error:
-            self._tell(error.what)  # what was told before still holds for containers that go on
-            return
+            problem = f"{self._directory / SOCKET} is not there"
+        else:
+            try:
+                pods = list_pods(self._directory)
+            except CallError as error:
+                self._tell(error.what)  # what was told before still holds for containers that go on
+                return
         self.listed = tuple(pod for pod in pods if any(use.driver == DRIVER_NAME for use in pod.claimed))
-        self._tell("")
+        self._tell(problem)
+        self._saw(pods_of_plugins(pods))
+
+    def _saw(self, pods: Collection[PodDevices]) -> None:
+        now = time.monotonic()
+        self._last_seen = {key: seen for key, seen in self._last_seen.items() if now - seen[0] < LINGER_SECONDS} | {
+            (pod.namespace, pod.name): (now, pod) for pod in pods
+        }
+        before, self.plugin_pods = self.plugin_pods, tuple(pod for _, pod in self._last_seen.values())
+        asked = now >= self._due
+        self._due = math.inf if asked else self._due
+        if asked or before != self.plugin_pods:
+            self._on_plugin_pods()
 
     def _tell(self, problem: str) -> None:
-        if problem and problem != self._problem:
-            log.info("the metrics name no containers: %s", problem)
-        self._problem = problem
+        if problem and problem != self.problem:
+            log.warning(
+                "kubelet does not list its pods, so metrics name no containers, and chips of a device plugin's pods "
+                "are not known: %s",
+                problem,
+            )
+        self.problem = problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from dra_driver.driver.resourceslices.controller import SliceStatus
 from dra_driver.driver.resourceslices.devices import Offer
@@ -53,12 +53,16 @@ def taint_samples(devices: Iterable[Device]) -> Iterator[Sample]:
         yield Sample("tainted_devices", "Devices by taint.", count, (("key", key), ("effect", effect)))
 
 
-def offer_samples(offer: Offer, label_problem: str) -> Iterator[Sample]:
+def offer_samples(
+    offer: Offer, label_problem: str, kubelet_problem: str, held_back: Collection[int]
+) -> Iterator[Sample]:
     """What the node offers, and what of the setting it cannot.
 
     Args:
         offer: the node's.
         label_problem: why the Node's label that sets what is offered is ignored, or "".
+        kubelet_problem: why nothing is offered that no claim holds, or "".
+        held_back: chips that are not offered anew because of a device plugin.
     """
     kinds = Counter(device.attributes["resourceType"].string or "" for device in offer.devices)
     for kind, count in sorted(kinds.items()):
@@ -70,6 +74,12 @@ def offer_samples(offer: Offer, label_problem: str) -> Iterator[Sample]:
     yield Sample(
         "node_not_offered", "1 while chips keep the whole node from being offered.", float(offer.problem != "")
     )
+    yield Sample(
+        "kubelet_unsupported",
+        "1 while kubelet's version keeps devices that no claim holds from being offered.",
+        float(kubelet_problem != ""),
+    )
+    yield Sample("held_back_chips", "Chips not offered to new claims because of a device plugin.", len(held_back))
 
 
 def checkpoint_samples(counts: tuple[int, int] | None, repairs: Mapping[str, int]) -> Iterator[Sample]:

@@ -11,9 +11,10 @@ from typing import Final
 
 from dra_driver.host.inventory import Membership
 from dra_driver.kube.own_node import OwnLabels
+from dra_driver.names import SERVER_MODE
 
 PREFIX: Final = "neuron.amazonaws.com/ultraserver-"
-MODE: Final = f"{PREFIX}mode"
+MODE: Final = SERVER_MODE
 SET_SIZES: Final = (2, 4)
 """Nodes of the sets that have labels."""
 SERVER_ID: Final = {size: f"{PREFIX}server-id-{size}" for size in SET_SIZES}

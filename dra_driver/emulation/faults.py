@@ -115,6 +115,8 @@ _WITH_NUMBER: Final = ("count", "grows", "core", "unlinked")
 """Ways that take a number as VALUE."""
 
 _LINE = re.compile(r"([a-z0-9-]{1,63})@([0-9][0-9, -]{0,255})(?:=(\S{1,64}))?", re.ASCII)
+_NEXT = re.compile(r"\s+(?=[a-z][a-z0-9-]*@)", re.ASCII)
+"""Between two faults; a list of chips may have blanks too."""
 _RANGE = re.compile(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*", re.ASCII)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
 _MOST = 1 << 64
@@ -210,13 +212,14 @@ def _check_value(how: How, code: str, chip: int, value: str, kind: InstanceType)
 
 
 def parse_file(text: str, kind: InstanceType, options: EmulationOptions) -> tuple[EmulatedFault, ...]:
-    """The faults of a file: one a line, ``#`` begins a comment. DriverError names the first line that is wrong."""
+    """The faults of a file: one or more a line, ``#`` begins a comment. DriverError names the first wrong line."""
     faults: dict[EmulatedFault, None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.partition("#")[0].strip()
         if entry:
             try:
-                faults.update(dict.fromkeys(parse(entry, kind, options)))
+                for fault in _NEXT.split(entry):
+                    faults.update(dict.fromkeys(parse(fault, kind, options)))
             except DriverError as error:
                 raise DriverError(
                     f"line {number}: {error.what}", consequence="the host stays as it is", remedy=error.remedy

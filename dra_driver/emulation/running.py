@@ -138,12 +138,14 @@ class EmulatedHost:
             if text == self._said:
                 return None
             self._said = text
-            return parse_file(text, self._kind, self._options)
+            faults = parse_file(text, self._kind, self._options)
+            self._complained = ""
         except DriverError as error:
             if str(error) != self._complained:
                 log.error("%s: %s", self.faults_file, error)  # noqa: TRY400 # it explains itself
             self._complained = str(error)
             return None
+        return faults
 
     def _apply(self, faults: tuple[EmulatedFault, ...], *, counters: bool = False) -> None:
         counters = counters or self._complete or any(SIGNS[fault.code].how == "core" for fault in faults)
@@ -170,7 +172,7 @@ class EmulatedHost:
         if len(data) > MAX_FILE_BYTES:
             raise self._unusable(f"longer than {MAX_FILE_BYTES} bytes")
         try:
-            return data.decode()
+            return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise self._unusable("not UTF-8 text") from error
 

@@ -321,7 +321,6 @@ KINDS: Final = frozenset(name for name, _ in _named(_logged))
 REQUIRED: Final = frozenset({f"{HARDWARE}/sram_ecc_uncorrected", f"{HARDWARE}/mem_ecc_uncorrected"})
 """Files that every kernel driver has."""
 _RISING: Final = dict(_named(_growing))
-_LOG_CODES: Final = frozenset(code for _, code in _named(_logged))
 _CORE_CODES: Final = {code: name for name, code in _named(_core_counter)}
 
 

@@ -1,14 +1,17 @@
-"""The Node's condition ``NeuronHealth``: what a node's health is in one, and what such a condition says of the chips.
+"""The Node's conditions. ``NeuronHealth``: what a node's health is in one, and what such a condition says of the chips.
 
 Type and reasons are those of AWS's node problem detector (aws-neuron-sdk, ``src/k8/neuron-problem-detector``), so what
 watches for its conditions finds ours. Two things differ: the condition is cleared when the fault is over, and the
 message names each chip with its faults, as in ``neuron3: sram-uncorrectable; neuron5: heartbeat-stalled``.
+
+The others (``OfferProblem``) say why a node offers less than it has, and are there only while that is true.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from dra_driver.health.faults import FAULTS, SEVERITIES, ActiveFault, ChipHealth, NodeHealth, in_order
@@ -27,6 +30,27 @@ _PLACE: Final = {code: place for place, code in enumerate(FAULTS)}
 _CODES: Final = r"[a-z0-9-]+(?:, [a-z0-9-]+)*"
 _CHIP: Final = re.compile(rf"neuron(0|[1-9][0-9]{{0,2}}): ({_CODES})", re.ASCII)
 _MORE: Final = re.compile(r"and [1-9][0-9]{0,2} more", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferProblem:
+    """A reason why a node offers less than it has."""
+
+    type: str
+    """Of its condition, which has status True."""
+    reason: str
+    """Of its condition and of its Event."""
+    subject: str
+    """What is in the way, in the names of the condition's field manager and of the Event."""
+
+
+KUBELET: Final = OfferProblem("NeuronKubeletUnsupported", "KubeletStopsCallingDrivers", "kubelet")
+DEVICE_PLUGIN: Final = OfferProblem("NeuronDevicesHeldBack", "DevicePluginHasDevices", "device-plugin")
+
+
+def told(problem: OfferProblem, conditions: Iterable[Condition]) -> str:
+    """What the Node's conditions say of it, or ""."""
+    return next((item.message for item in conditions if item.type == problem.type and item.status == "True"), "")
 
 
 def condition(health: NodeHealth) -> Condition:

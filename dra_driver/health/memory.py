@@ -1,9 +1,9 @@
 """The record of what is known of a node's chips, on disk: a restart of the driver forgets nothing.
 
-Like a file of the checkpoint it has a version, the version that a reader must have at least, and a checksum over the
-bytes of the record as they stand in the file. A file that cannot be used is moved aside and reported: the host says
-most faults again, within two readings. A disk that cannot be written stops nothing either, and none is waited for: a
-loss of power is a boot, which ends what only the driver remembers.
+Like a file of the checkpoint it has the version of the oldest reader that understands it, and a checksum over the bytes
+of the record as they stand in the file. A file that cannot be used is moved aside and reported: the host says most
+faults again, within two readings. A disk that cannot be written stops nothing either, and none is waited for: a loss of
+power is a boot, which ends what only the driver remembers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from dra_driver.health.faults import FAULTS
 from dra_driver.util.files import read_file, replace_file
 
 VERSION: Final = 1
-"""Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
-_MINIMUM_READER: Final = 1
+"""Of this reader, and of the files that it writes."""
 FILE: Final = "health.json"
 ASIDE: Final = "health.json.unusable"
 _ABANDONED_SECONDS: Final = 60.0
@@ -32,9 +31,8 @@ _ABANDONED_SECONDS: Final = 60.0
 log = logging.getLogger(__name__)
 
 
-class _File(msgspec.Struct, frozen=True, rename="camel"):
+class _File(msgspec.Struct, frozen=True):
     version: int
-    minimum_reader: int
     checksum: str
     memory: msgspec.Raw
 
@@ -46,15 +44,15 @@ _MEMORY = msgspec.json.Decoder(Memory)
 def encoded(memory: Memory) -> bytes:
     """The file of a record; equal records give equal bytes."""
     raw = msgspec.json.encode(memory, order="sorted")
-    return msgspec.json.encode(_File(VERSION, _MINIMUM_READER, _checksum(raw), msgspec.Raw(raw))) + b"\n"
+    return msgspec.json.encode(_File(VERSION, _checksum(raw), msgspec.Raw(raw))) + b"\n"
 
 
 def decoded(data: bytes) -> Memory:
     """The record in a file. ValueError says why it is none."""
     try:
         file = _FILE.decode(data)
-        if file.minimum_reader > VERSION:
-            raise ValueError(f"it was written by a newer version of the driver (format {file.version})")
+        if file.version > VERSION:
+            raise ValueError(f"it was written by a newer version of the driver (version {file.version})")
         if file.checksum != _checksum(bytes(file.memory)):
             raise ValueError("its checksum is wrong")
         memory = _MEMORY.decode(file.memory)

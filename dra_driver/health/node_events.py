@@ -1,4 +1,4 @@
-"""Events on the Node: one for each fault of a chip that begins, and one when it is over.
+"""Events on the Node: one for each fault of a chip that begins, one when it is over, and one about its kubelet.
 
 There is one Event object for each chip, fault and outcome; what happens again while the API server still has it (an
 hour) raises its count, as with client-go's recorder. After a restart, what was told already follows from the Node's
@@ -50,24 +50,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A fault that has begun or is over."""
+    """Something that is wrong has begun, or is over."""
 
-    chip: int
-    code: str
+    what: str
+    """Such as ``3 hbm-uncorrectable``, a chip's fault."""
+    reason: str
+    """Of the Event."""
     begins: bool
     moment: float
     """When, in seconds since the epoch."""
     text: str
 
     @property
-    def reason(self) -> str:
-        """Of the Event."""
-        return FAULTS[self.code].reason if self.begins else HEALTHY_REASON
-
-    @property
     def key(self) -> str:
         """What has the same key is told by the same Event."""
-        return f"{self.chip} {self.code} {'begins' if self.begins else 'ends'}"
+        return f"{self.what} {'begins' if self.begins else 'ends'}"
 
 
 def active(health: NodeHealth) -> Mapping[Key, ActiveFault]:
@@ -79,17 +76,22 @@ def active(health: NodeHealth) -> Mapping[Key, ActiveFault]:
 def changes(before: Iterable[Key], after: Mapping[Key, ActiveFault], now: float) -> list[Change]:
     """What has begun and what is over: the begun first, the gravest of them before the others."""
     old = set(before)
-    return [
-        *(
-            Change(key[0], key[1], True, float(fault.since), f"neuron{key[0]}: {fault.text}")
-            for key, fault in after.items()
-            if key not in old
-        ),
-        *(
-            Change(chip, code, False, now, f"neuron{chip}: the fault {code} is over ({FAULTS[code].text})")
-            for chip, code in sorted(old - after.keys())
-        ),
-    ]
+    begun = (
+        Change(f"{chip} {code}", FAULTS[code].reason, True, float(fault.since), f"neuron{chip}: {fault.text}")
+        for (chip, code), fault in after.items()
+        if (chip, code) not in old
+    )
+    over = (
+        Change(
+            f"{chip} {code}",
+            HEALTHY_REASON,
+            False,
+            now,
+            f"neuron{chip}: the fault {code} is over ({FAULTS[code].text})",
+        )
+        for chip, code in sorted(old - after.keys())
+    )
+    return [*begun, *over]
 
 
 class NodeEvents:
@@ -120,7 +122,7 @@ class NodeEvents:
         self._clock = clock
         self._active: set[Key] | None = None
         """The faults of the last health; None: there was none."""
-        self._untold: set[Key] = set()
+        self._untold: set[str] = set()
         """Faults whose beginning was dropped: neither is their end told."""
         self._waiting: deque[Change] = deque()
         self._due = 0.0
@@ -140,18 +142,21 @@ class NodeEvents:
         if before is None:  # it may have ended before it wrote the Event of a fault that had just begun
             before = {key for key in told if key not in found or now - found[key].since > SAME_SECONDS}
         for change in changes(before, found, now):
-            key = (change.chip, change.code)
             if change.begins and now - change.moment > LIFETIME_SECONDS:
                 continue  # told by an earlier instance, and the API server has forgotten it
-            if not change.begins and key in self._untold:
-                self._untold.discard(key)
+            if not change.begins and change.what in self._untold:
+                self._untold.discard(change.what)
                 continue
             if self._take():
-                self._waiting.append(change)
+                self.tell(change)
             else:
                 self.counts["dropped"] += 1
-                self._untold |= {key} if change.begins else set()
+                self._untold |= {change.what} if change.begins else set()
         self._active = set(found)
+
+    def tell(self, change: Change) -> None:
+        """Have an Event written about it. For any thread."""
+        self._waiting.append(change)
 
     def write(self, node: Node) -> float:
         """Write the next Event if it is time; returns the seconds until the next call (``math.inf``: none waits)."""

@@ -2,21 +2,24 @@
 
 The condition is true to the present: it is written when status, reason or message change, and not otherwise. There are
 no periodic writes, so ``lastHeartbeatTime`` is the time of the last change; whether the driver lives is what its pod
-and its metrics say. It stays when the driver stops, as slices do.
+and its metrics say. It stays when the driver stops, as slices do. Those of ``condition.OfferProblem`` are there only
+while they are true.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.health import condition
+from dra_driver.health.condition import DEVICE_PLUGIN, KUBELET, OfferProblem
 from dra_driver.health.faults import NodeHealth
-from dra_driver.health.node_events import NodeEvents
+from dra_driver.health.node_events import Change, NodeEvents
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.own_node import OwnCondition, OwnLabels, OwnNodeWriter, Part, PartStatus
-from dra_driver.kube.types import Node
+from dra_driver.kube.types import Condition, Node
 from dra_driver.util.metrics import Sample
 from dra_driver.util.worker import Backoff, Worker
 
@@ -74,13 +77,18 @@ class NodeStatusWriter:
         events: NodeEvents | None = None,
     ) -> None:
         self._condition = OwnCondition(condition.TYPE, MANAGER)
+        self._problems = {
+            problem: OwnCondition(problem.type, f"neuron-{problem.subject}") for problem in (KUBELET, DEVICE_PLUGIN)
+        }
+        self._said: set[OfferProblem] = set()
+        """Those of which an Event has told: all that the Node's conditions said when it was first seen, too."""
         self._present = OwnLabels(f"labels {PRESENT} of the node", frozenset({PRESENT}), MANAGER)
         self._labels: tuple[Part[Any], ...] = (*labels, self._present)
         self._present_label = present_label
         self._events = events or NodeEvents(api, component)
         given = {"backoff": backoff, "contest": contest, "pace": pace}
         waits = {name: made for name, made in given.items() if made is not None}
-        parts = (*self._labels, self._condition)
+        parts = (*self._labels, self._condition, *self._problems.values())
         self._writer = OwnNodeWriter(api, node_name, parts, chore=self._tell, **waits)
         self._health: NodeHealth | None = None
         self._looked: NodeHealth | None = None
@@ -106,11 +114,21 @@ class NodeStatusWriter:
         if self._told is None:
             named = condition.told_by(self._condition.of(node))
             self._told = tuple((index, code) for index, codes in named.items() if index is not None for code in codes)
+            self._said |= {problem for problem, part in self._problems.items() if part.of(node) is not None}
         self._writer.saw(node)
 
     def label(self, labels: OwnLabels, wanted: Mapping[str, str] | None) -> None:
         """What some other labels should be from now on; None: leave them as they are."""
         self._writer.want(labels, wanted)
+
+    def problem(self, problem: OfferProblem, text: str) -> None:
+        """Why the node offers less than it has, or "" if that is over. The Node was seen before."""
+        # What the condition says, an Event has told; a restart of the driver is no reason for another one.
+        if text and problem not in self._said:
+            self._events.tell(Change(problem.subject, problem.reason, True, time.time(), text))
+        (self._said.add if text else self._said.discard)(problem)
+        wanted = (Condition(problem.type, "True", problem.reason, text),) if text else ()
+        self._writer.want(self._problems[problem], wanted)
 
     def want(self, health: NodeHealth, present: bool | None) -> None:
         """What is known now.

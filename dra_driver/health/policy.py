@@ -228,7 +228,7 @@ def _effect(text: str) -> Effect:
 
 def _check(table: _Table, origin: Origin) -> None:
     """Raise ManifestError for the first value that is not legal."""
-    from dra_driver.manifests import formats
+    from dra_driver.kube import formats
 
     if problem := formats.subdomain(table.key_domain):
         raise origin.error(("keyDomain",), problem)

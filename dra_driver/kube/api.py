@@ -338,6 +338,15 @@ class ResourceApi:
         version: ServerVersion = decode(body, ServerVersion, "its version")
         return version
 
+    def known_version(self) -> ServerVersion:
+        """The API server's version; without a text where it may not be asked for."""
+        try:
+            return self.server_version()
+        except ApiError as error:
+            if error.status not in (401, 403, 404):
+                raise
+            return ServerVersion()
+
     # Claims
 
     def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ResourceClaim:

@@ -29,6 +29,9 @@ WATCH_SECONDS = 600.0
 STABLE_SECONDS = 10.0
 """A watch that lasted this long counts as a success: the back-off is reset."""
 
+_EARLY_SECONDS = 2.0
+"""A watch that ended so long before its time was ended by a server that stops, or by something in between."""
+
 log = logging.getLogger(__name__)
 
 
@@ -41,6 +44,7 @@ class Reflector(Generic[T]):
         watch: opens a watch from a resource version for the given number of seconds.
         on_list: called with all objects after each list, before any event.
         on_event: called with each ADDED, MODIFIED and DELETED event.
+        on_reconnect: called when a watch is open again after one that broke or ended early: it may be another server.
         watch_seconds: average duration of a watch; it varies by 10 %.
         backoff: waits after errors.
 
@@ -56,6 +60,7 @@ class Reflector(Generic[T]):
         on_list: Callable[[list[T]], None],
         on_event: Callable[[WatchEvent[T]], None],
         *,
+        on_reconnect: Callable[[], None] = lambda: None,
         watch_seconds: float = WATCH_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
@@ -64,12 +69,14 @@ class Reflector(Generic[T]):
         self._watch = watch
         self._on_list = on_list
         self._on_event = on_event
+        self._on_reconnect = on_reconnect
         self._watch_seconds = watch_seconds
         self._backoff = backoff or Backoff()
         self._lock = threading.Lock()
         self._open: Watch[T] | None = None
         self._opened_at: float | None = None
         self._expired = False
+        self._broken = False
         self._resource_version = ""
         self._trouble = ""
         self.worker = Worker(f"watching {name}", self._round)
@@ -115,6 +122,7 @@ class Reflector(Generic[T]):
                 self._backoff.reset()
             self._expired = moved.error.status == 410
         self._resource_version = resource_version
+        self._broken = self._broken or trouble is not None
         return self._pause(trouble)
 
     def _follow(self, resource_version: str) -> str:
@@ -129,6 +137,9 @@ class Reflector(Generic[T]):
                 self._opened_at = time.monotonic()
                 self._trouble = ""
                 self.worker.well(seconds + MAX_ROUND_SECONDS)
+                if self._broken:
+                    self._broken = False
+                    self._on_reconnect()
                 for event in watch:
                     resource_version = event.resource_version or resource_version
                     if event.object is not None:
@@ -143,6 +154,7 @@ class Reflector(Generic[T]):
         finally:
             with self._lock:
                 self._open = None
+        self._broken = time.monotonic() - self._opened_at < seconds - _EARLY_SECONDS
         return resource_version
 
     def _pause(self, trouble: ApiError | None) -> float:

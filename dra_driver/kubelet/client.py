@@ -91,6 +91,8 @@ class ClaimedDevice:
     device: str
     claim: str
     container: str
+    cdi_devices: frozenset[str] = frozenset()
+    """Qualified CDI names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,14 @@ def _pod(message: api.PodResources) -> PodDevices:
             ids = frozenset(entry.device_ids)
             found[entry.resource_name] = found.get(entry.resource_name, frozenset()) | ids
         claimed |= {
-            ClaimedDevice(device.driver_name, device.pool_name, device.device_name, claim.claim_name, container.name)
+            ClaimedDevice(
+                device.driver_name,
+                device.pool_name,
+                device.device_name,
+                claim.claim_name,
+                container.name,
+                frozenset(cdi.name for cdi in device.cdi_devices),
+            )
             for claim in container.dynamic_resources
             for device in claim.claim_resources
         }

@@ -27,7 +27,6 @@ import secrets
 import socket
 import stat
 import threading
-import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
@@ -70,12 +69,10 @@ class Method:
 class Activity:
     """Counts the running calls of a server, and closes it to new ones."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Condition()
         self._running = 0
         self._closed = False
-        self._last = clock()
 
     @contextmanager
     def call(self, counted: bool = True) -> Iterator[bool]:
@@ -91,7 +88,6 @@ class Activity:
         finally:
             with self._lock:
                 self._running -= 1
-                self._last = self._clock()
                 self._lock.notify_all()
 
     def close(self, seconds: float) -> bool:
@@ -99,16 +95,6 @@ class Activity:
         with self._lock:
             self._closed = True
             return self._lock.wait_for(lambda: self._running == 0, max(seconds, 0.0))
-
-    def touch(self) -> None:
-        """Begin to count idle seconds anew."""
-        with self._lock:
-            self._last = self._clock()
-
-    def idle_seconds(self) -> float:
-        """Seconds since the last call ended; 0 while one runs."""
-        with self._lock:
-            return 0.0 if self._running else self._clock() - self._last
 
 
 class ServiceTable(grpc.GenericRpcHandler):
@@ -437,13 +423,6 @@ class SocketServer:
         """Remove the file at ``path`` if it is ours. Open connections stay."""
         if self.presence() is Presence.OURS:
             self.path.unlink(missing_ok=True)
-
-    def reappear(self) -> None:
-        """Remove the file and put it back at once, so that those who watch the directory see a new socket."""
-        if self.presence() is Presence.OURS:
-            self._hidden.hardlink_to(self.path)
-            self.path.unlink()
-            self._hidden.rename(self.path)
 
     def close(self, grace: float) -> None:
         """Withdraw, refuse new calls (UNAVAILABLE), and wait for running ones; after ``grace`` seconds cut them off.

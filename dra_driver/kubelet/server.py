@@ -79,10 +79,6 @@ class KubeletPlugin:
         workers: number of calls handled at once; further ones wait.
         check_interval: seconds between looks at the own sockets: a deleted one is restored. At every sixth look they
             are asked for an answer; one that gives none three looks in a row is an error.
-        reregister_after: seconds without a call after which the registration socket is made afresh, so that kubelet
-            connects anew; None: never. Keeps kubelet 1.34.0 and 1.34.1 from hanging for good, which they do once
-            they have not called a driver for 30 minutes; 1500 is a good value there.
-            An attribute too: it may be set at any time, such as when the kubelet's version becomes known.
         health: tells kubelet the health of the devices; None: kubelet is not told that the driver could.
 
     Raises:
@@ -102,7 +98,6 @@ class KubeletPlugin:
         on_error: Callable[[BaseException], None] = _nothing_on_error,
         workers: int = 16,
         check_interval: float = 10.0,
-        reregister_after: float | None = None,
         health: HealthStream | None = None,
     ) -> None:
         _check(driver_name, pod_uid, versions)
@@ -121,7 +116,6 @@ class KubeletPlugin:
         self._activity = Activity()
         self._on_error = on_error
         self._check_interval = check_interval
-        self.reregister_after = reregister_after
         self.worker = Worker("looking after the own sockets", self._look)
         self._lock = threading.Lock()  # start, stop and restoring of servers, one at a time; never held for long
         self._servers: dict[str, SocketServer] = {}
@@ -243,7 +237,6 @@ class KubeletPlugin:
             with self._lock:
                 if not self.worker.stopping:
                     self._check_sockets()
-                    self._reregister_if_idle()
             self._check_answers()  # without the lock: a server that is silent must not hold up stop()
         except (DriverError, OSError) as error:
             log.critical("the driver cannot be reached by kubelet any more: %s", error)
@@ -286,13 +279,6 @@ class KubeletPlugin:
                     consequence="kubelet's calls get no answer",
                     remedy="restart the driver",
                 )
-
-    def _reregister_if_idle(self) -> None:
-        idle = self._activity.idle_seconds()
-        if self.reregister_after is not None and idle >= self.reregister_after:
-            log.info("no call for %.0f s: registering again, so that kubelet's connection stays fresh", idle)
-            self._servers["registrar"].reappear()
-            self._activity.touch()
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:

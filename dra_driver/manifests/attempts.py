@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -49,7 +49,7 @@ def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[
         classes: the result of ``offering``.
     """
     prefix = f"{pod.name}-extended-resources-"
-    owner = OwnerReference("v1", "Pod", pod.name, uid(f"Pod {pod.namespace}/{pod.name}"), controller=True)
+    owner = OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
     name = generated(prefix, pod.namespace)
     meta = ObjectMeta(
         name=name,
@@ -72,11 +72,11 @@ def _requests(pod: PodWithClaims, resource: str) -> Iterator[tuple[str, int]]:
     init = pod.spec.init_containers
     containers = (*init, *pod.spec.containers)
     lasting = [
-        0 if place < len(init) and item.restart_policy != "Always" else _count(item, resource)
+        0 if place < len(init) and item.restart_policy != "Always" else requested(item, resource)
         for place, item in enumerate(containers)
     ]
     beside = [
-        (max(_count(item, resource) - sum(lasting[place:]), 0), place)
+        (max(requested(item, resource) - sum(lasting[place:]), 0), place)
         for place, item in enumerate(init)
         if item.restart_policy != "Always"
     ]
@@ -88,7 +88,7 @@ def _requests(pod: PodWithClaims, resource: str) -> Iterator[tuple[str, int]]:
             yield _name(place, containers[place], resource), count
 
 
-def _count(container: Container, resource: str) -> int:
+def requested(container: Container, resource: str) -> int:
     """The requested amount; zero if it is not an integer."""
     amount = of_container(container).get(resource, 0)
     return 0 if amount % UNIT else amount // UNIT
@@ -217,7 +217,7 @@ class _Resolver:
 
 def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaimTemplate) -> ResourceClaim:
     """The claim as the resource claim controller creates it for the pod."""
-    owner = OwnerReference("v1", "Pod", pod.name, uid(f"Pod {pod.namespace}/{pod.name}"), controller=True)
+    owner = OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
     meta = ObjectMeta(
         name=reference.claim,
         namespace=pod.namespace,
@@ -227,6 +227,23 @@ def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaim
         owner_references=(owner,),
     )
     return ResourceClaim(meta, template.spec.spec)
+
+
+def of_templates(manifests: Manifests) -> Manifests:
+    """With a claim of each template where there is no pod; that it was assumed is among what is not considered."""
+    if manifests.pods or manifests.running or not manifests.templates:
+        return manifests
+    claims, origins = list(manifests.claims), dict(manifests.origins)
+    for template in manifests.templates:
+        meta = template.metadata
+        name = generated(f"{meta.name}-", meta.namespace)
+        origin = origins["ResourceClaimTemplate", meta.namespace, meta.name]
+        origins["ResourceClaim", meta.namespace, name] = origin.at((*origin.path, "spec"), origin.subject)
+        of_claim = msgspec.structs.replace(template.spec.metadata, name=name, namespace=meta.namespace)
+        claims.append(ResourceClaim(of_claim, template.spec.spec))
+    names = [f"{template.metadata.namespace}/{template.metadata.name}" for template in manifests.templates]
+    note = f"how many pods use a ResourceClaimTemplate (one claim is taken of each): {first_of(names, MAX_NAMES)}"
+    return replace(manifests, claims=tuple(claims), origins=origins, not_considered=(*manifests.not_considered, note))
 
 
 def with_uid(claim: ResourceClaim) -> ResourceClaim:

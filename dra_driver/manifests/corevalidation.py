@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from dra_driver.kube import formats
 from dra_driver.kube.types import ObjectMeta
-from dra_driver.manifests import formats
 from dra_driver.manifests.documents import Origin
 from dra_driver.manifests.objects import NodeSelector, NodeSelectorRequirement, Quantity
 from dra_driver.manifests.validation import Path, Problem, amount, below, raise_first, twice, wrong

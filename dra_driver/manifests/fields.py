@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from dra_driver.kube.types import ObjectMeta
+from dra_driver.kube.types import Condition, NodeSystemInfo, ObjectMeta
 from dra_driver.manifests import objects, workloads
 from dra_driver.manifests.documents import Origin, written
 
@@ -177,7 +177,10 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
 }
 """Struct -> the valid fields of the API that it does not declare."""
 
-_SERVERS_OWN: Final = (workloads.NodeStatus, workloads.NodeImage, workloads.PodStatus, objects.ResourceClaimStatus)
+_SERVERS_OWN: Final = (
+    *(workloads.NodeStatus, workloads.NodeImage, workloads.PodStatus, objects.ResourceClaimStatus),
+    *(NodeSystemInfo, Condition),
+)
 """Written by Kubernetes itself, with new fields in each release: unknown fields are ignored there."""
 
 _PLACE: Final = re.compile(r"(.*) - at `(?:key in `)?\$([^`]*)`+", re.DOTALL)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.manifests.documents import Origin
+from dra_driver.manifests.names import uid
 from dra_driver.manifests.objects import DeviceClass, DeviceTaintRule, NodeSelector, ResourceClaim, ResourceSlice
 from dra_driver.manifests.workloads import Container, Node, PodSpec, ResourceClaimTemplate, Toleration
 from dra_driver.quantity import UNIT, nanos
@@ -121,7 +122,15 @@ class PodWithClaims:
     """Equal for pods that kube-scheduler spreads over nodes by default: those of one ReplicaSet or StatefulSet."""
     labels: Mapping[str, str] = field(default_factory=dict)
     spec: PodSpec = field(default=PodSpec(), compare=False, repr=False)
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The pod or the pod template as it was read, with all its fields."""
     origin: Origin | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def uid(self) -> str:
+        """Its own, which only a pod of a cluster has, or a placeholder."""
+        own: str = (self.written.get("metadata") or {}).get("uid") or ""
+        return own or uid(f"Pod {self.namespace}/{self.name}")
 
     @property
     def extended_resources(self) -> dict[str, int]:

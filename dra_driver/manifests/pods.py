@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,8 +61,11 @@ class Described:
         return self.phase in _OVER or (self.leaving and not self.spec.node_name)
 
 
-def with_claims(pod: Described) -> PodWithClaims:
-    """Raises ManifestError for an entry with no claim or with two, a duplicate name, or an undefined one."""
+def with_claims(pod: Described, value: Any) -> PodWithClaims:
+    """The pod of an object that was read as ``value``.
+
+    Raises ManifestError for an entry with no claim or with two, a duplicate name, or an undefined one.
+    """
     entries, names = pod.spec.resource_claims, [entry.name for entry in pod.spec.resource_claims]
     for place, entry in enumerate(entries):
         path = (*pod.path, "resourceClaims", place)
@@ -104,8 +107,18 @@ def with_claims(pod: Described) -> PodWithClaims:
         spread_with=pod.spread_with,
         labels=pod.labels,
         spec=pod.spec,
+        written=_written(value, pod.path),
         origin=pod.origin,
     )
+
+
+def _written(value: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
+    """What stands around the pod spec at ``path``: metadata and, of a Pod, status."""
+    *above, name = path
+    for step in above:
+        value = value[int(step)] if isinstance(value, list) else (value or {}).get(step)
+    around = value or {}
+    return {**(around if name == "spec" else {}), "spec": around.get(name)}
 
 
 def _reference(

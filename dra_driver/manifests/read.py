@@ -153,7 +153,7 @@ class _Reader:
             item, origin = read_object(value, kind, origin, self._unknown if self._stored else None)
         named = self._named(item, kind, origin)
         if named is not None:
-            self._keep(named, kind, origin)
+            self._keep(named, kind, value)
 
     def _custom(self, value: dict[str, Any], group: str, name: str, origin: Origin) -> tuple[Kind, Any, Origin]:
         """An object of a kind that is known by its pod templates alone."""
@@ -203,13 +203,13 @@ class _Reader:
         self._items[key] = named
         return named
 
-    def _keep(self, item: Any, kind: Kind, origin: Origin) -> None:
+    def _keep(self, item: Any, kind: Kind, value: dict[str, Any]) -> None:
         key = (kind.name, item.metadata.namespace, item.metadata.name)
         origin = self._origins[key]
         if not self._stored:
             self._check(item, origin)
         if pods_of.makes_pods(kind.struct):
-            self._add_pods(item, origin)
+            self._add_pods(item, origin, value)
         else:
             self._found[kind.struct].append(item)
 
@@ -235,7 +235,7 @@ class _Reader:
             self._compile = compile_for(self._kubernetes)
         return self._compile
 
-    def _add_pods(self, owner: Any, origin: Origin) -> None:
+    def _add_pods(self, owner: Any, origin: Origin, value: dict[str, Any]) -> None:
         for pod in pods_of.pods(owner, owner.metadata.namespace, origin):
             name = f"{pod.namespace}/{pod.name}"
             if pod.ended:
@@ -244,7 +244,7 @@ class _Reader:
             self._count += 1
             if self._count > MAX_PODS:
                 raise origin.error((), f"this and what was read before make more than {MAX_PODS} pods")
-            made = with_claims(pod)
+            made = with_claims(pod, value)
             if not made.claims and (made.node_name or not made.extended_resources):
                 self._unconsidered.setdefault("Pod without resource claims", []).append(name)
                 if made.node_name:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+from dra_driver.kube import formats
 from dra_driver.kube.types import DeviceAttribute
-from dra_driver.manifests import formats
 from dra_driver.manifests.corevalidation import node_selector
 from dra_driver.manifests.documents import Origin
 from dra_driver.manifests.objects import (

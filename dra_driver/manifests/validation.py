@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dra_driver.manifests import formats
+from dra_driver.kube import formats
 from dra_driver.manifests.documents import Origin
 from dra_driver.manifests.objects import (
     CapacityRequirements,

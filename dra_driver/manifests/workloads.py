@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.kube.types import ObjectMeta
+from dra_driver.kube.types import Condition, NodeSystemInfo, ObjectMeta
 from dra_driver.manifests.objects import NodeSelector, NodeSelectorTerm, Quantity, ResourceClaimSpec
 
 
@@ -43,6 +43,8 @@ class NodeStatus(_Object, frozen=True):
 
     allocatable: dict[str, Quantity] = msgspec.field(default_factory=dict)
     images: tuple[NodeImage, ...] = ()
+    node_info: NodeSystemInfo = NodeSystemInfo()
+    conditions: tuple[Condition, ...] = ()
 
 
 class Node(_Object, frozen=True):
@@ -216,6 +218,8 @@ class ExtendedClaimStatus(_Object, frozen=True):
     """``status.extendedResourceClaimStatus``: the claim created by kube-scheduler for the pod's extended resources."""
 
     resource_claim_name: str
+    request_mappings: tuple[dict[str, str], ...] = ()
+    """Containers by request of the claim."""
 
 
 class PodStatus(_Object, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from dra_driver.health.condition import DEVICE_PLUGIN, told
 from dra_driver.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.kube.types import (
     RESOURCE_CLAIMS,
@@ -23,12 +24,14 @@ from dra_driver.kube.types import (
     DeviceAttribute,
     ExtendedResourceClaimStatus,
     NodeSpec,
+    NodeSystemInfo,
     ObjectMeta,
     PodSchedulingGate,
     Resource,
     ResourceClaimConsumerReference,
 )
 from dra_driver.kube.types import DeviceTaint as KubeTaint
+from dra_driver.kubelet.versions import kubelet_problem
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations
 from dra_driver.legacy.resource_requests import ENDED, Container, Limits, PodRequest, pod_request, quantity
 from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Hardware, hardware
@@ -64,6 +67,7 @@ class _NodeMeta(ApiObject, frozen=True):
 
 
 class _NodeStatus(ApiObject, frozen=True):
+    node_info: NodeSystemInfo = NodeSystemInfo()
     capacity: Limits = Limits()
     conditions: tuple[Condition, ...] = ()
 
@@ -92,6 +96,10 @@ class Node:
     """What a device plugin offers there; None: nothing."""
     unusable: str = ""
     """Value of the annotation of devices that no pod may get from the plugin."""
+    kubelet_problem: str = ""
+    """Why the driver offers nothing anew there, or ""."""
+    held_back: str = ""
+    """Why the driver offers some or all chips not anew, or "": the condition about a device plugin."""
 
 
 def _node(item: _Node, _: str) -> Node:
@@ -112,6 +120,8 @@ def _node(item: _Node, _: str) -> Node:
         conditions.get(HEALTH_CONDITION),
         _plugin(labels.instance_type, item.status.capacity),
         meta.annotations.unusable or "",
+        kubelet_problem(item.status.node_info.kubelet_version),
+        told(DEVICE_PLUGIN, item.status.conditions),
     )
 
 

@@ -14,6 +14,7 @@ from dra_driver.kube.types import DeviceAttribute
 from dra_driver.legacy.annotations import UNUSABLE, parse_ids
 from dra_driver.legacy.rules import Hardware as PluginHardware
 from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.rules import hardware as plugin_hardware
 from dra_driver.legacy.usage import Holding, held_by
 from dra_driver.manifests.objects import Device
 from dra_driver.names import DRIVER_NAME
@@ -95,7 +96,7 @@ class Chip:
     held: int
     """How many of these some pod or claim has."""
     blocked: bool
-    """Whether a taint keeps it from pods that do not tolerate that."""
+    """Whether a taint keeps it from pods that do not tolerate that, or kubelet's version from all."""
     faults: tuple[ChipFault, ...] = ()
     holders: tuple[str, ...] = ()
     """``namespace/pod``, or ``namespace/claim NAME``."""
@@ -129,6 +130,10 @@ class NodeRow:
     """Reason of the Node's condition ``NeuronHealth`` where its status is not False; "" if all is well or unknown."""
     chips: tuple[Chip, ...]
     holders: tuple[Holder, ...]
+    kubelet_problem: str = ""
+    """Why the driver offers nothing anew, or ""."""
+    held_back: str = ""
+    """Why the driver offers some or all chips not anew, or "": a device plugin has them."""
 
     @property
     def free(self) -> int:
@@ -217,6 +222,8 @@ def node_document(row: NodeRow) -> dict[str, Any]:
         "instanceType": row.instance_type or None,
         "status": row.status,
         "condition": row.condition or None,
+        "kubeletProblem": row.kubelet_problem or None,
+        "devicePluginProblem": row.held_back or None,
         "taints": list(row.taints),
         "ultraServers": [{"nodes": size, "id": server} for size, server in row.servers],
         "offers": dict(row.offers),
@@ -272,8 +279,6 @@ def view(cluster: Cluster, *, sort: Sort = "name", namespace: str = "", nodes: C
         if pod.counts and not pod.node and namespace in ("", key[0])
     )
     holders = [holder for row in shown for holder in row.holders if namespace in ("", holder.namespace)]
-    if not cluster.whole:
-        holders += [_as_annotated(pod, pod.holding) for pod in cluster.pods if pod.holding is not None and pod.counts]
     return Frame(
         tuple(sorted(shown, key=order)) if cluster.whole else (),
         tuple(_by_type(rows)) if cluster.whole else (),
@@ -347,7 +352,7 @@ def _rows(cluster: Cluster) -> list[NodeRow]:
     offering = {name for name, node in nodes.items() if node.plugin is not None}
     return [
         _row(name, nodes.get(name), slices.get(name, ()), held.get(name, ()), plugin.get(name, ()), pods)
-        for name in sorted({*slices, *held, *offering} - {""}, key=_natural)
+        for name in sorted({*slices, *held, *offering, *plugin} - {""}, key=_natural)
     ]
 
 
@@ -365,7 +370,8 @@ def _row(
     label = node.instance_type.removeprefix(HYPERPOD_PREFIX) if node is not None else ""
     kind = next((item.instance_type for item in current if item.instance_type), "") or label
     servers = (node.servers if node is not None else ()) or next((item.servers for item in current), ())
-    # Which devices there are is said by one of the two at a time; claims outlast the slices of a driver that is gone.
+    # Which devices there are is said by one of the two at a time. Claims outlast the slices of a driver that is gone,
+    # and pods of a device plugin that is gone keep their chips.
     by_plugin = node.plugin if node is not None and not devices else None
     hardware = _hardware(devices, kind)
     uses = [use for claim, names in held for use in _of_claim(claim, names, name, hardware, pods)]
@@ -373,6 +379,8 @@ def _row(
     if by_plugin is None:
         offers = _offers(devices)
         # Without slices and a known type, there is at least what somebody has.
+        former = _former_plugin(kind, len(hardware.chips))
+        uses += [_of_plugin(pod, pod.holding, former, physical) for pod in plugin if pod.holding is not None]
         indexes = hardware.chips or tuple(sorted({chip for use in uses for chip in use.holder.chips}))
         cores = {index: _cores(hardware, index, physical) for index in indexes}
     else:
@@ -381,6 +389,13 @@ def _row(
         indexes = tuple(range(by_plugin.devices))
         cores = dict.fromkeys(indexes, (by_plugin.cores_per_device, 1))
     faults, blocked = _faults(devices, kind) if devices else _told(node, indexes)
+    problem = node.kubelet_problem if node is not None and by_plugin is None else ""
+    held_back = node.held_back if node is not None else ""
+    if problem:
+        blocked = frozenset(indexes)
+    elif held_back and by_plugin is None:
+        open_ = (device for device in devices if not any(retired(taint) for taint, _ in device.taints))
+        blocked |= frozenset(indexes) - {part.chip for device in open_ for part in hardware.parts(device.name)}
     users: dict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
     for use in uses:
         for part in use.parts:
@@ -398,6 +413,8 @@ def _row(
         _condition(node),
         chips,
         tuple(use.holder for use in uses),
+        problem,
+        held_back,
     )
 
 
@@ -478,16 +495,34 @@ def _of_claim(
         yield _Use(Holder(namespace, name, claim.metadata.name, node, _named(tuple(devices)), chips, phase), parts)
 
 
-def _of_plugin(pod: Pod, holding: Holding, hardware: PluginHardware) -> _Use:
-    """What a pod has of a device plugin; a core here is a logical one."""
+def _former_plugin(kind: str, chips: int) -> PluginHardware | None:
+    """What a device plugin that is gone offered of a node; None if that is not known."""
+    try:
+        return plugin_hardware(kind, chips, 0)
+    except DriverError:
+        return None
+
+
+def _of_plugin(pod: Pod, holding: Holding, hardware: PluginHardware | None, physical: int = 0) -> _Use:
+    """What a pod has of a device plugin.
+
+    Args:
+        pod: the pod.
+        holding: what its annotations record.
+        hardware: of the node, as the plugin counts it; None: not known.
+        physical: cores of a chip where those are counted; 0: logical ones are.
+    """
+    if hardware is None:
+        return _Use(_as_annotated(pod, holding), ())
+    size = max(1, physical // hardware.cores_per_device)
     mask, doubt = held_by(hardware, holding)
     cores = hardware.ids(Resource.CORE, mask)
     by_chip: dict[int, list[int]] = defaultdict(list)
     for core in cores:
-        by_chip[core // hardware.cores_per_device].append(core % hardware.cores_per_device)
-    parts = tuple(
-        Part(chip, () if len(found) == hardware.cores_per_device else tuple(found)) for chip, found in by_chip.items()
-    )
+        first = core % hardware.cores_per_device * size
+        by_chip[core // hardware.cores_per_device] += range(first, first + size)
+    every = hardware.cores_per_device * size
+    parts = tuple(Part(chip, () if len(found) == every else tuple(found)) for chip, found in by_chip.items())
     whole = all(not part.cores for part in parts)
     said = named(map(device_name, by_chip)) if whole else f"neuroncore {ranges(cores)}"
     meta = pod.metadata

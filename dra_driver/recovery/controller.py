@@ -1,8 +1,10 @@
 """Watches the Nodes, decides, and carries out the decisions; a candidate in an election that acts while it leads.
 
-All state is on the Nodes and in one ConfigMap. Each write of a Node names the version that it rests on; before a pod is
-evicted, a program called or an instance replaced, the Node is read again, and if it has changed, the decision is made
-anew. So nothing rests on old information, and a successor goes on where this one was killed.
+All state is on the Nodes. Each write of a Node names the version that it rests on; before a pod is evicted, a program
+called or an instance replaced, the Node is read again, and if it has changed, the decision is made anew. So nothing
+rests on old information, and a successor goes on where this one was killed. What is not on the Nodes (since when a
+fault or health has been seen, when a node was last finished) counts from the beginning of a term: that delays, and
+never hastens.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dra_driver.kube.client import Transport
 from dra_driver.kube.election import REQUEST_SECONDS, Times
 from dra_driver.kube.errors import ApiError
 from dra_driver.kube.events import EventRecorder
-from dra_driver.kube.leading import KeptText, Leading, Term
+from dra_driver.kube.leading import Leading, Term
 from dra_driver.kube.types import PARTIAL_NODES, ObjectReference, PartialNode
 from dra_driver.kube.watch import Informer
 from dra_driver.recovery.aws import Aws, instance_of
@@ -29,11 +31,8 @@ from dra_driver.recovery.decide import (
     Decision,
     Kind,
     Wait,
-    advance,
     after_hook,
     decide,
-    read_kept,
-    write_kept,
 )
 from dra_driver.recovery.drain import Evictor
 from dra_driver.recovery.hook import Hook
@@ -45,8 +44,7 @@ from dra_driver.util.text import first_of
 from dra_driver.util.worker import MAX_ROUND_SECONDS
 
 NAME: Final = "neuron-dra-driver-recovery"
-"""Of the lease, of the ConfigMap, and of who reports the events."""
-KEY: Final = "state"
+"""Of the lease, and of who reports the events."""
 LOOK_SECONDS: Final = 5.0
 """Longest time between two decisions: times pass, and pods end, without a change of a Node."""
 SAID_PODS: Final = 5
@@ -95,44 +93,47 @@ class Recovery(Term):
 
     Args:
         transport: the API server.
-        namespace: of the ConfigMap.
         settings: what it may do.
         numbers: for the metrics.
         aws: the edge to AWS.
         may_act: see ``Term``.
         well: see ``Term``.
-        clock: Unix time.
+        clock: Unix time. It is read once, and from then on the time is counted by ``steady``: the clock of a machine
+            may be set, and no fault gets older by that.
+        steady: monotonic seconds.
     """
 
     def __init__(
         self,
         transport: Transport,
-        namespace: str,
         settings: Settings,
         numbers: Numbers,
         aws: Aws,
         may_act: Callable[[], bool],
         well: Callable[[float], None],
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(may_act, well, LOOK_SECONDS)
         self._settings = settings
         self._numbers = numbers
         self._aws = aws
-        self._clock = clock
+        start = clock() - steady()
+        self._clock: Callable[[], float] = lambda: start + steady()
         self._informer = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
         self._nodes = Collection(transport, PARTIAL_NODES, timeout=REQUEST_SECONDS)
         self._evictor = Evictor(transport, may_act)
         self._recorder = EventRecorder(transport, NAME)
-        self._kept = KeptText(transport, namespace, NAME, KEY)
         self._sightings = Sightings()
         self._seen: dict[str, PartialNode] = {}
         """The Nodes of the current decision."""
         self._unanswered: tuple[str, Mapping[str, object]] | None = None
         """Node and patch without an answer: repeated before anything else is decided, as it may still be applied."""
         self._failure: DriverError | None = None
-        self._began = 0.0
-        """When a unit was last begun: its node may be gone before the next look."""
+        self._last = self._clock()
+        """When a node was last begun or finished; a leader before this one may have finished one just before."""
+        self._under_way: set[str] = set()
+        """UIDs of the nodes with a mark, as last seen."""
 
     def informers(self) -> Sequence[Informer[Any]]:
         """What is watched."""
@@ -151,22 +152,15 @@ class Recovery(Term):
         self._seen = {node.metadata.name: node for node in self._informer.objects()}
         views = [found for node in self._seen.values() if (found := view(node, self._sightings, now)) is not None]
         known = {found.uid for found in views}
-        self._sightings.forget_all_but(known)
+        self._sightings.looked(known)
         self._recorder.forget_all_but(known)
-        decision = decide(
-            views, self._ended(views, now), self._settings.policy, now, hook=self._settings.hook is not None
-        )
+        under_way = {found.uid for found in views if found.mark}
+        if self._under_way - under_way:
+            self._last = now
+        self._under_way = under_way
+        decision = decide(views, self._last, self._settings.policy, now, hook=self._settings.hook is not None)
         self._tell(decision, views)
         self._carry_out(decision.actions)
-
-    def _ended(self, views: Iterable[NodeView], now: float) -> float:
-        """When a unit was last finished; recorded before anything else is begun."""
-        text = self._kept.read()
-        kept = advance(read_kept(text), views, now)
-        new = write_kept(kept)
-        if self._settings.act and (new != text) and (text or kept.under_way):
-            self._kept.write(new)
-        return max(kept.ended, self._began)
 
     def _tell(self, decision: Decision, views: Sequence[NodeView]) -> None:
         self._numbers.waits = Counter(wait.reason for wait in decision.waits)
@@ -233,7 +227,7 @@ class Recovery(Term):
     def _begin(self, action: Action, node: PartialNode) -> bool:
         if not self._write(action, node, marking(node, action.mark)):
             return False
-        self._began = self._clock()
+        self._last = self._clock()
         if self._settings.cloudwatch and action.mark.node == action.node.name:
             try:
                 self._aws.count(instance_of(action.node.provider_id), FAULTS[action.mark.fault].reason)
@@ -344,7 +338,7 @@ class Service(Leading):
 
     Args:
         transport: the API server.
-        namespace: of the lease and the ConfigMap.
+        namespace: of the lease.
         identity: in the lease; unique to this process.
         settings: what it may do.
         times: of the election.
@@ -365,7 +359,7 @@ class Service(Leading):
             namespace,
             NAME,
             identity,
-            lambda may_act, well: Recovery(transport, namespace, settings, self.numbers, aws, may_act, well),
+            lambda may_act, well: Recovery(transport, settings, self.numbers, aws, may_act, well),
             times,
         )
 

@@ -1,20 +1,23 @@
 """The decision: what is done next to which node, and why the others wait. Values in, values out.
 
-Nodes of one UltraServer are one unit: acted on together or not at all. A unit that has begun goes on whatever the
-budgets say, step by step, and all of its nodes finish a step before any takes the next one. A unit that has not begun
-needs room: in the cluster, in its node group, and in time.
+Nodes of one UltraServer are one unit, acted on together or not at all, if each of them says so; any other node is a
+unit by itself. A unit that has begun goes on whatever the budgets say, step by step, and all of its nodes finish a step
+before any takes the next one. Nodes that have not begun need room: in the cluster, in their node groups, and in time.
+
+What a node says of itself, true or not, has consequences for that node alone, and for the other nodes of its server
+only if each of them has named that server since before the fault, and says that it is linked with all of it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-import msgspec
-
 from dra_driver.health.faults import FAULTS, REMEDIES
 from dra_driver.kube.types import timestamp
+from dra_driver.names import NODES_OF
 from dra_driver.recovery.nodes import MARK, Mark, NodeView
 from dra_driver.recovery.policy import STEPS, Policy, Step
 from dra_driver.util.text import first_of
@@ -22,7 +25,7 @@ from dra_driver.util.text import first_of
 Kind = Literal["begin", "drain", "request", "hook", "replace", "undo"]
 Reason = Literal[
     "persist", "unknown", "budget", "pause", "not-ready", "deleting", "cordoned", "others", "aws", "mark",
-    "handed-back", "remedy",
+    "handed-back", "server", "remedy",
 ]  # fmt: skip
 """Why a node waits; also a label of the metric."""
 
@@ -74,33 +77,78 @@ class Lead:
         """Fault and place; the same for as long as it lasts."""
         chips = ", ".join(f"neuron{chip}" for chip in self.node.chips.get(self.code, ()))
         where = " of ".join(part for part in (chips, self.node.name) if part)
-        return f"{self.code} on {where} since {timestamp(self.since)}: {FAULTS[self.code].text}"
+        return f"{self.code} on {where}, seen since {timestamp(self.since)}: {FAULTS[self.code].text}"
 
 
-def decide(nodes: Iterable[NodeView], ended: float, policy: Policy, now: float, *, hook: bool = False) -> Decision:
-    """What is to be done now.
+def decide(nodes: Sequence[NodeView], last: float, policy: Policy, now: float, *, hook: bool = False) -> Decision:
+    """What is to be done now. Times are of one clock that never jumps.
 
     Args:
         nodes: all nodes with Neuron devices, as they are now.
-        ended: Unix time at which a unit was last finished; 0 if none is known.
+        last: when a node was last begun or finished, or the leader's term began.
         policy: the settings.
-        now: Unix time.
+        now: the time.
         hook: whether there is a hook.
     """
-    units = _units(nodes)
+    room = Room(nodes, policy)
     actions: list[Action] = []
     waits: list[Wait] = []
     candidates: list[tuple[tuple[NodeView, ...], Lead]] = []
-    for unit in units:
+    for unit in units(nodes, policy):
         if any(node.mark for node in unit):
-            _go_on(unit, policy, now, hook, actions, waits)
+            _go_on(unit, room, policy, now, hook, actions, waits)
         elif lead := lead_of(unit, policy, now):
             candidates.append((unit, lead))
         else:
             waits += _not_yet(unit, policy)
     candidates.sort(key=lambda item: (*(-rank for rank in _strength(item[1])), item[1].since, item[1].node.name))
-    _begin(units, candidates, ended, policy, now, actions, waits)
+    _begin(candidates, room, last, policy, now, actions, waits)
     return Decision(tuple(actions), tuple(waits))
+
+
+def units(nodes: Iterable[NodeView], policy: Policy) -> Iterator[tuple[NodeView, ...]]:
+    """The nodes that are acted on together: those that were begun so, those of a server that all agree on, or one."""
+    found: dict[str, list[NodeView]] = {}
+    for node in sorted(nodes, key=lambda node: node.name):
+        unit = node.mark.unit if node.mark else node.unit
+        found.setdefault(unit if _size(unit) else node.name, []).append(node)
+    for name, group in sorted(found.items()):
+        if _agreed(name, group, policy):
+            yield tuple(group)
+            continue
+        begun = tuple(node for node in group if node.mark)
+        together = 0 < len(begun) <= _size(name)
+        if together:
+            yield begun
+        dispute = _dispute(name, group)
+        for node in group:
+            if not (together and node.mark):
+                yield (replace(node, dispute=dispute),)
+
+
+def _size(unit: str) -> int:
+    """How many nodes an UltraServer has; 0 for what names none."""
+    return NODES_OF.get(unit.partition("=")[0], 0)
+
+
+def _dispute(unit: str, group: Sequence[NodeView]) -> str:
+    label, _, server = unit.partition("=")
+    if not server.strip("0"):
+        return f"its label {label} is {server}, which is the id of no server"
+    if len(group) > _size(unit):
+        names = first_of([node.name for node in group], NODES_OF[label] + 1)
+        return f"{len(group)} nodes have the label {unit}, which {_size(unit)} share at most: {names}"
+    return ""
+
+
+def _agreed(unit: str, group: Sequence[NodeView], policy: Policy) -> bool:
+    """Whether the nodes are a unit: each had named the same, whole server before one of them had a fault."""
+    if not _size(unit):
+        return True
+    if _dispute(unit, group) or len(group) < _size(unit):
+        return False
+    first = min((lead.since for lead in _wanted(group, policy)), default=float("inf"))
+    return all(node.linked and node.joined <= first for node in group)
 
 
 def lead_of(unit: Sequence[NodeView], policy: Policy, now: float) -> Lead | None:
@@ -110,55 +158,50 @@ def lead_of(unit: Sequence[NodeView], policy: Policy, now: float) -> Lead | None
     return max(lasting, key=lambda lead: (*_strength(lead), -order[lead.code]), default=None)
 
 
-def out_of_use(unit: Sequence[NodeView], policy: Policy) -> bool:
-    """Whether the unit counts against the budgets: acted on, or not available for another reason."""
-    if any(_foreign(node, policy) for node in unit):
-        return True
-    return any(node.mark and not _handed_back(node) for node in unit)
+def out_of_use(node: NodeView, policy: Policy) -> bool:
+    """Whether the node counts against the budgets: acted on, or not available for another reason."""
+    return _foreign(node, policy) is not None or (node.mark is not None and not _handed_back(node))
 
 
-def group_limits(units: Sequence[Sequence[NodeView]], policy: Policy) -> Mapping[str, int]:
-    """Node group to the units of it that may be out of use at once."""
-    sizes: dict[str, int] = {}
-    for unit in units:
-        for group in {node.group for node in unit}:
-            sizes[group] = sizes.get(group, 0) + 1
+def group_limits(nodes: Iterable[NodeView], policy: Policy) -> Mapping[str, int]:
+    """Node group to the nodes of it that may be out of use at once."""
+    sizes = Counter(node.group for node in nodes)
     return {group: max(1, size * policy.max_percent_of_group // 100) for group, size in sizes.items()}
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What outlives the Nodes: a replaced node takes its mark with it."""
+class Room:
+    """How many more nodes may be taken out of use; each node counts, also where several are one unit."""
 
-    under_way: tuple[str, ...] = ()
-    """Units that had begun when it was written."""
-    ended: int = 0
-    """Unix time at which a unit was last seen to have ended; 0: never."""
+    def __init__(self, nodes: Sequence[NodeView], policy: Policy) -> None:
+        self._policy = policy
+        self._limits = group_limits(nodes, policy)
+        self._busy = {node.name: node.group for node in nodes if out_of_use(node, policy)}
 
+    def take(self, unit: Iterable[NodeView]) -> None:
+        """Count these as out of use."""
+        self._busy |= {node.name: node.group for node in unit}
 
-def advance(kept: Kept, nodes: Iterable[NodeView], now: float) -> Kept:
-    """Take in which units have begun and which have ended since."""
-    under_way = tuple(unit[0].unit or unit[0].name for unit in _units(nodes) if any(node.mark for node in unit))
-    return Kept(under_way, int(now) if set(kept.under_way) - set(under_way) else kept.ended)
-
-
-def read_kept(text: str) -> Kept:
-    """What was kept; nothing for a text that cannot be read."""
-    try:
-        return msgspec.json.decode(text or "{}", type=Kept)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return Kept()
-
-
-def write_kept(kept: Kept) -> str:
-    """The text to keep."""
-    return msgspec.json.encode(kept).decode()
+    def lacks(self, unit: Sequence[NodeView]) -> str:
+        """Why not all of these may be out of use now, or ""."""
+        if text := _exceeded(unit, self._busy, self._policy.max_at_once, "", "maxAtOnce"):
+            return text
+        for group in sorted({node.group for node in unit}):
+            part = [node for node in unit if node.group == group]
+            here = [name for name, its in self._busy.items() if its == group]
+            whose = f" of the node group {group or 'without a name'} ({self._policy.max_percent_of_group} %)"
+            if text := _exceeded(part, here, self._limits[group], whose, "maxPercentOfGroup"):
+                return text
+        return ""
 
 
-def _units(nodes: Iterable[NodeView]) -> list[tuple[NodeView, ...]]:
-    found: dict[str, list[NodeView]] = {}
-    for node in sorted(nodes, key=lambda node: node.name):
-        found.setdefault(node.unit or node.name, []).append(node)
-    return [tuple(found[name]) for name in sorted(found)]
+def _exceeded(unit: Sequence[NodeView], busy: Iterable[str], most: int, whose: str, setting: str) -> str:
+    names = {node.name for node in unit}
+    others = sorted(set(busy) - names)
+    if len(names) + len(others) <= most:
+        return ""
+    parts = [f"its UltraServer has {len(names)} nodes"] if len(names) > 1 else []
+    parts += [f"{first_of(others, 4)} {'is' if len(others) == 1 else 'are'} out of use"] if others else []
+    return f"{'; '.join(parts)}, and at most {most}{whose} may be out of use at once ({setting})"
 
 
 def _wanted(unit: Sequence[NodeView], policy: Policy) -> Iterator[Lead]:
@@ -185,55 +228,34 @@ def _not_yet(unit: Sequence[NodeView], policy: Policy) -> Iterator[Wait]:
 
 
 def _begin(
-    units: Sequence[tuple[NodeView, ...]],
     candidates: Sequence[tuple[tuple[NodeView, ...], Lead]],
-    ended: float,
+    room: Room,
+    last: float,
     policy: Policy,
     now: float,
     actions: list[Action],
     waits: list[Wait],
 ) -> None:
-    busy = [unit for unit in units if out_of_use(unit, policy)]
-    limits = group_limits(units, policy)
-    # The clock of a leader before this one may have been ahead.
-    last = min(now, max((node.mark.began for unit in units for node in unit if node.mark), default=0))
-    last = max(last, min(now, ended))
     for unit, lead in candidates:
         if blocked := next(_obstacles(unit, policy), None):
             waits.append(Wait(lead.node, *blocked))
-        elif trouble := _no_room(unit, busy, limits, policy):
+        elif trouble := room.lacks(unit):
             waits.append(Wait(lead.node, "budget", trouble))
         elif now - last < policy.pause_seconds:
             due = timestamp(last + policy.pause_seconds)
-            waits.append(Wait(lead.node, "pause", f"another node was acted on a short time ago; it is due at {due}"))
+            text = f"a node was acted on, or this replica took over, a short time ago; it is due at {due}"
+            waits.append(Wait(lead.node, "pause", text))
         else:
-            actions += (_first(node, lead, now) for node in unit)
-            busy.append(unit)
+            actions += (_first(node, unit, lead, now) for node in unit)
+            room.take(unit)
             last = now
 
 
-def _no_room(
-    unit: Sequence[NodeView], busy: Sequence[Sequence[NodeView]], limits: Mapping[str, int], policy: Policy
-) -> str:
-    if len(busy) >= policy.max_at_once:
-        return f"{_listed(busy)} out of use, and at most {policy.max_at_once} may be at once (maxAtOnce)"
-    for group in sorted({node.group for node in unit}):
-        here = [other for other in busy if any(node.group == group for node in other)]
-        if len(here) >= limits[group]:
-            share = f"{limits[group]} of the node group {group or 'without a name'} ({policy.max_percent_of_group} %)"
-            return f"{_listed(here)} out of use, and at most {share} may be at once (maxPercentOfGroup)"
-    return ""
-
-
-def _listed(units: Sequence[Sequence[NodeView]]) -> str:
-    names = [unit[0].name if len(unit) == 1 else unit[0].unit.partition("=")[2] or unit[0].name for unit in units]
-    return f"{first_of(sorted(names), 4)} {'is' if len(names) == 1 else 'are'}"
-
-
-def _first(node: NodeView, lead: Lead, now: float) -> Action:
+def _first(node: NodeView, unit: Sequence[NodeView], lead: Lead, now: float) -> Action:
     # Marked even if nothing is cordoned or tainted: the mark is what a successor goes on from.
     did = tuple(step for step in lead.steps if step in ("taint", "cordon"))
-    mark = Mark(lead.code, lead.node.name, int(now), did)
+    server = lead.node.unit if len(unit) > 1 else ""
+    mark = Mark(lead.code, lead.node.name, int(now), did, since=int(lead.since), unit=server)
     return Action("begin", node, mark, f"{plan(lead)} ({lead.text})")
 
 
@@ -249,6 +271,8 @@ def _obstacles(unit: Sequence[NodeView], policy: Policy) -> Iterator[tuple[Reaso
         if found := _foreign(node, policy):
             reason, text = found
             yield reason, f"{node.name} {text}"
+        if node.dispute:
+            yield "server", f"{node.name} is left alone until its labels are right: {node.dispute}"
 
 
 def _foreign(node: NodeView, policy: Policy) -> tuple[Reason, str] | None:
@@ -269,14 +293,20 @@ def _foreign(node: NodeView, policy: Policy) -> tuple[Reason, str] | None:
 
 
 def _go_on(
-    unit: Sequence[NodeView], policy: Policy, now: float, hook: bool, actions: list[Action], waits: list[Wait]
+    unit: Sequence[NodeView],
+    room: Room,
+    policy: Policy,
+    now: float,
+    hook: bool,
+    actions: list[Action],
+    waits: list[Wait],
 ) -> None:
     marked = [(node, node.mark) for node in unit if node.mark]
     if _is_over(unit, policy, now):
         text = "what was done to the node is undone: its fault is over"
         actions += (Action("undo", node, mark, text) for node, mark in marked)
         return
-    held = _held(unit, policy)
+    held = _held(unit, room, policy)
     lead = lead_of(unit, policy, now)
     if held is None and lead is None:
         held = "unknown", "nothing more is done until the node says whether its fault is over for good, or goes on"
@@ -300,11 +330,15 @@ def _is_over(unit: Sequence[NodeView], policy: Policy, now: float) -> bool:
     return not any(_wanted(unit, policy))
 
 
-def _held(unit: Sequence[NodeView], policy: Policy) -> tuple[Reason, str] | None:
+def _held(unit: Sequence[NodeView], room: Room, policy: Policy) -> tuple[Reason, str] | None:
     for node in unit:
         if _handed_back(node):
             return "handed-back", f"{node.name} was uncordoned or untainted by somebody else; it is left alone"
-    return next(_obstacles(unit, policy), None)
+    if blocked := next(_obstacles(unit, policy), None):
+        return blocked
+    # Nodes that a leader has not come to mark; whoever forges a mark does not get around the budgets with it.
+    trouble = room.lacks(unit) if any(node.mark is None for node in unit) else ""
+    return ("budget", trouble) if trouble else None
 
 
 def _handed_back(node: NodeView) -> bool:
@@ -315,7 +349,7 @@ def _handed_back(node: NodeView) -> bool:
 def _next_steps(unit: Sequence[NodeView], lead: Lead, now: float, hook: bool) -> Sequence[Action]:
     """The steps that are due, all of one kind: no node is ahead of the others of its unit."""
     stages = (
-        [_catch_up(node, lead, now) for node in unit],
+        [_catch_up(node, unit, lead, now) for node in unit],
         [_drain(node, lead, now) for node in unit],
         [_request(node, lead, now) for node in unit],
         [_hook(node, lead, now, hook) for node in unit],
@@ -333,9 +367,9 @@ def _all_told(unit: Sequence[NodeView]) -> bool:
     return all(node.mark is not None and node.mark.hook_done for node in unit)
 
 
-def _catch_up(node: NodeView, lead: Lead, now: float) -> Action | None:
+def _catch_up(node: NodeView, unit: Sequence[NodeView], lead: Lead, now: float) -> Action | None:
     """For nodes of a unit that a leader has begun and not finished marking, or whose fault got worse."""
-    first = _first(node, lead, now)
+    first = _first(node, unit, lead, now)
     if node.mark is None:
         return first
     missing = tuple(step for step in first.mark.did if step not in node.mark.did)
@@ -356,7 +390,7 @@ def _request(node: NodeView, lead: Lead, now: float) -> Action | None:
     if "request" not in lead.steps or node.mark is None or (node.mark.requested and node.mark.action == action):
         return None
     mark = replace(
-        node.mark, fault=lead.code, node=lead.node.name, requested=int(now), action=action,
+        node.mark, fault=lead.code, node=lead.node.name, since=int(lead.since), requested=int(now), action=action,
         hook_done=0, hook_tries=0, hook_next=0,
     )  # fmt: skip
     return Action("request", node, mark, f"{action} is requested: {REMEDIES[action]} ({lead.text})")

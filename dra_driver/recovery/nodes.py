@@ -3,6 +3,10 @@
 All that a successor needs is on the Nodes: the mark, an annotation that is written together with the first change of a
 Node and says which changes are ours. What another one has changed is never undone.
 
+A node writes its own labels and its own condition, and one that is compromised writes there what it likes. So its
+condition tells what is so now, and never since when; and no label makes it a node of a server unless the others agree
+(``decide.units``).
+
 Sources: Kubernetes 1.37 API; EKS (node monitoring agent, managed node groups), Karpenter 1.x (labels, taints),
 cluster-autoscaler (taint).
 """
@@ -17,8 +21,8 @@ import msgspec
 
 from dra_driver.health.condition import TYPE, parse
 from dra_driver.health.faults import Remedy
-from dra_driver.kube.types import Condition, NodeTaint, PartialNode, seconds, timestamp
-from dra_driver.names import NODES_OF
+from dra_driver.kube.types import Condition, NodeTaint, PartialNode, timestamp
+from dra_driver.names import NODES_OF, SERVER_MODE
 from dra_driver.recovery.policy import Step
 
 PRESENT_LABEL: Final = "neuron.amazonaws.com/present"
@@ -67,6 +71,10 @@ class Mark:
     """Not again before this."""
     replaced: int = 0
     """When Auto Scaling was told."""
+    since: int = 0
+    """Since when the fault had been seen."""
+    unit: str = ""
+    """The UltraServer whose nodes were begun together; "" for a node alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +86,19 @@ class NodeView:
     version: str
     verdict: Verdict = "unknown"
     since: float = 0.0
-    """Unix time since which the verdict has been the same."""
+    """Time since which the verdict has been the same."""
     faults: Mapping[str, float] = field(default_factory=dict)
-    """Fault code to the Unix time since which it has been seen; a node that is well may have some that degrade it."""
+    """Fault code to the time since which it has been seen; a node that is well may have some that degrade it."""
     chips: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Fault code to chips, as far as they are known."""
     unit: str = ""
-    """The UltraServer that it belongs to, else its own name."""
+    """The UltraServer that its labels name (``label=id``), else its own name."""
+    linked: bool = False
+    """Whether it says that it is linked with all nodes of that server now."""
+    joined: float = 0.0
+    """Time since which it has said both; 0 if it did when it was first looked at by this leader, with all others."""
+    dispute: str = ""
+    """Why no server is made of the nodes that name the same one, if there are others or the id means none."""
     group: str = ""
     """The node group; "" for all that have none."""
     ready: bool = True
@@ -103,29 +117,30 @@ class NodeView:
 
 
 class Sightings:
-    """Since when each fault of each node has been seen. In memory; a successor falls back on the condition's time.
+    """Since when each thing that a node says has been seen, by the leader's own clock. In memory.
 
-    A condition tells one time for all faults of a node. A fault that joins others later is counted from when it was
-    first seen, and so is one that does not make the condition true.
+    A condition has one time for all its faults, which its node writes, so nobody else's times count but those that a
+    predecessor has written. All else that a leader finds at its first look counts from then.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, float]] = {}
+        self._looked = False
 
-    def since(self, uid: str, codes: Iterable[str], told: float, now: float) -> dict[str, float]:
-        """Take in what a node has now, and tell since when; ``told``: the condition's time, for what is new here."""
-        before = self._seen.get(uid)
-        start = told if before is None else now
-        self._seen[uid] = {code: (before or {}).get(code, start) for code in codes}
-        return dict(self._seen[uid])
+    def since(self, uid: str, said: Iterable[str], told: Mapping[str, float], now: float) -> dict[str, float]:
+        """Take in what a node says now; ``told``: since when, as far as that is known at the first look."""
+        before = self._seen.get(uid, {}) if self._looked else told
+        self._seen[uid] = {what: before.get(what, now) for what in said}
+        return self._seen[uid]
 
-    def forget_all_but(self, uids: set[str]) -> None:
-        """Forget the other nodes."""
+    def looked(self, uids: set[str]) -> None:
+        """All nodes have been taken in; forget the other ones."""
+        self._looked = True
         self._seen = {uid: found for uid, found in self._seen.items() if uid in uids}
 
 
 def view(node: PartialNode, sightings: Sightings, now: float) -> NodeView | None:
-    """The node as recovery sees it; None for nodes without Neuron devices."""
+    """The node as recovery sees it; None for nodes without Neuron devices. ``now``: a clock that never jumps."""
     meta, labels = node.metadata, node.metadata.labels
     conditions = {condition.type: condition for condition in node.status.conditions}
     health = conditions.get(TYPE)
@@ -134,23 +149,30 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NodeView | None
         return None
     mark = decode_mark(marked) if marked is not None else None
     verdict, by_chip = _verdict(health)
-    # A time that cannot be read, or that is ahead of our clock, counts as now: that only ever delays.
-    since = min(seconds(health.last_transition_time) or now, now) if health else now
     chips: dict[str, tuple[int, ...]] = {}
     for chip, codes in by_chip.items():
         for code in codes:
             chips[code] = tuple(sorted({*chips.get(code, ()), *(() if chip is None else (chip,))}))
     agent, ready = conditions.get(AWS_CONDITION), conditions.get("Ready")
-    servers = (f"{label}={labels[label]}" for label in NODES_OF if labels.get(label))
+    label = next((label for label in NODES_OF if labels.get(label)), None)
+    unit = f"{label}={labels[label]}" if label else meta.name
+    linked = label is not None and str(NODES_OF[label]) in labels.get(SERVER_MODE, "").split("_")
+    place = f"{unit} {linked}"
+    told = {place: 0.0}
+    if mark is not None and mark.node == meta.name:
+        told[mark.fault] = max(0.0, min(mark.since, now))
+    times = sightings.since(meta.uid, (*chips, verdict, place), told, now)
     return NodeView(
         name=meta.name,
         uid=meta.uid,
         version=meta.resource_version,
         verdict=verdict,
-        since=since,
-        faults=sightings.since(meta.uid, chips, since if verdict == "sick" else now, now),
+        since=times[verdict],
+        faults={code: times[code] for code in chips},
         chips=chips,
-        unit=next(servers, meta.name),
+        unit=unit,
+        linked=linked,
+        joined=times[place],
         group=next((f"{label}={labels[label]}" for label in GROUP_LABELS if labels.get(label)), ""),
         ready=ready is not None and ready.status == "True",
         deleting=meta.deletion_timestamp is not None,
@@ -185,6 +207,8 @@ class _Wire(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, rena
     hook_tries: int = 0
     hook_next: int = 0
     replaced: int = 0
+    since: int = 0
+    unit: str = ""
 
 
 _FIELDS: Final = _Wire.__struct_fields__

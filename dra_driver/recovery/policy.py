@@ -45,13 +45,13 @@ class Policy:
     """The settings; the fields' metadata has the name, the least and the greatest value in the file."""
 
     persist_seconds: int = field(default=300, metadata={"key": "persistSeconds", "range": (0, 86400)})
-    """How long a fault must be seen before anything is done about it."""
+    """How long a fault must have been seen by the leader before anything is done about it."""
     healthy_seconds: int = field(default=60, metadata={"key": "healthySeconds", "range": (0, 86400)})
-    """How long a node must be without faults before what was done is undone."""
+    """How long a node must have been seen without faults before what was done is undone."""
     pause_seconds: int = field(default=600, metadata={"key": "pauseSeconds", "range": (0, 86400)})
-    """Between the beginning or end of one node and the beginning of the next one."""
+    """Between the beginning or end of one node, or of a leader's term, and the beginning of the next node."""
     max_at_once: int = field(default=1, metadata={"key": "maxAtOnce", "range": (1, 1000)})
-    """Nodes, or whole UltraServers, that may be out of use at once in the cluster."""
+    """Nodes that may be out of use at once in the cluster, each node of an UltraServer counted."""
     max_percent_of_group: int = field(default=20, metadata={"key": "maxPercentOfGroup", "range": (1, 100)})
     """The same in a node group, rounded down, but never less than one."""
     leave_to_aws: bool = field(default=True, metadata={"key": "leaveToAWS"})

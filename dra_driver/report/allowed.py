@@ -91,7 +91,6 @@ NODE_LABELS: Final = frozenset(
         *NODES_OF,
     }
 )
-POLICY_KEYS: Final = ("health-policy.yaml", "policy.yaml")
 
 _META: Final[Mapping[str, Rule]] = {
     "name": word,

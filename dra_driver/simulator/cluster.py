@@ -9,6 +9,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dra_driver.cel import CelDevice, compile_for
+from dra_driver.health.condition import DEVICE_PLUGIN, told
+from dra_driver.kubelet.versions import kubelet_problem
 from dra_driver.manifests.documents import ManifestError
 from dra_driver.manifests.model import Manifests, PodWithClaims
 from dra_driver.manifests.objects import Device, NodeSelector, ResourceClaim
@@ -65,7 +67,14 @@ def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[Node
     world = World(
         manifests.slices, manifests.classes, selectors(kubernetes), usage, kubernetes, taint_rules=manifests.taint_rules
     )
-    views = (NodeView(node.metadata.name, node.metadata.labels) for node in manifests.nodes)
+    views = (
+        NodeView(
+            node.metadata.name,
+            node.metadata.labels,
+            kubelet_problem(node.status.node_info.kubelet_version) or told(DEVICE_PLUGIN, node.status.conditions),
+        )
+        for node in manifests.nodes
+    )
     return world, tuple(sorted(views, key=lambda view: view.name))
 
 

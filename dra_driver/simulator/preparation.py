@@ -1,50 +1,129 @@
-"""What the node's driver would give the containers of a placed pod, computed with the driver's own code."""
+"""What a node's driver would give the containers of pods for allocated claims, computed with the driver's own code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from dra_driver.cdi import Device as CdiDevice
+from dra_driver.cdi import Spec
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
-from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
-from dra_driver.driver.claims.planner import ConsumersUnknown, Plan, PlanSettings, plan, users
+from dra_driver.driver.claims.cores import claims_of_containers
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PlanSettings, PreparedClaims
+from dra_driver.driver.claims.planner import planned, users
 from dra_driver.emulation.memory import emulated_inventory
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.kube import types as published
-from dra_driver.manifests import Manifests, with_uid
-from dra_driver.manifests.names import uid
-from dra_driver.manifests.objects import Device, ResourceClaim, ResourceSlice
-from dra_driver.names import DRIVER_NAME
+from dra_driver.manifests import Manifests
+from dra_driver.manifests.objects import Device, ResourceSlice
+from dra_driver.names import CDI_KIND, DRIVER_NAME
 from dra_driver.simulator.hardware import Hardware
+from dra_driver.simulator.objects import key, objects
 from dra_driver.simulator.placement import Outcome
-from dra_driver.topology.instance_types import lookup
+from dra_driver.topology.instance_types import InstanceType, lookup
 from dra_driver.topology.ultraserver import parse_modes
 from dra_driver.util.errors import DriverError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prepared:
-    """The result of the node's driver for one claim."""
+    """What a node's driver makes of one claim."""
 
-    claim: str
+    claim: published.ResourceClaim
     plan: Plan | None
-    document: Mapping[str, Any] | None
-    """In the format of ``dra-driver plan``."""
     problem: str
-    """Why the driver would refuse; "" if it would not."""
+    """Why the driver refuses; "" if it does not."""
+
+    @cached_property
+    def spec(self) -> Spec | None:
+        """Its CDI spec."""
+        return None if self.plan is None else cdi_spec(self.plan)
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """In the format of ``dra-driver plan``; empty if the driver refuses."""
+        if self.plan is None or self.spec is None:
+            return {}
+        return plan_document(self.plan, self.spec) | {"warnings": list(self.plan.warnings)}
+
+
+def prepared(
+    claims: Iterable[published.ResourceClaim],
+    pods: Iterable[published.ClaimPod],
+    inventory: NodeInventory,
+    settings: PlanSettings,
+    core_sizes: Mapping[int, int] = MappingProxyType({}),
+) -> list[Prepared]:
+    """What the node's driver makes of allocated claims, in their order.
+
+    Args:
+        claims: of one node.
+        pods: those that are known.
+        inventory: the node.
+        settings: its name and its administrator's choices.
+        core_sizes: physical cores in a logical one by chip, where the node offers them at another size than its own.
+    """
+    wanted = list(claims)
+    known = {pod.metadata.uid: pod for pod in pods}
+    consumers = {claim.metadata.uid: users(claim) for claim in wanted}
+    held = PreparedClaims()
+    problems: dict[str, str] = {}
+    for claim in wanted:
+        reserved = [consumer.uid for consumer in claim.status.reserved_for]
+        its_pods = known if reserved and known.keys() >= {*reserved} else None
+        try:
+            made, changed = planned(claim, inventory, held, settings, consumers, core_sizes=core_sizes, pods=its_pods)
+        except DriverError as error:
+            problems[claim.metadata.uid] = str(error)
+            continue
+        for plan in (*changed, made):
+            held.add(CheckpointEntry(plan))
+    plans = {uid: entry.plan for uid, entry in held.entries.items()}
+    return [Prepared(claim, plans.get(claim.metadata.uid), problems.get(claim.metadata.uid, "")) for claim in wanted]
+
+
+def containers(pod: published.ClaimPod, found: Sequence[Prepared]) -> list[dict[str, Any]]:
+    """What each container of the pod gets of what was prepared: ``name``, ``devices``, ``environment``, ``cdiDevices``.
+
+    Later ones replace what has the same name, as container runtimes do it. Containers that get nothing are left out.
+    """
+    uses_of = list(claims_of_containers(pod))
+    names = {(pod.metadata.namespace, claim) for _, uses in uses_of for claim, _ in uses}
+    own = [
+        (item.plan, item.spec)
+        for item in found
+        if item.plan is not None and (item.plan.namespace, item.plan.name) in names and item.spec is not None
+    ]
+    rows = []
+    for name, uses in uses_of:
+        given: dict[str, CdiDevice] = {}
+        for plan, spec in own:
+            used = {one.cdi_name for one in plan.devices if {(plan.name, ""), (plan.name, one.base_request)} & uses}
+            given |= {device.name: device for device in spec.devices if device.name in used}
+        if given:
+            edits = [device.container_edits for device in given.values()]
+            nodes = {node.path: node.host_path or node.path for edit in edits for node in edit.device_nodes}
+            rows.append(
+                {
+                    "name": name,
+                    "devices": [{"containerPath": path, "hostPath": host} for path, host in nodes.items()],
+                    "environment": dict(text.split("=", 1) for edit in edits for text in edit.env),
+                    "cdiDevices": [f"{CDI_KIND}={device}" for device in given],
+                }
+            )
+    return rows
 
 
 class NodeDrivers:
-    """The drivers of all nodes. Prepared claims stay prepared."""
+    """The drivers of all nodes."""
 
     def __init__(self, manifests: Manifests) -> None:
-        self._manifests = manifests
         self._inventories: dict[str, NodeInventory | None] = dict(manifests.inventories)
-        self._held: dict[str, PreparedClaims] = {}
-        self._users: dict[str, set[str]] = {}
         self._slices: dict[str, list[ResourceSlice]] = {}
         self._hardware: dict[str, Hardware] = {}
         for item in manifests.slices:
@@ -65,77 +144,88 @@ class NodeDrivers:
             self._hardware[node] = Hardware.of(devices, inventory.instance_type if inventory is not None else None)
         return self._hardware[node]
 
-    def prepare(self, outcome: Outcome) -> list[Prepared]:
-        """The results for a placed pod's claims, in their order; claims without devices of this driver are omitted."""
-        if outcome.node is None:
-            return []
-        inventory = self.inventory(outcome.node)
+    def prepared(
+        self, node: str, claims: Iterable[published.ResourceClaim], pods: Iterable[published.ClaimPod]
+    ) -> list[Prepared]:
+        """What the node's driver makes of claims that are allocated there.
+
+        Where its host is not known, only whether it would refuse their parameters.
+        """
+        inventory = self.inventory(node)
         if inventory is None:
-            return []
-        return [
-            self._prepare(with_uid(claim), outcome, inventory) for claim in outcome.claims if _is_of_this_driver(claim)
-        ]
-
-    def _prepare(self, claim: ResourceClaim, outcome: Outcome, inventory: NodeInventory) -> Prepared:
-        node, name = outcome.node or "", claim.metadata.name
-        held = self._held.setdefault(node, PreparedClaims())
-        try:
-            stored = _as_stored(claim, outcome)
-            sizes = self._core_sizes(node, inventory)
-            made = self._planned(stored, inventory, held, PlanSettings(node), sizes)
-        except DriverError as error:
-            return Prepared(name, None, None, str(error))
-        held.add(CheckpointEntry(made))
-        return Prepared(name, made, plan_document(made, cdi_spec(made)), "")
-
-    def _core_sizes(self, node: str, inventory: NodeInventory) -> Mapping[int, int]:
-        """As the node's driver tells what prepares: for the chips whose cores do not have the node's default size."""
+            return [Prepared(claim, None, _illegal_parameters(claim)) for claim in claims]
+        # As the node's driver tells what prepares: for the chips whose cores do not have the node's default size.
         offered = self.hardware(node).core_sizes
-        return {chip: size for chip, size in offered.items() if size != inventory.core_size}
-
-    def _planned(
-        self,
-        claim: published.ResourceClaim,
-        inventory: NodeInventory,
-        held: PreparedClaims,
-        settings: PlanSettings,
-        core_sizes: Mapping[int, int],
-    ) -> Plan:
-        uid_ = claim.metadata.uid
-        self._users.setdefault(uid_, set()).update(users(claim) or ())
-        before = held.entries.get(uid_)
-        if before is not None:
-            # Another pod uses the claim too; what is prepared does not change.
-            return before.plan
-        try:
-            return plan(claim, inventory, held, settings, core_sizes=core_sizes)
-        except ConsumersUnknown as unknown:
-            consumers = {other.uid: frozenset(self._users.get(other.uid, ())) for other in unknown.claims}
-            return plan(claim, inventory, held, settings, consumers, core_sizes=core_sizes)
+        sizes = {chip: size for chip, size in offered.items() if size != inventory.core_size}
+        return prepared(claims, pods, inventory, PlanSettings(node), sizes)
 
 
-def devices(prepared: Sequence[Prepared]) -> tuple[str, ...]:
-    """Names of all devices that the driver would give, each once."""
-    return tuple(
-        dict.fromkeys(device.device for item in prepared if item.plan is not None for device in item.plan.devices)
-    )
+@dataclass(frozen=True)
+class Stored:
+    """The pods and claims of outcomes as the API server would give them to drivers, by namespace and name."""
+
+    pods: Mapping[tuple[str, str], published.ClaimPod]
+    claims: Mapping[tuple[str, str], published.ResourceClaim]
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> Stored:
+        """Those of these outcomes.
+
+        Through JSON: a CDI device's name has a digest of a claim's parameters, from which msgspec omits defaults that
+        are the very objects of the declaration.
+        """
+        pods, claims = {}, {}
+        for item in objects(outcomes):
+            name, sent = (item["metadata"]["namespace"], item["metadata"]["name"]), msgspec.json.encode(item)
+            if item["kind"] == "Pod":
+                pods[name] = msgspec.json.decode(sent, type=published.ClaimPod)
+            else:
+                claims[name] = msgspec.json.decode(sent, type=published.ResourceClaim)
+        return cls(pods, claims)
 
 
-def _is_of_this_driver(claim: ResourceClaim) -> bool:
+def prepared_on_nodes(
+    outcomes: Iterable[Outcome], stored: Stored, drivers: NodeDrivers
+) -> dict[tuple[str, str], Prepared]:
+    """What the nodes' drivers make of the claims with devices of this driver, by namespace and name."""
+    on: dict[str, dict[tuple[str, str], published.ResourceClaim]] = {}
+    pods_on: dict[str, list[published.ClaimPod]] = {}
+    for outcome in outcomes:
+        if outcome.node is None:
+            continue
+        if outcome.pod is not None:
+            pods_on.setdefault(outcome.node, []).append(stored.pods[outcome.pod.namespace, outcome.pod.name])
+        for name in map(key, outcome.claims):
+            if name in stored.claims and node_of(stored.claims[name]) is not None:
+                on.setdefault(outcome.node, {})[name] = stored.claims[name]
+    return {
+        (item.claim.metadata.namespace, item.claim.metadata.name): item
+        for node, found in on.items()
+        for item in drivers.prepared(node, found.values(), pods_on.get(node, ()))
+    }
+
+
+def _illegal_parameters(claim: published.ResourceClaim) -> str:
+    """Why a driver would refuse the claim's parameters on any hardware; "" if it would not."""
+    from dra_driver.opaque_config import effective  # pydantic
+
+    try:
+        effective(claim.status.allocation.devices.config if claim.status.allocation else (), (), DRIVER_NAME)
+    except DriverError as error:
+        return str(error)
+    return ""
+
+
+def node_of(claim: published.ResourceClaim) -> str | None:
+    """The pool of the claim's first device of this driver, which has the name of the node; None without one."""
     allocation = claim.status.allocation
-    return allocation is not None and any(item.driver == DRIVER_NAME for item in allocation.devices.results)
+    results = allocation.devices.results if allocation is not None else ()
+    return next((result.pool for result in results if result.driver == DRIVER_NAME), None)
 
 
-def _as_stored(claim: ResourceClaim, outcome: Outcome) -> published.ResourceClaim:
-    """The claim as the node's driver reads it: allocated, and reserved for the pod."""
-    pods: tuple[published.ResourceClaimConsumerReference, ...] = ()
-    if outcome.pod is not None:
-        name = outcome.pod.name
-        pods = (published.ResourceClaimConsumerReference("pods", name, uid(f"Pod {outcome.pod.namespace}/{name}")),)
-    status = published.ResourceClaimStatus(
-        msgspec.convert(msgspec.to_builtins(claim.status.allocation), published.AllocationResult), pods
-    )
-    return published.ResourceClaim(claim.metadata, status)
+@cache
+def _healthy(kind: InstanceType) -> NodeInventory:
+    return emulated_inventory(kind)
 
 
 def _assumed(slices: Sequence[ResourceSlice]) -> NodeInventory | None:
@@ -152,7 +242,7 @@ def _assumed(slices: Sequence[ResourceSlice]) -> NodeInventory | None:
     kind = lookup(next(iter(names["instanceType"]))) if len(names["instanceType"]) == 1 else None
     if kind is None or kind.devices is None:
         return None
-    host = emulated_inventory(kind)
+    host = _healthy(kind)
     version = next(iter(names["neuronDriverVersion"]), host.driver_version)
     devices = [device for item in slices for device in item.spec.devices]
     member = None if host.ultraserver is None or not devices else _membership(devices[0], host.ultraserver)

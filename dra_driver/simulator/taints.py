@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dra_driver.driver.resourceslices.devices import RETIRED
+from dra_driver.driver.resourceslices.devices import PLUGIN, RETIRED
 from dra_driver.health.faults import FAULTS, REMEDIES, SEVERITIES, Fault
 from dra_driver.host.inventory import chips_of
 from dra_driver.manifests.objects import Device, DeviceTaint
@@ -37,8 +37,10 @@ def said(taint: DeviceTaint) -> str:
     if isinstance(taint, TaintOfRule):
         return f"the taint {written(taint)} by DeviceTaintRule {taint.rule}"
     if retired(taint):
+        why = "because of a device plugin, " if taint.value == PLUGIN else ""
         return (
-            f"the taint {written(taint)} (the node offers no such devices any more, and keeps those that claims hold)"
+            f"the taint {written(taint)} ({why}the node offers no such devices any more, and keeps those that claims "
+            "hold)"
         )
     fault = fault_of(taint)
     return f"the taint {written(taint)}" + (f" ({fault.text})" if fault is not None else "")

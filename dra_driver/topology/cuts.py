@@ -88,9 +88,10 @@ class Cuts:
         )
 
     def __str__(self) -> str:
-        """What ``parse`` reads, in a fixed order."""
+        """What ``parse`` reads, in a fixed order; ``nothing`` for none of it."""
         whole = [word for word in ("chip", "core", "group") if getattr(self, word)]
-        return ",".join([*whole, *(f"group{size}" for size in sorted(self.sizes)), *(["node"] if self.node else [])])
+        words = [*whole, *(f"group{size}" for size in sorted(self.sizes)), *(["node"] if self.node else [])]
+        return ",".join(words) or "nothing"
 
 
 _WORDS: Final = frozenset({"chip", "group", "node", "core"})

@@ -12,11 +12,18 @@ from pathlib import Path
 MAX_FILE_BYTES = 1 << 20
 """Far more than any file of this driver has."""
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+UUID_LENGTH = 36
 
 
 def is_uid(text: str) -> bool:
     """Whether ``text`` can be a UID: 1 to 64 characters that are safe in a file name, the first no dot."""
     return _UID.fullmatch(text) is not None
+
+
+def is_uuid(text: str) -> bool:
+    """Whether ``text`` has the form of the UIDs that the API server gives; no other file is an object's."""
+    return _UUID.fullmatch(text) is not None
 
 
 def replace_file(path: Path, data: bytes, *, temporary: str, mode: int, synced: bool) -> None:
@@ -123,6 +130,14 @@ def open_regular(path: Path, flags: int, mode: int = 0) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return descriptor
+
+
+def is_regular(path: Path) -> bool:
+    """Whether there is a regular file, and not a link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def sync_directory(path: Path) -> None:

@@ -243,23 +243,13 @@ def _extender(python: Path, server: str, scratch: Path) -> Iterator[subprocess.P
         "contexts": [{"name": "load", "context": context}],
     }
     config.write_text(json.dumps(document))
-    with running(python, config, PORT, scratch / "extender.log") as process:
-        yield process
-
-
-@contextmanager
-def running(python: Path, kubeconfig: Path, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A running extender that serves requests on the loopback interface.
-
-    Raises:
-        LabError: It does not respond.
-    """
-    command = [str(python), "-m", "dra_driver", "extender", f"--kubeconfig={kubeconfig}", f"--port={port}"]
+    log = scratch / "extender.log"
+    command = [str(python), "-m", "dra_driver", "extender", f"--kubeconfig={config}", f"--port={PORT}"]
     command += ["--bind-address=127.0.0.1", "--no-leader-elect"]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={"PATH": os.defpath}, cwd="/")
     try:
-        _await_answer(process, port, log)
+        _await_answer(process, log)
         yield process
     finally:
         process.terminate()
@@ -270,25 +260,14 @@ def running(python: Path, kubeconfig: Path, port: int, log: Path) -> Iterator[su
             process.wait()
 
 
-def resident_mb(process: subprocess.Popen[bytes]) -> float:
-    """Return the current VmRSS, in MB of 1024 kB."""
-    return procfs.status_number(Path(f"/proc/{process.pid}/status").read_text(), "VmRSS") / 1024
-
-
-def processor_seconds(process: subprocess.Popen[bytes]) -> float:
-    """Return the CPU time used so far by all of its threads."""
-    ticks = procfs.cpu_ticks(Path(f"/proc/{process.pid}/stat").read_text())
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _await_answer(process: subprocess.Popen[bytes], log: Path) -> None:
     import urllib.error
     import urllib.request
 
     pause = threading.Event()
     for _ in range(int(_START_SECONDS / 0.2)):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/readyz", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             if process.poll() is not None:

@@ -38,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Compare the driver with Kubernetes' own DRA test driver, on a real control plane: calls of "
         "kubelet, start-up, and the idle driver in its container. Needs root; starts a cluster and removes it at the "
         "end. Other load on the machine distorts the figures.",
-        epilog="Parts that need no cluster: scripts/benchmark selectors (CEL of the simulator), scripts/benchmark "
-        "allocation (its allocator). With a control plane: scripts/benchmark burst (pods through kube-scheduler, "
-        "with and without the extender). Example: scripts/benchmark --rest-minutes 12 >figures.md",
+        epilog="Other parts, with a control plane: scripts/benchmark scheduling (what claims cost kube-scheduler), "
+        "scripts/benchmark publication (what many drivers cost the API server). "
+        "Example: scripts/benchmark --rest-minutes 12 >figures.md",
     )
     parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="Kubernetes version (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of calls of each kind (default: %(default)s)")

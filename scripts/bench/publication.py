@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +24,14 @@ from pathlib import Path
 from lab import command, process
 from lab.cluster import Cluster
 from lab.errors import LabError
-from lab.layout import API_PORT
+from lab.layout import API_PORT, ETCD_PORT
 from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
 from lab.spec import DEFAULT_KUBERNETES, ClusterSpec
 
 from bench import machine, procfs
 from bench.report import table
-from bench.schedulingfleet import NODES, WRITERS, etcd_bytes
+from bench.schedulingfleet import NODES, WRITERS
 from bench.schedulingrows import World, node, node_name
 from bench.schedulingslices import offered
 from dra_driver.driver.resourceslices.controller import SliceController
@@ -87,6 +88,16 @@ def established(tcp: str, port: int) -> int:
     """Connections to a port in the text of /proc/net/tcp."""
     rows = (line.split() for line in tcp.splitlines()[1:])
     return sum(row[2].endswith(f":{port:04X}") and row[3] == _ESTABLISHED for row in rows)
+
+
+def etcd_bytes() -> float:
+    """What etcd's data takes, without what it could free."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{ETCD_PORT}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    found = re.search(r"^etcd_mvcc_db_total_size_in_use_in_bytes (\S+)", text, re.MULTILINE)
+    if found is None:
+        raise LabError("etcd does not tell the size of its data, so nothing is reported.")
+    return float(found[1])
 
 
 def drive(kubeconfig: str, first: int, count: int, world: World, pause: float) -> None:

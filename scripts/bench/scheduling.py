@@ -6,35 +6,30 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
 from lab import command
-from lab.build import Builder
 from lab.cluster import Cluster
-from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
 from lab.spec import DEFAULT_KUBERNETES, ClusterSpec
 
 from bench import machine
 from bench.report import table
-from bench.schedulingfleet import Fleet, Sample, Scheduler, Size, profiled, run_rows
-from bench.schedulingrows import STATES, Row, State, World, exploding_rows, own_rows, template_classes, template_rows
+from bench.schedulingfleet import Fleet, Sample, Scheduler, run_rows
+from bench.schedulingrows import Row, own_rows, template_classes, template_rows
 
 TEMPLATES = REPOSITORY / "examples" / "specs"
 SLOWER = 4 / 3
 """What a check allows."""
 SPREAD = 0.5
 """CPU milliseconds a pod that a check allows besides: what the clock of processes cannot tell from nothing."""
-PROFILE_SECONDS = 15
-TOP = 30
 
 
 @dataclass(frozen=True)
@@ -45,23 +40,20 @@ class Extent:
         nodes: Number of Node objects.
         pods: Of a burst, if so many find room.
         rounds: Bursts of each row, each after one of plain pods.
-        percentage: kube-scheduler's `percentageOfNodesToScore`; 0: its default.
     """
 
     nodes: int
     pods: int
     rounds: int
-    percentage: int = 0
 
 
 @dataclass(frozen=True)
 class Figures:
-    """A row in one state of the fleet: medians over its bursts.
+    """A row: medians over its bursts.
 
     Attributes:
         row: Name.
         world: What the nodes offer.
-        state: How full the fleet is.
         pods: Of a burst.
         pods_a_second: From the first pod's creation until the last had a node.
         p50: Milliseconds from creation to node.
@@ -73,7 +65,6 @@ class Figures:
 
     row: str
     world: str
-    state: str
     pods: int
     pods_a_second: float
     p50: float
@@ -85,15 +76,14 @@ class Figures:
     @property
     def key(self) -> str:
         """What identifies it in a file of figures."""
-        return f"{self.row} / {self.world} / {self.state}"
+        return f"{self.row} / {self.world}"
 
 
-def figures(row: Row, state: State, mine: Sequence[Sample], plain: Sequence[Sample]) -> Figures:
+def figures(row: Row, mine: Sequence[Sample], plain: Sequence[Sample]) -> Figures:
     """Of at least one burst each."""
     return Figures(
         row=row.name,
         world=str(row.world),
-        state=state.name,
         pods=mine[0].pods,
         pods_a_second=median(item.pods / item.seconds for item in mine),
         p50=median(item.p50 for item in mine),
@@ -132,16 +122,16 @@ def relative(found: Sequence[Figures]) -> dict[str, float]:
 def check(
     cluster: Cluster, extent: Extent, rows: Sequence[Row], baseline: Mapping[str, float], progress: Progress
 ) -> tuple[list[Figures], list[str]]:
-    """Measure rows on the empty fleet; those that are too slow once more.
+    """Measure rows; those that are too slow once more.
 
     Returns:
         The figures, and a text for each row that was too slow twice.
     """
-    found, _ = measure(cluster, extent, rows, STATES[:1], progress)
+    found = measure(cluster, extent, rows, progress)
     late = set(slower(found, baseline))
     if late:
-        suspects = [row for row in rows if any(f"{row.name} / {row.world} / {STATES[0].name}" == key for key in late)]
-        again, _ = measure(cluster, extent, suspects, STATES[:1], progress)
+        suspects = [row for row in rows if any(f"{row.name} / {row.world}" == key for key in late)]
+        again = measure(cluster, extent, suspects, progress)
         late = set(slower(again, baseline))
         found = [*(item for item in found if item.key not in {other.key for other in again}), *again]
     now = relative(found)
@@ -156,26 +146,18 @@ def check_rows() -> list[Row]:
     return [*(row for row in own_rows() if row.claim and "," not in row.world.cuts), *template_rows(TEMPLATES)]
 
 
-def report(
-    machine_: str,
-    load: float,
-    kubernetes: str,
-    extent: Extent,
-    found: Sequence[Figures],
-    sizes: Mapping[World, Size],
-) -> str:
+def report(machine_: str, load: float, kubernetes: str, extent: Extent, found: Sequence[Figures]) -> str:
     """The figures in Markdown."""
-    sampling = f"percentageOfNodesToScore {extent.percentage}" if extent.percentage else "the default sampling of nodes"
     lines = [
         f"Machine: {machine_}; load before the run {load:.1f}. Kubernetes {kubernetes}, {extent.nodes} nodes,",
-        f"bursts of up to {extent.pods} pods, medians of {extent.rounds}, {sampling}. A plain pod costs kube-scheduler",
+        f"bursts of up to {extent.pods} pods, medians of {extent.rounds}. A plain pod costs kube-scheduler",
         f"{plain_processor(found):.1f} ms of CPU time in this run.",
         "",
         *table(
-            ("pods", "nodes", "fleet", "burst", "pods/s", "plain", "p50 ms", "p99 ms", "CPU ms a pod", "in plain pods"),
+            ("pods", "nodes", "burst", "pods/s", "plain", "p50 ms", "p99 ms", "CPU ms a pod", "in plain pods"),
             [
                 (
-                    *(item.row, item.world, item.state, str(item.pods)),
+                    *(item.row, item.world, str(item.pods)),
                     *(f"{item.pods_a_second:.1f}", f"{item.plain_pods_a_second:.0f}"),
                     *(f"{item.p50:.0f}", f"{item.p99:.0f}"),
                     *(f"{item.processor:.1f}", f"{relative(found)[item.key]:.1f}"),
@@ -183,53 +165,24 @@ def report(
                 for item in found
             ],
         ),
-        "",
-        *table(
-            ("nodes", "slices a node", "devices", "JSON bytes", "etcd bytes a node", "etcd MB, all nodes"),
-            [
-                (
-                    *(str(world), str(size.objects), str(size.devices), str(size.bytes)),
-                    *(f"{size.etcd:.0f}", f"{size.etcd * extent.nodes / 1e6:.1f}"),
-                )
-                for world, size in sizes.items()
-            ],
-        ),
     ]
     return "\n".join(lines)
 
 
-def measure(
-    cluster: Cluster, extent: Extent, rows: Sequence[Row], states: Sequence[State], progress: Progress
-) -> tuple[list[Figures], dict[World, Size]]:
+def measure(cluster: Cluster, extent: Extent, rows: Sequence[Row], progress: Progress) -> list[Figures]:
     """Measure these rows.
 
     Raises:
         LabError: A program failed, or pods got no node.
     """
     found: list[Figures] = []
-    sizes: dict[World, Size] = {}
     with _fleet(cluster, extent) as (fleet, scheduler):
         for world in dict.fromkeys(row.world for row in rows):
             of_world = [row for row in rows if row.world == world]
-            with fleet.offering(world) as sizes[world]:
-                results = run_rows(fleet, scheduler, of_world, states, extent.pods, extent.rounds, progress.say)
+            with fleet.offering(world):
+                results = run_rows(fleet, scheduler, of_world, extent.pods, extent.rounds, progress.say)
                 found += [figures(*result) for result in results]
-    return found, sizes
-
-
-def profile(cluster: Cluster, extent: Extent, row: Row, progress: Progress) -> str:
-    """Where kube-scheduler's processor time goes with pods of the row: pprof's table."""
-    go = Builder(cluster.settings, progress).toolchain()
-    with _fleet(cluster, extent) as (fleet, scheduler), fleet.offering(row.world):
-        data = profiled(fleet, scheduler, row, extent.pods, PROFILE_SECONDS)
-        with tempfile.NamedTemporaryFile(suffix=".pb.gz") as file:
-            file.write(data)
-            file.flush()
-            words = [str(go.path), "tool", "pprof", "-top", "-cum", f"-nodecount={TOP}", str(scheduler.program)]
-            done = subprocess.run([*words, file.name], capture_output=True, text=True, check=False, timeout=300)
-    if done.returncode:
-        raise LabError(f"go tool pprof failed, so there is no profile: {done.stderr[-500:]}")
-    return f"Profile of kube-scheduler, {row.name} on {row.world}:\n\n{done.stdout}"
+    return found
 
 
 @contextmanager
@@ -242,7 +195,7 @@ def _fleet(cluster: Cluster, extent: Extent) -> Iterator[tuple[Fleet, Scheduler]
         fleet.build(template_classes(TEMPLATES))
         with (
             tempfile.TemporaryDirectory(prefix="bench-") as directory,
-            Scheduler(cluster, Path(directory), extent.percentage) as scheduler,
+            Scheduler(cluster, Path(directory)) as scheduler,
         ):
             yield fleet, scheduler
     finally:
@@ -256,13 +209,13 @@ def chosen(rows: Sequence[Row], pattern: str) -> list[Row]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status as for `lab.command.run`; 1: a check failed."""
+    """Run the command; return its exit status as for `lab.command.run`."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="scripts/benchmark scheduling",
         description="Measure what pods with claims cost a real kube-scheduler, on Node objects with the slices that "
         "the driver would publish. Needs root; starts a control plane and removes it at the end.",
-        epilog="Example: scripts/benchmark scheduling --rows 'chip|plain' --fleet empty",
+        epilog="Example: scripts/benchmark scheduling --rows '^chip / '",
     )
     parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="Kubernetes version (default: %(default)s)")
     parser.add_argument("--cluster", default="benchmark", help="name of the lab's cluster (default: %(default)s)")
@@ -270,68 +223,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pods", type=int, default=500, help="pods of a burst (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="bursts of each row (default: %(default)s)")
     parser.add_argument("--rows", default="", metavar="REGEX", help='only rows whose "pods / nodes" matches')
-    parser.add_argument("--fleet", choices=[state.name for state in STATES], help="only this state (default: all)")
     parser.add_argument(
-        "--percentage", type=int, default=0, help="percentageOfNodesToScore (default: kube-scheduler's own)"
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="measure the rows of the cluster test, and write its file",
     )
-    parser.add_argument("--exploding", action="store_true", help="pods that no node can serve, and their search")
-    parser.add_argument("--profile", action="store_true", help="CPU profile of kube-scheduler for the first row")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures also to this file")
-    parser.add_argument(
-        "--check", type=Path, metavar="FILE", help="only fail if a template costs a third more than this file says"
-    )
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="write what --check reads")
     options = parser.parse_args(arguments)
     if min(options.nodes, options.pods, options.rounds) < 1:
         parser.error("nodes, pods and rounds must be at least 1")
-    rows = chosen((*own_rows(), *template_rows(TEMPLATES)), options.rows)
-    if not rows and not options.exploding:
+    rows = chosen(check_rows() if options.baseline else (*own_rows(), *template_rows(TEMPLATES)), options.rows)
+    if not rows:
         parser.error("no row matches")
     return command.run(lambda: _run(options, rows))
 
 
 def _run(options: argparse.Namespace, rows: Sequence[Row]) -> int:
     settings, progress = Settings.from_environment(os.environ), Progress()
-    extent = Extent(options.nodes, options.pods, options.rounds, options.percentage)
-    states = [state for state in STATES if options.fleet in (None, state.name)]
+    extent = Extent(options.nodes, options.pods, options.rounds)
     spec = ClusterSpec(name=options.cluster, nodes=0, kubernetes=options.kubernetes)
     load = machine.load()
     with Cluster(spec, settings=settings, progress=progress) as cluster:
-        if options.profile:
-            print(profile(cluster, extent, rows[0], progress))
-            return 0
-        if options.exploding:
-            print(explosion(cluster, extent))
-            return 0
-        if options.check or options.baseline:
-            return _check(options, cluster, extent, progress)
-        found, sizes = measure(cluster, extent, rows, states, progress)
-    print(report(machine.describe(), load, options.kubernetes, extent, found, sizes))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(item) for item in found], indent=1) + "\n")
-    return 0
-
-
-def _check(options: argparse.Namespace, cluster: Cluster, extent: Extent, progress: Progress) -> int:
-    rows = chosen(check_rows(), options.rows)
-    baseline = json.loads(options.check.read_text()) if options.check else {}
-    found, texts = check(cluster, extent, rows, baseline, progress)
+        found = measure(cluster, extent, rows, progress)
     if options.baseline:
         options.baseline.write_text(json.dumps(relative(found), indent=1) + "\n")
-    print("\n".join(texts) or f"None of {len(rows)} rows costs a third more than it did.")
-    return 1 if texts else 0
-
-
-def explosion(cluster: Cluster, extent: Extent) -> str:
-    """Pods that no node can serve, because each has one chip taken: what the scheduler's answer costs."""
-    lines = []
-    with _fleet(cluster, extent) as (fleet, scheduler):
-        for row in exploding_rows():
-            with fleet.offering(row.world), fleet.filled(row, STATES[0]):
-                seconds, used = fleet.refused(scheduler, row)
-            lines.append((row.name, str(row.world), f"{seconds:.2f}", f"{used:.2f}"))
-    head = ("pod, each node has one chip taken", "nodes", "s until the answer", "CPU s")
-    return "\n".join([f"{extent.nodes} nodes.", "", *table(head, lines)])
+    print(report(machine.describe(), load, options.kubernetes, extent, found))
+    return 0
 
 
 if __name__ == "__main__":

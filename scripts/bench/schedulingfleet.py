@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import ssl
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,17 +17,13 @@ from typing import Final, Self, TypeVar
 
 from lab.cluster import Cluster
 from lab.errors import LabError
-from lab.layout import ETCD_PORT, SCHEDULER_PORT
 
 from bench import procfs
-from bench.burst import Watching
 from bench.figures import percentile
 from bench.schedulingrows import (
     Object,
     Row,
-    State,
     World,
-    allocated,
     claim,
     classes,
     efa_class,
@@ -39,11 +32,9 @@ from bench.schedulingrows import (
     node_name,
     pod,
     scheduler_configuration,
-    taken,
 )
-from bench.schedulingslices import devices_of, slices
-from dra_driver.kube.client import Transport
-from dra_driver.names import DRIVER_NAME
+from bench.schedulingslices import slices
+from dra_driver.kube.client import Stream, Transport
 
 T = TypeVar("T")
 
@@ -55,8 +46,6 @@ SLICES: Final = f"{_RESOURCES}/resourceslices"
 CLASSES: Final = f"{_RESOURCES}/deviceclasses"
 _MERGE: Final = "application/merge-patch+json"
 WRITERS: Final = 6
-RESULTS: Final = 32
-"""Devices of one claim (Kubernetes limit)."""
 LIMIT_SECONDS: Final = 240.0
 SETTLE_SECONDS: Final = 1.0
 UID: Final = "00000000-0000-0000-0000-000000000000"
@@ -82,41 +71,65 @@ class Sample:
     processor: float
 
 
-@dataclass(frozen=True)
-class Size:
-    """What the slices of a node are to the API server.
+class Watching:
+    """When each pod was first seen with a node. The server ends watches of slow readers, so the watch is resumed."""
 
-    Attributes:
-        objects: Number of slices.
-        devices: In them.
-        bytes: Of their JSON as published.
-        etcd: Bytes by which etcd's data grew, for each node.
-    """
+    def __init__(self, transport: Transport) -> None:
+        self.bound: dict[str, float] = {}
+        self._transport = transport
+        self._changed = threading.Condition()
+        self._over = False
+        self._stream: Stream | None = None
+        self._thread = threading.Thread(target=self._follow, daemon=True)
 
-    objects: int
-    devices: int
-    bytes: int
-    etcd: float
+    def __enter__(self) -> Self:
+        self._version = json.loads(self._transport.request("GET", PODS).body)["metadata"]["resourceVersion"]
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        if self._stream is not None:
+            self._stream.abort()
+        self._thread.join(10)
+
+    def _follow(self) -> None:
+        while not self._over:
+            query = [("watch", "1"), ("resourceVersion", self._version), ("fieldSelector", "spec.nodeName!=")]
+            with self._transport.stream(PODS, query=query, timeout=600) as self._stream:
+                for line in self._stream:
+                    self._hear(json.loads(line)["object"], time.perf_counter())
+
+    def _hear(self, item: Object, now: float) -> None:
+        self._version = item["metadata"]["resourceVersion"]
+        with self._changed:
+            self.bound.setdefault(item["metadata"]["name"], now)
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        """Wait until this number of pods have a node.
+
+        Raises:
+            LabError: It takes too long.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self.bound) >= count, LIMIT_SECONDS):
+                raise LabError(
+                    f"After {LIMIT_SECONDS:g} s {len(self.bound)} of {count} pods have a node; nothing is reported."
+                )
 
 
 class Scheduler:
     """kube-scheduler as a process of its own."""
 
-    def __init__(self, cluster: Cluster, directory: Path, percentage: int = 0) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._config, self._log = directory / "scheduler.yaml", directory / "scheduler.log"
         kubeconfig = cluster.layout.pki / "scheduler.kubeconfig"
-        self._config.write_text(json.dumps(scheduler_configuration(kubeconfig, percentage)))
-        self.program = cluster.state.programs["kube-scheduler"]
+        self._config.write_text(json.dumps(scheduler_configuration(kubeconfig)))
+        self._program = cluster.state.programs["kube-scheduler"]
 
     def __enter__(self) -> Self:
-        pki = self._cluster.layout.pki
-        command = [
-            *(str(self.program), f"--config={self._config}"),
-            *("--bind-address=127.0.0.1", f"--secure-port={SCHEDULER_PORT}"),
-            *(f"--tls-cert-file={pki / 'apiserver.crt'}", f"--tls-private-key-file={pki / 'apiserver.key'}"),
-            "--authorization-always-allow-paths=/debug/pprof/*,/healthz",
-        ]
+        command = [str(self._program), f"--config={self._config}", "--secure-port=0"]
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/")
         return self
@@ -134,17 +147,9 @@ class Scheduler:
         """CPU time used so far."""
         return procfs.cpu_ticks(Path(f"/proc/{self._process.pid}/stat").read_text()) / _TICKS
 
-    def profile(self, seconds: int) -> bytes:
-        """A CPU profile of the seconds that follow."""
-        context = ssl.create_default_context(cafile=str(self._cluster.layout.pki / "ca.crt"))
-        address = f"https://127.0.0.1:{SCHEDULER_PORT}/debug/pprof/profile?seconds={seconds}"
-        with urllib.request.urlopen(address, context=context, timeout=seconds + 30) as answer:
-            data: bytes = answer.read()
-        return data
-
 
 class Fleet:
-    """Node objects, their slices, and claims that others hold; pods come and go in bursts."""
+    """Node objects and their slices; pods come and go in bursts."""
 
     def __init__(self, cluster: Cluster, nodes: int) -> None:
         self.nodes = nodes
@@ -170,45 +175,17 @@ class Fleet:
         self._collection(NODES)
 
     @contextmanager
-    def offering(self, world: World) -> Iterator[Size]:
+    def offering(self, world: World) -> Iterator[None]:
         """The nodes offer what the world says meanwhile."""
-        before = etcd_bytes()
         self._all(self._publish, [(world, number) for number in range(self.nodes)])
-        one = slices(world, node_name(0), UID)
-        yield Size(
-            objects=len(one),
-            devices=sum(len(item["spec"].get("devices", ())) for item in one),
-            bytes=sum(len(json.dumps(item, separators=(",", ":"))) for item in one),
-            etcd=(etcd_bytes() - before) / self.nodes,
-        )
+        time.sleep(SETTLE_SECONDS)
+        yield
         self._collection(SLICES)
 
     def _publish(self, job: tuple[World, int]) -> None:
         world, number = job
         for item in slices(world, node_name(number), UID):
             self._create(SLICES, item)
-
-    @contextmanager
-    def filled(self, row: Row, state: State) -> Iterator[None]:
-        """Chips are taken by claims without pods meanwhile."""
-        chips, nodes = taken(row, state, self.nodes)
-        names = devices_of(row.world, range(chips))
-        parts = [names[start : start + RESULTS] for start in range(0, len(names), RESULTS)]
-        jobs = [
-            (f"others-{number}-{place}", node_name(number), part)
-            for number in range(nodes)
-            for place, part in enumerate(parts)
-        ]
-        self._all(self._take, jobs)
-        time.sleep(SETTLE_SECONDS)
-        yield
-        self._all(self._forget, [name for name, _, _ in jobs])
-
-    def _take(self, job: tuple[str, str, Sequence[str]]) -> None:
-        name, pool, devices = job
-        request = {"name": "neurons", "exactly": {"deviceClassName": DRIVER_NAME}}
-        self._create(CLAIMS, claim(name, {"devices": {"requests": [request]}}))
-        self._patch(f"{CLAIMS}/{name}/status", allocated(devices, pool))
 
     def burst(self, scheduler: Scheduler, row: Row, count: int) -> Sample:
         """Create pods, whose claims are there, wait until all have a node, and delete them."""
@@ -226,7 +203,7 @@ class Fleet:
         before = scheduler.processor_seconds()
         with Watching(self._transport) as watching:
             self._all(make, names)
-            watching.wait(count, LIMIT_SECONDS)
+            watching.wait(count)
         used = scheduler.processor_seconds() - before
         scheduler.check()
         self.clear()
@@ -234,29 +211,11 @@ class Fleet:
         seconds = max(watching.bound.values()) - min(made.values())
         return Sample(count, seconds, median(waits), percentile(waits, 99), 1000 * used / count)
 
-    def refused(self, scheduler: Scheduler, row: Row) -> tuple[float, float]:
-        """Seconds, and CPU seconds of kube-scheduler, until it says that a pod gets no node."""
-        name = "refused"
-        self._create(CLAIMS, claim(name, row.claim or {}))
-        before, began = scheduler.processor_seconds(), time.perf_counter()
-        self._create(PODS, pod(name, row))
-        while time.perf_counter() - began < LIMIT_SECONDS:
-            found = json.loads(self._transport.request("GET", f"{PODS}/{name}").body)
-            if any(item.get("reason") == "Unschedulable" for item in found["status"].get("conditions", ())):
-                break
-            time.sleep(0.01)
-        else:
-            raise LabError(f"After {LIMIT_SECONDS:g} s kube-scheduler has not answered; nothing is reported.")
-        seconds, used = time.perf_counter() - began, scheduler.processor_seconds() - before
-        self.clear()
-        return seconds, used
-
     def clear(self) -> None:
         """Remove all pods, and their claims."""
         self._collection(PODS)
         left = json.loads(self._transport.request("GET", CLAIMS, timeout=60).body)["items"]
-        names = [item["metadata"]["name"] for item in left]
-        self._all(self._forget, [name for name in names if not name.startswith("others-")])
+        self._all(self._forget, [item["metadata"]["name"] for item in left])
 
     def _forget(self, name: str) -> None:
         # Nobody else removes the finalizer that keeps allocated claims.
@@ -276,55 +235,29 @@ class Fleet:
         list(self._writers.map(work, items))
 
 
-def etcd_bytes() -> float:
-    """What etcd's data takes, without what it could free."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{ETCD_PORT}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
-    found = re.search(r"^etcd_mvcc_db_total_size_in_use_in_bytes (\S+)", text, re.MULTILINE)
-    if found is None:
-        raise LabError("etcd does not tell the size of its data, so nothing is reported.")
-    return float(found[1])
-
-
 def run_rows(
     fleet: Fleet,
     scheduler: Scheduler,
     rows: Sequence[Row],
-    states: Sequence[State],
     pods: int,
     rounds: int,
     tell: Callable[[str], None],
-) -> Iterator[tuple[Row, State, Sequence[Sample], Sequence[Sample]]]:
+) -> Iterator[tuple[Row, Sequence[Sample], Sequence[Sample]]]:
     """Measure rows of one world, whose slices are there; before each burst one of plain pods.
 
     Yields:
-        The row, the state of the fleet, the bursts, and those of plain pods.
+        The row, its bursts, and those of plain pods.
     """
     plain = Row("plain", World(), 0)
-    for state in states:
-        for row in rows:
-            count = min(pods, fitting(row, state, fleet.nodes))
-            with fleet.filled(row, state):
-                fleet.burst(scheduler, row, max(count // 10, 5))  # Caches are filled.
-                mine, beside = [], []
-                for _ in range(rounds):
-                    beside.append(fleet.burst(scheduler, plain, pods))
-                    mine.append(fleet.burst(scheduler, row, count))
-            tell(
-                f"{row.name} on {state.name} fleet, {row.world}: {mine[-1].pods / mine[-1].seconds:.0f} pods/s, "
-                f"{mine[-1].processor:.1f} ms each, a plain pod {beside[-1].processor:.1f} ms"
-            )
-            yield row, state, mine, beside
-
-
-def profiled(fleet: Fleet, scheduler: Scheduler, row: Row, pods: int, seconds: int) -> bytes:
-    """A CPU profile of kube-scheduler while bursts of the row follow each other."""
-    found: list[bytes] = []
-    thread = threading.Thread(target=lambda: found.append(scheduler.profile(seconds)))
-    thread.start()
-    while thread.is_alive():
-        fleet.burst(scheduler, row, min(pods, fitting(row, State("empty"), fleet.nodes)))
-    thread.join()
-    if not found:
-        raise LabError("kube-scheduler gave no profile; its log says why.")
-    return found[0]
+    for row in rows:
+        count = min(pods, fitting(row, fleet.nodes))
+        fleet.burst(scheduler, row, max(count // 10, 5))  # Caches are filled.
+        mine, beside = [], []
+        for _ in range(rounds):
+            beside.append(fleet.burst(scheduler, plain, pods))
+            mine.append(fleet.burst(scheduler, row, count))
+        tell(
+            f"{row.name} on {row.world}: {mine[-1].pods / mine[-1].seconds:.0f} pods/s, "
+            f"{mine[-1].processor:.1f} ms each, a plain pod {beside[-1].processor:.1f} ms"
+        )
+        yield row, mine, beside

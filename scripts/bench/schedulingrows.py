@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,6 @@ from dra_driver.topology.instance_types import resolve_emulation
 
 Object = dict[str, Any]
 
-PLAIN: Final = "plain pods"
 _TYPE: Final = "trn2.48xlarge"
 _ULTRASERVER_TYPE: Final = "trn2u.48xlarge"
 
@@ -59,43 +58,11 @@ class Row:
     """``spec`` of a ResourceClaim; None: the pod has none."""
     limits: Mapping[str, str] = field(default_factory=dict)
     """Extended resources."""
-    chips_taken: int = 0
-    """On each node, by others, beforehand."""
 
 
-@dataclass(frozen=True)
-class State:
-    """How full the fleet is before a burst: of each node the first chips are taken, and of the nodes the first."""
-
-    name: str
-    chips: float = 0.0
-    """Share of each node's chips, where a pod takes less than what they leave."""
-    nodes: float = 0.0
-    """Share of the nodes, where it takes more."""
-
-
-STATES: Final = (State("empty"), State("half full", 0.5, 0.5), State("nearly full", 0.75, 0.9))
-
-
-def taken(row: Row, state: State, nodes: int) -> tuple[int, int]:
-    """How many chips of how many nodes are taken before the burst."""
-    if row.chips_taken:
-        return row.chips_taken, nodes
-    all_chips = row.world.chips
-    chips = int(state.chips * all_chips)
-    if row.chips > all_chips - chips:
-        return all_chips, int(state.nodes * nodes)
-    return chips, nodes if chips else 0
-
-
-def fitting(row: Row, state: State, nodes: int) -> int:
-    """How many pods of the row find room."""
-    chips, of = taken(row, state, nodes)
-    if not row.chips:
-        return nodes * 100
-    if row.chips_taken:
-        return int((row.world.chips - chips) / row.chips) * nodes
-    return int((row.world.chips - chips) / row.chips) * of + int(row.world.chips / row.chips) * (nodes - of)
+def fitting(row: Row, nodes: int) -> int:
+    """How many pods of the row find room on nodes of which nothing is taken."""
+    return int(row.world.chips / row.chips) * nodes if row.chips else nodes * 100
 
 
 def _request(class_name: str, selector: str | None = None, **more: Any) -> Object:
@@ -148,16 +115,6 @@ def own_rows() -> tuple[Row, ...]:
         Row("core", everything, 0.25, _claim(f"core.{DRIVER_NAME}")),
     ]
     return (*one, *three, *every)
-
-
-def exploding_rows() -> tuple[Row, ...]:
-    """A whole node where each node has one chip taken: by count (each node is searched 2^15 times), and others."""
-    both = World("chip,node")
-    return (
-        Row("16 chips by count", World(), 16, _claim(f"chip.{DRIVER_NAME}", count=16), chips_taken=1),
-        Row("all chips", World(), 16, _claim(f"chip.{DRIVER_NAME}", allocationMode="All"), chips_taken=1),
-        Row("node", both, 16, _claim(f"node.{DRIVER_NAME}"), chips_taken=1),
-    )
 
 
 _VERSION: Final = re.compile(r"neuronDriverVersion == '([^']+)'")
@@ -246,12 +203,6 @@ def claim(name: str, spec: Object) -> Object:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def allocated(devices: Sequence[str], pool: str) -> Object:
-    """The status of a claim of others."""
-    results = [{"request": "neurons", "driver": DRIVER_NAME, "pool": pool, "device": name} for name in devices]
-    return {"status": {"allocation": {"devices": {"results": results}}}}
-
-
 def pod(name: str, row: Row) -> Object:
     """A pod of a burst, with the claim of its name."""
     resources: Object = {"limits": dict(row.limits)} if row.limits else {}
@@ -268,17 +219,11 @@ def pod(name: str, row: Row) -> Object:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def scheduler_configuration(kubeconfig: Path, percentage: int) -> Object:
-    """The KubeSchedulerConfiguration: the scheduler's own, but for the limits of its client.
-
-    Args:
-        kubeconfig: the scheduler's.
-        percentage: ``percentageOfNodesToScore``; 0: the scheduler's default.
-    """
+def scheduler_configuration(kubeconfig: Path) -> Object:
+    """The KubeSchedulerConfiguration: the scheduler's own, but for the limits of its client."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
-        "percentageOfNodesToScore": percentage,
         "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 5000},
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from dra_driver.emulation.options import EmulationOptions
 from dra_driver.emulation.writer import write_host
 from dra_driver.host.discover import discover
 from dra_driver.host.inventory import NodeInventory
-from dra_driver.topology.cuts import Cuts, Part, parts_of
+from dra_driver.topology.cuts import Cuts
 from dra_driver.topology.instance_types import resolve_emulation
 
 
@@ -35,23 +34,6 @@ def slices(world: World, node_name: str, node_uid: str) -> list[Object]:
         devices = published(resolve_emulation(world.instance_type))
         made += pool(devices, node_name, node_uid, driver=EFA_DRIVER_NAME)
     return [{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **msgspec.to_builtins(item)} for item in made]
-
-
-def devices_of(world: World, chips: Collection[int]) -> list[str]:
-    """Names of devices that together are these chips; small ones first."""
-    inventory = _inventory(world.instance_type, world.driver_version)
-    made_of = {
-        device.name: parts_of(device.name, inventory.chip_indexes, lambda _: inventory.core_size) or ()
-        for device in offered(world).devices
-    }
-    found: list[str] = []
-    used: list[Part] = []
-    for name, parts in sorted(made_of.items(), key=lambda item: (len(item[1]), bool(item[1][0].cores))):
-        inside = {part.chip for part in parts} <= set(chips)
-        if inside and not any(part.overlaps(other) for part in parts for other in used):
-            found.append(name)
-            used += parts
-    return found
 
 
 @cache

@@ -177,8 +177,11 @@ def agent_on_host(world: World, *options: str) -> AbstractContextManager[Agent]:
     return agent(world, "--emulate", "", "--host-root", str(world.host), *options)
 
 
-def agent_here(world: World, instance_type: str, *, faster: float = 1.0) -> NodeAgent:
-    """An agent in this process, not started, on a host of this type; it scans ``faster`` times as often."""
+def agent_here(world: World, instance_type: str, *, faster: float = 1.0, ports: int = -1) -> NodeAgent:
+    """An agent in this process, not started, on a host of this type; it scans ``faster`` times as often.
+
+    ``ports`` are those of probes and metrics: -1: none, 0: free ones of the loopback address.
+    """
     write_host(world.host, resolve_emulation(instance_type), EmulationOptions())
     options = {
         "node_name": NODE,
@@ -186,10 +189,16 @@ def agent_here(world: World, instance_type: str, *, faster: float = 1.0) -> Node
         "registrar_dir": str(world.kubelet.registry_dir),
         "plugins_dir": str(world.kubelet.plugins_dir),
         "host_root": str(world.host),
-        "healthcheck_port": "-1",
     }
     settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
-    settings = replace(settings, rescan_seconds=settings.rescan_seconds / faster)
+    settings = replace(
+        settings,
+        rescan_seconds=settings.rescan_seconds / faster,
+        health_port=ports,
+        health_address="127.0.0.1",
+        metrics_port=ports,
+        metrics_address="127.0.0.1",
+    )
     return NodeAgent(settings, world.server.transport(authorization=lambda: f"Bearer {TOKEN}"), lambda: None)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from dra_driver.kube.types import DeviceAttribute
 from dra_driver.manifests.objects import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
-from dra_driver.simulator.allocator import NodeView, Refusal, Selectors, Usage, World, allocate
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Selectors, Usage, World
 from dra_driver.util.errors import DriverError
 
 NODE = NodeView("node-1", {"region": "here"})
@@ -179,6 +179,12 @@ def world(
 def claims_of(*claims: Json) -> tuple[ResourceClaim, ...]:
     """The claims as the allocator takes them."""
     return msgspec.convert(claims, tuple[ResourceClaim, ...])
+
+
+def allocate(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> Allocation | Refusal:
+    """What the claims of one pod would get together on the node, in the given order; changes nothing."""
+    prepared = world.prepare(claims)
+    return prepared if isinstance(prepared, Refusal) else world.ask(prepared, node)
 
 
 def results(cluster: World, *claims: Json, node: NodeView = NODE) -> tuple[AllocationResult, ...]:

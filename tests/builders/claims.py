@@ -10,7 +10,7 @@ from typing import Any
 
 from dra_driver.cdi import Spec, SpecDirectory
 from dra_driver.driver.claims.checkpoint import Checkpoint
-from dra_driver.driver.claims.planner import PlanSettings
+from dra_driver.driver.claims.planner import Plan, PlanSettings, planned
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.host.discover import chip_of
@@ -40,9 +40,20 @@ from dra_driver.kube.types import (
 from dra_driver.kubelet.dra import ClaimRef
 from dra_driver.names import CDI_KIND, DRIVER_NAME
 from dra_driver.topology.instance_types import lookup
+from dra_driver.util.errors import DriverError
 
 NODE = "node-1"
 SETTINGS = PlanSettings(NODE)
+LATER = (
+    b'{"version":2,"signature":"c2","checksum":"","entry":{"plan":{"uid":"00000001-1111-4222-8333-444444444444",'
+    b'"halves":[{"chip":4,"half":0}]},"bootId":"boot-1"}}\n'
+)
+"""The checkpoint file of claim 1 as a later version may write it, for readers that know its fields."""
+
+
+def plan(*values: Any, **known: Any) -> Plan:
+    """What a claim gets, without the claims of its pod that change with it."""
+    return planned(*values, **known)[0]
 
 
 def uid(number: int) -> str:
@@ -137,8 +148,12 @@ def pod(name: str, **containers: Sequence[str]) -> ClaimPod:
 
 
 def with_extended_resources(of: ClaimPod, claim: str, **requests: str) -> ClaimPod:
-    """The pod with a claim for its extended resources: the request of each container."""
-    mappings = tuple(ContainerExtendedResourceRequest(container, request) for container, request in requests.items())
+    """The pod with a claim for its extended resources: the requests of each container, with spaces between."""
+    mappings = tuple(
+        ContainerExtendedResourceRequest(container, request)
+        for container, names in requests.items()
+        for request in names.split()
+    )
     containers = tuple(ClaimContainer(name) for name in requests if name not in {c.name for c in of.spec.containers})
     status = ClaimPodStatus(of.status.resource_claim_statuses, ExtendedResourceClaimStatus(claim, mappings))
     spec = ClaimPodSpec((), (*of.spec.containers, *containers), of.spec.resource_claims)
@@ -218,6 +233,9 @@ class Node:
         self.inventory = host()
         self.boot = "boot-1"
         self.now = 1000.0
+        self.listed: set[str] = set()
+        """UIDs of the claims that kubelet lists with containers."""
+        self.kubelet_silent: DriverError | None = None
         self.slept: list[float] = []
         self._open()
 
@@ -232,8 +250,19 @@ class Node:
             self.api, self.checkpoint, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
         )
         self.reconciler = Reconciler(
-            self.checkpoint, self.cdi, self.api, lambda: self.inventory, NODE, clock=lambda: self.now
+            self.checkpoint,
+            self.cdi,
+            self.api,
+            lambda: self.inventory,
+            NODE,
+            listed=self._kubelet_lists,
+            clock=lambda: self.now,
         )
+
+    def _kubelet_lists(self) -> set[str]:
+        if self.kubelet_silent is not None:
+            raise self.kubelet_silent
+        return self.listed
 
     def reboot(self, *, major: int | None = None) -> None:
         """Lose the tmpfs and restart; ``major``: the number that the kernel driver gets this time."""

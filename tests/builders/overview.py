@@ -21,7 +21,7 @@ READY = {"type": "Ready", "status": "True"}
 def _published(kind: str, cuts: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        assert main(["slices", "--instance-type", kind, "--node-name", "NODE", "--devices", cuts, "-o", "json"]) == 0
+        assert main(["slices", "--instance-type", kind, "--node-name", "node", "--devices", cuts, "-o", "json"]) == 0
     return out.getvalue()
 
 

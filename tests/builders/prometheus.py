@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.builders.agent import free_port
+from tests.builders.programs import needing
 from tests.eventually import eventually
 
 _NAMED = os.environ.get("PROMETHEUS", "")
@@ -30,7 +30,7 @@ START_SECONDS = 30.0
 
 WITHOUT = "needs PROMETHEUS=<path>, such as scripts/cluster build --prometheus prints it"
 
-needs_prometheus = pytest.mark.skipif(not PROMETHEUS, reason=WITHOUT)
+needs_prometheus = needing(PROMETHEUS, WITHOUT)
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:

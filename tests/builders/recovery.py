@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.kube.types import timestamp
-from dra_driver.names import SERVER_4
+from dra_driver.names import SERVER_4, SERVER_MODE
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 
@@ -38,10 +38,10 @@ def add_node(server: ApiServer, name: str, **labels: str) -> Object:
 
 
 def add_server(server: ApiServer, name: str, size: int = 4) -> list[str]:
-    """The nodes of an UltraServer."""
+    """The nodes of an UltraServer, linked with each other."""
     names = [f"{name}-n{index}" for index in range(size)]
     for node in names:
-        add_node(server, node, **{SERVER_4: name})
+        add_node(server, node, **{SERVER_4: name, SERVER_MODE: "1_2_4"})
     return names
 
 

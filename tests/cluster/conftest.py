@@ -5,10 +5,11 @@
     KUBECONFIG=... NEURON_DRA_TEST_IMAGE=... pytest tests/cluster --existing-cluster     on any other, one process
 
 A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.37", "1.34")`` says on which; of these,
-on those that ``--kubernetes`` names. ``@pytest.mark.ultraservers`` gives it a cluster of eight nodes that stand for two
-UltraServers, ``@pytest.mark.control_plane`` one without nodes, ``@pytest.mark.upgrade`` another such one, which it may
-leave in another version; else it gets one of two nodes. Tests of one cluster come together. Each process has one
-cluster at a time; several processes have each a network namespace of its own.
+on those that ``--kubernetes`` names. Each change has to pass those without the marker ``nightly``, which all but
+``EACH_CHANGE`` have on versions before the newest. ``@pytest.mark.ultraservers`` gives a test a cluster of eight nodes
+that stand for two UltraServers, ``@pytest.mark.control_plane`` one without nodes, ``@pytest.mark.upgrade`` another such
+one, which it may leave in another version; else it gets one of two nodes. Tests of one cluster come together. Each
+process has one cluster at a time; several processes have each a network namespace of its own.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from tests.cluster.lib.release import Release, helm_program
 from tests.paths import ROOT
 
 NEWEST = "1.37"
+EACH_CHANGE = ("test_claim_lifecycle.py", "test_kubelet_restart.py")
+"""What each change is tested with on the versions before the newest: that claims are served there."""
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 TEST_SECONDS = 240
 DRIVER_IMAGE = "neuron-dra-driver:test"
@@ -116,7 +119,10 @@ def _enter_own_network() -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Build what the processes that have no way to a package registry will need: programs and the driver's image."""
+    """Build what the processes that have no way to a package registry will need: programs and the driver's image.
+
+    ``scripts/test`` has built what only some tests use.
+    """
     if not session.config.getoption("numprocesses", None) or hasattr(session.config, "workerinput"):
         return
     if session.config.getoption("existing_cluster"):
@@ -127,10 +133,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         spec = _spec(version, "nodes")
         builder.build(components.of_cluster(spec.kubernetes, spec.kubelet_version, available_modules()))
     helm_program()
-    builder.build([components.jobset(), components.leaderworkerset()])
-    if any(version.startswith(f"{NEWEST}.") for version in _versions(session.config)):
-        # By a builder of its own: it takes a newer Go than the others.
-        Builder(Settings.from_environment(os.environ), Progress()).build([components.karpenter()])
     with tempfile.TemporaryDirectory() as directory:
         _build_image(Path(directory) / "driver.tar")
 
@@ -171,9 +173,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByCluster
 
 
 def _is_large(cluster: str) -> bool:
-    return cluster.startswith(f"{NEWEST}.") and " " not in cluster
+    return _is_newest(cluster) and " " not in cluster
 
 
+def _is_newest(version: str) -> bool:
+    return version.startswith(f"{NEWEST}.")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest's own hook reads the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept: list[pytest.Item] = []
     other: list[pytest.Item] = []
@@ -184,6 +191,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         versions = _versions(config) if where is None else [where[0]]
         fits = any(version.rpartition(".")[0] in minors for version in versions)
         (kept if fits else other).append(item)
+        if where is not None and not _is_newest(where[0]) and item.path.name not in EACH_CHANGE:
+            item.add_marker(pytest.mark.nightly)
         if item.get_closest_marker("timeout") is None:
             # Bringing the cluster up may mean building Kubernetes, so only the test itself is timed.
             item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
@@ -198,7 +207,7 @@ def _turn(item: pytest.Item) -> tuple[int, str]:
     if where is None:
         return (3, "")
     version, kind = where
-    newest = version.startswith(f"{NEWEST}.")
+    newest = _is_newest(version)
     return (2 if newest and kind == "nodes" else 0 if newest else 1, f"{kind} {version}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import steadily
 from tests.cluster.lib.namespace import Namespace
@@ -15,6 +17,8 @@ from tests.cluster.lib.objects import (
     request,
     template,
 )
+
+pytestmark = pytest.mark.nightly
 
 CHIP = "device.attributes['neuron.aws.com'].deviceId == {}"
 

@@ -24,13 +24,15 @@ def test_a_claim_under_a_name_of_the_vendors_beta_is_refused_until_its_pod_is_ma
     named = claim("beta", request())
     named["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
     waits = pod("waits", {"neurons": "beta"})
-    waits["spec"]["nodeName"] = "node-1"
+    # Bound when all is there: kubelet comes back to a pod whose claim was not allocated only after 60 to 90 s.
+    waits["spec"]["schedulerName"] = "by-hand"
     namespace.apply(named, waits)
     user = {"resource": "pods", "name": "waits", "uid": uid_of(namespace.pod("waits") or {})}
     status = json.dumps({"status": {"allocation": wanted, "reservedFor": [user]}})
     namespace.kubectl("patch", "resourceclaim", "beta", "--subresource=status", "--type=merge", "-p", status)
+    namespace.kube.bind("waits", namespace.name, "node-1")
     said = "beta releases of AWS's DRA driver; this driver publishes it as neuron-device-2"
-    assert "delete the pods that use this claim" in namespace.wait_event("waits", said)
+    assert "delete the pods" in namespace.wait_event("waits", said)
 
     refused = driver.run(driver.image, check=False)
     assert refused.returncode == 1

@@ -17,6 +17,8 @@ from tests.cluster.lib.kube import Kube, Object, eventually, steadily
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import DRIVER, pod, request, template
 
+pytestmark = pytest.mark.nightly
+
 CHIPS = 16
 EVERYTHING = (*(device_name(number) for number in range(CHIPS)), NODE_DEVICE)
 TYPE = f"device.attributes['{DRIVER}'].resourceType"
@@ -162,7 +164,7 @@ def test_two_hundred_random_claims_share_no_chip(
 def test_older_servers_get_the_node_alone(both: Installation, nodes: Sequence[str]) -> None:
     wait_offered(both.kube, nodes, NODE_DEVICE)
     for node in nodes:
-        assert "shared counters need Kubernetes 1.37" in both.logs(node)
+        assert "Kubernetes 1.37" in both.logs(node)
 
 
 @pytest.mark.kubernetes("1.36")

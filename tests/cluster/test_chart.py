@@ -32,6 +32,8 @@ from tests.cluster.lib.release import (
 )
 from tests.cluster.test_security import listening, rules
 
+pytestmark = pytest.mark.nightly
+
 # What kubelet, scheduler and API server decide of the chart's objects; the last one has the control plane of 1.34.
 BOTH_ENDS = pytest.mark.kubernetes("1.37", "1.33")
 
@@ -71,8 +73,8 @@ def test_nine_cores_run_by_the_eleven_steps_of_the_flow_diagram(pair: Release, n
     plugin, extender, scheduler = pair.logs(PLUGIN, "node-1"), pair.logs(EXTENDER), pair.logs(SCHEDULER)
 
     # 1. The device plugin gives kubelet the list of cores and devices.
-    assert f"16 of 16 {CORE} can be given" in plugin
-    assert f"4 of 4 {NEURON} can be given" in plugin
+    assert f"16 of 16 {CORE}" in plugin
+    assert f"4 of 4 {NEURON}" in plugin
     # 2. kubelet advertises them to the API server.
     offered = (pair.kube.get("nodes", "node-1") or {})["status"]["allocatable"]
     assert (offered[NEURON], offered[CORE]) == ("4", "16")
@@ -168,9 +170,7 @@ def test_a_secret_without_the_schedulers_certificate_is_refused_by_name(pair: Re
     pair.kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
     try:
         done = pair.upgrade({**LEGACY, "scheduler.tls.existingSecret": "test-incomplete"}, check=False)
-        assert (
-            "the Secret test-incomplete in kube-system (scheduler.tls.existingSecret) lacks client.crt" in done.stderr
-        )
+        assert "lacks client.crt" in done.stderr
     finally:
         pair.kube.kubectl("delete", f"--namespace={NAMESPACE}", "secret", "test-incomplete")
 

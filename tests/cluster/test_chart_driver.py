@@ -48,12 +48,13 @@ def plain(item: Object) -> Object:
     metadata = item["metadata"]
     ours = ("app.kubernetes.io/", "helm.sh/")
     labels = {key: value for key, value in metadata.get("labels", {}).items() if not key.startswith(ours)}
-    own = ("meta.helm.sh/", "kubectl.kubernetes.io/", "deprecated.daemonset.template.generation")
+    own = ("helm.sh/", "meta.helm.sh/", "kubectl.kubernetes.io/", "deprecated.daemonset.template.generation")
     notes = {key: value for key, value in notes_of(item).items() if not key.startswith(own)}
     kept = {key: value for key, value in item.items() if key not in ("metadata", "status")}
     return kept | {"namespace": metadata.get("namespace"), "labels": labels, "annotations": notes}
 
 
+@pytest.mark.nightly
 @pytest.mark.kubernetes("1.37")
 def test_helm_takes_over_what_the_installer_has_installed_and_replaces_no_pod(
     release: Release, installation: Installation
@@ -69,6 +70,7 @@ def test_helm_takes_over_what_the_installer_has_installed_and_replaces_no_pod(
     assert notes_of(installation.daemonset())["meta.helm.sh/release-name"] == NAME
 
 
+@pytest.mark.nightly
 @pytest.mark.kubernetes("1.37")
 def test_driver_and_device_plugin_share_a_cluster_on_different_nodes(release: Release, kube: Kube) -> None:
     if release.settings:

@@ -25,7 +25,7 @@ from tests.cluster.lib.release import (
     line_with,
 )
 
-pytestmark = pytest.mark.kubernetes("1.37", "1.34")
+pytestmark = [pytest.mark.nightly, pytest.mark.kubernetes("1.37", "1.34")]
 
 
 def test_the_clusters_own_scheduler_asks_the_extender_when_it_is_configured_as_the_notes_say(

@@ -16,6 +16,8 @@ from tests.cluster.lib.objects import IMAGE, SLEEP, pod, request, template
 from tests.cluster.lib.release import CHART, NAME, NAMESPACE, TRN1, Release
 from tests.manifests.chart import OF_AWS
 
+pytestmark = pytest.mark.nightly
+
 TEAM = "team-ml"
 VALUES = CHART / "examples/aws.yaml"
 TAINTS = (("example.com/training", "reserved"), ("aws.amazon.com/neuron", "true"))

@@ -81,7 +81,7 @@ REFUSED = {
     ),
     "two sizes in one claim": (
         [config(neuron_config(1), "neurons"), config(neuron_config(2), "more")],
-        "the requests of the claim have different logicalNeuronCore values",
+        "what each of its containers uses is not known",  # without the right to read the pod
     ),
 }
 

@@ -6,16 +6,15 @@ who waits gets what becomes free.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from lab import components
@@ -30,10 +29,12 @@ from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lightnodes import LightNodes
 from tests.cluster.lib.objects import pod
 from tests.generators.cut_pods import CHIP, CORE, NODE, CutClaim, CutPod, Request, random_pod
+from tests.generators.effort import SEED
 from tests.oracles.core_ledger import Core, Device, Ledger, Want
 from tests.paths import ROOT
 
-SEED = os.environ.get("CUTS_SEED", "1")
+pytestmark = pytest.mark.nightly
+
 STEPS = int(os.environ.get("CUTS_STEPS", "40"))
 A, B = "cuts-1", "cuts-2"
 ALL = "chip,core,group,node"
@@ -52,9 +53,6 @@ OFFER_SECONDS = 60.0
 """Until a change of the setting is in the slices: the pause between two writes, and another look at who holds what."""
 RUN_SECONDS = 60.0
 GROUP = Want("neuron_group", size=4)
-
-BEFORE_CORES = "313be0c808f0"
-"""A commit of the driver that knew chips and whole nodes only."""
 
 
 @dataclass
@@ -388,70 +386,6 @@ def test_another_core_size_holds_for_chips_of_which_no_core_is_held(pods: Pods, 
     pods.everything(A, ALL.split(","))
 
 
-@pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout of the driver before it knew cores."""
-    directory = tmp_path_factory.mktemp("released")
-    archive = subprocess.run(
-        ["git", "archive", BEFORE_CORES, "dra_driver", "pyproject.toml"], cwd=ROOT, capture_output=True, check=False
-    )
-    if archive.returncode != 0:
-        pytest.skip(f"the history of this checkout has no commit {BEFORE_CORES}")
-    subprocess.run(["tar", "-x", "-C", directory], input=archive.stdout, check=True)
-    return directory
-
-
-@pytest.mark.control_plane
-@pytest.mark.kubernetes("1.37")
-@pytest.mark.timeout(400, func_only=True)
-def test_a_driver_that_knows_no_cores_takes_over_and_gives_back_without_loss(
-    pods: Pods, kube: Kube, released: Path
-) -> None:
-    """It goes on with the claims of chips, sets those of cores aside, and gives nothing that they may hold."""
-    one = CutPod((CutClaim((Request((CHIP,)),)),))
-    pods.create("chip", one, A)
-    pods.create("cores", CutPod((CutClaim((Request((Want("neuron_core", 2, same="deviceId"),)),)),)), A)
-    pods.create("group", CutPod((CutClaim((Request((GROUP,)),)),)), A)
-    pods.wait_running("chip", "cores", "group")
-    before = {name: pods.light[A].view(*pods.claims(name)) for name in pods.asks}
-    files = _files(pods, A)
-
-    pods.light.restart(A, ("--rescan-seconds", "1"), released)
-    eventually("chips alone", lambda: {device.kind for device in devices(kube, A)} == {"neuron_device"}, OFFER_SECONDS)
-    assert {name: pods.light[A].view(*pods.claims(name)) for name in pods.asks} == before
-    pods.light[A].kubelet.restart()
-    eventually("kubelet to know the driver", lambda: pods.light[A].kubelet.instances.get("neuron.aws.com"), 30)
-    for number in range(3):
-        pods.create(f"later-{number}", one, A)
-    eventually("all to be bound", lambda: all(pods.bound(f"later-{number}") for number in range(3)), RUN_SECONDS)
-    time.sleep(3)  # kubelet tries again and again
-    pods.nothing_shared()
-    refused = [f"later-{number}" for number in range(3) if not pods.runs(f"later-{number}")]
-    assert bool(refused) == bool(pods.light.failures)
-    pods.delete(*(f"later-{number}" for number in range(3)))
-
-    pods.light.restart(A)
-    wait_offer(pods, A, ALL)
-    assert _files(pods, A) == files
-    assert {name: pods.light[A].view(*pods.claims(name)) for name in pods.asks} == before
-    pods.check()
-    pods.light.restart(A, ("--rescan-seconds", "1"), released)
-    pods.delete("cores")
-    pods.create("last", one, A)
-    pods.wait_running("last")
-    pods.nothing_shared()
-    pods.light.restart(A)
-    wait_offer(pods, A, ALL)
-    pods.check()
-    pods.delete(*pods.asks)
-    pods.everything(A, ALL.split(","))
-
-
-def _files(pods: Pods, node: str) -> Mapping[str, object]:
-    """Entries of prepared claims by UID."""
-    return {path.stem: json.loads(path.read_text())["entry"] for path in pods.light[node].state.glob("claims/*.json")}
-
-
 @pytest.mark.upgrade
 @pytest.mark.kubernetes("1.36")
 @pytest.mark.timeout(500, func_only=True)
@@ -461,7 +395,7 @@ def test_an_upgrade_of_the_control_plane_brings_the_cuts_while_chips_are_held(la
     with light(kube, "--devices", ALL) as nodes:
         pods = Pods(kube, nodes)
         assert {device.kind for device in devices(kube, A)} == {"neuron_device"}
-        assert "shared counters need Kubernetes 1.37" in nodes[A].log
+        assert "Kubernetes 1.37" in nodes[A].log
         for number in range(3):
             pods.create(f"chip-{number}", one, A)
             assert pods.settle(f"chip-{number}")
@@ -470,11 +404,7 @@ def test_an_upgrade_of_the_control_plane_brings_the_cuts_while_chips_are_held(la
         pods.create("whole", CutPod((CutClaim((Request((NODE,)),)),)), A)
         assert [pods.settle(name) for name in ("core", "group", "whole")] == [False, False, False]
 
-        _upgrade(lab, "1.37.1")
-        for node in nodes:
-            # A driver asks for the server's version when it looks after its slices: at the latest within an hour, and
-            # when kubelet comes back, which the upgrade of a node restarts.
-            node.kubelet.restart()
+        _restart_as(lab, kubernetes="1.37.1")
         wait_offer(pods, A, ALL)
         pods.wait_running("core", "group", within=120)
         pods.check()
@@ -486,14 +416,35 @@ def test_an_upgrade_of_the_control_plane_brings_the_cuts_while_chips_are_held(la
         assert not nodes.failures
 
 
-def _upgrade(lab: Cluster, version: str) -> None:
-    """Restart the control plane in another version, on the same data."""
-    wanted = components.of_cluster(version, version, available_modules())
-    programs = Builder(Settings.from_environment(os.environ), Progress()).build(wanted)
+@pytest.mark.upgrade
+@pytest.mark.timeout(500, func_only=True)
+def test_a_feature_gate_that_is_turned_off_and_on_takes_the_cuts_and_brings_them(lab: Cluster, kube: Kube) -> None:
+    core = CutPod((CutClaim((Request((CORE,)),)),))
+    with light(kube, "--devices", ALL) as nodes:
+        pods = Pods(kube, nodes)
+        wait_offer(pods, A, ALL)
+        for number in range(2):
+            _restart_as(lab, feature_gates=("DRAPartitionableDevices=false",))
+            eventually("chips alone", lambda: {device.kind for device in devices(kube, A)} == {"neuron_device"}, 60)
+            pods.create(f"core-{number}", core, A)
+            assert not pods.settle(f"core-{number}")
+            _restart_as(lab, feature_gates=())
+            wait_offer(pods, A, ALL)
+            pods.wait_running(f"core-{number}", within=120)
+            pods.check()
+            pods.delete(f"core-{number}")
+        assert not nodes.failures
+
+
+def _restart_as(lab: Cluster, **changes: Any) -> None:
+    """Restart the control plane with another specification, on the same data."""
     old = lab.control_plane
+    spec = replace(old.state.spec, **changes)
+    wanted = components.of_cluster(spec.kubernetes, spec.kubernetes, available_modules())
+    programs = Builder(Settings.from_environment(os.environ), Progress()).build(wanted)
     for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver"):
         old.stop(name)
-    state = replace(old.state, spec=replace(old.state.spec, kubernetes=version), programs=old.state.programs | programs)
+    state = replace(old.state, spec=spec, programs=old.state.programs | programs)
     new = ControlPlane(old.layout, state, old.progress)
     new.start("kube-apiserver")
     new.wait_api()

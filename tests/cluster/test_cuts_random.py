@@ -2,7 +2,7 @@
 
 The scheduler and the drivers are real, kubelet is the test's own. A ledger over physical cores follows every change of
 every claim. Each kind of node is a lane of its own: what happens there comes one after the other, so that the
-simulator can be asked about each pod what the scheduler was asked. ``CUTS_SEED`` and ``CUTS_CLAIMS`` choose other
+simulator can be asked about each pod what the scheduler was asked. ``SEED`` and ``CUTS_CLAIMS`` choose other
 claims and more of them.
 """
 
@@ -33,13 +33,18 @@ from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lightnodes import LightNodes
 from tests.cluster.lib.objects import pod
 from tests.generators.cut_pods import CHIP, CORE, NODE, CutClaim, CutPod, Request, random_pod
+from tests.generators.effort import SEED
 from tests.oracles.core_ledger import Ledger, Want
 from tests.oracles.simulator_cases import Simulated, disagreement
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37"), pytest.mark.timeout(900, func_only=True)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.control_plane,
+    pytest.mark.kubernetes("1.37"),
+    pytest.mark.timeout(900, func_only=True),
+]
 
-SEED = os.environ.get("CUTS_SEED", "1")
 CLAIMS = int(os.environ.get("CUTS_CLAIMS", "2000"))
 TYPES = {
     f"{short}-{number}": full

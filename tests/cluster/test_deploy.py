@@ -30,6 +30,8 @@ from tests.cluster.lib.release import (
 from tests.cluster.lib.serviceaddress import ServiceAddress
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.nightly
+
 DEPLOY = ROOT / "deploy"
 OWN = "neuron-system"
 """The namespace that the setting of that name gives."""

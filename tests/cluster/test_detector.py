@@ -19,6 +19,8 @@ from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.release import DETECTOR_NAMESPACE, DRA, Release
 from tests.cluster.test_security import listening
 
+pytestmark = pytest.mark.nightly
+
 DAEMONSET = "neuron-node-problem-detector"
 DRIVER = "neuron-dra-driver"
 SYSLOG = 1 << 34

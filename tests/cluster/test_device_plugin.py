@@ -112,7 +112,7 @@ def visible_cores(namespace: Namespace, name: str) -> str:
     return namespace.environment(name, "main").get("NEURON_RT_VISIBLE_CORES", "")
 
 
-@pytest.mark.parametrize("injection", ["nodes", "cdi"])
+@pytest.mark.parametrize("injection", ["nodes", pytest.param("cdi", marks=pytest.mark.nightly)])
 def test_nine_cores_that_were_chosen_reach_the_container(
     lab: Cluster, kube: Kube, namespace: Namespace, tmp_path: Path, injection: str
 ) -> None:
@@ -134,6 +134,7 @@ def test_nine_cores_that_were_chosen_reach_the_container(
         eventually("the annotations to say so", handed_out, 15)
 
 
+@pytest.mark.nightly
 def test_pods_started_together_get_what_was_chosen_for_each(
     lab: Cluster, kube: Kube, namespace: Namespace, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_pods_started_together_get_what_was_chosen_for_each(
         assert {chip: namespace.numbers(f"p{chip}", "main") for chip in order} == {chip: [chip] for chip in order}
 
 
+@pytest.mark.nightly
 def test_without_an_extender_one_and_all_run_and_two_are_refused(
     lab: Cluster, kube: Kube, namespace: Namespace, tmp_path: Path
 ) -> None:
@@ -189,7 +191,7 @@ def test_restarts_of_kubelet_and_plugin_leave_pods_alone_and_the_resources_come_
         assert numbers == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
         namespace.apply(chosen(kind, "twice", Resource.CORE, range(2)))
         failed = namespace.wait_phase("twice", "Failed")
-        assert f"pod {namespace.name}/before has some of them" in failed["status"]["message"]
+        assert f"pod {namespace.name}/before" in failed["status"]["message"]
 
 
 def _streams(tmp_path: Path) -> set[int]:
@@ -204,6 +206,7 @@ def _annotations(namespace: Namespace, name: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.nightly
 def test_a_sick_chip_and_its_cores_are_taken_out_of_the_nodes_status_until_it_is_well(
     lab: Cluster, kube: Kube, tmp_path: Path
 ) -> None:

@@ -28,6 +28,8 @@ from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import IMAGE, SLEEP, connected, pod, request, template
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.nightly
+
 SPECS = ROOT / "examples/specs"
 INFERENCE, BATCH = ROOT / "examples/inference", ROOT / "examples/batch"
 TRN1 = "trn1.32xlarge"

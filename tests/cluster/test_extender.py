@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ MORE_CORES = (17, 18, 24, 31, 32, 33, 47, 48, 63, 64)
 """Counts of cores on larger nodes that tell more than those up to 16: they need several rows, or all."""
 FAILED = "reason=FailedScheduling"
 TORUS = KINDS["trn1.32xlarge"]
+RING_AND_TORUS = ("inf1.6xlarge", "trn1.32xlarge")
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +63,26 @@ def add_nodes(transport: Transport, *items: Object) -> None:
 # Counts
 
 
-def questions() -> Iterator[tuple[str, str, int]]:
+def questions(types: Sequence[str]) -> Iterator[tuple[str, str, int]]:
     """What is asked of a node of its own: type, resource and count."""
-    for name, kind in KINDS.items():
+    for name, kind in ((name, KINDS[name]) for name in types):
         for resource in (DEVICE, CORE):
             counts = [*COUNTS, *(MORE_CORES if resource == CORE else ())]
             yield from ((name, resource, count) for count in counts if count <= kind.units(resource))
 
 
+@pytest.mark.parametrize(
+    "types",
+    [
+        pytest.param(RING_AND_TORUS, id="a ring and a torus"),
+        pytest.param([name for name in KINDS if name not in RING_AND_TORUS], marks=pytest.mark.nightly, id="others"),
+    ],
+)
 @pytest.mark.timeout(300, func_only=True)
 def test_counts_on_every_fabric_run_or_stay_pending_with_the_documented_sentence(
-    pods: Pods, transport: Transport, kube: Kube, figures: list[str]
+    types: Sequence[str], pods: Pods, transport: Transport, kube: Kube, figures: list[str]
 ) -> None:
-    asked = {f"p{number}": question for number, question in enumerate(questions())}
+    asked = {f"p{number}": question for number, question in enumerate(questions(types))}
     for name, (kind, resource, count) in asked.items():
         add_nodes(transport, node(f"n-{name}", kind, KINDS[kind], {"for": name}))
         pods.create(pod(name, container("main", {resource: count}), where={"for": name}))
@@ -99,7 +107,7 @@ def test_counts_on_every_fabric_run_or_stay_pending_with_the_documented_sentence
     pending = {(item["status"]["phase"], "nodeName" in item["spec"]) for item in map(pods.known.__getitem__, refused)}
     assert pending == {("Pending", False)}
     figures.append(
-        f"extender: of {len(asked)} counts on {len(KINDS)} types {len(can)} ran, {len(refused)} were refused"
+        f"extender: of {len(asked)} counts on {len(types)} types {len(can)} ran, {len(refused)} were refused"
     )
 
 
@@ -118,6 +126,7 @@ def _wrong_set(item: Object, kind: str, resource: str, count: int) -> str:
     return "" if right else f"{kind}, {count} of {resource}: {told}"
 
 
+@pytest.mark.nightly
 def test_nine_cores_are_handed_out_as_documented(
     side: ExtenderLab, pods: Pods, transport: Transport, kube: Kube
 ) -> None:
@@ -186,6 +195,7 @@ def low_priority(transport: Transport) -> Iterator[str]:
 
 # Before 1.35 kube-scheduler may start a second preemption before it has seen the evictions of the first one, and evict
 # one pod more: kubernetes/kubernetes#134249.
+@pytest.mark.nightly
 @pytest.mark.kubernetes("1.37")
 @pytest.mark.parametrize("scheduler", ["my-scheduler", WHOLE_NODES])
 def test_a_pod_of_high_priority_evicts_pods_whose_devices_are_connected_and_no_others(
@@ -224,6 +234,7 @@ def test_a_pod_of_high_priority_evicts_pods_whose_devices_are_connected_and_no_o
 # Bad input
 
 
+@pytest.mark.nightly
 def test_bad_requests_keep_nobody_from_being_scheduled(side: ExtenderLab, pods: Pods, transport: Transport) -> None:
     add_nodes(transport, *(node(f"n{number}", "trn1.32xlarge", TORUS) for number in range(5)))
     (replica,) = side.replicas
@@ -239,12 +250,14 @@ def test_bad_requests_keep_nobody_from_being_scheduled(side: ExtenderLab, pods: 
     assert resident < 400 * 1024, f"{resident} kB"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", ["-1", "1.5", "two"])
 def test_counts_that_are_no_counts_do_not_get_past_the_api_server(pods: Pods, count: str) -> None:
     with pytest.raises(ApiError, match=r"must be an integer|must be greater than or equal to 0|quantit"):
         pods.create(pod("p", container("main", {DEVICE: count})))
 
 
+@pytest.mark.nightly
 def test_none_and_a_billion_devices(pods: Pods, transport: Transport) -> None:
     add_nodes(transport, node("n", "trn1.32xlarge", TORUS))
     pods.create(pod("none", container("main", {DEVICE: 0})), pod("many", container("main", {DEVICE: 10**9})))
@@ -264,6 +277,7 @@ ODD_NODES: Mapping[str, tuple[str, Kind, str]] = {
 """Nodes that give no four devices, and the reason."""
 
 
+@pytest.mark.nightly
 def test_nodes_that_cannot_be_understood_are_passed_over_with_the_reason(pods: Pods, transport: Transport) -> None:
     add_nodes(transport, *(node(name, kind, shape, {"for": name}) for name, (kind, shape, _) in ODD_NODES.items()))
     pods.create(*(pod(name, container("main", {DEVICE: 4}), where={"for": name}) for name in ODD_NODES))
@@ -275,6 +289,7 @@ def test_nodes_that_cannot_be_understood_are_passed_over_with_the_reason(pods: P
     assert found["spec"]["nodeName"] == "good"
 
 
+@pytest.mark.nightly
 def test_a_node_keeps_for_a_pod_of_unknown_devices_what_it_may_have_until_they_are_known(
     side: ExtenderLab, pods: Pods, transport: Transport
 ) -> None:

@@ -1,6 +1,6 @@
 """Pods of all kinds come and go on twenty nodes while extenders are killed, and nobody has what another one has.
 
-``NEURON_DRA_STREAM_PODS`` and ``NEURON_DRA_STREAM_SEED`` choose how many, and other ones.
+``NEURON_DRA_STREAM_PODS`` and ``SEED`` choose how many, and other ones.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from tests.cluster.lib.legacy.nodes import NeuronNode, NeuronNodes, neuron_nodes
 from tests.cluster.lib.legacy.pods import Pods, container, pod
 from tests.cluster.lib.legacy.rules import DEVICE
 from tests.cluster.lib.legacy.stream import Killer, Stream
+from tests.generators.effort import SEED
+
+pytestmark = pytest.mark.nightly
 
 MINOR_PODS = 150
 """On other versions than the newest."""
 PODS = int(os.environ.get("NEURON_DRA_STREAM_PODS", "0"))
-SEED = int(os.environ.get("NEURON_DRA_STREAM_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 NODES = {
     "inf1.6xlarge": 2,
     "inf1.24xlarge": 2,
@@ -77,13 +79,13 @@ def test_no_device_is_given_twice_or_lost_while_pods_come_and_go_and_extenders_a
     with world(side) as (pods, nodes, ledger):
         stream = Stream(pods, nodes, ledger, random.Random(SEED))
         side.start_extender("--no-leader-elect")
-        alone = Killer(side, random.Random(SEED + 1), every=40, elect=False)
+        alone = Killer(side, random.Random(f"{SEED} alone"), every=40, elect=False)
         stream.run(count * 3 // 4, alone.tick)
         # From now on there are two, of which one leads.
         side.end_extender(side.replicas[0], hard=False)
         for _ in range(2):
             side.start_extender()
-        pair = Killer(side, random.Random(SEED + 2), every=max(count // 10, 60), elect=True)
+        pair = Killer(side, random.Random(f"{SEED} pair"), every=max(count // 10, 60), elect=True)
         stream.run(count - count * 3 // 4, pair.tick)
         stream.end_all()
         eventually("the ledger to be empty", lambda: ledger.bound == 0, 30)

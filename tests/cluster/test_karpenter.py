@@ -29,7 +29,12 @@ from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import connected, pod, request, template
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37"), pytest.mark.timeout(400, func_only=True)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.control_plane,
+    pytest.mark.kubernetes("1.37"),
+    pytest.mark.timeout(400, func_only=True),
+]
 
 SMALL, LARGE = "trn1.2xlarge", "trn2.48xlarge"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"

@@ -16,6 +16,8 @@ from tests.cluster.lib.nodefiles import NodeFiles
 from tests.cluster.lib.objects import IMAGE, SLEEP
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.nightly
+
 NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 CHIPS = 16
 ON_NODE_1 = {"kubernetes.io/hostname": "node-1"}

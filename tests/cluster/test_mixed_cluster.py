@@ -12,6 +12,8 @@ from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import DRIVER, asking
 from tests.cluster.lib.release import CORE, NEURON, PLUGIN, Release
 
+pytestmark = pytest.mark.nightly
+
 CHIPS, CORE_SIZE = 16, 2
 """Chips of the emulated type, physical cores in a logical one."""
 

@@ -20,7 +20,7 @@ from tests.cluster.lib.release import CHART, DRA, Release
 from tests.manifests.pages import Command, commands_of, is_shown, listings
 from tests.paths import DOCS, ROOT
 
-pytestmark = pytest.mark.kubernetes("1.37")
+pytestmark = [pytest.mark.nightly, pytest.mark.kubernetes("1.37")]
 
 NODE = "node-1"
 SETTINGS = {**DRA, "draDriver.metricsPort": "9100", "draDriver.deviceMetadata": "true"}

@@ -1,6 +1,6 @@
 """Which node a real kube-scheduler takes of several that fit, and what the simulator has said before.
 
-``NODE_CHOICE_SEED`` chooses other clusters and pods.
+``SEED`` chooses other clusters and pods.
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ from dra_driver.cli.main import main
 from dra_driver.kube.client import Transport
 from dra_driver.kube.errors import ApiError
 from tests.cluster.lib.kube import Object
+from tests.generators.effort import SEED
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.36"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.control_plane,
+    pytest.mark.kubernetes("1.37", "1.36"),
+    pytest.mark.timeout(600),
+]
 
-SEED = os.environ.get("NODE_CHOICE_SEED", "1")
 CLUSTERS, PODS = 4, 12
 DRIVER = "choice.example"
 RESOURCE = "choice.example/gadget"

@@ -22,6 +22,8 @@ from tests.manifests.pages import PAGES, Command, commands_of, is_shown, listing
 from tests.manifests.support import name_of
 from tests.paths import DATA, ROOT
 
+pytestmark = pytest.mark.nightly
+
 CLUSTER = "on a cluster"
 WITH_RUNS = [page for page in PAGES if any(block.key == CLUSTER for block in commands_of(page))]
 EXAMPLE = "examples/specs/1x4-connected-devices.yaml"

@@ -19,7 +19,7 @@ import pytest
 from lab.cluster import Cluster
 
 from dra_driver.names import SERVER_2
-from dra_driver.ultraserver.placer.values import GATE, SINCE_ANNOTATION
+from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION
 from tests.cluster.lib.controllers import leaderworkerset_controller
 from tests.cluster.lib.groupstream import Stream, complete, lws, one_node, servers
 from tests.cluster.lib.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
@@ -28,13 +28,14 @@ from tests.cluster.lib.leaderworkerset import Groups, LeaderWorkerSets
 from tests.cluster.lib.lifecycle import own_namespace, process_of
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod as plain_pod
+from tests.generators.effort import SEED
 
 pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.34")]
 
 TRIES = int(os.environ.get("NEURON_DRA_PLACER_TRIES", "2"))
 BARE_TRIES = 10
 """Groups without the gate until one hangs: every second one does."""
-GROUPS = int(os.environ.get("NEURON_DRA_PLACER_GROUPS", "12"))
+GROUPS = int(os.environ.get("NEURON_DRA_PLACER_GROUPS", "6"))
 GROUP_TIMEOUT = 120
 """Longer than any test waits for a group that the scheduler finds no nodes for."""
 STUCK_SECONDS = 20.0
@@ -103,6 +104,7 @@ def is_stuck(groups: Groups, namespace: Namespace, name: str, reason: str = "can
     return False
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120 + 15 * TRIES, func_only=True)
 def test_without_the_gate_a_group_hangs_half_placed_while_a_server_is_free_and_with_it_never(
     placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube, figures: list[str]
@@ -143,6 +145,7 @@ def test_without_the_gate_a_group_hangs_half_placed_while_a_server_is_free_and_w
     figures.append(f"with the gate {TRIES} of {TRIES} groups beside a taken node ran, {spent / TRIES:.1f} s each")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120 + 15 * TRIES, func_only=True)
 def test_two_groups_of_two_namespaces_at_once_get_a_server_each(
     placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube, figures: list[str]
@@ -166,6 +169,7 @@ def test_two_groups_of_two_namespaces_at_once_get_a_server_each(
     figures.append(f"with the gate {TRIES} of {TRIES} pairs of groups in two namespaces ran")
 
 
+@pytest.mark.nightly
 def test_a_group_that_the_scheduler_finds_no_nodes_for_is_released_at_once_and_runs_on_the_other_server(
     placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube
 ) -> None:
@@ -188,6 +192,7 @@ def test_a_group_that_the_scheduler_finds_no_nodes_for_is_released_at_once_and_r
         kube.kubectl("label", "node", *sorted(nodes), "placer-test-")
 
 
+@pytest.mark.nightly
 @pytest.mark.kubernetes("1.37")
 def test_with_leaderworkersets_own_controller_a_group_beside_a_taken_node_runs_and_one_without_a_node_is_released(
     placer: Installation, lab: Cluster, namespace: Namespace, kube: Kube, tmp_path: Path
@@ -214,6 +219,7 @@ def test_with_leaderworkersets_own_controller_a_group_beside_a_taken_node_runs_a
         kube.kubectl("label", "node", *sorted(last_nodes), "placer-test-")
 
 
+@pytest.mark.nightly
 def test_a_third_group_is_told_what_it_waits_for_and_pairs_share_a_server(
     placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube
 ) -> None:
@@ -240,6 +246,7 @@ def test_a_third_group_is_told_what_it_waits_for_and_pairs_share_a_server(
     end(groups, namespace, "third", "pair-a", "pair-b")
 
 
+@pytest.mark.nightly
 def test_the_placers_account_may_touch_only_pods_that_have_or_had_the_gate(
     placer: Installation, namespace: Namespace, kube: Kube
 ) -> None:
@@ -254,14 +261,29 @@ def test_the_placers_account_may_touch_only_pods_that_have_or_had_the_gate(
         return done.stdout + done.stderr
 
     image = '{"spec": {"containers": [{"name": "main", "image": "localhost/evil:1"}]}}'
-    assert "may change only pods that have or had the gate" in answer("annotate", "pod", "other", "a=b")
-    assert "may change only pods that have or had the gate" in answer("delete", "pod", "other")
-    assert "may change only pods that have or had the gate" in answer("delete", "pod", "gated")
-    assert "may change neither images nor labels" in answer("patch", "pod", "gated", "-p", image)
-    assert "may change neither images nor labels" in answer("label", "pod", "gated", "a=b")
+    assert "had the gate" in answer("annotate", "pod", "other", "a=b")
+    assert "had the gate" in answer("delete", "pod", "other")
+    assert "had the gate" in answer("delete", "pod", "gated")
+    assert "images nor labels" in answer("patch", "pod", "gated", "-p", image)
+    assert "images nor labels" in answer("label", "pod", "gated", "a=b")
     assert "annotated" in answer("annotate", "pod", "gated", "a=b")
     assert "forbidden" in answer("create", "configmap", "x")
     assert "forbidden" in answer("get", "secrets")
+
+
+def test_nobody_but_the_placer_writes_its_annotations(placer: Installation, namespace: Namespace) -> None:
+    namespace.apply(plain_pod("other"))
+
+    def answer(*arguments: str) -> str:
+        done = namespace.kube.access.kubectl(f"--namespace={namespace.name}", *arguments, check=False)
+        return done.stdout + done.stderr
+
+    assert "Only the placer may" in answer("annotate", "pod", "other", f"{PLACED_ANNOTATION}=s0")
+    assert "annotated" in answer("annotate", "pod", "other", "a=b")
+    made = ("run", "made", "--image=localhost/none:1", "--restart=Never")
+    assert "Leave such annotations out of the pod" in answer(*made, f"--annotations={PLACED_ANNOTATION}=s0")
+    assert "created" in answer(*made, "--annotations=a=b")
+    assert "deleted" in answer("delete", "pod", "made", "--now")
 
 
 def kill(kube: Kube, *, hard: bool) -> None:
@@ -280,7 +302,7 @@ def kill(kube: Kube, *, hard: bool) -> None:
 def test_groups_that_come_and_go_in_three_namespaces_while_the_placer_is_killed(
     placer: Installation, groups: LeaderWorkerSets, kube: Kube, figures: list[str]
 ) -> None:
-    stream = Stream(kube, groups, chance=random.Random(os.environ.get("NEURON_DRA_PLACER_SEED", "7")))
+    stream = Stream(kube, groups, chance=random.Random(SEED))
     seen = stream.run(count=GROUPS, at_once=5, kill=partial(kill, kube))
     figures.append(str(stream))
     assert stream.served == stream.made

@@ -28,6 +28,8 @@ from tests.cluster.lib.lifecycle import emulated_root, wait_driver_ready
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod, request, template
 
+pytestmark = pytest.mark.nightly
+
 SICK, OTHER = "node-1", "node-2"
 CHIP = 3
 REGION = "us-east-1"

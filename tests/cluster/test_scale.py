@@ -32,7 +32,10 @@ from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
 from tests.cluster.lib.lifecycle import SliceWatch, own_namespace
 from tests.cluster.lib.lightnodes import LightNode, LightNodes
+from tests.generators.effort import SEED
 from tests.paths import ROOT
+
+pytestmark = pytest.mark.nightly
 
 SERVERS = 8
 NAMES = [f"light-{number}" for number in range(1, 4 * SERVERS + 1)]
@@ -123,7 +126,7 @@ def test_a_stream_of_groups_over_eight_servers_while_placers_are_killed(
         placers = Placers(kube, home.name, tmp_path)
         try:
             eventually("a placer to act", placers.acting, FAILOVER_SECONDS)
-            stream = Stream(kube, groups, chance=random.Random(os.environ.get("NEURON_DRA_PLACER_SEED", "7")))
+            stream = Stream(kube, groups, chance=random.Random(SEED))
             seen = stream.run(count=GROUPS, at_once=3 * SERVERS, kill=placers.kill)
         finally:
             statuses = placers.end()

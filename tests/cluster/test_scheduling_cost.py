@@ -17,7 +17,12 @@ from lab.progress import Progress
 
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37"), pytest.mark.timeout(600, func_only=True)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.control_plane,
+    pytest.mark.kubernetes("1.37"),
+    pytest.mark.timeout(600, func_only=True),
+]
 
 BASELINE = ROOT / "tests" / "data" / "scheduling-cost.json"
 

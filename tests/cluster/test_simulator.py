@@ -1,6 +1,6 @@
 """The simulator against a real API server and kube-scheduler, on random clusters and claims.
 
-``SIMULATOR_SEED`` and ``SIMULATOR_CLAIMS`` choose other ones and more. A disagreement is made small and written to a
+``SEED`` and ``SIMULATOR_CLAIMS`` choose other ones and more. A disagreement is made small and written to a
 file, which belongs to ``tests/data/simulator-cases``. ``SIMULATOR_RECORD=FILE`` writes all cases and answers.
 """
 
@@ -21,17 +21,18 @@ from dra_driver.kube.client import Transport
 from tests.builders.refused_objects import refused, taken
 from tests.cluster.lib.scheduling import Bench, Played
 from tests.generators.cel_expressions import DOMAIN, KUBERNETES, expression
+from tests.generators.effort import SEED
 from tests.generators.shrinking import shrunk
 from tests.generators.simulator_cases import Object, random_case, random_selector, reaches_all_nodes
 from tests.oracles.simulator_cases import legal
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.control_plane,
     pytest.mark.kubernetes("1.37", "1.36"),
     pytest.mark.timeout(600, func_only=True),
 ]
 
-SEED = os.environ.get("SIMULATOR_SEED", "1")
 CLAIMS = int(os.environ.get("SIMULATOR_CLAIMS", "1500"))
 RECORD = os.environ.get("SIMULATOR_RECORD", "")
 TOGETHER = 48

@@ -12,7 +12,7 @@ from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import connected, pod, request, template
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37")]
+pytestmark = [pytest.mark.nightly, pytest.mark.control_plane, pytest.mark.kubernetes("1.37")]
 
 NODE = "kwok-trn2-48xlarge"
 CLASSES = str(ROOT / "scripts/manifests/deviceclass.yaml")

@@ -20,6 +20,8 @@ from tests.cluster.lib.nodefiles import NodeFiles
 from tests.cluster.lib.objects import pod, request, template
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.nightly
+
 NODE = "node-1"
 CLOCK = "clock.example.com"
 CLASS: Object = {

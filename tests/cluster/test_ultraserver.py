@@ -145,6 +145,7 @@ def test_groups_of_four_fill_the_servers_and_the_third_waits_until_one_is_free(
     wait_free(node_files)
 
 
+@pytest.mark.nightly
 @pytest.mark.kubernetes("1.37")
 def test_leaderworkersets_own_controller_gives_each_group_of_the_example_a_server_also_when_one_is_made_anew(
     ultraserver_driver: Installation,
@@ -255,6 +256,7 @@ def counted(kube: Kube) -> Iterator[None]:
     kube.kubectl("delete", "flowschema", name)
 
 
+@pytest.mark.nightly
 @pytest.mark.kubernetes("1.37")
 def test_whole_nodes_cost_a_group_little_time_and_the_api_server_few_requests(
     ultraserver_driver: Installation,
@@ -340,6 +342,7 @@ def with_leader_address(wanted: Object) -> Object:
     return wanted
 
 
+@pytest.mark.nightly
 @pytest.mark.kubernetes("1.37")
 def test_pods_that_leaderworkersets_own_controller_made_learn_their_places_before_they_start(
     ultraserver_driver: Installation,
@@ -439,6 +442,7 @@ def efa_slice(node: str, number: int) -> Object:
     }
 
 
+@pytest.mark.nightly
 def test_nodes_come_with_the_efa_devices_that_belong_to_them(
     ultraserver_driver: Installation, efa: None, groups: LeaderWorkerSets, namespace: Namespace
 ) -> None:

@@ -7,6 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lifecycle import SliceWatch, uid_of, unchanged, wait_unprepared
@@ -14,6 +16,8 @@ from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
 from tests.cluster.lib.objects import pod, request, template
 from tests.cluster.lib.release import CHART, DRA, INF1, LEGACY, NAME, NEURON, Release, limited
+
+pytestmark = pytest.mark.nightly
 
 NODES = ("node-1", "node-2")
 ONE = template("one", request())

@@ -24,6 +24,8 @@ from tests.cluster.lib.kube import Object, eventually
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import container, pod, request, template
 
+pytestmark = pytest.mark.nightly
+
 OPENABLE, FORBIDDEN = "1:3", "1:11"
 """The null device, which stands for emulated chips, and one that no container may open: the kernel's log."""
 

@@ -104,6 +104,8 @@ class DeviceManager:
         self.hide: set[str] = set()
         """UIDs of pods that PodResources omits."""
         self.resources_fault: grpc.StatusCode | None = None
+        self.asked = 0
+        """How often PodResources was asked for its list."""
         self.connections: dict[str, Connection] = {}
         self._random = random.Random(seed)
         self._lock = threading.RLock()
@@ -308,6 +310,7 @@ class DeviceManager:
 
     def _list(self, request: Any, context: grpc.ServicerContext) -> Any:
         del request
+        self.asked += 1
         if self.resources_fault is not None:
             context.abort(self.resources_fault, "failed on purpose")
         answer = resources_api.ListPodResourcesResponse()

@@ -58,7 +58,6 @@ class Kubelet:
         call_seconds: float = 45.0,
         reconcile_seconds: float = 0.02,
         backoff_seconds: float = 0.1,
-        idle_deadlock: float | None = None,
         refuse: Callable[[str], str | None] = lambda driver: None,
         watches_health: str | None = None,
         redial_seconds: float = REDIAL_SECONDS,
@@ -67,11 +66,7 @@ class Kubelet:
         self.registry_dir.mkdir(parents=True, exist_ok=True)
         self.plugins_dir.mkdir(exist_ok=True)
         self.versions, self.call_seconds, self.refuse = versions, call_seconds, refuse
-        self._reconcile_seconds, self._backoff_seconds, self._idle_deadlock = (
-            reconcile_seconds,
-            backoff_seconds,
-            idle_deadlock,
-        )
+        self._reconcile_seconds, self._backoff_seconds = reconcile_seconds, backoff_seconds
         self.claims: dict[tuple[str, str], ClaimInfo] = {}  # kubelet's checkpoint, except for `prepared`
         self.registrations = 0
         self.deregistrations = 0
@@ -208,7 +203,7 @@ class Kubelet:
         if reason is not None:
             raise KubeletError(f"RegisterPlugin error -- failed to register plugin {info.name}: {reason}")
         assert version is not None
-        return Instance(info.name, endpoint, version, self._idle_deadlock)
+        return Instance(info.name, endpoint, version)
 
     def instance(self, driver: str) -> Instance:
         """The newest connected instance, otherwise the newest."""

@@ -8,7 +8,6 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +45,9 @@ def unary(channel: grpc.Channel, path: str, reply: type[Any]) -> Callable[..., A
 class Instance:
     """One registered instance of a driver, with kubelet's single connection to it."""
 
-    def __init__(self, driver: str, endpoint: str, version: str, idle_deadlock: float | None) -> None:
+    def __init__(self, driver: str, endpoint: str, version: str) -> None:
         self.driver, self.endpoint, self.version = driver, endpoint, version
         self.channel = grpc.insecure_channel(f"unix:{endpoint}", options=OPTIONS)
-        self._idle_deadlock = idle_deadlock
-        self._last_call = time.monotonic()
-        self._dead = False
         self.closed = threading.Event()
 
     def connected(self) -> bool:
@@ -69,12 +65,6 @@ class Instance:
 
     def call(self, method: str, claims: Sequence[Claim], seconds: float) -> Any:
         """One DRA call; a gRPC error is kubelet's overall error."""
-        idle, self._last_call = time.monotonic() - self._last_call, time.monotonic()
-        if self._idle_deadlock is not None and idle > self._idle_deadlock:
-            self._dead = True  # kubelet 1.34.0 and 1.34.1: the connection never works again
-        if self._dead:
-            time.sleep(seconds)
-            raise KubeletError("DeadlineExceeded: the connection is deadlocked")
         messages = MESSAGES[self.version]
         service = messages.DESCRIPTOR.services_by_name["DRAPlugin"].full_name
         request = getattr(messages, f"{method}Request")(

@@ -1,12 +1,16 @@
-"""How many examples hypothesis tries, according to the chosen profile, and how long the simulator searches in each."""
+"""How much random tests try, and by which seed: little and the same each time, but for ``scripts/test nightly``."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from hypothesis import settings
+
+SEED = os.environ.get("SEED", "1")
+"""What random tests without hypothesis begin with; ``scripts/test nightly`` takes another one each time."""
 
 THOROUGH = 100
 """Default number of examples of a test in the profile ``thorough``."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.builders.programs import needing
 from tests.manifests.support import Object, documents
 from tests.paths import ROOT
 
@@ -22,10 +23,8 @@ VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 HELM = os.environ.get("HELM") or shutil.which("helm")
 HELM3 = os.environ.get("HELM3")
 """Beside it, a helm 3."""
-needs_helm = pytest.mark.skipif(HELM is None, reason="there is no helm here; HELM=/path/to/helm names one")
-needs_helm3 = pytest.mark.skipif(
-    HELM is None or HELM3 is None, reason="there is no helm 3 here; HELM3=/path/to/helm names one"
-)
+needs_helm = needing(HELM, "there is no helm here; HELM=/path/to/helm names one")
+needs_helm3 = needing(HELM3, "there is no helm 3 here; HELM3=/path/to/helm names one", pytest.mark.nightly)
 KUBERNETES = "1.36.3"
 OF_AWS = (ROOT / "tests/manifests/aws-values.yaml").read_text()
 """All values of AWS's chart of the same name."""

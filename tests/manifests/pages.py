@@ -54,7 +54,7 @@ class Block:
     """A fenced block: where it stands, its language, what the comment above it says, and its text without its margin.
 
     ``key`` is ``not run``, ``on a cluster``, ``with Prometheus``, ``file`` or "" without a comment, ``value`` what
-    follows the colon there; ``before`` the paragraph above.
+    follows the colon there.
     """
 
     page: Path
@@ -63,7 +63,6 @@ class Block:
     key: str
     value: str
     text: str
-    before: str
 
     @property
     def name(self) -> str:
@@ -97,7 +96,6 @@ def blocks(page: Path) -> Iterator[Block]:
             key=match["key"] or "",
             value=match["value"] or "",
             text="".join(f"{line}\n" for line in lines),
-            before=text[: match.start()].rstrip().rsplit("\n\n", 1)[-1],
         )
 
 

@@ -101,6 +101,7 @@ CASES = (
     Case("NeuronOfferIncomplete", one("devices_label_invalid", "1x19"), 11, 9, N1),
     Case("NeuronOfferIncomplete", one("slices_fallback", "1x19"), 11, 9, N1),
     Case("NeuronOfferIncomplete", one("node_not_offered", "1x19"), 11, 9, N1),
+    Case("NeuronOfferIncomplete", one("kubelet_unsupported", "1x19"), 11, 9, N1),
     *(
         Case(
             alert,

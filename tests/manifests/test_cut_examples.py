@@ -14,12 +14,6 @@ from tests.paths import ROOT
 EXAMPLES = sorted((ROOT / "examples/specs/cuts").glob("*.yaml"))
 
 
-def test_each_is_in_the_readme() -> None:
-    text = (ROOT / "examples/README.md").read_text()
-    assert EXAMPLES
-    assert [path.name for path in EXAMPLES if f"](specs/cuts/{path.name})" not in text] == []
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
 @pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
 def test_they_are_valid_where_v1_is_served(path: Path, version: str) -> None:

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden import golden
 from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
 
 DAEMONSET = ROOT / "scripts/manifests/daemonset.yaml"
 
@@ -88,19 +91,11 @@ def test_the_plain_demo_simulates_the_first_example_with_python_only_and_as_any_
     assert "1 of 1 placed" in result.stdout
 
 
-def test_the_readme_shows_what_the_plain_demo_shows(tree: Path) -> None:
-    result, _ = demo(tree)
-    text = (ROOT / "README.md").read_text()
-    shown = text.split("```console\n$ dra-driver simulate ")[1].split("...\n```")[0]
-    assert f"$ dra-driver simulate {shown}" in result.stdout
-    assert text.index("$ scripts/demo  ") < text.index("scripts/demo --cluster")
-
-
 def test_the_commands_that_the_plain_demo_names_can_be_run(tree: Path) -> None:
     result, _ = demo(tree)
     named = [line.split("#")[0].split(">")[0].split() for line in result.stdout.split("== Done")[1].splitlines()[1:]]
-    assert [words[0] for words in named] == ["dra-driver"] * 3 + ["scripts/demo"]
-    for words in named[:3]:
+    assert [words[0] for words in named] == ["dra-driver"] * 2 + ["scripts/demo"]
+    for words in named[:-1]:
         command = [str(tree / "checkout/.venv/bin/dra-driver"), *words[1:]]
         run = subprocess.run(command, cwd=tree / "checkout", capture_output=True, timeout=50, check=False)
         assert run.returncode == 0, run.stderr
@@ -205,28 +200,27 @@ def test_the_demo_of_a_fault_says_what_it_waited_for_in_vain_and_what_it_saw(
     script.write_text(script.read_text().replace("await 120 ", "await 1 "))
     result, _ = demo(tree, "--cluster", "--fault")
     assert result.returncode == 1
-    assert (
-        "error: the taint to go did not come within 1 s; seen instead: neuron-device-4: health.neuron" in result.stderr
-    )
-    assert "logs daemonset/neuron-dra-driver-kubelet-plugin" in result.stderr
+    golden(result.stderr)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    "arguments",
     [
-        (("--fault",), "error: --fault goes with --cluster; run: sudo scripts/demo --cluster --fault\n"),
-        (("--cluster", "--faults"), "error: unknown option --faults; scripts/demo --help\n"),
+        ("--fault",),
+        ("--cluster", "--faults"),
     ],
 )
-def test_a_fault_without_a_cluster_is_refused(tree: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_a_fault_without_a_cluster_is_refused(tree: Path, arguments: tuple[str, ...]) -> None:
     result, calls = demo(tree, *arguments)
-    assert (result.returncode, result.stderr, calls) == (2, says, [])
+    assert result.returncode == 2
+    golden(result.stderr)
+    assert calls == []
 
 
 def test_the_cluster_demo_needs_root_and_starts_nothing_without(tree: Path) -> None:
     result, calls = demo(tree, "--cluster", user=1000)
     assert result.returncode == 1
-    assert "run: sudo scripts/demo --cluster" in result.stderr
+    golden(result.stderr)
     assert calls == []
 
 
@@ -239,13 +233,12 @@ def test_the_cluster_is_taken_away_again(tree: Path) -> None:
 def test_help_is_the_whole_text_at_the_top_and_starts_nothing(tree: Path) -> None:
     result, calls = demo(tree, "--help")
     assert result.returncode == 0
-    assert "scripts/demo --cluster" in result.stdout
-    assert result.stdout.endswith("shows what the pod got.\n")
+    golden(result.stdout)
     assert calls == []
 
 
 def test_an_unknown_option_is_refused_and_starts_nothing(tree: Path) -> None:
     result, calls = demo(tree, "--clusters")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: unknown option --clusters; scripts/demo --help\n"
+    golden(result.stderr)
     assert calls == []

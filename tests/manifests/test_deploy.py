@@ -18,6 +18,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.builders.programs import needing
 from tests.manifests.chart import HELM, helm, needs_helm
 from tests.manifests.support import Object, documents, name_of, of_kind, pod_spec
 from tests.paths import ROOT
@@ -28,9 +29,7 @@ SETTINGS = sorted(path.parent for path in (DEPLOY / "kustomize").glob("*-setting
 BASES = ("driver", "legacy", "driver-example", "legacy-example")
 PLACEHOLDERS = {"NEURON_DRA_IMAGE", "KUBE_SCHEDULER_IMAGE"}
 KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
-needs_kubectl = pytest.mark.skipif(
-    KUBECTL is None, reason="there is no kubectl here; KUBECTL=/path/to/kubectl names one"
-)
+needs_kubectl = needing(KUBECTL, "there is no kubectl here; KUBECTL=/path/to/kubectl names one")
 
 
 def kustomized(directory: Path) -> list[Object]:
@@ -164,7 +163,7 @@ def test_all_settings_together_are_valid_and_in_the_namespace_of_choice(tmp_path
     text = yaml.safe_dump_all(made)
     assert not re.search(r"namespace: neuron-dra-driver\b|serviceaccount:neuron-dra-driver:", text)
     policies = [item for item in made if item["kind"] == "ValidatingAdmissionPolicy"]
-    assert len(policies) == 4
+    assert len(policies) == 5
     assert all("serviceaccount:neuron-system:" in json.dumps(item["spec"]["matchConditions"]) for item in policies)
     daemonset = pod_spec(of_kind(made, "DaemonSet"))
     assert {"key": "dedicated", "operator": "Equal", "value": "neuron", "effect": "NoSchedule"} in daemonset[

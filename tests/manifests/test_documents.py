@@ -48,12 +48,6 @@ def test_named_example_files_exist(path: Path) -> None:
         assert (ROOT / name).is_file(), name
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_tables_fit_a_screen(path: Path) -> None:
-    text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert [line for line in text.splitlines() if line.startswith("|") and len(line) > 120] == [], "make it a list"
-
-
 def objects_in(path: Path) -> list[Object]:
     """The complete Kubernetes objects that a document shows."""
     blocks = re.findall(r"^```yaml\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -195,14 +195,6 @@ def test_names_of_objects_differ_between_examples_so_that_all_can_be_applied() -
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
-def test_each_example_says_how_to_run_it_and_what_to_expect(path: Path) -> None:
-    comment = [line for line in path.read_text().splitlines() if line.startswith("#")]
-    assert f"#   $ kubectl apply -f {name_of(path)}" in comment
-    commands = [line for line in comment if line.startswith("#   $ ")]
-    assert len([line for line in comment if line.startswith("#   ")]) > len(commands), "no expected output"
-
-
 @pytest.mark.parametrize(
     ("name", "request_", "constraint"),
     [
@@ -273,8 +265,3 @@ def test_driver_version_is_compared_as_a_string_as_in_the_vendors_documentation(
     (selector,) = spec["requests"][0]["exactly"]["selectors"]
     version = "device.attributes['neuron.aws.com'].neuronDriverVersion == '2.24.7.0'"
     assert selector["cel"]["expression"] == f"{TRN2} && {version}"
-
-
-def test_all_examples_are_in_the_readme() -> None:
-    text = (ROOT / "examples/README.md").read_text()
-    assert [path.name for path in EXAMPLES if f"(specs/{path.name})" not in text] == []

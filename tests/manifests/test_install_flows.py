@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.doubles import kubectl
+from tests.golden import golden
 from tests.manifests.support import IMAGE, INSTALLER, Object, documents, install, of_kind, pod_spec
 from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
 
 Reply = tuple[str, str, int]
 
@@ -162,7 +165,7 @@ def test_an_example_is_one_that_runs_on_what_is_published_and_slices_of_counters
     both = "node-a|trn2u.48xlarge|neuron-device-0 neuron-device-1 neuron-node\nnode-a||\n"
     cluster.reply("get resourceslices", both)
     shown = cluster.run("--devices", "chip,node", IMAGE).stderr
-    assert "  node-a                                           trn2u.48xlarge     3 devices in 2 slice(s)" in shown
+    golden(shown)
     assert "1x4-connected-devices.yaml" in shown
     cluster.reply("get resourceslices", "node-a|inf2.xlarge|neuron-core-0-0 neuron-core-0-1\n")
     assert "examples/specs" not in cluster.run("--devices", "core", IMAGE).stderr
@@ -219,7 +222,7 @@ def test_kubectl_may_be_a_command_with_arguments(cluster: Cluster) -> None:
 def test_a_missing_kubectl_is_named(cluster: Cluster) -> None:
     result = cluster.run("--kubectl", "oc-missing", IMAGE)
     assert result.returncode == 1
-    assert "there is no 'oc-missing' here" in result.stderr
+    golden(result.stderr)
 
 
 def answer_on_a_terminal(cluster: Cluster, answer: str, *arguments: str) -> tuple[int, str]:
@@ -299,6 +302,11 @@ def test_the_best_served_api_version_is_used(
     ("node", "said"),
     [
         ("node-a v1.32.9 trn2.48xlarge <none>", "1.33 is the oldest"),
+        (
+            "node-a v1.34.0 trn2.48xlarge <none>\nnode-b v1.34.2 trn2.48xlarge <none>",
+            "until kubelet is updated to 1.34.2",
+        ),
+        ("node-a v1.34.1-eks-113cf36 trn2.48xlarge <none>", "kubernetes/kubernetes#133920"),
         ("node-a v1.37.1 trn1.2xlarge 1", "device plugin"),
     ],
 )
@@ -319,26 +327,6 @@ def test_good_kubelets_are_not_warned_of(cluster: Cluster, version: str) -> None
     assert "warning" not in result.stderr
 
 
-@pytest.mark.parametrize("version", ["v1.34.0", "v1.34.1-eks-113cf36"])
-def test_kubelets_that_stop_calling_drivers_are_refused_with_the_reason(cluster: Cluster, version: str) -> None:
-    cluster.reply("get nodes", f"node-a {version} trn2.48xlarge <none>\nnode-b v1.34.2 trn2.48xlarge <none>\n")
-    result = cluster.run(IMAGE)
-    assert result.returncode == 1
-    assert cluster.changes == []
-    assert f"  node-a: kubelet {version}\n" in result.stderr
-    assert "node-b" not in result.stderr
-    for text in (
-        "After 30 minutes without a claim",
-        "133920",
-        "1.34.2",
-        "--allow-broken-kubelets",
-        "Nothing was changed",
-    ):
-        assert text in result.stderr
-    assert cluster.run("--allow-broken-kubelets", IMAGE).returncode == 0
-    assert cluster.changes == ["apply -f -"]
-
-
 def test_kubelets_are_looked_at_where_the_driver_would_run(cluster: Cluster) -> None:
     assert cluster.run("--node-selector", "example.com/neuron=yes", IMAGE).returncode == 0
     (asked,) = [line for line in cluster.calls if "KUBELET:.status" in line]
@@ -349,7 +337,7 @@ def test_nodes_that_cannot_be_listed_are_not_taken_for_good_ones(cluster: Cluste
     cluster.reply("get nodes", "", "Forbidden\n", 1)
     result = cluster.run(IMAGE)
     assert result.returncode == 1
-    assert "which nodes the driver would run on" in result.stderr
+    golden(result.stderr)
     assert cluster.changes == []
 
 
@@ -371,8 +359,7 @@ def test_a_failed_apply_ends_it(cluster: Cluster) -> None:
     cluster.reply("apply -f -", "", "Error from server (Forbidden)\n", 1)
     result = cluster.run(IMAGE)
     assert result.returncode == 1
-    assert "not everything could be applied" in result.stderr
-    assert "waiting up to" not in result.stderr
+    golden(result.stderr)
 
 
 def test_the_wait_ends_when_every_node_runs_this_version(cluster: Cluster) -> None:
@@ -396,7 +383,7 @@ def test_what_a_pod_waits_for_is_shown_while_waiting(cluster: Cluster) -> None:
     cluster.sequence("get pods", [("node-a ImagePullBackOff\nnode-b \n", "", 0), ("node-a \nnode-b \n", "", 0)])
     result = cluster.run(IMAGE)
     assert result.returncode == 0
-    assert "ready on 0 of 2 nodes, updated 2; node-a: ImagePullBackOff" in result.stderr
+    golden(result.stderr)
 
 
 def test_a_failed_start_shows_pods_events_log_and_what_to_do(cluster: Cluster) -> None:
@@ -423,7 +410,7 @@ def test_no_matching_node_is_no_failure_and_is_explained(cluster: Cluster) -> No
     cluster.reply("get daemonset ", "1|1|0||\n")
     result = cluster.run(IMAGE)
     assert result.returncode == 0
-    assert "no node of the cluster matches" in result.stderr
+    golden(result.stderr)
     assert "m5.large" in result.stderr
 
 
@@ -431,8 +418,7 @@ def test_no_matching_node_is_no_failure_and_is_explained(cluster: Cluster) -> No
 def test_ready_nodes_without_devices_are_not_called_a_success(cluster: Cluster, slices: str) -> None:
     cluster.reply("get resourceslices", slices)
     result = cluster.run(IMAGE)
-    assert "warning: not every node offers devices" in result.stderr
-    assert "logs -l app=neuron-dra-driver-kubelet-plugin" in result.stderr
+    golden(result.stderr)
 
 
 def test_ten_devices_are_not_taken_for_none(cluster: Cluster) -> None:
@@ -463,9 +449,7 @@ def test_claims_under_the_names_of_the_vendors_beta_are_refused_because_their_ch
     cluster.reply("get resourceclaims", FORMER)
     result = cluster.run(IMAGE)
     assert result.returncode == 1
-    assert [line for line in result.stderr.splitlines() if "used by" in line] == [
-        "  default/pod0-neurons-x, used by pod0"
-    ]
+    golden([line for line in result.stderr.splitlines() if "used by" in line])
     assert "neuron-device-0" in result.stderr
     assert cluster.changes == []
     forced = cluster.run("--force", IMAGE)
@@ -477,9 +461,7 @@ def test_uninstall_refuses_while_pods_use_devices(cluster: Cluster) -> None:
     cluster.reply("get resourceclaims", CLAIMS)
     result = cluster.run("--uninstall")
     assert result.returncode == 1
-    assert [line for line in result.stderr.splitlines() if "used by" in line] == [
-        "  default/pod0-neurons-x, used by pod0"
-    ]
+    golden([line for line in result.stderr.splitlines() if "used by" in line])
     assert "--force" in result.stderr
     assert cluster.changes == []
 
@@ -524,8 +506,7 @@ def test_a_placer_that_does_not_become_ready_is_a_failure_that_says_where_to_loo
     cluster.reply("rollout status", "", "timed out waiting for the condition\n", 1)
     result = cluster.run("--placer", IMAGE)
     assert result.returncode == 1
-    assert "the placer is not ready" in result.stderr
-    assert "logs -l app=neuron-dra-driver-placer" in result.stderr
+    golden(result.stderr)
 
 
 def test_without_admission_policies_the_placer_comes_without_its_own(cluster: Cluster) -> None:
@@ -540,7 +521,7 @@ def test_uninstall_keeps_the_rest_while_the_pods_have_not_ended(cluster: Cluster
     cluster.reply("delete ", "", "timed out waiting for the condition\n", 1)
     result = cluster.run("--uninstall")
     assert result.returncode == 1
-    assert "pods have not ended" in result.stderr
+    golden(result.stderr)
     assert len(cluster.changes) == 1
 
 
@@ -655,7 +636,7 @@ def test_extended_resources_are_left_out_where_no_scheduler_would_serve_them(clu
     assert result.returncode == 0
     assert cluster.applied == install("--dry-run", IMAGE).stdout
     (warning,) = [line for line in result.stderr.splitlines() if line.startswith("warning")]
-    assert "1.36 is the first release" in warning
+    golden(warning)
 
 
 def test_extended_resources_that_the_api_server_drops_are_said(cluster: Cluster) -> None:
@@ -670,7 +651,7 @@ def test_another_class_with_the_same_extended_resource_is_named(cluster: Cluster
     cluster.reply("get deviceclasses", f"chip.neuron.aws.com|aws.amazon.com/neuron\n{theirs}")
     result = cluster.run("--extended-resources", IMAGE)
     (warning,) = [line for line in result.stderr.splitlines() if line.startswith("warning")]
-    assert "DeviceClass neuron.aws.amazon.com offers aws.amazon.com/neuron as well" in warning
+    golden(warning)
     assert "warning" not in cluster.run("--reset", IMAGE).stderr, "they do not matter without the option"
 
 
@@ -678,7 +659,8 @@ def test_another_class_with_the_same_extended_resource_is_named(cluster: Cluster
 def test_it_is_said_where_limits_of_cores_would_wait(cluster: Cluster, offered: str, said: bool) -> None:
     options = ("--devices", offered) if offered else ()
     result = cluster.run("--extended-resources", *options, IMAGE)
-    assert ("neuroncore is served only by nodes that offer cores" in result.stderr) is said
+    assert ("neuroncore is served" in result.stderr) is said
+    golden(result.stderr)
 
 
 KEPT = (
@@ -733,8 +715,7 @@ def test_a_pull_secret_that_is_missing_is_said_with_the_command_that_makes_it(cl
     result = cluster.run("--image-pull-secret", "registry", IMAGE)
     assert result.returncode == 0
     (warning,) = [line for line in result.stderr.splitlines() if line.startswith("warning")]
-    assert "no Secret registry in the namespace neuron-dra-driver" in warning
-    assert "create secret docker-registry registry" in warning
+    golden(warning)
 
 
 def test_reset_takes_the_defaults_for_what_it_is_not_told(cluster: Cluster) -> None:
@@ -755,8 +736,7 @@ def test_a_setting_that_cannot_be_kept_is_not_guessed_at(cluster: Cluster) -> No
     cluster.installed(labels='{"example.com/pool":"a","example.com/zone":"b"}')
     result = cluster.run(IMAGE)
     assert result.returncode == 1
-    assert '--node-selector \'{"example.com/pool":"a","example.com/zone":"b"}\' is not valid' in result.stderr
-    assert "the installed --node-selector cannot be kept; pass that option, or --reset" in result.stderr
+    golden(result.stderr)
     assert cluster.changes == []
     assert cluster.run("--node-selector", "example.com/pool=a", IMAGE).returncode == 0
 
@@ -782,9 +762,7 @@ def test_an_update_that_would_end_the_driver_beside_claims_is_refused(cluster: C
     cluster.reply("get resourceclaims", CLAIMS + "default/elsewhere|neuron.aws.com|node-b|pod3\n")
     result = cluster.run(*LEAVES_NODE_A, IMAGE)
     assert result.returncode == 1
-    assert [line for line in result.stderr.splitlines() if "used by" in line] == [
-        "  default/pod0-neurons-x, used by pod0"
-    ]
+    golden([line for line in result.stderr.splitlines() if "used by" in line])
     assert "node-a" in result.stderr
     assert "--force" in result.stderr
     assert "Nothing was changed" in result.stderr
@@ -811,7 +789,7 @@ def test_another_kubelet_root_is_refused_while_claims_are_in_use(cluster: Cluste
     cluster.reply("get resourceclaims", CLAIMS)
     result = cluster.run("--kubelet-root", "/srv/kubelet", IMAGE)
     assert result.returncode == 1
-    assert "default/pod0-neurons-x, used by pod0" in result.stderr
+    golden(result.stderr)
     assert cluster.changes == []
 
 
@@ -832,7 +810,7 @@ def test_an_update_that_ends_the_driver_beside_no_claim_is_done(cluster: Cluster
     cluster.reply("get resourceclaims", claims)
     result = cluster.run(*LEAVES_NODE_A, IMAGE)
     assert result.returncode == 0
-    assert ("the driver stops on node-a" in result.stderr) == (stays == "node-b\n")
+    golden(result.stderr)
 
 
 def test_claims_do_not_keep_a_driver_from_coming_back(cluster: Cluster) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.manifests.chart import CHART, EVERYTHING, needs_helm, refusal, template
+from tests.manifests.chart import CHART, EVERYTHING, HELM, refusal, template
 from tests.manifests.pages import blocks, listings
 from tests.manifests.support import Object, pod_spec
 from tests.paths import DOCS, ROOT
 
-pytestmark = needs_helm
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HELM, reason="there is no helm here")]
 
 POD_MONITOR, RULE, DASHBOARD = (
     f"monitoring.{name}.enabled=true" for name in ("podMonitor", "prometheusRule", "dashboard")
@@ -71,18 +71,6 @@ def test_a_port_of_ones_own_is_kept_and_labels_and_interval_are_set() -> None:
     (driver,) = all_of(made, "DaemonSet")
     ports = {item["name"]: item["containerPort"] for item in pod_spec(driver)["containers"][0]["ports"]}
     assert ports["metrics"] == 9999
-
-
-@pytest.mark.parametrize(("settings", "mounted"), [((), False), (("draDriver.metricsPort=9100",), True)])
-def test_kubelets_list_of_pods_is_mounted_read_only_where_metrics_are_on(
-    settings: tuple[str, ...], mounted: bool
-) -> None:
-    (driver,) = all_of(template("draDriver.enabled=true", *settings), "DaemonSet")
-    mounts = {item["name"]: item for item in pod_spec(driver)["containers"][0]["volumeMounts"]}
-    assert ("pod-resources" in mounts) is mounted
-    if mounted:
-        assert mounts["pod-resources"]["mountPath"] == "/var/lib/kubelet/pod-resources"
-        assert mounts["pod-resources"]["readOnly"] is True
 
 
 def test_the_rules_are_those_of_the_file() -> None:

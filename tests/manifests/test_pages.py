@@ -49,6 +49,7 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)  # each command has less, see ``run``
 @pytest.mark.parametrize("block", RUNS, ids=lambda block: block.name)
 def test_the_commands_of_a_page_run_and_print_what_it_shows(block: Block, desk: Path) -> None:
@@ -74,13 +75,6 @@ def test_commands_that_need_more_than_python_say_why_they_are_not_run_here(page:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_output_that_nothing_checks_is_called_an_example(page: Path) -> None:
-    for block in commands_of(page):
-        if block.key == "not run" and any(command.printed for command in block.commands()):
-            assert "xample" in block.before, f"{block.name}: say above the block that its output is an example"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_stand_in_blocks_of_console(page: Path) -> None:
     """Not in indented ones, which nothing can be said about."""
     text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -98,7 +92,7 @@ def test_a_transcript_is_compared_line_by_line_with_room_for_what_is_left_out() 
 
 def test_a_command_may_have_several_lines() -> None:
     text = "$ one \\\n    more\nprinted\n$ two 'a\nb'\n$ three <<END\n$ x\nEND\n"
-    block = Block(ROOT / "README.md", 1, "console", "", "", text, "")
+    block = Block(ROOT / "README.md", 1, "console", "", "", text)
     assert [(command.text, command.printed) for command in block.commands()] == [
         ("one \\\n    more", ("printed",)),
         ("two 'a\nb'", ()),

@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.ultraserver.placer.controller import LEASE_NAME
 from dra_driver.ultraserver.placer.controller import NAME as MEMORY_NAME
-from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION
+from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION
 from tests.manifests.support import IMAGE, Object, of_kind, rendered
 
 PLACER = "neuron-dra-driver-placer"
@@ -40,11 +40,13 @@ def test_what_is_added_is_valid_and_has_the_placers_name(
         "RoleBinding",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
         "Deployment",
     ]
     for item in objects:
         kubernetes_validate.validate(item, version, strict=True)
-        assert item["metadata"]["name"] == PLACER
+        assert item["metadata"]["name"] in {PLACER, f"{PLACER}-annotations"}
 
 
 def test_the_placer_may_do_exactly_this() -> None:
@@ -73,14 +75,17 @@ def test_the_placer_may_do_exactly_this() -> None:
 
 
 def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
-    spec = of_kind(added(), "ValidatingAdmissionPolicy")["spec"]
+    spec, others = (item["spec"] for item in added() if item["kind"] == "ValidatingAdmissionPolicy")
     (condition,) = spec["matchConditions"]
     account = f"system:serviceaccount:neuron-dra-driver:{PLACER}"
     assert condition["expression"] == f'request.userInfo.username == "{account}"'
     expressions = " ".join(item["expression"] for item in spec["variables"])
     assert f"'{GATE}'" in expressions
     assert f"'{PLACED_ANNOTATION}'" in expressions
-    assert spec["failurePolicy"] == "Fail"
+    assert spec["failurePolicy"] == others["failurePolicy"] == "Fail"
+    assert others["matchConditions"][0]["expression"] == f'request.userInfo.username != "{account}"'
+    (changed,) = (item["expression"] for item in others["variables"] if item["name"] == "changed")
+    assert all(f"'{name}'" in changed for name in (PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION))
 
 
 def test_the_pods_have_no_privilege() -> None:

@@ -54,8 +54,6 @@ def test_recovery_may_do_exactly_this() -> None:
         ("events", (), ("create",)),
         ("leases", (NAME,), ("get", "update")),
         ("leases", (), ("create",)),
-        ("configmaps", (NAME,), ("get", "update")),
-        ("configmaps", (), ("create",)),
     }
     # Events on Nodes are written where Kubernetes' own controllers write theirs: another namespace.
     assert CLUSTER_NAMESPACE != SYSTEM

@@ -23,8 +23,11 @@ from releasing import bill
 from releasing.main import CHART, build_packages, main, pack_chart, repack, set_repository_url, write_checksums
 
 from dra_driver.version import VERSION
+from tests.golden import golden
 from tests.manifests.chart import KUBERNETES, helm, needs_helm
 from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
 
 
 def packed(path: Path, files: Mapping[str, str], *, mtime: int = 0, links: Mapping[str, str] | None = None) -> Path:
@@ -139,13 +142,13 @@ def test_a_package_without_a_licence_is_said_to_have_an_unknown_one() -> None:
 @pytest.mark.parametrize("url", ["http://git.example/x", 'https://git.example/"x', "git.example"])
 def test_an_address_that_is_none_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--repository-url", url, "--no-image"]) == 2
-    assert "give an address that begins with https://" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("base", ["docker.io/library/python:3.13", "docker.io/library/python@sha256:1"])
 def test_a_base_image_that_is_not_pinned_is_refused(base: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--base", base]) == 2
-    assert "name it by digest" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 def sources(directory: Path) -> Path:

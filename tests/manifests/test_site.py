@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+import pytest
 import yaml
 from docsite.hooks import PAGES, four_spaces, on_page_markdown
 
 from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
 
 
 class Loader(yaml.SafeLoader):
@@ -31,12 +33,6 @@ def test_each_page_has_its_place_in_the_navigation() -> None:
     shown = list(pages_of(CONFIGURATION["nav"]))
     assert len(shown) == len(set(shown))
     assert set(shown) == {str(path.relative_to(ROOT)) for pattern in PAGES for path in ROOT.glob(pattern)}
-
-
-def test_the_site_loads_nothing_from_elsewhere() -> None:
-    assert CONFIGURATION["theme"]["font"] is False
-    assert CONFIGURATION["plugins"] == ["search"]
-    assert not [url for url in re.findall(r"https?://\S+", (ROOT / "mkdocs.yml").read_text()) if "127.0.0.1" not in url]
 
 
 def test_what_belongs_to_a_lists_items_moves_to_four_spaces_a_level() -> None:

@@ -155,13 +155,6 @@ def test_all_examples_together_can_be_simulated(capsys: pytest.CaptureFixture[st
     assert "ClusterQueue: 1" in shown
 
 
-def test_all_workload_examples_are_in_the_readme() -> None:
-    text = (ROOT / "examples/README.md").read_text()
-    assert [
-        name_of(path) for path in (*FILES, CONFIGURATION) if f"({path.relative_to(ROOT / 'examples')})" not in text
-    ] == []
-
-
 def configuration() -> Object:
     """What Kueue is told of the DeviceClasses."""
     made: Object = yaml.safe_load(CONFIGURATION.read_text())

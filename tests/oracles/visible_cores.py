@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,6 @@ def injected(cdi: Path, ids: Sequence[str]) -> View:
         for node in edits[name].get("deviceNodes", ()):
             found.chips[_number(node["path"])] = _number(node.get("hostPath", node["path"]))
     return found
-
-
-def in_container(env: Mapping[str, str], shown: Mapping[int, int]) -> View:
-    """What a container printed, with the chips of the host that its devices are."""
-    return View(dict(env), dict(shown))
 
 
 def _number(path: str) -> int:

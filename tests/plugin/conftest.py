@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -29,3 +30,10 @@ def make() -> Iterator[MakeNode]:
     """Makes nodes for device plugins."""
     with plugin_nodes() as made:
         yield made
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What this process logs, from INFO on."""
+    caplog.set_level(logging.INFO, "dra_driver")
+    return caplog

@@ -134,6 +134,8 @@ def _build(options: argparse.Namespace) -> int:
         wanted = (components.jobset(),)
     elif options.leaderworkerset:
         wanted = (components.leaderworkerset(),)
+    elif options.cdi_loader:
+        wanted = (components.cdi_loader(),)
     else:
         wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
         if options.test_driver:
@@ -326,6 +328,7 @@ def _add_build(build: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"build only the controller of LeaderWorkerSet {components.LEADERWORKERSET_VERSION}",
     )
+    what.add_argument("--cdi-loader", action="store_true", help="build only the program that loads CDI specs for tests")
 
 
 def _add_versions(parser: argparse.ArgumentParser) -> None:

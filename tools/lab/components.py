@@ -119,6 +119,16 @@ def extender_load() -> Component:
     )
 
 
+def cdi_loader() -> Component:
+    """Return the program that loads CDI specs with the library that runtimes use; its source is in the module."""
+    return Component(
+        name="cdi-loader",
+        module="cdi-loader",
+        packages=("neuron-dra-driver.invalid/lab/cdi-loader",),
+        link_flags="-s -w",
+    )
+
+
 def etcd() -> Component:
     """Return etcd."""
     return Component(

@@ -32,6 +32,7 @@ devicePlugin:
   resources: {requests: {cpu: 20m, memory: 64Mi}, limits: {memory: 128Mi}}
 draDriver:
   enabled: false
+  force: {claimsInUse: false, podsWithLimits: false, secondDriver: false}
   presentLabel: true
   ultraserverLabels: true
   healthPort: 51515

@@ -115,16 +115,15 @@ one). On emulated nodes the type says nothing.
 
 {{/* Where pods may run although the node is kept for others. */}}
 {{- define "neuron.tolerations" -}}
+{{- if eq .kind "DaemonSet" }}
+# Without the driver, kubelet can end no pod with a claim: it stays until the last one has left a tainted node.
+- operator: Exists
+{{- else }}
 - key: CriticalAddonsOnly
   operator: Exists
 # Where all nodes are for Neuron, schedulers and controllers run on those too.
 - key: aws.amazon.com/neuron
   operator: Exists
-  effect: NoSchedule
-{{- if eq .kind "DaemonSet" }}
-- key: sagemaker.amazonaws.com/node-health-status
-  operator: Equal
-  value: Unschedulable
   effect: NoSchedule
 {{- end }}
 {{- end -}}

@@ -15,11 +15,11 @@ What is on the disk when, and why that suffices:
   container runs, and the reconciler releases it at its first pass if the claim is gone. Where the boot id is not known,
   that cannot be decided, and the directory is synced before kubelet gets the reply.
 
-A file has a version, a checksum and the entry. The checksum is over the bytes of the entry as they stand in the file,
-so fields that another version of the driver added do not spoil it; they are ignored on reading. A file says which
-version a reader must have at least (``minimumReader``), so a format may grow for as long as older drivers can still use
-it, and an older driver sets aside, rather than misreads, what it cannot. Of claims for cores, it knows nothing then
-but that they are there: it holds back all devices that no other claim has, until they end.
+A file has a version, a checksum and the entry. The version is that of the oldest reader that understands the entry: 1,
+unless the entry says something that such a reader would get wrong. A reader sets aside what is for later ones. Fields
+that it does not know are ignored: the checksum is over the bytes of the entry as they stand in the file. They stay
+there until the entry changes, and are lost when it is written again, so a field may do without a higher version if
+nothing is wrong without it.
 
 A file that cannot be read is moved to ``quarantine/`` under its name and reported; the others are not affected. What it
 held stays held (``model.Quarantined``) until the claim is prepared again or unprepared, or the API server settles it.
@@ -55,11 +55,12 @@ from pathlib import Path
 import msgspec
 
 from dra_driver.cdi import SpecDirectory
-from dra_driver.driver.claims.container_edits import cdi_device_name, shown_in
+from dra_driver.driver.claims.container_edits import shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import (
-    is_uid,
+    is_regular,
+    is_uuid,
     open_regular,
     read_file,
     remove_file,
@@ -195,16 +196,12 @@ class StateLock:
         )
 
 
-VERSION = 2
-"""Of the file format. A reader takes files whose ``minimumReader`` is at most this."""
-_WHOLE_CHIPS, _CORES = 1, 2
-"""Format of entries about whole chips, and of those with cores, which a reader of format 1 would take for whole chips.
-The former are written as ever, so that it can read them."""
+VERSION = 1
+"""Of this reader, and of all files that it writes: each needs a reader of this version, and no later one."""
 
 
-class _File(msgspec.Struct, frozen=True, rename="camel"):
+class _File(msgspec.Struct, frozen=True):
     version: int
-    minimum_reader: int
     checksum: str
     entry: msgspec.Raw
 
@@ -216,9 +213,7 @@ _ENTRY = msgspec.json.Decoder(CheckpointEntry)
 def encoded(entry: CheckpointEntry) -> bytes:
     """The file of an entry."""
     raw = msgspec.json.encode(entry)
-    cores = any(device.env or any(node.cores for node in device.nodes) for device in entry.plan.devices)
-    form = _CORES if cores else _WHOLE_CHIPS
-    return msgspec.json.encode(_File(form, form, _checksum(raw), msgspec.Raw(raw))) + b"\n"
+    return msgspec.json.encode(_File(VERSION, _checksum(raw), msgspec.Raw(raw))) + b"\n"
 
 
 def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
@@ -227,10 +222,10 @@ def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
         raise ValueError("it is missing")
     try:
         file = _FILE.decode(data)
-        if file.minimum_reader > VERSION:
+        if file.version > VERSION:
             raise ValueError(
-                f"it was written by a newer version of the driver (format {file.version}, for readers of format "
-                f"{file.minimum_reader} and later; this one has {VERSION})"
+                f"it was written by a newer version of the driver, for readers of version {file.version} and later; "
+                f"this one has version {VERSION}"
             )
         if file.checksum != _checksum(bytes(file.entry)):
             raise ValueError("its checksum is wrong")
@@ -239,21 +234,7 @@ def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
         raise ValueError("it is nested too deeply") from None
     if entry.plan.uid != uid:
         raise ValueError("it is about another claim than its name says")
-    return msgspec.structs.replace(entry, plan=_named(entry.plan))
-
-
-def _named(plan: Plan) -> Plan:
-    """The plan with the names of its CDI devices; a version that did not keep them made them of the variables."""
-    if all(device.cdi_name for device in plan.devices):
-        return plan
-    seen = [f"{name}={value}" for name, value in sorted(plan.env.items())]
-    names = [cdi_device_name(plan.uid, device.device, device.nodes, seen) for device in plan.devices]
-    return msgspec.structs.replace(
-        plan,
-        devices=tuple(
-            msgspec.structs.replace(device, cdi_name=name) for device, name in zip(plan.devices, names, strict=True)
-        ),
-    )
+    return entry
 
 
 def _checksum(raw: bytes) -> str:
@@ -366,7 +347,7 @@ class Checkpoint:
         """Keep an entry, and end the quarantine of its claim. False when exactly this is kept already."""
         uid = entry.plan.uid
         with self._changing("keep", uid):
-            if self._held.entries.get(uid) == entry and uid not in self._held.missing:
+            if self._held.entries.get(uid) == entry and uid not in self._held.missing and self._stored(uid) == entry:
                 return False
             self._known_at = self._lock.announce()
             self._store(entry, staged)
@@ -377,13 +358,15 @@ class Checkpoint:
 
     def remove(self, uid: str) -> bool:
         """Forget a claim; also what of it was unreadable. False when nothing was known of it."""
-        known, doubtful = uid in self._held.entries, uid in self._held.quarantined
+        known = uid in self._held.entries or is_regular(self.path(uid))
+        doubtful = uid in self._held.quarantined
         with self._changing("forget", uid):
             if not known and not doubtful:
                 return False
             self._known_at = self._lock.announce()
             if known:
-                remove_file(self.path(uid))
+                with suppress(IsADirectoryError):  # somebody else's, in the place of a file that is gone
+                    remove_file(self.path(uid))
                 if not self.boot_id:
                     sync_directory(self._claims)
                 self._held.discard(uid)
@@ -457,6 +440,13 @@ class Checkpoint:
             self._make_claims_directory()
             replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, synced=True)
 
+    def _stored(self, uid: str) -> CheckpointEntry | None:
+        """The entry that a new instance would find, if any."""
+        try:
+            return decoded(read_file(self.path(uid)), uid)
+        except (ValueError, OSError):
+            return None
+
     def _make_claims_directory(self) -> None:
         if not self._claims.exists():
             self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -516,11 +506,13 @@ class Checkpoint:
 
     def _without_file(self, held: PreparedClaims) -> set[str]:
         """Claims that runtimes are shown and of which neither file nor memory is left."""
+        if self._cdi is None:
+            return set()
         try:
-            shown = self._cdi.list() if self._cdi is not None else {}
+            unknown = self._cdi.list().keys() - held.entries.keys() - held.quarantined.keys()
         except DriverError:  # the next write or removal of a spec reports it
             return set()
-        return set(shown).difference(held.entries, held.quarantined)
+        return {uid for uid in unknown if self._cdi.read(uid) is not None}
 
     def _read(self, uid: str, known: CheckpointEntry | None) -> CheckpointEntry | None:
         """The entry of a file; None when it cannot be read: then it is moved aside."""
@@ -598,20 +590,33 @@ class Checkpoint:
 
     def _names(self, directory: Path, *, clean: bool = False) -> list[str]:
         """Claim UIDs of the files in a directory; ``clean`` removes what killed writers left."""
-        found = []
         try:
-            names = sorted(path.name for path in directory.iterdir())
+            paths = sorted(directory.iterdir())
         except FileNotFoundError:
             return []
-        for name in names:
-            if clean and name.endswith(".tmp"):
+        for path in paths if clean else ():
+            if _is_temporary(path) and is_regular(path):
                 with suppress(OSError):  # the next write under this name reports it
-                    remove_file(directory / name)
-            uid = name.removesuffix(".json")
-            if uid != name and is_uid(uid):
-                found.append(uid)
-        return found
+                    remove_file(path)
+        return [path.stem for path in paths if _is_claims_file(path)]
+
+    def others(self) -> list[Path]:
+        """What is in the directory and no claim's file."""
+        try:
+            found = sorted(self._claims.iterdir())
+        except OSError:  # the next look at the claims reports it
+            return []
+        return [path for path in found if not _is_claims_file(path) and not _is_temporary(path)]
 
     def path(self, uid: str) -> Path:
         """Where a claim is kept."""
         return self._claims / f"{uid}.json"
+
+
+def _is_claims_file(path: Path) -> bool:
+    return path.suffix == ".json" and is_uuid(path.stem) and is_regular(path)
+
+
+def _is_temporary(path: Path) -> bool:
+    """By its name alone: it may be renamed at any time."""
+    return path.suffix == ".tmp" and is_uuid(path.name.partition(".")[0])

@@ -49,10 +49,10 @@ NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
 _NOT_PREPARED = "the claim is not prepared"
 
 
-def _core_size_variables(
+def _core_sizes(
     inventory: NodeInventory, requested: Mapping[str, int | None], in_force: Mapping[str, int]
-) -> dict[str, str]:
-    """Variables for the containers of a claim; none where the hardware has no logical cores.
+) -> dict[str, int]:
+    """Physical cores in a logical one by request; empty where the hardware has no logical cores.
 
     Args:
         inventory: the node.
@@ -60,7 +60,7 @@ def _core_size_variables(
         in_force: see ``environment``.
 
     Raises:
-        PrepareError: a size is configured that this hardware does not have, or the requests' sizes differ.
+        PrepareError: a size is configured that this hardware does not have.
     """
     hardware, default = inventory.chip, inventory.logical_core_size
     node = inventory.instance_type or "this node's hardware"
@@ -74,22 +74,11 @@ def _core_size_variables(
             consequence="the claim is not prepared",
             remedy="leave logicalNeuronCore out, or select Trainium2 or later in the request",
         )
-    sizes = {request: asked.get(request, in_force.get(request, default)) for request in requested}
     illegal = sorted(set(asked.values()).difference(hardware.lnc_values))
     if illegal:
         legal = ", ".join(map(str, hardware.lnc_values))
         raise PrepareError(f"NeuronConfig sets logicalNeuronCore {illegal[0]}, but {node} has only {legal}")
-    if len(set(sizes.values())) > 1:
-        listed = ", ".join(
-            f"{request[:63]}: {size}{'' if request in asked else ' (default)'}" for request, size in sizes.items()
-        )
-        raise PrepareError(
-            f"the requests of the claim have different logicalNeuronCore values ({listed})",
-            consequence="a container that uses the whole claim could get only one of them; it is not prepared",
-            remedy="use one value for all requests, or a claim for each value",
-        )
-    size = str(next(iter(sizes.values())))
-    return dict.fromkeys(LOGICAL_CORE_VARIABLES, size)
+    return {request: asked.get(request, in_force.get(request, default)) for request in requested}
 
 
 def _ultraserver_variables(
@@ -209,8 +198,8 @@ def environment(
     results: Sequence[DeviceRequestAllocationResult],
     inventory: NodeInventory,
     in_force: Mapping[str, int] = MappingProxyType({}),
-) -> dict[str, str]:
-    """Variables for every container that uses a device of the claim.
+) -> dict[str, dict[str, str]]:
+    """Variables by request, for every container that uses a device of it.
 
     Args:
         claim: allocated.
@@ -229,7 +218,28 @@ def environment(
 
         for request, value in effective(_config(claim), requests, DRIVER_NAME).items():
             sizes[request], nodes[request] = value.logical_neuron_core, value.ultraserver_mode
-    return _core_size_variables(inventory, sizes, in_force) | _ultraserver_variables(inventory, results, nodes)
+    told, of_server = _core_sizes(inventory, sizes, in_force), _ultraserver_variables(inventory, results, nodes)
+    return {
+        request: (dict.fromkeys(LOGICAL_CORE_VARIABLES, str(told[request])) if told else {}) | of_server
+        for request in requests
+    }
+
+
+def with_environment(plan: Plan, variables: Mapping[str, Mapping[str, str]]) -> Plan:
+    """The plan with the variables of ``environment``.
+
+    Those that all requests have stand in the plan, the others with the devices of their request.
+    """
+    common = dict(set.intersection(*(set(found.items()) for found in variables.values())))
+    devices = tuple(
+        replace(
+            device,
+            env={name: value for name, value in device.env.items() if name not in LOGICAL_CORE_VARIABLES}
+            | {name: value for name, value in variables[device.request].items() if name not in common},
+        )
+        for device in plan.devices
+    )
+    return replace(plan, env=common, devices=devices)
 
 
 def parameters(claim: ResourceClaim) -> str:
@@ -247,15 +257,21 @@ def _own(config: Sequence[DeviceAllocationConfiguration]) -> list[DeviceAllocati
     return [entry for entry in config if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME]
 
 
-def shared_pod_warnings(env: Mapping[str, str], others: Sequence[Plan]) -> tuple[str, ...]:
+def shared_pod_warnings(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
     """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
     return tuple(
-        f"claim {other.reference} of the same pod has {name}={other.env[name]}, this one {env[name]}; "
+        f"claim {other.reference} of the same pod has {name}={theirs}, this one {mine}; "
         "a container that uses both gets only one of the values; use them in different containers"
         for other in others
         for name in _COMPARED
-        if name in env and other.env.get(name, env[name]) != env[name]
+        if (mine := _values(plan, name)) and (theirs := _values(other, name)) and mine != theirs
     )
+
+
+def _values(plan: Plan, name: str) -> str:
+    """What containers with devices of the plan are told under a name."""
+    found = {(plan.env | device.env).get(name) for device in plan.devices}
+    return " and ".join(sorted(value for value in found if value is not None))
 
 
 # The CDI spec
@@ -277,10 +293,9 @@ def cdi_spec(plan: Plan) -> Spec:
     return replace(spec, cdi_version=minimum_version(spec))
 
 
-def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], decided: Sequence[str]) -> str:
-    """Name of the CDI device for an allocated device; ``decided`` is what beside the nodes the allocation decides."""
-    parts = [*map(_shown, nodes), *decided]
-    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
+def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], decided: str) -> str:
+    """Name of the CDI device for an allocated device; ``decided`` is the digest of the claim's ``parameters``."""
+    digest = hashlib.sha256("\n".join([*map(_shown, nodes), decided]).encode()).hexdigest()[:_DIGEST_LENGTH]
     return f"{uid}-{device}-{digest}"
 
 

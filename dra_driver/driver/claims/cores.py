@@ -39,17 +39,86 @@ def offered_sizes(cores: Iterable[tuple[DeviceRequestAllocationResult, Part]]) -
 
 
 class PodsUnknown(PrepareError):  # noqa: N818 - a question, which is mostly answered
-    """Which cores a container uses depends on its pod: get these and plan again with ``pods``."""
+    """What a container gets depends on its pod: get these and plan again with ``pods``.
 
-    def __init__(self, namespace: str, pods: Sequence[ResourceClaimConsumerReference]) -> None:
+    ``optional``: without the right to read them it can be planned, too.
+    """
+
+    def __init__(
+        self, namespace: str, pods: Sequence[ResourceClaimConsumerReference], *, optional: bool = False
+    ) -> None:
         names = ", ".join(f"{namespace}/{pod.name}" for pod in pods)
         super().__init__(
-            f"which cores a container uses depends on the containers of {names}, which the API server has not returned",
+            f"what a container gets depends on the containers of {names}, which the API server has not returned",
             consequence=_NOT_PREPARED,
             remedy="kubelet tries again",
         )
         self.namespace = namespace
         self.pods = tuple(pods)
+        self.optional = optional
+
+
+View = tuple[str, tuple[int, ...]]
+"""A container, as ``pod/container``, and the devices of a claim that it uses, by index."""
+
+
+def views_of(
+    claim: ResourceClaim, requests: Sequence[str], users: Collection[str] | None, pods: Pods | None, *, optional: bool
+) -> list[View] | None:
+    """Which devices of a claim the containers of its pods use; None if that is not known.
+
+    Args:
+        claim: allocated.
+        requests: that its devices were allocated for.
+        users: UIDs of its pods, None if they cannot be known.
+        pods: see ``planner.planned``. One without containers stands for a pod that cannot be read.
+        optional: whether None will do.
+
+    Raises:
+        PodsUnknown: its pods have to be known.
+    """
+    if pods is None or users is None:
+        return None
+    _require(claim, pods, optional=optional)
+    its_pods = [pods[uid] for uid in sorted(users)]
+    if not all(pod.spec.containers for pod in its_pods):
+        return None
+    name = claim.metadata.name
+    return [
+        (
+            f"{pod.metadata.name}/{container}",
+            tuple(at for at, request in enumerate(requests) if {(name, ""), (name, _main(request))} & uses),
+        )
+        for pod in its_pods
+        for container, uses in claims_of_containers(pod)
+    ]
+
+
+def _require(claim: ResourceClaim, pods: Pods, *, optional: bool) -> None:
+    missing = [pod for pod in claim.status.reserved_for if pod.uid not in pods]
+    if missing:
+        raise PodsUnknown(claim.metadata.namespace, missing, optional=optional)
+
+
+def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
+    """PrepareError if a container would use devices of the claim for which it is told different logical core sizes."""
+    sizes = {device.base_request: plan.core_size(device) for device in plan.devices}
+    if len(set(sizes.values())) < 2:
+        return
+    if views is None:
+        why = "and which containers use which of them is not known"
+    else:
+        both = next((name for name, at in views if len({plan.core_size(plan.devices[i]) for i in at}) > 1), None)
+        if both is None:
+            return
+        why = f"and container {both} uses requests with different ones"
+    listed = ", ".join(f"{request[:63]}: {size}" for request, size in sizes.items())
+    raise PrepareError(
+        f"the requests of the claim have different logicalNeuronCore values ({listed}), {why}",
+        consequence=f"a container can be told only one of them, so {_NOT_PREPARED}",
+        remedy="name in each container (resources.claims) the request that it uses, or use one value for all requests "
+        "(one without a value has the node's)",
+    )
 
 
 _Member = tuple[str, int]
@@ -86,6 +155,7 @@ def with_cores(
         PodsUnknown: its pods have to be known.
     """
     _check_size(plan, held)
+    _check_one_size(plan)
     plans = {item.uid: item for item in (plan, *companions)}
     groups, notes = _seen_together(plan, claim, units, companions, pods)
     warnings = [*plan.warnings, *notes]
@@ -95,10 +165,11 @@ def with_cores(
         if not any(node.cores for node in nodes):
             continue
         users = [plans[uid] for uid in dict.fromkeys(uid for uid, _ in group)]
+        sizes = sorted({plans[uid].core_size(plans[uid].devices[at]) for uid, at in group})
         if len(users) > 1:
-            warnings += _joinable(users, nodes, settings)
-        _check_filled(nodes, plan.core_size)
-        ids = core_numbers(nodes, plan.core_size, inventory)
+            warnings += _joinable(users, sizes, nodes, settings)
+        _check_filled(nodes, sizes[0])
+        ids = core_numbers(nodes, sizes[0], inventory)
         warnings += _contiguity(ids, settings)
         told = {VISIBLE_CORES: ranges(ids) if as_ranges else ",".join(map(str, ids))}
         env.update(dict.fromkeys(group, told))
@@ -110,7 +181,9 @@ def with_cores(
 
 
 def _told(plan: Plan, env: Mapping[_Member, dict[str, str]]) -> Plan:
-    devices = tuple(replace(device, env=env.get((plan.uid, at), device.env)) for at, device in enumerate(plan.devices))
+    devices = tuple(
+        replace(device, env=device.env | env.get((plan.uid, at), {})) for at, device in enumerate(plan.devices)
+    )
     return replace(plan, devices=devices)
 
 
@@ -124,23 +197,16 @@ def _seen_together(
     own = {(plan.uid, at) for at, device in enumerate(plan.devices) if not device.admin}
     alone = [tuple((plan.uid, at) for at in unit if (plan.uid, at) in own) for unit in units]
     requests = {_main(plan.devices[at].request) for _, at in own}
-    if not companions and (len(requests) == 1 or len(units) > 1):
+    if not companions and len(requests) == 1:
         return alone, []
-    users, reserved = plan.pods, claim.status.reserved_for
+    users = plan.pods
     if pods is not None and users is not None:
-        missing = [pod for pod in reserved if pod.uid not in pods]
-        if missing:
-            raise PodsUnknown(plan.namespace, missing)
+        _require(claim, pods, optional=False)
     if pods is None or users is None:
         known = [other for other in companions if set(other.pods or ()).intersection(users or ())]
         doubtful = known or (plan.has_cores and len(requests) > 1)
         return alone, [_unread(plan, known)] if doubtful else []
-    seen = [
-        (f"{pod.metadata.name}/{container}", view)
-        for pod in (pods[uid] for uid in users)
-        for container, names in _claims_of_containers(pod)
-        if (view := _view(names, (plan, *companions)))
-    ]
+    seen, notes = _views(plan, units, companions, [pods[uid] for uid in users])
     plans = {item.uid: item for item in (plan, *companions)}
     groups: list[tuple[_Member, ...]] = []
     for container, view in seen:
@@ -158,7 +224,26 @@ def _seen_together(
             )
         groups.append(view)
     left = own.difference(*groups) if groups else own
-    return [*groups, *(rest for unit in alone if (rest := tuple(item for item in unit if item in left)))], []
+    return [*groups, *(rest for unit in alone if (rest := tuple(item for item in unit if item in left)))], notes
+
+
+def _views(
+    plan: Plan, units: Sequence[Sequence[int]], companions: Sequence[Plan], pods: Iterable[ClaimPod]
+) -> tuple[list[tuple[str, tuple[_Member, ...]]], list[str]]:
+    """What each container uses of the plans; warnings about those that cannot be told all of it.
+
+    These are init containers with what the scheduler allocated for others, which are told their own.
+    """
+    unit_of = {(plan.uid, at): place for place, unit in enumerate(units) for at in unit}
+    seen, notes = [], []
+    for pod in pods:
+        for container, names in claims_of_containers(pod):
+            view, name = _view(names, (plan, *companions)), f"{pod.metadata.name}/{container}"
+            if len({unit_of[member] for member in view if member in unit_of}) > 1:
+                notes += [_told_less(name, plan)] if plan.has_cores else []
+            elif view:
+                seen.append((name, view))
+    return seen, notes
 
 
 def _view(names: Collection[tuple[str, str]], plans: Sequence[Plan]) -> tuple[_Member, ...]:
@@ -171,7 +256,7 @@ def _view(names: Collection[tuple[str, str]], plans: Sequence[Plan]) -> tuple[_M
     )
 
 
-def _claims_of_containers(pod: ClaimPod) -> Iterator[tuple[str, set[tuple[str, str]]]]:
+def claims_of_containers(pod: ClaimPod) -> Iterator[tuple[str, set[tuple[str, str]]]]:
     """For each container, the ResourceClaims that it uses and the requests of them, "" for all."""
     made = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses}
     name_of = {item.name: item.resource_claim_name or made.get(item.name, "") for item in pod.spec.resource_claims}
@@ -184,17 +269,18 @@ def _claims_of_containers(pod: ClaimPod) -> Iterator[tuple[str, set[tuple[str, s
         yield container.name, uses
 
 
-def _joinable(users: Sequence[Plan], nodes: Sequence[ChipNode], settings: PlanSettings) -> list[str]:
+def _joinable(
+    users: Sequence[Plan], sizes: Sequence[int], nodes: Sequence[ChipNode], settings: PlanSettings
+) -> list[str]:
     """Warnings about claims that one container uses. PrepareError when it cannot."""
     names = " and ".join(plan.reference for plan in users)
-    sizes = {plan.core_size for plan in users}
     shared = [plan.reference for plan in users if not plan.own_pod]
     problem = remedy = ""
     if shared:
         problem = f"{shared[0]} is not the pod's own, so other pods would be given cores that are not theirs"
         remedy = "make both claims from templates (resourceClaimTemplateName), or one claim with both requests"
     elif len(sizes) > 1:
-        problem = f"they are for logical cores of different sizes ({', '.join(map(str, sorted(sizes)))})"
+        problem = f"they are for logical cores of different sizes ({', '.join(map(str, sizes))})"
         remedy = "set the same logicalNeuronCore in both, or use them in different containers"
     elif len({(node.chip, node.number) for node in nodes}) > len({node.chip for node in nodes}):
         problem = "they show a chip under different numbers"
@@ -224,6 +310,14 @@ def _unread(plan: Plan, companions: Sequence[Plan]) -> str:
     )
 
 
+def _told_less(container: str, plan: Plan) -> str:
+    return (
+        f"container {container} has devices of several requests of claim {plan.reference}; "
+        "it sees all their chips, but is told only the cores of one request; "
+        "let an init container ask for at most as many cores as one of the containers after it"
+    )
+
+
 def _named(members: Collection[_Member], plans: Mapping[str, Plan]) -> str:
     names = [f"{shorten(plans[uid].name, 63)}/{plans[uid].devices[at].request[:63]}" for uid, at in sorted(members)]
     return first_of(list(dict.fromkeys(names)), 2)
@@ -245,16 +339,31 @@ def core_numbers(nodes: Iterable[ChipNode], size: int, inventory: NodeInventory)
 
 
 def _check_size(plan: Plan, held: PreparedClaims) -> None:
-    for part in plan.held:
-        for holder in held.core_holders(part.chip, exclude=plan.uid):
-            if holder.core_size != plan.core_size:
+    for chip, size in plan.core_sizes.items():
+        for holder in held.core_holders(chip, exclude=plan.uid):
+            theirs = holder.core_sizes[chip]
+            if theirs != size:
                 raise PrepareError(
-                    f"claim {holder.reference} ({holder.uid}) uses chip {part.chip} with logical cores of "
-                    f"{_physical(holder.core_size)}, and this one is for logical cores of {plan.core_size}",
+                    f"claim {holder.reference} ({holder.uid}) uses chip {chip} with logical cores of "
+                    f"{_physical(theirs)}, and this one is for logical cores of {size}",
                     consequence=f"all cores of a chip are used with one size, so {_NOT_PREPARED}",
-                    remedy=f"set logicalNeuronCore {holder.core_size} in the claim's NeuronConfig, or delete the pod "
+                    remedy=f"set logicalNeuronCore {theirs} in the claim's NeuronConfig, or delete the pod "
                     "to get cores of another chip; kubelet tries again, and the size is free once no claim holds "
                     "cores of the chip",
+                )
+
+
+def _check_one_size(plan: Plan) -> None:
+    """PrepareError if requests of the claim have cores of one chip at different sizes."""
+    sizes = plan.core_sizes
+    for device in plan.devices:
+        for node in device.nodes:
+            if node.cores and not device.admin and sizes[node.chip] != plan.core_size(device):
+                raise PrepareError(
+                    f"requests of the claim have cores of chip {node.chip} with logical cores of "
+                    f"{plan.core_size(device)} and of {sizes[node.chip]}",
+                    consequence=f"all cores of a chip are used with one size, so {_NOT_PREPARED}",
+                    remedy="use one logicalNeuronCore for all requests for cores",
                 )
 
 

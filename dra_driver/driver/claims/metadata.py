@@ -24,7 +24,7 @@ from dra_driver.driver.claims.model import Plan
 from dra_driver.kube.types import DeviceAttribute, ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import is_uid, readable_content, remove_file, replace_file
+from dra_driver.util.files import is_uuid, readable_content, remove_file, replace_file
 
 API_VERSION: Final = "metadata.resource.k8s.io/v1beta1"
 POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
@@ -115,7 +115,11 @@ class MetadataDirectory:
     def claims(self) -> Iterator[str]:
         """UIDs of claims that have files."""
         with suppress(OSError):  # without the directory there are none
-            yield from sorted(path.name for path in self.path.iterdir() if is_uid(path.name))
+            yield from sorted(
+                path.name
+                for path in self.path.iterdir()
+                if is_uuid(path.name) and path.is_dir() and not path.is_symlink()
+            )
 
     def _unusable(self, verb: str, path: Path, error: OSError) -> DriverError:
         return DriverError(

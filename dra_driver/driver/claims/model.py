@@ -82,13 +82,13 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     pool: str
     device: str
     nodes: tuple[ChipNode, ...]
+    cdi_name: str
+    """Name of its CDI device. Kept, since kubelet passes it at each start of a container, also after an update."""
     admin: bool = False
     """Admin access: the chips are shown, not held."""
-    cdi_name: str = ""
-    """Name of its CDI device. Kept, since kubelet passes it at each start of a container, also after an update."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
-    """For every container that uses the device, beside the claim's: which cores it is to use. Equal on all devices that
-    one container uses."""
+    """For every container that uses the device, beside the claim's: which cores it is to use, and their logical size
+    where requests differ. Equal on all devices that one container uses."""
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
     """What its containers are told of it in a file."""
 
@@ -101,7 +101,7 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What one claim gets on this node. Stored as it is; everything else is derived from it.
 
-    New fields must have defaults, so that a file of an older version can still be read.
+    A field that is added to a plan or its parts must have a default, so that a file of an older version can be read.
     """
 
     namespace: str
@@ -109,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     uid: str
     devices: tuple[PlannedDevice, ...]
     env: dict[str, str] = msgspec.field(default_factory=dict)
-    """For every container that uses any device of the claim."""
+    """For every container, whichever devices of the claim it uses."""
     pods: tuple[str, ...] | None = ()
     """UIDs of the pods that the claim was reserved for; None: reserved for something that stands for unknown pods."""
     consumers: tuple[str, ...] = ()
@@ -117,9 +117,8 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     own_pod: str = ""
     """UID of the one pod that can ever use the claim (made from a template for it), or ""."""
     warnings: tuple[str, ...] = ()
-    parameters: str | None = None
-    """Digest of the allocation's opaque parameters for this driver, "" when it has none; None: kept by a version that
-    did not look at them."""
+    parameters: str = ""
+    """Digest of the allocation's opaque parameters for this driver, "" when it has none."""
     metadata: str = ""
     """Directory of the files that tell containers what their devices are; "": there are none."""
     pod_claim: str = ""
@@ -157,11 +156,21 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         """Whether it holds cores, and not only whole chips."""
         return any(part.cores for part in self.held)
 
-    @property
-    def core_size(self) -> int:
-        """Physical NeuronCores in a logical core, as its containers are told."""
-        size = self.env.get(LOGICAL_CORE_VARIABLES[0], "")
+    def core_size(self, device: PlannedDevice) -> int:
+        """Physical NeuronCores in a logical core, as containers with the device are told."""
+        size = (self.env | device.env).get(LOGICAL_CORE_VARIABLES[0], "")
         return int(size) if size.isascii() and size.isdecimal() and len(size) < 3 else 1
+
+    @property
+    def core_sizes(self) -> dict[int, int]:
+        """The same for each chip of which it holds cores."""
+        return {
+            node.chip: self.core_size(device)
+            for device in self.devices
+            if not device.admin
+            for node in device.nodes
+            if node.cores
+        }
 
 
 class CheckpointEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

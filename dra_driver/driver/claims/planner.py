@@ -8,7 +8,9 @@ order (setting ``renumber``). The numbers are one set over the whole claim: kube
 the claim, or of one of its requests, and a device has one CDI device, so a chip has the same number in every container.
 A container that takes one request of several therefore sees that request's part of the claim's numbers. A claim that
 the scheduler made for extended resources is different: each of its requests is one container's, so each container has
-numbers from 0 of its own (``container_units``).
+numbers from 0 of its own (``container_units``). Only an init container may use requests of several, its own and those
+of containers after it. What a container uses together is numbered together (``_joined``), first what another container
+uses alone, so that those that last count from 0 where that can be.
 
 Two claims of one pod may meet in one container, where the second ``/dev/neuron0`` would replace the first. kubelet asks
 for each claim alone and a number, once given, never changes (containers may be using it), so the rule is: a claim keeps
@@ -28,7 +30,7 @@ clear of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -36,8 +38,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.container_edits import cdi_device_name, environment, parameters, shared_pod_warnings
-from dra_driver.driver.claims.cores import PodsUnknown, offered_sizes, with_cores
+from dra_driver.driver.claims.container_edits import (
+    cdi_device_name,
+    environment,
+    parameters,
+    shared_pod_warnings,
+    with_environment,
+)
+from dra_driver.driver.claims.cores import PodsUnknown, View, check_sizes, offered_sizes, views_of, with_cores
 from dra_driver.driver.claims.model import (
     ChipNode,
     Consumers,
@@ -54,9 +62,9 @@ from dra_driver.driver.claims.model import (
 from dra_driver.health.policy import Blocking
 from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.types import DeviceRequestAllocationResult, DeviceTaint, ResourceClaim
-from dra_driver.names import DRIVER_NAME
+from dra_driver.names import DRIVER_NAME, VISIBLE_CORES
 from dra_driver.topology.cuts import Part, device_name, parts_of
-from dra_driver.util.files import is_uid
+from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
 
 
@@ -91,7 +99,7 @@ _CONTAINER_REQUEST: Final = re.compile(r"container-([0-9]{1,5})-request-[0-9]{1,
 def container_units(
     claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult]
 ) -> tuple[tuple[int, ...], ...]:
-    """Which of the results are numbered together: indexes into ``results``, ascending.
+    """Which of the results belong to one container as far as the claim tells: indexes into ``results``, ascending.
 
     All, for most claims. A request of a claim for extended resources is one container's, which its name tells:
     ``container-<i>-request-<j>``, init containers first (kube-scheduler, ``extendeddynamicresources.go``).
@@ -103,6 +111,21 @@ def container_units(
         named = _CONTAINER_REQUEST.fullmatch(result.request)
         units.setdefault(named[1] if named else "", []).append(index)
     return tuple(map(tuple, units.values()))
+
+
+def _joined(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tuple[int, ...], ...]:
+    """The units, those in one that a container uses together."""
+    found = list(units)
+    for _, view in views:
+        used = [unit for unit in found if not set(unit).isdisjoint(view)]
+        if len(used) > 1:
+            found = [unit for unit in found if unit not in used]
+            found.append(tuple(sorted(index for unit in used for index in unit)))
+    return tuple(sorted(found))
+
+
+def _in_order(chips: Iterable[int], first: Collection[int]) -> list[int]:
+    return sorted(chips, key=lambda chip: (chip not in first, chip))
 
 
 def for_extended_resources(claim: ResourceClaim) -> bool:
@@ -122,7 +145,8 @@ def numbers(
     """Container number of each chip, for each unit.
 
     Args:
-        units: chips (host ids, ascending) that are numbered together: those of the claim, or of each of its containers.
+        units: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
+            each of its containers.
         claim: whose chips they are.
         held: prepared claims; the claim itself may be among them.
         consumers: what is known newly of who uses prepared claims.
@@ -165,7 +189,7 @@ def _formerly(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dic
     if not shown:
         return
     at = {chip: number for number, chip in shown}
-    if len(units) == 1 and sorted(at) == list(units[0]):
+    if len(units) == 1 and sorted(at) == sorted(units[0]):
         yield [at]
     yield _counted(units, min(number for number, _ in shown))
 
@@ -199,29 +223,18 @@ __all__ = [
     "consumers_of",
     "own_pod",
     "own_results",
-    "plan",
     "planned",
     "refreshed",
     "users",
 ]
 
 _NOT_PREPARED = "the claim is not prepared"
+_NUMBERED_AS_ONE: Final = (
+    "which containers use which of its requests is not known, because its pod cannot be read here; so its chips are "
+    "numbered as one set, and not from 0 in each container"
+)
 _BETA_NAME: Final = re.compile(r"neurondevice(0|[1-9][0-9]{0,2})")
 """Chips in the claims that AWS's guide of the beta shows (aws-neuron-sdk, ``dra.rst``)."""
-
-
-def plan(
-    claim: ResourceClaim,
-    inventory: NodeInventory,
-    held: PreparedClaims,
-    settings: PlanSettings,
-    consumers: Consumers | None = None,
-    unhealthy: Unhealthy = MappingProxyType({}),
-    core_sizes: Mapping[int, int] = MappingProxyType({}),
-    pods: Pods | None = None,
-) -> Plan:
-    """What the claim gets on this node; see ``planned``."""
-    return planned(claim, inventory, held, settings, consumers, unhealthy, core_sizes, pods)[0]
 
 
 def planned(
@@ -259,17 +272,34 @@ def planned(
     present = {part.chip: _present(inventory, part.chip, result.device) for result, parts in pairs for part in parts}
     cores = [(result, part) for result, parts in pairs for part in parts if part.cores and not result.admin_access]
     _exclusive(pairs, meta.uid, held)
+    use = ClaimUse(meta.namespace, meta.uid, users(claim))
+    companions = held.companions(meta.namespace, use.pods, exclude=meta.uid, cores=bool(cores))
+    variables = environment(claim, results, inventory, offered_sizes(cores) if cores else {})
+    alike = len({frozenset(found.items()) for found in variables.values()}) == 1
     units = container_units(claim, results)
+    views: Sequence[View] | None = ()
+    if len(units) > 1 or not alike:
+        requests = [result.request for result in results]
+        optional = alike and not cores and not companions
+        views = views_of(claim, requests, use.pods, pods, optional=optional)
+    joined = _joined(units, views or ())
     warnings = (
-        *(text for unit in units for text in _contiguity(_held_chips(pairs[index] for index in unit), settings)),
+        *(text for unit in joined for text in _contiguity(_held_chips(pairs[index] for index in unit), settings)),
         *_health(pairs, unhealthy, settings),
     )
-    env = environment(claim, results, inventory, offered_sizes(cores) if cores else {})
-    use = ClaimUse(meta.namespace, meta.uid, users(claim))
+    if views is None and len(units) > 1:
+        warnings = (*warnings, _NUMBERED_AS_ONE)
+        joined = (tuple(range(len(results))),)
+    alone = {part.chip for _, view in views or () if view in units for index in view for part in pairs[index][1]}
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
     together = co_used_claims(use, held, consumers or {})
     number_of = numbers(
-        [sorted({part.chip for index in unit for part in pairs[index][1]}) for unit in units],
+        [
+            sorted(
+                {part.chip for index in unit for part in pairs[index][1]}, key=lambda chip: (chip not in alone, chip)
+            )
+            for unit in joined
+        ],
         use,
         held,
         consumers or {},
@@ -278,7 +308,7 @@ def planned(
     )
     shown = {
         index: tuple(replace(present[part.chip], number=at[part.chip], cores=part.cores) for part in pairs[index][1])
-        for unit, at in zip(units, number_of, strict=True)
+        for unit, at in zip(joined, number_of, strict=True)
         for index in unit
     }
     decided = parameters(claim)
@@ -292,19 +322,19 @@ def planned(
                 pool=result.pool,
                 device=result.device,
                 nodes=shown[index],
+                cdi_name=cdi_device_name(meta.uid, result.device, shown[index], decided),
                 admin=bool(result.admin_access),
-                cdi_name=cdi_device_name(meta.uid, result.device, shown[index], [decided]),
             )
             for index, result in enumerate(results)
         ),
-        env=env,
         pods=None if use.pods is None else tuple(sorted(use.pods)),
         consumers=consumers_of(claim),
         own_pod=own_pod(claim),
-        warnings=(*warnings, *shared_pod_warnings(env, together)),
         parameters=decided,
     )
-    companions = held.companions(meta.namespace, use.pods, exclude=meta.uid, cores=bool(cores))
+    made = with_environment(made, variables)
+    check_sizes(made, views)
+    made = replace(made, warnings=(*warnings, *shared_pod_warnings(made, together)))
     if not cores and not companions:
         return made, ()
     # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
@@ -332,6 +362,29 @@ def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
         for device in prepared.devices
     )
     return replace(prepared, devices=devices)
+
+
+def after_reboot(prepared: Plan, claim: ResourceClaim, inventory: NodeInventory, pods: Pods | None) -> Plan:
+    """The same plan with the variables of now: no container runs that was told the former ones.
+
+    Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
+
+    Args:
+        prepared: before the node was booted.
+        claim: of the same allocation.
+        inventory: the node.
+        pods: see ``planned``.
+
+    Raises:
+        ConfigError, PrepareError, PodsUnknown: see ``planned``.
+    """
+    told = any(VISIBLE_CORES in device.env for device in prepared.devices)
+    sizes = {device.request: prepared.core_size(device) for device in prepared.devices} if told else {}
+    made = with_environment(prepared, environment(claim, own_results(claim), inventory, sizes))
+    requests = [device.request for device in made.devices]
+    if len({made.core_size(device) for device in made.devices}) > 1:
+        check_sizes(made, views_of(claim, requests, users(claim), pods, optional=False))
+    return made
 
 
 def own_results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
@@ -454,7 +507,7 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
 
 
 def _check_uid(uid: str) -> None:
-    if not is_uid(uid):
+    if not is_uuid(uid):
         raise PrepareError(
             f"the claim's UID {_named(uid)!r} is not one",
             consequence=_NOT_PREPARED,
@@ -496,8 +549,8 @@ def _check_free(part: Part, device: str, uid: str, held: PreparedClaims) -> None
     raise PrepareError(
         what,
         consequence=f"device {device} is held back",
-        remedy="this ends when kubelet unprepares that claim or the API server says that it is gone, which the driver "
-        "asks every few minutes",
+        remedy="this ends when kubelet unprepares that claim, or when the API server says that it is gone and no "
+        "container can be using it; the driver's log says what is known of it",
     )
 
 

@@ -8,8 +8,9 @@ the same way and ends in the same place:
   until the node is booted: then no container runs that was told them, and they follow the host (an election may have
   given other ids). The CDI spec is compared and written again where it is missing or different (``/var/run/cdi`` is
   empty after a reboot), with the device numbers that the kernel uses now;
-* if the API server cannot be asked, a recorded claim of that UID is served from the checkpoint: an allocation does not
-  change while a claim is in use, and kubelet itself has just read the claim.
+* if the API server cannot be asked, a claim that was recorded in this boot is served from the checkpoint: an allocation
+  does not change while a claim is in use, and kubelet itself has just read the claim. One of an earlier boot is refused
+  until the API server answers: nothing has used it since, so it may have been allocated again.
 
 No lock is held while the API server is asked. Calls for one claim UID come one after the other
 (``kubelet.dra.DRAPlugin``).
@@ -28,12 +29,21 @@ from msgspec.structs import replace
 
 from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
-from dra_driver.driver.claims.container_edits import cdi_spec, environment, parameters
+from dra_driver.driver.claims.container_edits import cdi_spec, parameters
 from dra_driver.driver.claims.cores import PodsUnknown
 from dra_driver.driver.claims.metadata import Attributes, MetadataDirectory, described
 from dra_driver.driver.claims.model import Plan, PlanSettings, PreparedClaims, PrepareError, Unhealthy
-from dra_driver.driver.claims.planner import ConsumersUnknown, chips_needed, own_results, planned, refreshed, users
-from dra_driver.host.inventory import NodeInventory
+from dra_driver.driver.claims.planner import (
+    ConsumersUnknown,
+    after_reboot,
+    chips_needed,
+    own_results,
+    planned,
+    refreshed,
+    users,
+)
+from dra_driver.exclusion import HeldBack
+from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kube.types import ClaimPod, ObjectMeta, ResourceClaim, ResourceClaimConsumerReference
 from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
@@ -119,6 +129,8 @@ class Preparer:
         self._sleep = sleep
         self.unhealthy: Unhealthy = {}
         """What is wrong with the node's chips now. Replaced as a whole by whoever knows; may be, by any thread."""
+        self.held_back = HeldBack()
+        """Chips that no claim gets that has none yet; likewise."""
         self.core_sizes: Mapping[int, int] = {}
         """Physical cores in a logical one by chip, where they are offered at another size than the node's; likewise."""
         self.attributes: Attributes | None = None
@@ -158,7 +170,7 @@ class Preparer:
                     known.consumers[other.uid] = self._users_now(other, deadline)
             except PodsUnknown as unknown:
                 for pod in unknown.pods:
-                    known.pods[pod.uid] = self._pod(unknown.namespace, pod, deadline)
+                    known.pods[pod.uid] = self._pod(unknown.namespace, pod, deadline, optional=unknown.optional)
         raise PrepareError(
             "the device numbers and cores depend on other claims that are being prepared at the same time",
             consequence="the claim is not prepared",
@@ -204,6 +216,7 @@ class Preparer:
     def _new_plan(
         self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
     ) -> tuple[Plan, tuple[Plan, ...]]:
+        _check_held_back(claim, self.held_back)
         made, changed = planned(
             claim, inventory, held, self._settings, known.consumers, self.unhealthy, self.core_sizes, known.pods
         )
@@ -223,10 +236,7 @@ class Preparer:
                 wanted = refreshed(entry.plan, inventory)
                 if not outlived:
                     return wanted, ()
-                # Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
-                told = any(device.env for device in wanted.devices)
-                sizes = {device.request: wanted.core_size for device in wanted.devices} if told else {}
-                return replace(wanted, env=environment(claim, own_results(claim), inventory, sizes)), ()
+                return after_reboot(wanted, claim, inventory, known.pods), ()
             if not outlived:
                 raise PrepareError(
                     f"claim {entry.plan.reference} was allocated again, but its former devices are still prepared here",
@@ -243,11 +253,12 @@ class Preparer:
         self, ref: ClaimRef, inventory: NodeInventory, held: PreparedClaims, trouble: ApiError | None
     ) -> Plan:
         entry = held.entries.get(ref.uid)
-        if entry is None:
+        if entry is None or entry.outlived(self._checkpoint.boot_id):
+            earlier = "it was prepared before the node was booted and may have been allocated again since, so "
             raise DriverError(
                 f"cannot get claim {ref.namespace}/{ref.name}: {trouble.what if trouble else 'no answer'}",
-                consequence="the claim is not prepared",
-                remedy=(trouble.remedy if trouble else "") or "kubelet tries again",
+                consequence=f"{earlier if entry else ''}the claim is not prepared",
+                remedy="kubelet tries again" + (f"; {trouble.remedy}" if trouble and trouble.remedy else ""),
             ) from trouble
         log.warning("claim %s is prepared from the checkpoint, since the API server fails: %s", ref, trouble)
         return refreshed(entry.plan, inventory)
@@ -305,18 +316,21 @@ class Preparer:
             return frozenset() if error.object_missing else None
         return users(claim) if claim.metadata.uid == other.uid else frozenset()
 
-    def _pod(self, namespace: str, of: ResourceClaimConsumerReference, deadline: float) -> ClaimPod:
-        """A pod. PrepareError when it cannot be read: containers would be told the wrong cores."""
+    def _pod(self, namespace: str, of: ResourceClaimConsumerReference, deadline: float, *, optional: bool) -> ClaimPod:
+        """A pod; without containers if it is gone, or ``optional`` and not to be read.
+
+        PrepareError when it cannot be read: containers would be told the wrong cores.
+        """
         left = max(deadline - time.monotonic(), 0.1)
         gone = ClaimPod(ObjectMeta(name=of.name, namespace=namespace))
         try:
             pod = self._source.get_pod(namespace, of.name, timeout=min(_GET_SECONDS, left / 2))
         except ApiError as error:
-            if error.object_missing:
+            if error.object_missing or (optional and error.status == _FORBIDDEN):
                 return gone
             raise PrepareError(
                 f"cannot get pod {namespace}/{of.name}: {error.what}",
-                consequence="which cores its containers use is not known, so the claim is not prepared",
+                consequence="what each of its containers uses is not known, so the claim is not prepared",
                 remedy=_MAY_READ_PODS if error.status == _FORBIDDEN else error.remedy or "kubelet tries again",
             ) from error
         return pod if pod.metadata.uid == of.uid else gone
@@ -326,9 +340,21 @@ def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
     """Whether the claim has the devices and parameters that were prepared. PrepareError: it has no device of ours."""
     devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
     allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
-    return devices == allocated and prepared.parameters in (None, parameters(claim))
+    return devices == allocated and prepared.parameters == parameters(claim)
 
 
 def _passes(error: ApiError) -> bool:
     """Whether trying again soon can help."""
     return isinstance(error, Unreachable) or error.status in {408, 429} or error.status >= 500
+
+
+def _check_held_back(claim: ResourceClaim, held_back: HeldBack) -> None:
+    """Raise PrepareError if the claim is to get chips that a device plugin may have given to others."""
+    for result in own_results(claim) if held_back.chips else ():
+        chips = chips_of(result.device, held_back.chips) or ()
+        if not result.admin_access and held_back.chips.intersection(chips):
+            raise PrepareError(
+                f"device {result.device} may be in use already: {held_back.problem}",
+                consequence="the claim is not prepared",
+                remedy="kubelet tries again; delete the pod to get other devices",
+            )

@@ -9,9 +9,9 @@ no longer allocated to this node), but a pod that was deleted by force may be ru
 frees a chip. It does together with a reboot of the node since: then no container of before runs. Otherwise the driver
 waits for kubelet, which keeps its own list over restarts and unprepares once the containers have ended. A claim that is
 gone for long is reported, and an administrator who then removes its checkpoint file ends it. The file of a claim that
-the API server has is written again. For an unreadable file, which has no boot in it, the API server's word counts: a
-claim that is allocated here names its chips, and one that is gone at each check over ten minutes lets go of them. The
-same holds for a spec of ours that no file explains.
+the API server has is written again. An unreadable file has no boot in it. If its claim is allocated here, the API
+server names its chips; if it is gone at each check over ten minutes, they are free, but not while its CDI spec is one
+of this boot, or kubelet lists them for a container. The same holds for a spec of ours that no file explains.
 
 The API server is asked seldom: for a claim once in half an hour, more seldom on a node with many claims, and every five
 minutes while it seems gone; at once when its file was removed, and the first time when it was prepared before the node
@@ -230,6 +230,7 @@ def diff(
     inventory: NodeInventory,
     boot_id: str,
     observations: Mapping[str, ClaimObservation],
+    in_use: Collection[str] = (),
 ) -> list[Repair]:
     """What to do, in order of UIDs.
 
@@ -239,6 +240,7 @@ def diff(
         inventory: the node as it is now.
         boot_id: identity of this boot.
         observations: what the API server said, for the claims that it was asked about.
+        in_use: claims with unreadable files that containers may be using.
     """
     found: list[Repair] = []
     for uid, entry in sorted(held.entries.items()):
@@ -256,7 +258,7 @@ def diff(
             found.append(
                 Repair("learn", uid, "the API server tells what the unreadable file held", None, observation.chips)
             )
-        elif observation.surely_gone:
+        elif observation.surely_gone and uid not in in_use:
             found.append(Repair("release", uid, "its checkpoint file is unreadable and its claim is gone"))
     return found
 
@@ -319,6 +321,7 @@ class Reconciler:
         source: the API server.
         inventory: reads the node as it is now.
         node_name: name of this node, which is also its pool's.
+        listed: UIDs of the claims whose devices kubelet lists for containers. DriverError: it cannot be asked now.
         metadata: where containers' files about their devices are.
         clock: monotonic seconds.
     """
@@ -331,9 +334,13 @@ class Reconciler:
         inventory: Callable[[], NodeInventory],
         node_name: str,
         *,
+        listed: Callable[[], Collection[str]] = frozenset,
         metadata: MetadataDirectory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._listed = listed
+        self._in_use: Mapping[str, str] = {}
+        """Claims with unreadable files that are gone, and why containers may be using them all the same."""
         self._metadata = metadata
         self._checkpoint = checkpoint
         self._cdi = cdi
@@ -370,7 +377,7 @@ class Reconciler:
             specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
             wanted = [
                 *self._metadata_repairs(held),
-                *diff(held, specs, inventory, self._checkpoint.boot_id, self._observer.known),
+                *diff(held, specs, inventory, self._checkpoint.boot_id, self._observer.known, self._in_use),
             ]
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
@@ -397,6 +404,27 @@ class Reconciler:
                 self._observer.ask((plan,))
             if list_due:
                 self._observer.ask_list(unreadable)
+            self._in_use = self._uses([uid for uid in unreadable if self._gone(uid)])
+
+    def _gone(self, uid: str) -> bool:
+        observation = self._observer.known.get(uid)
+        return observation is not None and observation.surely_gone
+
+    def _uses(self, gone: Collection[str]) -> dict[str, str]:
+        """Why containers may be using claims that are gone, and what to do, by UID."""
+        uses = {
+            uid: "its CDI file was written in this boot, so containers may be using them; if none are, reboot the "
+            f"node, or remove {self._cdi.file(uid)}"
+            for uid in gone
+            if self._cdi.of_this_boot(uid)
+        }
+        try:
+            listed = self._listed() if gone else ()
+        except DriverError as error:
+            return dict.fromkeys(gone, f"kubelet does not say whether containers use them: {error}") | uses
+        return uses | dict.fromkeys(
+            set(gone).intersection(listed), "kubelet lists them for a container that has not ended"
+        )
 
     def _metadata_repairs(self, held: PreparedClaims) -> list[Repair]:
         """First of all repairs: a CDI spec mounts the files."""
@@ -445,7 +473,12 @@ class Reconciler:
         unreadable = [
             f"the checkpoint file of claim {item.uid} cannot be read ({item.problem}); "
             f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back "
-            "until the claim is prepared again, unprepared, or gone from the API server"
+            + (
+                f"although it has been gone from the API server for more than {GONE_SECONDS / 60:.0f} minutes: "
+                f"{self._in_use[item.uid]}"
+                if item.uid in self._in_use
+                else "until the claim is prepared again, unprepared, or gone from the API server"
+            )
             for item in held.quarantined.values()
         ]
         gone = [
@@ -454,7 +487,7 @@ class Reconciler:
             "held, since containers may be using them; if none are, reboot the node, or remove "
             f"{self._checkpoint.path(uid)}"
             for uid, entry in held.entries.items()
-            if (observation := self._observer.known.get(uid)) is not None and observation.surely_gone
+            if self._gone(uid)
         ]
         clashing = [
             f"claims {one.reference} and {other.reference} are used by one pod and show different chips under the same "
@@ -468,7 +501,12 @@ class Reconciler:
             for entry in held.entries.values()
             if not entry.outlived(self._checkpoint.boot_id) and (change := outdated_ultraserver(entry.plan, inventory))
         ]
-        return (*unreadable, *gone, *clashing, *outdated)
+        foreign = [
+            f"{path} is none of this driver's files (no claim's UID in its name, other content, a directory or a "
+            "link); it is left alone, and no claim waits for it; remove it if no other program needs it"
+            for path in (*self._checkpoint.others(), *self._cdi.others({*held.entries, *held.quarantined}))
+        ]
+        return (*unreadable, *gone, *clashing, *outdated, *foreign)
 
     def _round(self) -> float:
         try:

@@ -4,8 +4,12 @@ One worker thread does everything that asks or writes; a watch only says when to
 lists the slices (field-selected: one small answer), so no write ever rests on a stale cache. It looks
 
 * when the desired devices change or ``trigger`` is called (kubelet deletes slices around registrations): at once,
+* when the watch goes on after a break, if what is desired has fields that depend on the server's feature gates,
 * when the watch shows slices that it did not write itself: within 0.3 s, slower if that happens again and again,
-* every half hour or so in any case, which also finds what a watch has missed.
+* every half hour or so in any case, which also finds what a watch has missed, and servers that were changed unseen.
+
+It makes no first slice before kubelet knows the driver: a scheduler would send pods that kubelet refuses, and tries
+again only after a minute. Slices that are there are kept up from the start.
 
 What health alone changes, it writes only as often as ``taints`` allows; the last state is always written in the end.
 
@@ -25,7 +29,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dra_driver.driver.resourceslices.pool import SharedCounters, counters_problem, pool
+from dra_driver.driver.resourceslices.pool import (
+    SharedCounters,
+    counters_problem,
+    dropped_counters,
+    dropped_problem,
+    pool,
+)
 from dra_driver.driver.resourceslices.reconcile import (
     YIELD_SECONDS,
     Changes,
@@ -35,6 +45,7 @@ from dra_driver.driver.resourceslices.reconcile import (
     TaintsDropped,
     Writer,
     decide,
+    trial,
 )
 from dra_driver.driver.resourceslices.taints import (
     HELD_SECONDS,
@@ -46,7 +57,15 @@ from dra_driver.driver.resourceslices.taints import (
 )
 from dra_driver.kube.api import ResourceApi, WatchEvent
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import CounterSet, Device, Node, ResourceSlice, ServerVersion
+from dra_driver.kube.types import (
+    CounterSet,
+    Device,
+    Node,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    ServerVersion,
+)
 from dra_driver.kube.watch import WATCH_SECONDS, Reflector
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
@@ -108,6 +127,11 @@ class Desired:
     until: float | None = None
     """``time.monotonic()`` from which on other devices should be desired, or None."""
 
+    @property
+    def depends_on_gates(self) -> bool:
+        """Whether it has fields that a server keeps only with a feature gate."""
+        return any(device.consumes_counters or device.taints for device in self.devices)
+
     def differs_by_taints_only(self, other: Desired) -> bool:
         """Whether health alone tells it from the other."""
         return (bare(self.devices), bare(self.fallback), self.counters) == (
@@ -143,7 +167,12 @@ class Observed:
         return any(known.get(name) != version for name, version in self.versions.items())
 
 
-Message = Desired | Trigger | Observed
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """The watch goes on after a break: perhaps with a server of other feature gates or another version."""
+
+
+Message = Desired | Trigger | Observed | Reconnected
 
 
 class Queue:
@@ -172,6 +201,10 @@ class Queue:
             version = None if event.type == "DELETED" else event.object.metadata.resource_version
             self.put(Observed({event.object.metadata.name: version}, complete=False))
 
+    def reconnected(self) -> None:
+        """Leave that the watch was broken off, and goes on."""
+        self.put(Reconnected())
+
     def take(self) -> Iterator[Message]:
         """All there are."""
         while self._messages:
@@ -188,14 +221,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CounterPolicy:
-    """For one thread. It asks the server for its version at each choice, so an upgrade is noticed at the next look.
+    """For one thread.
+
+    It asks the server for its version, and what it would store, at each choice: so an upgrade, or a feature gate that
+    is turned on or off, is noticed at the next look.
 
     Args:
         api: the API server.
+        driver: DRA driver name.
+        node: name of the node, and of its pool.
         policy: the administrator's setting.
     """
 
     api: ResourceApi
+    driver: str
+    node: str
     policy: SharedCounters
     problem: str = ""
     """Why the devices desired are not the ones published, or ""."""
@@ -206,14 +246,22 @@ class CounterPolicy:
         """What to publish now. ApiError when the server cannot be asked."""
         problem = ""
         if any(device.consumes_counters for device in desired.devices):
-            self._server = self._ask()
-            problem = counters_problem(self._server, self.policy, self._dropped_by)
+            self._server = self.api.known_version()
+            problem = counters_problem(self._server, self.policy) or self._trial(desired)
         return self._chosen(desired, problem)
 
     def counters_dropped(self, desired: Desired) -> tuple[Device, ...]:
         """What to publish now that the server asked last has not kept counters."""
         self._dropped_by = self._server
-        return self._chosen(desired, counters_problem(self._server, self.policy, self._dropped_by))
+        return self._chosen(desired, dropped_problem(self._server))
+
+    def _trial(self, desired: Desired) -> str:
+        spec = ResourceSliceSpec(
+            self.driver, ResourcePool(self.node, 1, 1), self.node, shared_counters=desired.counters
+        )
+        dropped = trial(self.api, spec)
+        keeps = self._dropped_by != self._server if dropped is None else not dropped_counters(dropped)
+        return "" if keeps else dropped_problem(self._server)
 
     def _chosen(self, desired: Desired, problem: str) -> tuple[Device, ...]:
         if problem and problem != self.problem:
@@ -228,21 +276,13 @@ class CounterPolicy:
         self.problem = problem
         return desired.fallback if problem else desired.devices
 
-    def _ask(self) -> ServerVersion:
-        try:
-            return self.api.server_version()
-        except ApiError as error:
-            if error.status not in (401, 403, 404):
-                raise
-            return ServerVersion()
-
 
 RESYNC_SECONDS: Final = 2100.0
 """Mean time between looks without a reason; varies by a seventh, so at most two an hour."""
 SETTLE_SECONDS: Final = (0.1, 0.3)
 """Between a change by others and the look at it."""
 CALM_SECONDS: Final = 60.0
-"""Without repairs for so long, the next one is done at once again."""
+"""Without news from the watch for so long, the next is followed by a look at once again."""
 TOLERATED_CONFLICTS: Final = 3
 """Conflicts in a row that are no trouble: two instances meet during an update."""
 HEALTH_SETTLE_SECONDS: Final = 0.5
@@ -278,6 +318,7 @@ class SliceController:
         held_seconds: between two such questions, while a claim holds an unhealthy device.
         outdated: called when ``until`` of ``set_desired`` has come, for other devices.
         review: says what must not vanish.
+        too_early: whether there is to be no first slice yet; ``trigger`` says when that is over.
     """
 
     def __init__(
@@ -297,6 +338,7 @@ class SliceController:
         held_seconds: float = HELD_SECONDS,
         outdated: Callable[[], None] = lambda: None,
         review: Review = lambda _, __: (None, math.inf),
+        too_early: Callable[[], bool] = lambda: False,
     ) -> None:
         self._api = api
         self._driver = driver
@@ -307,8 +349,8 @@ class SliceController:
         self._priority = InstancePriority(self._instance, yield_seconds)
         self._backoff = backoff or Backoff(free=1)
         self._refusal_backoff = Backoff(cap=300.0)
-        self._repair_backoff = Backoff(first=1.0, free=3)
-        self._last_repair = 0.0
+        self._news_backoff = Backoff(first=1.0, free=3)
+        self._last_news = 0.0
 
         self._worker = Worker("publishing slices", self._round)
         self._queue = Queue(self._worker.wake)
@@ -319,18 +361,20 @@ class SliceController:
             lambda version, seconds: api.watch_slices(driver, node, version, seconds),
             self._queue.listed,
             self._queue.happened,
+            on_reconnect=self._queue.reconnected,
             watch_seconds=watch_seconds,
         )
         self._following = False
 
         # Of the worker only:
         self._desired: Desired | None = None
-        self._counter_policy = CounterPolicy(api, shared_counters)
+        self._counter_policy = CounterPolicy(api, driver, node, shared_counters)
         self._taint_policy = TaintPolicy(api, driver, node, held)
         self._budget = budget or WriteBudget()
         self._held_seconds = held_seconds
         self._outdated = outdated
         self._review = review
+        self._too_early = too_early
         self._review_due = math.inf
         self._chosen: tuple[Device, ...] | None = None
         """What the last write, or the look that found none necessary, was made from; None: none of this run yet."""
@@ -424,16 +468,22 @@ class SliceController:
             case Trigger(reason):
                 log.info("looking after the slices: %s", reason)
                 self._due = min(self._due, max(now, self._not_before))
+            case Reconnected() if self._desired is not None and self._desired.depends_on_gates:
+                self._look_soon(now)
             case Observed() if self._known is not None and message.differs(self._known) and not self.status.last_error:
                 self._repairing = True
                 self._update(published=False)
-                if now - self._last_repair > CALM_SECONDS:
-                    self._repair_backoff.reset()
-                # Slices are wiped, or replaced by another instance, one by one: let that end. The jitter lets one of
-                # two equal instances find that the other has repaired already.
-                pause = random.uniform(*SETTLE_SECONDS)  # noqa: S311 # no secret
-                self._due = min(self._due, now + self._repair_backoff.next(pause))
-                self._last_repair = now
+                self._look_soon(now)
+
+    def _look_soon(self, now: float) -> None:
+        """Look after a moment, and ever later while there is news again and again."""
+        if now - self._last_news > CALM_SECONDS:
+            self._news_backoff.reset()
+        # Slices are wiped, or replaced by another instance, one by one: let that end. The jitter lets one of two equal
+        # instances find that the other has repaired already.
+        pause = random.uniform(*SETTLE_SECONDS)  # noqa: S311 # no secret
+        self._due = min(self._due, now + self._news_backoff.next(pause))
+        self._last_news = now
 
     def _follow(self) -> None:
         """Have the watch say when others change slices: from the first comparison on, before which all is news."""
@@ -444,6 +494,9 @@ class SliceController:
     def _reconcile(self, wanted: Desired) -> None:
         """Compare with the server, write what is needed, and say when to look again."""
         existing = self._existing()
+        if not existing and self._too_early():
+            self._due = math.inf
+            return
         try:
             self._compare_with_taints(*self._reviewed(existing, wanted, self._counter_policy.choose), existing)
         except CountersDropped:
@@ -478,7 +531,7 @@ class SliceController:
         try:
             self._compare(wanted, chosen, publication, existing)
         except TaintsDropped:
-            publication = self._taint_policy.dropped(chosen)
+            publication = self._taint_policy.weaker(chosen)
             self._compare(wanted, chosen, publication, self._existing(), at_once=True)
 
     def _compare(

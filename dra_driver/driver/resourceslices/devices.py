@@ -35,6 +35,8 @@ Layout = Literal["node", "chips", "both"]
 LAYOUTS: Final[Mapping[Layout, Cuts]] = MappingProxyType({"node": NODE, "chips": CHIPS, "both": CHIPS_AND_NODE})
 RETIRED: Final = "neuron.aws.com/retired"
 """Key of the taint of a device that is on offer only for as long as a claim holds it; the value says why."""
+PLUGIN: Final = "device-plugin"
+"""Value of that taint: a device plugin may give the same chips away."""
 
 
 def is_ultraserver(inventory: NodeInventory) -> bool:
@@ -194,6 +196,7 @@ def offer(
     policy: HealthPolicy = _DEFAULT_POLICY,
     now: float = 0.0,
     kept: Mapping[str, Kept] = MappingProxyType({}),
+    held_back: Collection[int] = (),
 ) -> Offer:
     """What a node offers; equal arguments give equal offers.
 
@@ -205,6 +208,7 @@ def offer(
         now: Unix time, for grace times.
         kept: devices that claims hold, by name. One that these cuts do not have stays all the same, tainted, and so
             does a core of another size than the host's default; its chip has no other cores meanwhile.
+        held_back: chips of which nothing is offered anew, by host index (``exclusion``).
 
     A chip whose device numbers cannot be read is not offered, and so is nothing that it is a part of: no container
     could be given it. The whole node is offered only when ``node_problem`` has nothing to say. All devices of a type
@@ -216,10 +220,11 @@ def offer(
     whole node of an UltraServer of which node and chips are wanted, else chips.
     """
     cuts = cuts or effective_cuts(inventory, None)
-    host = _Host.of(inventory, {name: device.core_size for name, device in kept.items() if device.core_size})
+    host = _Host.of(inventory, {name: device.core_size for name, device in kept.items() if device.core_size}, held_back)
     problem = node_problem(inventory) if cuts.node else ""
     sick = {chip.index: chip for chip in health.chips if chip.faults}
-    taints = _Taints(sick, policy, inventory.instance_type, now, kept)
+    why = "cut" if cuts != Cuts() else "kubelet"
+    taints = _Taints(sick, policy, inventory.instance_type, now, kept, why, host.held_back)
     until = policy.next_change(sick.values(), inventory.instance_type, now) if sick else None
 
     counted = overlap(host.ideal(cuts))
@@ -276,9 +281,10 @@ class _Host:
     """Physical NeuronCores of a chip; None: not known."""
     core_sizes: Mapping[int, int]
     """As in the offer."""
+    held_back: frozenset[int]
 
     @classmethod
-    def of(cls, inventory: NodeInventory, kept: Mapping[str, int]) -> _Host:
+    def of(cls, inventory: NodeInventory, kept: Mapping[str, int], held_back: Collection[int]) -> _Host:
         """``kept``: core sizes of cores that stay, by name."""
         kind = lookup(inventory.instance_type) if inventory.instance_type else None
         hardware = inventory.chip or (kind.chip if kind else None)
@@ -293,6 +299,7 @@ class _Host:
             usable={chip.index: chip for chip in inventory.devices if _usable(chip)},
             cores=hardware.cores if hardware else None,
             core_sizes={chip: size for chip, size in sorted(sizes.items()) if size != inventory.core_size},
+            held_back=frozenset(held_back),
         )
 
     def core_size(self, chip: int) -> int:
@@ -310,13 +317,16 @@ class _Host:
     def cut(self, cuts: Cuts, *, usable: bool, limit: int | None = None) -> list[CutDevice]:
         """The devices that can be given away, except cores that would keep their chip from getting its size back.
 
+        None has a chip that is held back.
+
         Args:
             cuts: which.
             usable: whether the whole node is one of them.
             limit: how many chips there may be, where they need counters.
         """
         chips = sorted(self.usable)[:limit]
-        made = self._cut(chips, replace(cuts, node=cuts.node and usable))
+        made: Iterable[CutDevice] = self._cut(chips, replace(cuts, node=cuts.node and usable))
+        made = [device for device in made if not self.held_back.intersection(device.chips)]
         return [device for device in made if device.core is None or device.chips[0] not in self.core_sizes]
 
     def others(self, kept: Mapping[str, Kept], made: Sequence[CutDevice]) -> list[CutDevice]:
@@ -369,6 +379,9 @@ class _Taints:
     instance_type: str | None
     now: float
     kept: Mapping[str, Kept]
+    why: str
+    """They are kept: value of their taint, unless a device plugin is the reason."""
+    held_back: frozenset[int]
 
     def of(self, device: CutDevice, *, retired: bool) -> tuple[DeviceTaint, ...]:
         """Those of all its chips; ``retired``: and that it is on offer only because it is held."""
@@ -376,7 +389,8 @@ class _Taints:
         found = self.policy.taints(faulty, self.instance_type, self.now) if faulty else ()
         taints = [DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since)) for taint in found]
         if retired:
-            taints.insert(0, DeviceTaint(RETIRED, "cut", "NoSchedule", timestamp(int(self.kept[device.name].since))))
+            why = PLUGIN if self.held_back.intersection(device.chips) else self.why
+            taints.insert(0, DeviceTaint(RETIRED, why, "NoSchedule", timestamp(int(self.kept[device.name].since))))
         return tuple(taints)
 
 

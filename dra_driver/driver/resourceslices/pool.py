@@ -61,14 +61,8 @@ def dropped_counters(fields: Collection[str]) -> bool:
     return any(field.startswith(_FIELDS) for field in fields)
 
 
-def counters_problem(server: ServerVersion, policy: SharedCounters, dropped_by: ServerVersion | None) -> str:
-    """Why devices with counters must not be published on this server; "" when they may.
-
-    Args:
-        server: what the API server says it is.
-        policy: the administrator's setting.
-        dropped_by: the server that did not keep counters when they were last written, or None.
-    """
+def counters_problem(server: ServerVersion, policy: SharedCounters) -> str:
+    """Why a server of this version must not be sent devices with counters; "" when it may."""
     release = server.release
     least = MIN_RELEASE[policy]
     if release is None:
@@ -80,12 +74,15 @@ def counters_problem(server: ServerVersion, policy: SharedCounters, dropped_by: 
         return (
             f"shared counters need Kubernetes {least[0]}.{least[1]}, and the API server is {server.git_version}{hint}"
         )
-    if dropped_by == server:
-        return (
-            f"the API server {server.git_version} did not keep shared counters: its feature gate "
-            "DRAPartitionableDevices is off; restart this driver when it is on"
-        )
     return ""
+
+
+def dropped_problem(server: ServerVersion) -> str:
+    """Why a server that does not keep counters must not be sent devices with them, until it does."""
+    return (
+        f"the API server {server.git_version} does not keep shared counters: its feature gate DRAPartitionableDevices "
+        "is off; once it is on, this driver notices that by itself"
+    )
 
 
 DEVICES_PER_SLICE = 64

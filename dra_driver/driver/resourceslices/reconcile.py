@@ -28,7 +28,7 @@ import msgspec
 from dra_driver.driver.resourceslices.pool import dropped_counters
 from dra_driver.kube.api import ResourceApi, Stored
 from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import ResourceSlice, ResourceSliceSpec
+from dra_driver.kube.types import ObjectMeta, ResourceSlice, ResourceSliceSpec
 from dra_driver.util.worker import Backoff
 
 
@@ -219,6 +219,21 @@ class Writer:
             if TAINTS in answer.dropped:
                 raise TaintsDropped
         return stored
+
+
+def trial(api: ResourceApi, spec: ResourceSliceSpec) -> tuple[str, ...] | None:
+    """Fields of such a slice that the server would not keep now; None if it does not say. Nothing is stored.
+
+    A feature gate changes without the version, and with a restart of the server that a client may not notice; so
+    whoever depends on optional fields asks at each look.
+    """
+    try:
+        return api.create_slice(ResourceSlice(ObjectMeta(generate_name="trial-"), spec), dry_run=True).dropped
+    except ApiError as error:
+        if error.status not in (400, 403, 405, 422):
+            raise
+        log.info("the API server does not say which fields it keeps; what it stores will show it: %s", error)
+        return None
 
 
 YIELD_SECONDS: Final = 120.0

@@ -23,16 +23,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dra_driver.driver.resourceslices.reconcile import TAINTS
+from dra_driver.driver.resourceslices.reconcile import TAINTS, trial
 from dra_driver.kube.api import ResourceApi
-from dra_driver.kube.errors import ApiError
 from dra_driver.kube.types import (
     Device,
     DeviceTaint,
-    ObjectMeta,
     ResourceClaim,
     ResourcePool,
-    ResourceSlice,
     ResourceSliceSpec,
     ServerVersion,
 )
@@ -167,8 +164,8 @@ def fitting(devices: Iterable[Device], server: ServerVersion) -> tuple[Device, .
 class TaintPolicy:
     """What the API server gets of devices with taints. For one thread.
 
-    While a server is not known to keep taints it is asked what it would store, at each choice: so an upgrade, or a
-    feature gate that is turned on, is noticed at the next look.
+    The server is asked what it would store, at each choice: so an upgrade, or a feature gate that is turned on or off,
+    is noticed at the next look.
 
     Args:
         api: the API server.
@@ -184,27 +181,22 @@ class TaintPolicy:
     problem: str = ""
     """Why taints that there are now are not published, or ""."""
     _server: ServerVersion = field(default=ServerVersion())
-    _kept_by: ServerVersion | None = None
     _logged: str = ""
 
     def choose(self, devices: tuple[Device, ...]) -> Publication:
         """What to publish now. ApiError when the server cannot be asked."""
-        self._server = server = self._version()
-        if server != self._kept_by:
-            self._kept_by = server if self._keeps() else None
-        if self._kept_by is None:
-            return self._weaker(devices)
+        self._server = server = self.api.known_version()
+        probe = Device("trial", taints=(DeviceTaint("neuron.aws.com/trial", "", "NoSchedule", "2026-01-01T00:00:00Z"),))
+        spec = ResourceSliceSpec(self.driver, ResourcePool(self.node, 1, 1), self.node, (probe,))
+        if TAINTS in (trial(self.api, spec) or ()):
+            return self.weaker(devices)
         if self._logged:
             log.info("the API server %s keeps taints: unhealthy devices are offered with them", server.git_version)
         self.problem = self._logged = ""
         return Publication(fitting(devices, server))
 
-    def dropped(self, devices: tuple[Device, ...]) -> Publication:
-        """What to publish now that the server has not kept what it was sent."""
-        self._kept_by = None
-        return self._weaker(devices)
-
-    def _weaker(self, devices: tuple[Device, ...]) -> Publication:
+    def weaker(self, devices: tuple[Device, ...]) -> Publication:
+        """What to publish while the server does not keep taints."""
         self.problem = (
             f"the API server {self._server.git_version} does not keep taints of devices (Kubernetes before 1.36, or "
             "without the feature gate DRADeviceTaints), so unhealthy devices that no claim holds are withdrawn instead"
@@ -213,24 +205,3 @@ class TaintPolicy:
             log.warning("%s", self.problem)
             self._logged = self.problem
         return without_unhealthy(devices, self.held())
-
-    def _version(self) -> ServerVersion:
-        try:
-            return self.api.server_version()
-        except ApiError as error:
-            if error.status not in (401, 403, 404):
-                raise
-            return ServerVersion()
-
-    def _keeps(self) -> bool:
-        """Whether the server would store a taint. Nothing is stored by asking."""
-        trial = Device("trial", taints=(DeviceTaint("neuron.aws.com/trial", "", "NoSchedule", "2026-01-01T00:00:00Z"),))
-        spec = ResourceSliceSpec(self.driver, ResourcePool(self.node, 1, 1), self.node, (trial,))
-        try:
-            answer = self.api.create_slice(ResourceSlice(ObjectMeta(generate_name="trial-"), spec), dry_run=True)
-        except ApiError as error:
-            if error.status not in (400, 403, 405, 422):
-                raise
-            log.info("the API server does not report whether it keeps taints; what it stores will show it: %s", error)
-            return True
-        return TAINTS not in answer.dropped

@@ -1,6 +1,6 @@
 """The devices that a claim would get: a reimplementation of kube-scheduler's "incubating" allocator.
 
-``World`` holds slices, classes and usage; ``allocate`` tries one node, ``Scheduler`` many nodes for many claims.
+``World`` holds slices, classes and usage; ``Scheduler`` places the claims of one pod after another on its nodes.
 
 Source: ``k8s.io/dynamic-resource-allocation/structured`` of Kubernetes 1.36.3 and 1.37.1.
 """
@@ -11,7 +11,7 @@ from dra_driver.simulator.allocator.capacity import Usage
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.pool_devices import Selector, Selectors
 from dra_driver.simulator.allocator.scheduler import Scheduler, nodes_with_room
-from dra_driver.simulator.allocator.world import Allocation, Choice, Refusal, World, allocate
+from dra_driver.simulator.allocator.world import Allocation, Choice, Refusal, World
 
 __all__ = [
     "Allocation",
@@ -23,6 +23,5 @@ __all__ = [
     "Selectors",
     "Usage",
     "World",
-    "allocate",
     "nodes_with_room",
 ]

@@ -19,6 +19,8 @@ class NodeView:
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    offer_problem: str = ""
+    """For people: why the driver offers less there than the node has, or ""."""
 
 
 def matches(node: NodeView, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None) -> bool:

@@ -249,9 +249,3 @@ NO_SOLUTION = "cannot allocate all claims"
 
 def _invalid(key: tuple[str, str], reason: str) -> str:
     return f"invalid resource pools were encountered: {'/'.join(key)}: {reason}"
-
-
-def allocate(claims: Sequence[ResourceClaim], node: NodeView, world: World) -> Allocation | Refusal:
-    """What the claims of one pod would get together on the node, in the given order; changes nothing."""
-    prepared = world.prepare(claims)
-    return prepared if isinstance(prepared, Refusal) else world.ask(prepared, node)

@@ -15,8 +15,9 @@ from dra_driver.simulator.allocator import Allocation, NodeView, Scheduler, Worl
 from dra_driver.simulator.cluster import cluster_of, obstacle
 from dra_driver.simulator.explain.diagnosis import claim_name
 from dra_driver.simulator.explain.explanation import Question, exclusions, explain, placed_on
-from dra_driver.simulator.explain.values import Explanation
-from dra_driver.simulator.placement import ExtendedResources, Places, scores_of
+from dra_driver.simulator.explain.values import Explanation, Refused
+from dra_driver.simulator.placement import ExtendedResources, Outcome, Places, scores_of
+from dra_driver.simulator.preparation import NodeDrivers, Stored, prepared_on_nodes
 from dra_driver.util.errors import DriverError
 
 
@@ -108,6 +109,7 @@ class _Batch:
         self._views = {node.name: node for node in nodes}
         self._places = Places()
         self._scores = scores_of(manifests)
+        self._drivers = NodeDrivers(manifests)
         self._extended = ExtendedResources(manifests.classes, self._scores)
         self._made: dict[tuple[str, str], ResourceClaim] = {}
         self._holders = [item for item in manifests.claims if item.status.allocation is not None]
@@ -119,7 +121,7 @@ class _Batch:
         *others, last = self._questions(attempt)
         for question in others:
             found = self._explained(attempt, question, alone=alone)
-            if found.fits:
+            if found.node is not None:
                 return found
         return self._explained(attempt, last, alone=alone)
 
@@ -182,8 +184,24 @@ class _Batch:
         nowhere = _nowhere(pod, claims)
         if nowhere:
             excluded = {node.name: nowhere for node in self._nodes}
-        choose = partial(self._scores.choose, pod, claims)
-        return Question(subject, self._world, self._nodes, claims, self._holders, excluded, self._server, choose)
+        return Question(
+            subject,
+            self._world,
+            self._nodes,
+            claims,
+            self._holders,
+            excluded,
+            self._server,
+            choose=partial(self._scores.choose, pod, claims),
+            refused=partial(self._refused_by_driver, pod),
+        )
+
+    def _refused_by_driver(
+        self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], node: str
+    ) -> tuple[Refused, ...]:
+        outcomes = [Outcome(pod, tuple(claims), node, "")]
+        found = prepared_on_nodes(outcomes, Stored.of(outcomes), self._drivers)
+        return tuple(Refused("/".join(name), item.problem) for name, item in found.items() if item.problem)
 
     def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:
         """The nodes on which the pod cannot run, with reasons. They are the same for all pods of one controller."""

@@ -57,16 +57,19 @@ def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
     """Why the node refuses the claims. ``refusal`` is the allocator's result, and not an error."""
     pools = case.world.pools.pools(node)
     ready = [pool for pool in pools if pool.usable]
-    notes = tuple(_unready(pool) for pool in pools if not pool.usable)
+    unready = tuple(_unready(pool) for pool in pools if not pool.usable)
+    notes = (*unready, *filter(None, [node.offer_problem]))
     if not any(pool.offers for pool in ready):
-        if notes:
-            return Diagnosis("pools", f"no pool of devices is ready: {'; '.join(notes)}")
+        if unready:
+            return Diagnosis("pools", f"no pool of devices is ready: {'; '.join(unready)}")
         empty = listed(sorted({pool.key[0] for pool in pools}))
         text = f"{empty} publishes no devices there" if empty else "no driver publishes devices there"
+        if node.offer_problem:
+            text += f": {node.offer_problem}"
         return Diagnosis("unpublished", text)
     found = minimal_conflict(case.claims, node, case.trials)
     if not found.requests:
-        return Diagnosis("pools" if notes else "together", refusal.reason, notes=notes)
+        return Diagnosis("pools" if unready else "together", refusal.reason, notes=notes)
     pairs = {part: _pairs(case, part, found, node) for part in found.requests}
     views = tuple(
         request_view(claim_name(case.claims[part.claim]), option, [finding for _, finding in rows])

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from dra_driver.manifests.objects import ResourceClaim
+import msgspec
+
+from dra_driver.manifests.objects import ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
@@ -18,7 +20,15 @@ from dra_driver.simulator.explain.remedies import Miss, remedies
 from dra_driver.simulator.explain.shortfall import ROW
 from dra_driver.simulator.explain.trap_inputs import TrapInput, trap_inputs, wishes
 from dra_driver.simulator.explain.traps import NOT_OFFERED, traps
-from dra_driver.simulator.explain.values import Diagnosis, Explanation, Holder, NodesAlike, Placed, request_view
+from dra_driver.simulator.explain.values import (
+    Diagnosis,
+    Explanation,
+    Holder,
+    NodesAlike,
+    Placed,
+    Refused,
+    request_view,
+)
 from dra_driver.util.errors import DriverError
 
 
@@ -45,7 +55,8 @@ FITS = Diagnosis("fits", "the claims fit")
 class Survey:
     """The results of the nodes, in the order in which the scheduler tries them."""
 
-    def __init__(self, case: Case, excluded: Mapping[str, str]) -> None:
+    def __init__(self, question: Question, case: Case, excluded: Mapping[str, str]) -> None:
+        self._question = question
         self._case = case
         self._excluded = excluded
         self._known: dict[object, Diagnosis] = {}
@@ -82,9 +93,13 @@ class Survey:
         return seen
 
     def took(self, answer: Allocation) -> None:
-        """Record that the claims fit on a node."""
-        self.could.append(answer)
-        self.found[answer.node] = FITS
+        """Record that the scheduler finds devices for the claims on a node."""
+        refused = _refused(self._question, self._case.claims, answer)
+        if refused:
+            self.found[answer.node] = Diagnosis("refused", f"the claims fit, but {refused[0].sentence}")
+        else:
+            self.could.append(answer)
+            self.found[answer.node] = FITS
 
     def _diagnosis(self, node: NodeView, answer: Refusal, seen: Sequence[TrapInput]) -> Diagnosis:
         """The parts of the claims are tried on one of several nodes that are identical in every relevant respect."""
@@ -144,6 +159,8 @@ class Question:
     """Release of the API server that has the claims, such as 1.34; "" if there is none."""
     choose: Callable[[Sequence[Allocation]], Allocation] | None = None
     """Selects one of several allocations; None selects the first."""
+    refused: Callable[[Sequence[ResourceClaim], str], tuple[Refused, ...]] = lambda _claims, _node: ()
+    """Which of the pod's claims, all allocated, the driver of a node would refuse."""
 
 
 def explain(question: Question, decision: Allocation | Refusal | None = None) -> Explanation:
@@ -168,7 +185,7 @@ def explain(question: Question, decision: Allocation | Refusal | None = None) ->
             verdict=verdict, error=prepared.reason, nodes=(), nearest="", remedies=(), traps=(),
         )  # fmt: skip
     case = Case(waiting, prepared, question.world, Trials(question.world), question.server)
-    survey = Survey(case, exclusions(question))
+    survey = Survey(question, case, exclusions(question))
     decision = decide(question) if decision is None else decision
     for node in sorted(question.nodes, key=lambda node: node.name):
         survey.ask(node)
@@ -196,7 +213,7 @@ def placed_on(question: Question, answer: Allocation) -> Explanation:
     known = () if isinstance(prepared, Refusal) else prepared
     case = Case(waiting, known, question.world, Trials(question.world), question.server)
     had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
-    survey = Survey(case, {})
+    survey = Survey(question, case, {})
     survey.took(answer)
     node = next(node for node in question.nodes if node.name == answer.node)
     with given_back(case, answer):
@@ -227,6 +244,15 @@ def exclusions(question: Question) -> Mapping[str, str]:
     return excluded
 
 
+def _refused(question: Question, waiting: Sequence[ResourceClaim], answer: Allocation) -> tuple[Refused, ...]:
+    """What the driver of the node would refuse if ``waiting``, claims of the question, were allocated so."""
+    made = {
+        claim_name(claim): msgspec.structs.replace(claim, status=ResourceClaimStatus(result))
+        for claim, result in zip(waiting, answer.results, strict=True)
+    }
+    return question.refused([made.get(claim_name(claim), claim) for claim in question.claims], answer.node)
+
+
 def _had(claim: ResourceClaim) -> Placed:
     meta, allocation = claim.metadata, claim.status.allocation
     return Placed(meta.namespace, meta.name, allocation.devices.results if allocation is not None else ())
@@ -246,10 +272,14 @@ def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
         for item in had
     )
     verdict = f"{question.subject} has its devices already: {listing}"
+    refused = question.refused(question.claims, could[0]) if could else ()
     if not could:
         verdict += "; but there is no node that it may go to"
+    elif refused:
+        verdict += "; but the driver will refuse it"
     return Explanation(
-        subject=question.subject, claims=_names(question), fits=bool(could), node=could[0] if could else None,
+        subject=question.subject, claims=_names(question), fits=bool(could) and not refused,
+        node=could[0] if could else None, refused=refused,
         could=tuple(could), placed=had, verdict=verdict, error="",
         nodes=_together({name: Diagnosis("pod", text) for name, text in excluded.items()}) if not could else (),
         nearest="", remedies=(), traps=(),
@@ -262,8 +292,9 @@ def _explanation(
     chosen = decision if isinstance(decision, Allocation) else None
     error = decision.reason if isinstance(decision, Refusal) and decision.fatal else ""
     culprit = next((node for node, refusal in survey.errors if error and refusal.reason == error), None)
-    placed = had
+    placed, refused = had, tuple[Refused, ...]()
     if chosen is not None:
+        refused = _refused(question, case.claims, chosen)
         placed += tuple(
             replace(_had(claim), devices=result.devices.results)
             for claim, result in zip(case.claims, chosen.results, strict=True)
@@ -274,16 +305,17 @@ def _explanation(
     return Explanation(
         subject=question.subject,
         claims=_names(question),
-        fits=chosen is not None,
+        fits=chosen is not None and not refused,
         node=chosen.node if chosen is not None else None,
         could=tuple(answer.node for answer in survey.could),
         placed=placed,
-        verdict=_verdict(question, survey, chosen, culprit),
+        verdict=_verdict(question, survey, chosen, culprit, refused=bool(refused)),
         error=error,
         nodes=_together(survey.found),
         nearest=_nearest_sentence(miss, survey) if miss is not None else "",
         remedies=remedies(case, survey.asked, miss, question.holders, offered=offered) if chosen is None else (),
         traps=known,
+        refused=refused,
         holders=_holders(case, miss, question.holders) if miss is not None else (),
     )
 
@@ -316,12 +348,15 @@ _OTHERS = {
 }
 
 
-def _verdict(question: Question, survey: Survey, chosen: Allocation | None, culprit: NodeView | None) -> str:
+def _verdict(
+    question: Question, survey: Survey, chosen: Allocation | None, culprit: NodeView | None, *, refused: bool
+) -> str:
     total = len(question.nodes)
     if chosen is not None:
         others = [answer.node for answer in survey.could if answer.node != chosen.node]
         also = f"; {counted(len(others), 'other node')} {_OTHERS[chosen.choice]}" if others else ""
-        return f"{question.subject} fits: it gets its devices on node {chosen.node}{also}"
+        but = ", but the driver will refuse it" if refused else ""
+        return f"{question.subject} fits{but}: it gets its devices on node {chosen.node}{also}"
     if culprit is not None:
         return (
             f"{question.subject} fits nowhere: an error on node {culprit.name} ends its scheduling, so that no other "

@@ -21,6 +21,7 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     """The explanation in paragraphs. Traps whose names are in ``told`` are omitted."""
     lines = [_sentence(found.verdict)]
     lines += [f"  {line}" for item in found.placed for line in _placed(item)]
+    lines += [f"  {_sentence(item.sentence)}" for item in found.refused]
     groups = obstacles(found)
     for group in groups[:MAX_GROUPS]:
         lines += ["", *group]
@@ -73,9 +74,9 @@ def _held(found: Explanation) -> list[str]:
 
 
 def _order(group: NodesAlike) -> tuple[bool, bool, int]:
-    """Order: nodes that fit, then errors, then those that lack the fewest devices."""
-    short = group.diagnosis.short
-    return (group.diagnosis.step != "fits", group.diagnosis.step != "error", short if short is not None else 1 << 30)
+    """Order: nodes where devices are found, then errors, then those that lack the fewest devices."""
+    step, short = group.diagnosis.step, group.diagnosis.short
+    return step not in ("fits", "refused"), step != "error", short if short is not None else 1 << 30
 
 
 def _listed(title: str, items: Sequence[str]) -> list[str]:
@@ -135,6 +136,7 @@ def plain(found: Explanation) -> dict[str, Any]:
         ],
         "nodes": [{"names": list(group.nodes), **_diagnosis(group.diagnosis)} for group in found.nodes],
         "nearestMiss": found.nearest or None,
+        "refused": [asdict(item) for item in found.refused],
         "holders": [{"claim": item.claim, "devices": list(item.devices)} for item in found.holders],
         "whatWouldHelp": list(found.remedies),
         "traps": [asdict(trap) for trap in found.traps],

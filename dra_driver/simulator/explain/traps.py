@@ -115,8 +115,10 @@ def _got(sight: TrapInput, kind: InstanceType, chosen: Allocation | None) -> str
     return f"; it would get {names}, which are {'connected by chance' if connected else 'not connected'}"
 
 
-MANY_STEPS: Final = 1024
+MANY_SUBSETS: Final = 1024
 """Number of subsets worth mentioning: about a millisecond per node."""
+MANY_SUBSETS_BY_ORDER: Final = 256
+"""Where each order of them is tried as well: those of eight devices, about half a second per node."""
 MANY_POOLS: Final = 50
 """Number of pools with shared counters from which on 1.36 is slow."""
 
@@ -134,15 +136,39 @@ def traps(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> t
 
 def _subset_search(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
     worst = max(seen, key=_subsets, default=None)
-    if worst is None or _subsets(worst) < MANY_STEPS:
-        return _subset_search_to_come(seen)
-    nodes = {sight.node.name for sight in seen if _subsets(sight) >= MANY_STEPS}
+    if worst is None or _subsets(worst) < _many(case):
+        return _subset_search_to_come(case, seen)
+    nodes = {sight.node.name for sight in seen if _subsets(sight) >= _many(case)}
+    if _before_1_36(case):
+        return (
+            f"{worst.wish.name} asks for {worst.wish.option.count} devices, and {counted(len(nodes), 'node')} with "
+            f"fewer free ones {'is' if len(nodes) == 1 else 'are'} searched in vain: {_EVERY_ORDER}; "
+            f"{_as_one_device(worst)} refused at once there"
+        )
     return (
         f"{worst.wish.name} asks for {worst.wish.option.count} devices, and {counted(len(nodes), 'node')} with fewer "
         f"free ones {'is' if len(nodes) == 1 else 'are'} searched in vain: kube-scheduler tries every subset, "
         f"{_subsets(worst):,} on node {worst.node.name}, which takes about {_subsets(worst) / 1000:,.0f} ms of each "
         f"attempt, and it gives up after 10 seconds; {_as_one_device(worst)} refused at once there"
     )
+
+
+_EVERY_ORDER: Final = (
+    "kube-scheduler before 1.36 tries every order of the free devices, not only every subset: with 9 of them that "
+    "takes seconds, and with 10 or more it gives up after 10 seconds, for each such node in each attempt"
+)
+
+
+def _many(case: Case) -> int:
+    return MANY_SUBSETS_BY_ORDER if _before_1_36(case) else MANY_SUBSETS
+
+
+def _before_1_36(case: Case) -> bool:
+    return bool(case.server) and _numbers(case.server) < KEEPS_ALL
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
 
 
 def _as_one_device(sight: TrapInput) -> str:
@@ -166,7 +192,7 @@ def _class(kind: ResourceType, size: int | None = None) -> str:
     return next(row.name for row in (*exact, *(row for row in rows if not row.conditions)))
 
 
-def _subset_search_to_come(seen: Sequence[TrapInput]) -> str:
+def _subset_search_to_come(case: Case, seen: Sequence[TrapInput]) -> str:
     """Nodes that are empty now will not stay empty."""
     for sight in (item for item in seen if item.searched):
         option = sight.wish.option
@@ -175,9 +201,14 @@ def _subset_search_to_come(seen: Sequence[TrapInput]) -> str:
             option.all_devices
             or limited
             or not option.count <= len(sight.matching)
-            or 2 ** (option.count - 1) < MANY_STEPS
+            or 2 ** (option.count - 1) < _many(case)
         ):
             continue
+        if _before_1_36(case):
+            return (
+                f"{sight.wish.name} asks for {option.count} devices, and for nodes with fewer free ones, "
+                f"{_EVERY_ORDER}; {_as_one_device(sight)} refused at once there"
+            )
         return (
             f"{sight.wish.name} asks for {option.count} devices, and when a node has fewer free ones, kube-scheduler "
             f"tries every subset of them: {2 ** (option.count - 1):,} if one is missing; {_as_one_device(sight)} "
@@ -439,8 +470,7 @@ def _scattered_cores(case: Case, seen: Sequence[TrapInput], chosen: Allocation |
 
 
 def _old_server(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
-    release = tuple(int(part) for part in case.server.split(".")) if case.server else KEEPS_ALL
-    if release >= KEEPS_ALL:
+    if not _before_1_36(case):
         return ""
     return (
         f"the API server is {case.server}: unless their feature gates are on, it drops without a word what claims say "

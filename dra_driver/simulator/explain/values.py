@@ -14,9 +14,10 @@ from dra_driver.util.text import shorten
 Kind = Literal["matchAttribute", "distinctAttribute"]
 """Kinds of constraints."""
 
-Step = Literal["fits", "pod", "error", "unpublished", "pools", "devices", "constraint", "together"]
+Step = Literal["fits", "refused", "pod", "error", "unpublished", "pools", "devices", "constraint", "together"]
 """The step that decides about a node, in the order of evaluation:
 
+* ``refused``: the claims fit, but the node's driver would refuse one;
 * ``pod``: the pod cannot run there, whatever its claims are;
 * ``error``: an error, which ends the scheduling of the pod on all nodes;
 * ``unpublished``: no driver publishes devices for it; ``pools``: the published pools are not ready;
@@ -117,6 +118,20 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A claim that a node's driver would refuse once its devices are allocated, and why."""
+
+    claim: str
+    """``namespace/name``."""
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """That it would, and why."""
+        return f"the node's driver would refuse claim {self.claim}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Trap:
     """A known trap that affects the claims; ``name`` is stable."""
 
@@ -132,8 +147,9 @@ class Explanation:
     """What is explained, such as ``pod default/pod0``."""
     claims: tuple[str, ...]
     fits: bool
+    """Whether the claims fit, and the driver of the node would prepare them."""
     node: str | None
-    """Of the fitting nodes, the one with the highest score, or the first by name."""
+    """Of the nodes where the scheduler finds devices, the one with the highest score, or the first by name."""
     could: tuple[str, ...]
     """All fitting nodes."""
     placed: tuple[Placed, ...]
@@ -147,6 +163,8 @@ class Explanation:
     traps: tuple[Trap, ...]
     holders: tuple[Holder, ...] = ()
     """On the node of the nearest miss: who holds the devices that have used up shared counters."""
+    refused: tuple[Refused, ...] = ()
+    """What the driver of ``node`` would refuse."""
     like: str = ""
     """An earlier subject with equal claims and the same explanation; "" for none."""
 

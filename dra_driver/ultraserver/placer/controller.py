@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dra_driver.kube.api import Collection
@@ -30,7 +30,7 @@ from dra_driver.kube.types import Pod as ApiPod
 from dra_driver.kube.watch import Informer
 from dra_driver.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
-from dra_driver.ultraserver.placer.snapshot import read_released, snapshot, write_released
+from dra_driver.ultraserver.placer.snapshot import read_kept, snapshot, write_kept
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,
@@ -43,36 +43,44 @@ from dra_driver.ultraserver.placer.values import (
     Assign,
     EmitEvent,
     Evict,
+    Kept,
     Pod,
     Released,
     Rules,
 )
 
 NAME: Final = "neuron-dra-driver-placer"
-KEY: Final = "released"
+KEY: Final = "state"
 
 LEASE_NAME: Final = "neuron-dra-driver-placer"
 log = logging.getLogger(__name__)
 
 
-class ReleasedGroups:
-    """Which groups stay away from which servers: a ConfigMap, since the pods that could record it are deleted.
+class Memory:
+    """Which pods were assigned, and which groups stay away from which servers, in a ConfigMap.
 
-    Read once a term, written before a group is released. Methods raise ApiError.
+    Read once a term, written before pods are assigned or a group is released: a pod that was not assigned after all
+    still has the gate, so that its entry means nothing. Methods raise ApiError.
     """
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._kept = KeptText(transport, namespace, NAME, KEY)
 
-    def read(self) -> tuple[Released, ...]:
-        """The released groups."""
-        return read_released(self._kept.read())
+    def read(self) -> Kept:
+        """What is kept."""
+        return read_kept(self._kept.read())
 
-    def add(self, released: Released, now: float) -> None:
+    def place(self, placed: Mapping[str, str], now: float) -> None:
+        """Replace the record of where pods were assigned."""
+        kept = self.read()
+        if placed != kept.placed:
+            self._kept.write(write_kept(Kept(placed, kept.released), now))
+
+    def release(self, released: Released, now: float) -> None:
         """Record a released group and the server that it stays away from."""
-        same = (released.namespace, released.group, released.server)
-        others = [item for item in self.read() if (item.namespace, item.group, item.server) != same]
-        self._kept.write(write_released([*others, released], now))
+        kept, same = self.read(), (released.namespace, released.group, released.server)
+        others = [item for item in kept.released if (item.namespace, item.group, item.server) != same]
+        self._kept.write(write_kept(Kept(kept.placed, (*others, released)), now))
 
 
 LOOK_SECONDS: Final = 5.0
@@ -134,7 +142,7 @@ class Placer(Term):
             *self._members.values(),
         )
         self._pods = Collection(transport, PODS, timeout=REQUEST_SECONDS)
-        self._released_groups = ReleasedGroups(transport, namespace)
+        self._memory = Memory(transport, namespace)
         self._recorder = EventRecorder(transport, NAME)
         self._unanswered: Assign | Annotate | None = None
         self._refused: dict[str, float] = {}
@@ -158,9 +166,12 @@ class Placer(Term):
             self._offers.objects(),
             self._claims.objects(),
             self._candidates(now),
-            self._released_groups.read(),
+            self._memory.read(),
         )
         actions = decide(seen, now, self._rules)
+        assigned = {action.pod.uid: action.place for action in actions if isinstance(action, Assign)}
+        if assigned and self._may_act():
+            self._memory.place({pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed} | assigned, now)
         self._recorder.forget_all_but({pod.uid for pod in seen.pods})
         self._carry_out(actions)
 
@@ -217,7 +228,7 @@ class Placer(Term):
         self._renew(pod)
 
     def _release(self, action: Evict) -> None:
-        self._released_groups.add(action.released, self._clock())
+        self._memory.release(action.released, self._clock())
         for pod in action.pods:
             if not self._may_act():
                 return

@@ -116,13 +116,14 @@ def _given_up(group: Group, size: int, server_id: str, refused: Pod | None, now:
 def _clashing(groups: Iterable[Group], servers: Mapping[str, Sequence[Server]]) -> dict[tuple[str, str], str]:
     """Groups that were assigned to nodes of another group, which takes two placers that both believe to be the leader.
 
-    The group that has its nodes stays, else the one that was there first; for the other, the text says why it must go.
+    One that has nodes stays before one that has none, one that has all before one that has some, and the earlier one
+    before the later; for the other, the text says why it must go.
     """
     owner: dict[str, Group] = {}
     found = {}
 
-    def standing(group: Group) -> tuple[bool, float, str, str]:
-        return group.since is not None, group.since or 0.0, group.namespace, group.key
+    def standing(group: Group) -> tuple[bool, bool, float, str, str]:
+        return not group.scheduled, group.since is not None, group.since or 0.0, group.namespace, group.key
 
     for group in sorted((group for group in groups if group.placed), key=standing):
         nodes = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
 from dra_driver.kube.types import Pod as ApiPod
@@ -17,9 +17,9 @@ from dra_driver.ultraserver.placer.values import (
     LWS_TOPOLOGY,
     LWS_WORKER_INDEX,
     NODES_ANNOTATION,
-    PLACED_ANNOTATION,
     SINCE_ANNOTATION,
     STUCK_ANNOTATION,
+    Kept,
     Node,
     Pod,
     Released,
@@ -37,7 +37,7 @@ def snapshot(
     offers: Iterable[PartialResourceSlice],
     claims: Iterable[ResourceClaim],
     members: Iterable[ApiPod],
-    released: Sequence[Released] = (),
+    kept: Kept,
 ) -> Snapshot:
     """The cluster as values."""
     offering = _offering(offers)
@@ -48,8 +48,8 @@ def snapshot(
             for node in nodes
             if any(node.metadata.labels.get(label) for label in NODES_OF)
         ),
-        pods=tuple(pod_of(pod) for pod in members),
-        released=tuple(released),
+        pods=tuple(pod_of(pod, kept.placed.get(pod.metadata.uid, "")) for pod in members),
+        released=kept.released,
     )
 
 
@@ -100,15 +100,20 @@ def _node(node: PartialNode, offers: bool, claim: str) -> Node:
     )
 
 
-def pod_of(pod: ApiPod) -> Pod:
-    """A pod as a value; annotations that the placer cannot have written count as absent."""
+def pod_of(pod: ApiPod, place: str = "") -> Pod:
+    """A pod as a value.
+
+    Args:
+        pod: the pod. Times in its annotations that the placer cannot have written count as absent.
+        place: where the placer assigned it, as ``label=server``, or "". Nothing on the pod can prove that: its author
+            chooses labels, annotations and node selector, and with the name of a field manager also managedFields.
+    """
     meta, spec = pod.metadata, pod.spec
     of_lws = LWS_GROUP_LABEL in meta.labels
     gates = tuple(gate.name for gate in spec.scheduling_gates)
     gated = GATE in gates
     selector = spec.node_selector or {}
-    server = meta.annotations.get(PLACED_ANNOTATION, "")
-    placed = next(((label, server) for label in NODES_OF if server and selector.get(label) == server), None)
+    placed = next((item for item in selector.items() if item[0] in NODES_OF and "=".join(item) == place), None)
     return Pod(
         namespace=meta.namespace,
         name=meta.name,
@@ -143,12 +148,20 @@ def _unschedulable(pod: ApiPod) -> str:
     return next((item.message or item.reason for item in found if item.reason == "Unschedulable"), "")
 
 
-def read_released(text: str) -> tuple[Released, ...]:
-    """Released groups from the ConfigMap; entries that cannot be parsed are ignored."""
+def read_kept(text: str) -> Kept:
+    """What is kept in the ConfigMap; entries that cannot be parsed are ignored."""
     try:
-        entries = json.loads(text or "[]")
+        document = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        return ()
+        return Kept()
+    if not isinstance(document, dict):
+        return Kept()
+    placed, entries = document.get("placed"), document.get("released")
+    places = placed.items() if isinstance(placed, dict) else ()
+    return Kept({uid: place for uid, place in places if isinstance(place, str)}, _released(entries))
+
+
+def _released(entries: object) -> tuple[Released, ...]:
     found = []
     for entry in entries if isinstance(entries, list) else ():
         if not isinstance(entry, dict):
@@ -160,17 +173,16 @@ def read_released(text: str) -> tuple[Released, ...]:
     return tuple(found)
 
 
-def write_released(released: Iterable[Released], now: float) -> str:
-    """Released groups for the ConfigMap, without expired ones."""
-    current = sorted((item for item in released if item.until > now), key=lambda item: item.until)
-    return json.dumps(
-        [
-            {
-                "namespace": item.namespace,
-                "group": item.group,
-                "server": item.server,
-                "until": timestamp(item.until, micro=True),
-            }
-            for item in current[-MAX_RELEASED:]
-        ]
-    )
+def write_kept(kept: Kept, now: float) -> str:
+    """The text for the ConfigMap, without expired entries."""
+    current = sorted((item for item in kept.released if item.until > now), key=lambda item: item.until)
+    released = [
+        {
+            "namespace": item.namespace,
+            "group": item.group,
+            "server": item.server,
+            "until": timestamp(item.until, micro=True),
+        }
+        for item in current[-MAX_RELEASED:]
+    ]
+    return json.dumps({"placed": dict(kept.placed), "released": released})

@@ -18,7 +18,7 @@ GROUP_LABEL: Final = "neuron.aws.com/ultraserver-group"
 NODES_ANNOTATION: Final = "neuron.aws.com/ultraserver-nodes"
 """Annotation of plain pods: number of pods of the group, each on its own node."""
 PLACED_ANNOTATION: Final = "neuron.aws.com/ultraserver-placed-on"
-"""Written when the gate is removed: the server's id, as in the node selector."""
+"""Written when the gate is removed: the server's id, as in the node selector. For people: no decision rests on it."""
 SINCE_ANNOTATION: Final = "neuron.aws.com/ultraserver-incomplete-since"
 """Since when an assigned group lacks nodes; absent while all its pods have nodes."""
 STUCK_ANNOTATION: Final = "neuron.aws.com/ultraserver-unschedulable-since"
@@ -123,6 +123,15 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What only the placer can write: pods are written by users too, and deleted ones are gone."""
+
+    placed: Mapping[str, str] = field(default_factory=dict)
+    """By UID of a pod: where it was assigned, as ``label=server``."""
+    released: tuple[Released, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The cluster: all nodes with UltraServer labels, all pods of groups or with the gate."""
 
@@ -155,6 +164,11 @@ class Assign:
     server: str
     since: float
     nodes: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """As in ``Kept.placed``."""
+        return f"{self.label}={self.server}"
 
 
 @dataclass(frozen=True, slots=True)

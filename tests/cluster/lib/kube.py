@@ -96,6 +96,14 @@ class Kube:
         """Create an object by the plural name of its resource."""
         self._transport.request("POST", _collection(resource, namespace), body=created)
 
+    def bind(self, pod: str, namespace: str, node: str) -> None:
+        """Bind a pod that no scheduler looks after, as a scheduler does."""
+        self._transport.request(
+            "POST",
+            f"{_collection('pods', namespace)}/{pod}/binding",
+            body={"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}},
+        )
+
     def delete(self, resource: str, name: str, namespace: str = "", *, grace: int | None = None) -> None:
         """Delete an object, with a pod's seconds to end, and do not wait; one that is gone already is fine."""
         try:

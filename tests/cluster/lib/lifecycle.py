@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +18,8 @@ from types import TracebackType
 from typing import Self
 
 from lab.cluster import Cluster
+from lab.layout import API_ADDRESS
+from lab.node import Node
 
 from dra_driver.kube.client import Transport
 from dra_driver.util.errors import DriverError
@@ -248,6 +251,17 @@ def unwritable(directory: Path) -> Iterator[None]:
         yield
     finally:
         directory.chmod(mode)
+
+
+@contextmanager
+def pods_cut_off(node: Node) -> Iterator[None]:
+    """Keep the API server's answers from the pods of a node, as before kube-proxy works there; kubelet gets them."""
+    rule = ("from", API_ADDRESS, "to", node.layout.pod_range, "prohibit")
+    subprocess.run(["ip", "rule", "add", *rule], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "rule", "del", *rule], check=True)
 
 
 def emulated_root(lab: Cluster, installation: Installation, node: str) -> Path:

@@ -134,17 +134,16 @@ class LightNodes:
     def __getitem__(self, name: str) -> LightNode:
         return self._nodes[name]
 
-    def restart(self, name: str, options: Sequence[str] | None = None, program: Path = ROOT) -> None:
+    def restart(self, name: str, options: Sequence[str] | None = None) -> None:
         """End the driver of a node in order, and start it again; returns when kubelet has registered it.
 
         Args:
             name: of the node.
             options: instead of those of all nodes; None: the same.
-            program: checkout of the driver to start.
         """
         node = self._nodes[name]
         self.stop(name)
-        node.process = self._run_driver(node.directory, name, self._options if options is None else options, program)
+        node.process = self._run_driver(node.directory, name, self._options if options is None else options)
         eventually(f"{name}'s driver to be registered", lambda: node.kubelet.instances.get(DRIVER_NAME), START_SECONDS)
 
     def stop(self, name: str) -> None:
@@ -166,9 +165,9 @@ class LightNodes:
     def _start(self, name: str) -> LightNode:
         directory = self._directory / str(len(self._nodes))  # not the name, which may be too long for a socket's path
         kubelet = Kubelet(directory, reconcile_seconds=0.2).start()
-        return LightNode(name, directory, kubelet, self._run_driver(directory, name, self._options, ROOT))
+        return LightNode(name, directory, kubelet, self._run_driver(directory, name, self._options))
 
-    def _run_driver(self, directory: Path, name: str, options: Sequence[str], program: Path) -> subprocess.Popen[bytes]:
+    def _run_driver(self, directory: Path, name: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
         values = {
             "--node-name": name,
             "--kubeconfig": os.fspath(self._kube.access.kubeconfig),
@@ -182,7 +181,7 @@ class LightNodes:
         common = [word for pair in values.items() for word in pair]
         command = [sys.executable, "-m", "dra_driver", "kubelet-plugin", *common, *options]
         with (directory / "driver.log").open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, env={"PATH": os.environ["PATH"]}, cwd=program)
+            return subprocess.Popen(command, stdout=log, stderr=log, env={"PATH": os.environ["PATH"]}, cwd=ROOT)
 
     def _published(self) -> bool:
         self.check()

@@ -125,10 +125,10 @@ class Release:
         helm, *more = re.findall(r"(?m)^\$ (.*)$", (CHART / "README.md").read_text().partition("## Removal")[2])
         self.helm(*helm.split()[1:], "--ignore-not-found")
         eventually("the pods to be gone", lambda: not any(self.pods(name, ending=True) for name in LABELS), 90)
-        for name in (DRIVER_NAMESPACE, DETECTOR_NAMESPACE):
-            eventually(f"the namespace {name} to be gone", partial(self._lacks_namespace, name), 90)
         for command in more:
             self.shell(command)
+        for name in (DRIVER_NAMESPACE, DETECTOR_NAMESPACE):
+            eventually(f"the namespace {name} to be gone", partial(self._lacks_namespace, name), 90)
         self.wait_allocatable(0, 0)
 
     def label_nodes(self, instance_type: str) -> None:

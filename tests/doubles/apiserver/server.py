@@ -178,8 +178,8 @@ class ApiServer:
         return sum(wanted.matches(request) for request in list(self.requests))
 
     def writes(self) -> int:
-        """Number of POST, PUT, PATCH and DELETE requests so far."""
-        return sum(request.method != "GET" for request in list(self.requests))
+        """Number of POST, PUT, PATCH and DELETE requests so far, without dry runs."""
+        return sum(request.method != "GET" and "dryRun" not in request.query for request in list(self.requests))
 
     def _fault(self, fault: Fault) -> Fault:
         self.faults.append(fault)

@@ -10,6 +10,9 @@ import yaml
 
 from dra_driver.cli.main import main
 from tests.doubles.apiserver.server import ApiServer
+from tests.golden import golden
+
+pytestmark = pytest.mark.slow
 
 COMMANDS = {"simulate": ["simulate"], "explain": ["explain"], "select": ["select", "true"]}
 
@@ -44,24 +47,24 @@ def refusal(capsys: pytest.CaptureFixture[str], command: list[str], file: str) -
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    "content",
     [
-        (b"hello\n", "it is not a kubeconfig"),
-        (b"[1, 2]", "it is not a kubeconfig"),
-        (b"clusters: 3\ncontexts: 7\ncurrent-context: c\n", "it is not a kubeconfig"),
-        (b"", "is empty"),
-        (b"a: [", "expected the node content"),
-        (b"a: \xff", "invalid start byte"),
-        (b"current-context: c\nclusters: []\nusers: []\ncontexts: []\n", "contexts"),
+        b"hello\n",
+        b"[1, 2]",
+        b"clusters: 3\ncontexts: 7\ncurrent-context: c\n",
+        b"",
+        b"a: [",
+        b"a: \xff",
+        b"current-context: c\nclusters: []\nusers: []\ncontexts: []\n",
     ],
 )
 def test_a_file_that_is_no_kubeconfig_is_bad_input_and_said_in_one_sentence(
-    content: bytes, reason: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "config"
     file.write_bytes(content)
     line = refusal(capsys, command, str(file))
-    assert reason in line
+    golden(line)
     assert str(file) in line
 
 
@@ -90,7 +93,7 @@ def test_a_server_that_refuses_to_answer_is_bad_input(
     with ApiServer() as server:
         server.fail(403, 10**6, message="you may not list")
         line = refusal(capsys, command, kubeconfig(tmp_path / "config", server.transport().server))
-    assert "you may not list" in line
+    golden(line)
 
 
 @pytest.mark.parametrize("daemon", ["placer", "recover", "extender", "kubelet-plugin", "device-plugin"])
@@ -101,4 +104,4 @@ def test_a_daemon_does_not_start_with_a_kubeconfig_that_cannot_be_used(
     file = tmp_path / "config"
     file.write_text("hello")
     assert main([daemon, "--kubeconfig", str(file)]) == 2
-    assert "it is not a kubeconfig" in capsys.readouterr().err
+    golden(capsys.readouterr().err)

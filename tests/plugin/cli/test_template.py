@@ -17,6 +17,8 @@ from dra_driver.topology.instance_types import resolve_emulation
 from tests.builders.agent import NODE, World, agent_on_host, node
 from tests.eventually import eventually
 
+pytestmark = pytest.mark.slow
+
 Object = dict[str, Any]
 CASES = [
     ("trn2.48xlarge", ()),

@@ -12,6 +12,7 @@ from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.topology.instance_types import resolve_emulation
 from tests.builders.agent import NODE, World, agent_on_host, free_port, scraped
 from tests.eventually import eventually
+from tests.golden import golden
 
 WITHIN = 15.0
 SRAM = "NeuronHasError_SRAM_UNCORRECTABLE_ERROR"
@@ -54,7 +55,7 @@ def test_a_fault_is_a_condition_an_event_and_a_metric_until_it_is_over(world: Wo
         count(world, 3, 2)
         says(world, "True", "neuron3: sram-uncorrectable")
         told(world, ("Warning", SRAM))
-        assert events(world)[0]["message"].startswith("neuron3: uncorrectable errors in the chip's SRAM")
+        golden(events(world)[0]["message"])
         text = scraped(port)
         assert 'neuron_dra_driver_chip_health{device="neuron3",state="unhealthy"} 1.0' in text
         assert 'fault="sram-uncorrectable"' in text

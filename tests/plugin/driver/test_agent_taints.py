@@ -25,6 +25,7 @@ from tests.builders.agent import (
 )
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
+from tests.golden import golden, lines
 
 pytestmark = pytest.mark.timeout(120)
 UNHEALTHY = {"hbm-uncorrectable": "NoSchedule"}
@@ -138,7 +139,7 @@ def test_a_table_that_is_not_understood_ends_the_start(world: World) -> None:
     command = world.command(*policy(world, "rules: [{fault: hbm, effect: NoSchedule}]"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2
-    assert "policy.yaml:1: rules[0].fault: 'hbm' is not known" in done.stderr
+    golden(done.stderr)
     assert "sram-uncorrectable" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -201,19 +202,17 @@ def test_a_claim_with_a_sick_chip_is_prepared_with_a_warning_unless_it_is_to_be_
         break_memory(world, [3, 4])
         has(world, sick(3, 4))
         world.kubelet.prepare("pod", [claim(world, "neuron-device-3")])
-        assert "uncorrectable errors in the chip's memory (3 errors)" in running.log
-        assert "is prepared anyway" in running.log
+        golden(lines(running.log, "prepared anyway"))
         world.kubelet.unprepare("pod")
         running.kill()
     world.kubelet.restart()
     with agent_on_host(world, *policy(world, "prepare: refuse")) as running:
         running.ready()
         second = claim(world, "neuron-device-3", name="second")
-        with pytest.raises(
-            KubeletError, match=r"not healthy: neuron3: uncorrectable errors.*replace the instance"
-        ) as no:
+        with pytest.raises(KubeletError) as no:
             world.kubelet.prepare("pod", [second])
-        assert "does not tolerate the taint health.neuron.aws.com/hbm-uncorrectable:NoSchedule" in str(no.value)
+        golden(str(no.value))
+        golden(str(no.value))
         world.kubelet.prepare("before", [before])  # a retry of what is prepared is never refused
         tolerant = claim(
             world, "neuron-device-3", name="tolerant", tolerations=[{"operator": "Exists", "effect": "NoSchedule"}]

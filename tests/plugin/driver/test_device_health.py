@@ -14,6 +14,7 @@ from dra_driver.emulation.writer import write_host
 from dra_driver.names import DRIVER_NAME
 from tests.builders.agent import NODE, THIRD, TRN2U, World, agent, agent_on_host, node
 from tests.eventually import eventually
+from tests.golden import golden
 
 
 @pytest.fixture(params=["1.36", "1.37"])
@@ -38,8 +39,7 @@ def test_a_fault_of_a_chip_reaches_kubelet_with_what_to_do_and_its_end_does_too(
         set_errors(world, 3, 2)
         eventually(lambda: told(world, "neuron-device-3")[0] == "Unhealthy")
         message = told(world, "neuron-device-3")[1]
-        assert message.startswith("neuron3: uncorrectable errors in the chip's memory (")
-        assert message.endswith("; drain the node and replace the instance")
+        golden(message)
         assert told(world, "neuron-device-2") == ("Healthy", "")
         assert told(world, "neuron-node") == ("Unknown", ""), "this type is not offered as a whole"
         set_errors(world, 3, 0)

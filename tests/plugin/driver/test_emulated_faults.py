@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders.agent import World, agent
 from tests.eventually import eventually
+from tests.golden import golden, lines
 
 
 def test_a_line_in_the_file_of_faults_becomes_a_taint_that_outlasts_a_killed_driver(world: World) -> None:
@@ -31,17 +32,14 @@ def test_a_driver_can_start_with_faults(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    "options",
     [
-        (("--emulated-faults", "hbm@3"), "there is no fault hbm"),
-        (("--emulated-faults", "device-lost@16"), "chips go from 0 to 15"),
-        (
-            ("--emulate", "", "--emulated-faults", "device-lost@1"),
-            "--emulated-faults ($EMULATED_FAULTS) is given without",
-        ),
+        ("--emulated-faults", "hbm@3"),
+        ("--emulated-faults", "device-lost@16"),
+        ("--emulate", "", "--emulated-faults", "device-lost@1"),
     ],
 )
-def test_faults_that_cannot_be_end_the_start(world: World, options: tuple[str, ...], says: str) -> None:
+def test_faults_that_cannot_be_end_the_start(world: World, options: tuple[str, ...]) -> None:
     with agent(world, *options) as running:
         assert running.process.wait(timeout=20) == 2
-        assert says in running.log
+        golden(lines(running.log, "--emulated-faults"))

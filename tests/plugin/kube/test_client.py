@@ -23,6 +23,7 @@ from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kube.types import RESOURCE_CLAIMS, Device, DeviceAttribute, ResourceSlice
 from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
+from tests.golden import golden, golden_error
 
 DRIVER = "neuron.aws.com"
 
@@ -87,7 +88,7 @@ def test_a_list_without_end_is_given_up(server: ApiServer, api: ResourceApi, mon
     monkeypatch.setattr(api_module, "MAX_OBJECTS", 500)
     for i in range(1000):
         server.add_claim("ns", f"claim-{i}")
-    with pytest.raises(ApiError, match="more than 500 resourceclaims"):
+    with golden_error(ApiError):
         api.list_claims()
 
 
@@ -194,8 +195,9 @@ def test_an_upgraded_server_is_noticed_by_the_next_list() -> None:
 
 def test_a_server_without_the_api_is_explained() -> None:
     with ApiServer(versions=()) as server:
-        with pytest.raises(ApiError, match="serves none of") as caught:
+        with pytest.raises(ApiError) as caught:
             ResourceApi(server.transport()).list_slices(DRIVER, "node-a")
+        golden(str(caught.value))
         assert caught.value.status == 404
         assert not caught.value.object_missing
         assert "1.34" in caught.value.remedy
@@ -223,14 +225,14 @@ def test_a_connection_may_take_no_longer_than_the_answer() -> None:
             waiting.connect_ex(address)
         config = RestConfig(server=f"http://127.0.0.1:{address[1]}")
         started = time.monotonic()
-        with pytest.raises(Unreachable, match="no connection in time"):
+        with golden_error(Unreachable):
             Transport(config).request("PUT", "/api/v1/x", body={}, timeout=0.5)
         assert 0.4 < time.monotonic() - started < 2.0
 
 
 def test_a_late_answer_is_unreachable(server: ApiServer) -> None:
     server.delay(1.0)
-    with pytest.raises(Unreachable, match="no answer in time"):
+    with golden_error(Unreachable):
         server.transport().request("GET", "/version", timeout=0.1)
 
 
@@ -243,7 +245,7 @@ def test_connecting_takes_no_longer_than_the_request_may() -> None:
             waiting.connect_ex(full.getsockname())
         transport = Transport(RestConfig(server=f"http://127.0.0.1:{full.getsockname()[1]}"))
         began = time.monotonic()
-        with pytest.raises(Unreachable, match="no connection in time"):
+        with golden_error(Unreachable):
             transport.request("GET", "/version", timeout=0.3)
         assert time.monotonic() - began < CONNECT_TIMEOUT - 1
 
@@ -340,7 +342,7 @@ def test_a_401_whose_body_breaks_off_has_the_token_read_again_too(tmp_path: Path
 @pytest.mark.parametrize("watch", [False, True])
 def test_an_error_whose_body_breaks_off_is_unreachable(server: ApiServer, api: ResourceApi, watch: bool) -> None:
     server.fail(500, torn=True)
-    with pytest.raises(Unreachable, match="did not answer"):
+    with golden_error(Unreachable):
         if watch:
             with api.watch_nodes("node-a", "0", 5.0):
                 pass
@@ -373,7 +375,7 @@ def test_a_token_in_cluster_is_read_again_after_a_401(tmp_path: Path, monkeypatc
 def test_an_unusable_kubeconfig_is_an_explained_error(content: str, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(content)
-    with pytest.raises(DriverError, match="no access to the API server"):
+    with golden_error(DriverError):
         Transport.from_kubeconfig(str(file))
 
 

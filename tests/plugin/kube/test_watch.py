@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Self
 
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.kube import watch
-from dra_driver.kube.api import ResourceApi, WatchEvent
+from dra_driver.kube.api import Collection, ResourceApi, WatchEvent
 from dra_driver.kube.errors import Unreachable
-from dra_driver.kube.types import Node
-from dra_driver.kube.watch import Reflector
+from dra_driver.kube.types import NODES, Node
+from dra_driver.kube.watch import Informer, Reflector
 from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
@@ -103,13 +105,14 @@ def test_bookmarks_move_the_place_to_go_on_from(server: ApiServer) -> None:
     server.bookmark_seconds = 0.02
     with Follower(server):
         eventually(lambda: watches(server) == 1)
-        server.store.expire()
-        time.sleep(0.1)
         before = int(server.requests[-1].query["resourceVersion"])
+        server.add_node("node-c")
+        time.sleep(0.1)
         server.close_watches()
-        eventually(lambda: server.count("GET", "nodes", watch=True) >= 2)
+        eventually(lambda: watches(server) >= 2)
         last = [request for request in server.requests if request.watch][-1]
         assert int(last.query["resourceVersion"]) > before
+        assert lists(server) == 1
 
 
 def test_an_expired_watch_lists_again(server: ApiServer) -> None:
@@ -296,3 +299,45 @@ def test_a_server_that_is_slow_to_fail_is_asked_ever_more_seldom_too(monkeypatch
     waits = [later - earlier for earlier, later in pairwise(tries)]
     assert len(waits) >= 2
     assert all(later > earlier * 1.2 for earlier, later in pairwise(waits)), waits
+
+
+@contextmanager
+def informed(server: ApiServer) -> Iterator[tuple[Informer[Node], Collection[Node], list[str]]]:
+    """An informer of the Nodes, where it asks, and the zone of the own one after each change."""
+    zones: list[str] = []
+    nodes = Collection(server.transport(), NODES)
+
+    def look() -> None:
+        zones.extend(item.metadata.labels["zone"] for item in informer.objects() if item.metadata.name == "node-a")
+
+    informer = Informer("nodes", nodes, look)
+    informer.start()
+    try:
+        eventually(lambda: watches(server) == 1)
+        yield informer, nodes, zones
+    finally:
+        informer.stop()
+
+
+def test_what_was_read_is_not_undone_by_older_events(server: ApiServer) -> None:
+    with informed(server) as (informer, nodes, zones):
+        outage = server.fail(503, 10**6, watch=True)
+        server.close_watches()
+        eventually(lambda: outage.times < 10**6)
+        relabel(server, "2")
+        relabel(server, "3")
+        informer.wrote(nodes.get("", "node-a"))
+        outage.times = 0
+        eventually(lambda: len(zones) >= 2, within=15.0)
+        assert zones == ["1", "3"]
+
+
+def test_what_was_written_is_not_undone_by_a_list_of_before(server: ApiServer) -> None:
+    with informed(server) as (informer, nodes, zones):
+        node = nodes.get("", "node-a")
+        ahead = replace(node.metadata, resource_version="1000000", labels={"zone": "written"})
+        informer.wrote(replace(node, metadata=ahead))
+        server.store.expire()
+        server.close_watches()
+        eventually(lambda: len(zones) >= 2, within=15.0)
+        assert zones == ["1", "written"]

@@ -23,6 +23,7 @@ from tests.doubles.kubelet import Kubelet
 from tests.doubles.kubelet_health import MESSAGES, watch
 from tests.doubles.sample_driver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
 from tests.eventually import eventually
+from tests.golden import golden, golden_error
 from tests.paths import ROOT
 
 V1, V1ALPHA1 = MESSAGES
@@ -164,21 +165,21 @@ def test_the_last_state_of_a_flapping_device_arrives_and_its_rate_is_bounded(kub
 
 
 @pytest.mark.parametrize(
-    ("devices", "text"),
+    "devices",
     [
-        ([DeviceHealth("p", f"d{n}", "healthy") for n in range(MAX_DEVICES + 1)], "16385 devices"),
-        ([WELL[0], WELL[0]], "listed twice"),
-        ([DeviceHealth("", "d", "healthy")], "a name that no"),
-        ([DeviceHealth("p", "d\udcff", "healthy")], "a name that no"),
-        ([DeviceHealth("p", "d", "poorly")], "'poorly', not one of"),  # type: ignore[arg-type]
-        ([DeviceHealth("p" * 253, f"{n:063}", "healthy") for n in range(MAX_DEVICES)], "more than 4 MiB"),
+        [DeviceHealth("p", f"d{n}", "healthy") for n in range(MAX_DEVICES + 1)],
+        [WELL[0], WELL[0]],
+        [DeviceHealth("", "d", "healthy")],
+        [DeviceHealth("p", "d\udcff", "healthy")],
+        [DeviceHealth("p", "d", "poorly")],  # type: ignore[arg-type]
+        [DeviceHealth("p" * 253, f"{n:063}", "healthy") for n in range(MAX_DEVICES)],
     ],
 )
 def test_a_list_that_kubelet_would_not_take_is_refused_and_the_former_stays(
-    kubelet: Kubelet, devices: list[DeviceHealth], text: str
+    kubelet: Kubelet, devices: list[DeviceHealth]
 ) -> None:
     health = health_of(HealthStream(), WELL)
-    with pytest.raises(DriverError, match=text):
+    with golden_error(DriverError):
         health.set(devices)
     with served(kubelet, SampleDriver(), health=health) as plugin, client(plugin.endpoint) as channel:
         stream = watch(channel, V1, 10)
@@ -204,7 +205,7 @@ def test_messages_are_cut_to_what_kubelet_takes(kubelet: Kubelet) -> None:
 
 @pytest.mark.parametrize(("period", "timeout"), [(20, 30), (0, 30), (-1, 30), (10, 0), (float("nan"), 30)])
 def test_a_timeout_must_outlive_a_late_repetition(period: float, timeout: int) -> None:
-    with pytest.raises(DriverError, match="at least twice the period"):
+    with golden_error(DriverError):
         HealthStream(period=period, timeout_seconds=timeout)
 
 
@@ -218,7 +219,7 @@ def test_streams_are_bounded_and_a_closed_one_makes_room(kubelet: Kubelet) -> No
         assert [told(next(stream)) for stream in streams] == [WELL_TOLD] * 3
         code, text = refusal(watch(channel, V1, 10))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "3 health streams are open already" in text
+        golden(text)
         streams.pop().cancel()
 
         def again() -> bool:
@@ -378,31 +379,6 @@ def test_health_is_told_until_the_last_call_of_kubelet_has_ended(kubelet: Kubele
             assert told(next(stream)) == SICK_TOLD
             assert prepared.result(5).claims["c"].devices
             stopping.result(5)
-
-
-def test_a_stream_is_no_call_that_keeps_the_driver_from_registering_anew(root: Path) -> None:
-    """Against kubelet 1.34.0 and 1.34.1, which hang once they have not called for long."""
-    with (
-        Kubelet(root, idle_deadlock=60) as kubelet,
-        served(
-            kubelet,
-            SampleDriver(),
-            check_interval=0.05,
-            reregister_after=0.5,
-            health=health_of(HealthStream(period=0.1), WELL),
-        ) as plugin,
-        client(plugin.endpoint) as channel,
-    ):
-        kubelet.wait_registered(DRIVER)
-        stream = watch(channel, V1, 20)
-
-        def registered_anew() -> bool:
-            next(stream)
-            watch(channel, V1, 1).cancel()
-            return kubelet.registrations >= 2
-
-        eventually(registered_anew, within=5)
-        stream.cancel()
 
 
 # -- kubelet's side

@@ -35,6 +35,7 @@ from tests.doubles.device_manager import (
 from tests.doubles.kubelet_connection import OPTIONS, KubeletError
 from tests.doubles.sample_driver import node_directory
 from tests.eventually import eventually
+from tests.golden import golden, golden_error
 from tests.paths import ROOT
 
 GPU = "example.com/gpu"
@@ -198,7 +199,9 @@ def test_a_refusal_is_told_and_tried_again(root: Path) -> None:
         kubelet.refuse_registration = "this kubelet does not want you"
         with served(root) as plugin:
             eventually(lambda: len(kubelet.registrations) > 2, what="tries")
-            assert "this kubelet does not want you" in plugin.problem()
+            golden(plugin.problem())
+            time.sleep(1.0)
+            assert len(kubelet.registrations) < 12, "it is asked ever more slowly"
             kubelet.refuse_registration = ""
             kubelet.wait_for(GPU, 4)
             eventually(lambda: plugin.problem() == "", what="health")
@@ -331,10 +334,10 @@ def test_a_refusal_reaches_the_pod_as_it_is_and_a_defect_as_one_line(root: Path)
     with DeviceManager(root) as kubelet, served(root, plugin):
         kubelet.wait_for(GPU, 4)
         plugin.error = DriverError("no", consequence="the pod fails", remedy="ask for less")
-        with pytest.raises(KubeletError, match="FAILED_PRECONDITION desc = no; the pod fails; ask for less"):
+        with golden_error(KubeletError):
             kubelet.admit(pod())
         plugin.error = RuntimeError("two\nlines")
-        with pytest.raises(KubeletError, match="INTERNAL desc = RuntimeError: two lines"):
+        with golden_error(KubeletError):
             kubelet.admit(pod())
         plugin.error = None
         kubelet.admit(pod())
@@ -362,6 +365,9 @@ def test_the_newest_stream_counts_and_many_take_no_worker_away(kubelet: DeviceMa
                 f"{PLUGIN}/ListAndWatch", api.Empty.SerializeToString, api.ListAndWatchResponse.FromString
             )
             others = [listen(api.Empty(), timeout=20) for _ in range(40)]
+            # Its first answer, or its end: the plugin has met them all. A stream that is cancelled while its connection
+            # is still being made has never begun, and none would have to give way.
+            next(others[-1], None)
             request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=["1"])])
             plugin_call(path, "Allocate", request, api.AllocateResponse)
             for other in others:
@@ -380,7 +386,7 @@ def test_only_its_owner_may_open_the_socket(kubelet: DeviceManager, root: Path) 
 
 
 def test_a_directory_that_is_too_long_for_sockets_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(DriverError, match="a unix socket's can have 107"):
+    with pytest.raises(DriverError, match="a unix socket's"):
         DevicePlugin(GPU, SamplePlugin(), kubelet_directory=tmp_path / ("x" * 100), name="gpu")
 
 
@@ -407,7 +413,7 @@ def test_a_kubelet_without_pod_resources_is_an_explained_error(root: Path) -> No
         assert error.value.code == "UNAVAILABLE"
     with DeviceManager(root) as kubelet:
         kubelet.resources_fault = grpc.StatusCode.RESOURCE_EXHAUSTED
-        with pytest.raises(CallError, match="failed on purpose"):
+        with golden_error(CallError):
             list_pods(root)
 
 
@@ -431,7 +437,7 @@ def test_a_silent_server_is_given_up_and_nonsense_is_no_answer(root: Path, monke
     finally:
         release.set()
         server.stop(0).wait()
-    with pytest.raises(CallError, match="too long"):
+    with golden_error(CallError):
         client.call(root / ("x" * 120), "/x/Y", api.Empty(), api.Empty, 1)
 
 
@@ -439,5 +445,5 @@ def test_connections_of_the_test_kubelet_are_its_own(kubelet: DeviceManager, roo
     with served(root):
         kubelet.wait_for(GPU, 4)
         assert isinstance(kubelet.connections[GPU], Connection)
-        with pytest.raises(KubeletError, match="Requested: 9, Available: 4"):
+        with golden_error(KubeletError):
             kubelet.admit(pod(count=9))

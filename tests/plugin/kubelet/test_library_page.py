@@ -16,7 +16,10 @@ import pytest
 from tests.doubles.kubelet import Kubelet
 from tests.doubles.sample_driver import claim, node_directory
 from tests.eventually import eventually
+from tests.golden import golden
 from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
 
 CLOCK, FILES = "clock.example.com", "files.example.com"
 
@@ -93,7 +96,7 @@ def test_the_second_example_reports_health(tmp_path: Path, release: str) -> None
             for text, expected in (("", "Healthy"), ("it is wet", "Unhealthy"), ("", "Healthy")):
                 (devices / "one").write_text(text)
                 eventually(partial(reported, expected, text))
-            assert kubelet.health.of(FILES, "node", "two") == ("Unhealthy", "its fan stands still")
+            golden(kubelet.health.of(FILES, "node", "two"))
             wanted = claim("two", drivers=(FILES,))
             (device,) = kubelet.prepare("pod", [wanted])[wanted.uid]
             assert device.name == "two"

@@ -21,6 +21,8 @@ from dra_driver.kubelet.server import KubeletPlugin
 from dra_driver.util.errors import DriverError
 from tests.doubles.kubelet import Kubelet, KubeletError
 from tests.doubles.sample_driver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
+from tests.eventually import eventually
+from tests.golden import golden, golden_error
 
 UID_A = "11111111-2222-3333-4444-555555555555"
 UID_B = "66666666-7777-8888-9999-aaaaaaaaaaaa"
@@ -82,7 +84,7 @@ def test_registers_again_when_kubelet_restarts(kubelet: Kubelet, driver: SampleD
 def test_registers_with_a_kubelet_that_starts_later(root: Path, driver: SampleDriver) -> None:
     kubelet = Kubelet(root)
     with served(kubelet, driver) as plugin:
-        assert plugin.problems() == ["kubelet has not registered the driver yet"]
+        golden(plugin.problems())
         with kubelet:
             kubelet.wait_registered(DRIVER)
 
@@ -101,11 +103,14 @@ def test_kubelet_needs_one_connection(kubelet: Kubelet, driver: SampleDriver) ->
         kubelet.wait_registered(DRIVER)
         for number in range(20):
             kubelet.prepare(f"pod-{number}", [claim(f"c{number}")])
-        bound = [
-            line for line in Path("/proc/net/unix").read_text().splitlines() if str(plugin.endpoint.parent) in line
-        ]
-        connected = [line for line in bound if line.split()[5] == "03"]
-        assert (len(bound), len(connected)) == (2, 1), "the listening socket and one accepted connection"
+
+        def sockets() -> tuple[int, int]:
+            lines = Path("/proc/net/unix").read_text().splitlines()
+            bound = [line for line in lines if str(plugin.endpoint.parent) in line]
+            return len(bound), sum(line.split()[5] == "03" for line in bound)
+
+        # For a moment there is another one when the driver looks whether its servers answer.
+        eventually(lambda: sockets() == (2, 1), what="one listening socket and one accepted connection")
 
 
 def test_two_drivers_serve_one_claim_each_its_part(kubelet: Kubelet) -> None:
@@ -115,7 +120,7 @@ def test_two_drivers_serve_one_claim_each_its_part(kubelet: Kubelet) -> None:
         kubelet.wait_registered("two.example.com")
         shared = claim(drivers=("one.example.com", "two.example.com"))
         two.on_prepare = lambda c: (_ for _ in ()).throw(DriverError("not now"))
-        with pytest.raises(KubeletError, match="not now"):
+        with golden_error(KubeletError):
             kubelet.prepare("pod", [shared])
         kubelet.restart()  # in the middle of it
         kubelet.wait_registered("one.example.com")
@@ -178,8 +183,8 @@ def test_a_refusal_is_explained_and_shows_in_the_problems(
         assert plugin.registration.refusals >= 2
         assert not any(ok for ok, _ in told)
         (problem,) = plugin.problems()
-        assert problem.startswith("kubelet refused to register the driver: ")
-        assert "likely reason: kubelet knows none of the offered versions" in caplog.text
+        golden(problem)
+        golden(caplog.messages)
         kubelet.versions = ["v1.DRAPlugin"]
         kubelet.wait_registered(DRIVER)
         kubelet.wait(lambda: plugin.problems() == [], "no problem any more")
@@ -286,7 +291,7 @@ def test_a_broken_directory_is_reported_so_that_the_process_can_end(kubelet: Kub
         shutil.rmtree(plugin.endpoint.parent)
         kubelet.wait(lambda: bool(errors), "error reported")
         assert isinstance(errors[0], DriverError)
-        assert "cannot serve on a unix socket" in str(errors[0])
+        assert "unix socket" in str(errors[0])
         assert any("sockets are broken" in problem for problem in plugin.problems())
         time.sleep(0.2)
         assert len(errors) == 1
@@ -310,7 +315,7 @@ def test_a_server_that_no_longer_answers_is_reported(
             # gRPC's serving threads die of what they cannot handle, without telling anybody.
             patch.setattr("grpc._server._process_event_and_continue", break_down)
             kubelet.wait(lambda: bool(errors), "error reported")
-        assert "no longer answers" in str(errors[0])
+        golden(str(errors[0]))
         assert any("no longer answers" in problem for problem in plugin.problems())
 
 
@@ -340,7 +345,7 @@ def test_a_directory_that_cannot_be_listed_is_explained(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "iterdir", denied)  # root may list any directory
-    with pytest.raises(DriverError, match="Permission denied; kubelet cannot"), served(kubelet, driver):
+    with golden_error(DriverError), served(kubelet, driver):
         pass
 
 
@@ -363,7 +368,7 @@ def test_something_that_is_no_socket_is_never_removed(kubelet: Kubelet, driver: 
     path = kubelet.registry_dir / f"{DRIVER}-reg.sock"
     path.write_text("precious")
     plugin = KubeletPlugin(driver, DRIVER, plugin_dir=kubelet.plugins_dir / DRIVER, registrar_dir=kubelet.registry_dir)
-    with pytest.raises(DriverError, match=r"cannot put the socket at .*; remove what is there"):
+    with golden_error(DriverError):
         plugin.start()
     assert path.read_text() == "precious"
     assert names(kubelet.registry_dir) == [path.name]
@@ -384,7 +389,7 @@ def test_long_paths_get_the_short_names(root: Path, driver: SampleDriver) -> Non
 
 
 def test_a_path_that_no_name_fits_is_explained(root: Path, driver: SampleDriver) -> None:
-    with pytest.raises(DriverError, match=r"has \d+ bytes, a unix socket's can have 107; .*; use a shorter directory"):
+    with golden_error(DriverError):
         KubeletPlugin(driver, DRIVER, plugin_dir=root, registrar_dir=root / ("d" * 100))
 
 
@@ -499,8 +504,9 @@ def test_stop_lets_running_calls_finish_and_refuses_new_ones(kubelet: Kubelet, d
         stopper.start()
         kubelet.wait(lambda: not plugin.registration_socket.exists(), "registration socket gone")
         kubelet.wait(lambda: not plugin.endpoint.exists(), "service socket gone")
-        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+        with pytest.raises(grpc.RpcError, match="UNAVAILABLE") as refused:
             rpc(channel, dra_v1_pb2, "DRAPlugin", "NodePrepareResources", dra_v1_pb2.NodePrepareResourcesRequest())
+        golden(refused.value.details() or "")
         assert stopper.is_alive()
         assert not plugin.wait(0)
         go.set()
@@ -539,46 +545,6 @@ def test_stop_may_be_called_twice_and_before_start(root: Path, driver: SampleDri
     plugin.stop(0)
     plugin.stop(0)
     assert plugin.wait(0)
-
-
-# -- kubelet 1.34.0 and 1.34.1, which hang after half an hour without a call
-
-
-def test_an_idle_deadlock_of_kubelet_is_lasting_without_registering_anew(root: Path, driver: SampleDriver) -> None:
-    with Kubelet(root, idle_deadlock=0.3, call_seconds=0.2) as kubelet, served(kubelet, driver):
-        kubelet.wait_registered(DRIVER)
-        time.sleep(0.5)
-        for _ in range(2):
-            with pytest.raises(KubeletError, match="deadlocked"):
-                kubelet.prepare("pod", [claim("c", "0")])
-
-
-def test_registering_anew_keeps_an_idle_kubelet_working(root: Path, driver: SampleDriver) -> None:
-    with (
-        Kubelet(root, idle_deadlock=1.0, call_seconds=2) as kubelet,
-        served(kubelet, driver, check_interval=0.05, reregister_after=0.3),
-    ):
-        kubelet.wait(lambda: kubelet.registrations >= 4, "registered anew several times")
-        kubelet.wait_registered(DRIVER)
-        kubelet.prepare("pod", [claim()])
-        assert kubelet.deregistrations >= 3
-
-
-def test_registering_anew_waits_for_calls_in_flight(root: Path, driver: SampleDriver) -> None:
-    go = threading.Event()
-    driver.on_prepare = lambda c: go.wait(10) and None
-    with Kubelet(root) as kubelet, served(kubelet, driver, check_interval=0.05, reregister_after=0.4):
-        kubelet.wait_registered(DRIVER)
-        caller = threading.Thread(target=kubelet.prepare, args=("pod", [claim()]))
-        caller.start()
-        kubelet.wait(lambda: driver.running == 1, "prepare runs")
-        before = kubelet.deregistrations
-        time.sleep(1)
-        assert kubelet.deregistrations == before
-        go.set()
-        caller.join(5)
-        assert driver.prepared
-        kubelet.wait(lambda: kubelet.deregistrations > before, "registered anew afterwards")
 
 
 def test_the_umask_does_not_matter(kubelet: Kubelet, driver: SampleDriver) -> None:

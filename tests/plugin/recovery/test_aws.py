@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,9 @@ from tests.builders.recovery import add_budget, add_node, add_pod, sicken
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.eventually import eventually
+from tests.golden import golden, golden_error
+
+pytestmark = pytest.mark.slow
 
 REGION = "us-east-1"
 SYSTEM = "neuron-healthcheck-system"
@@ -99,26 +103,26 @@ def metrics(instance: str) -> list[str]:
 def test_auto_scaling_is_told_about_one_instance_and_only_once(instances: list[str]) -> None:
     aws = Aws()
     told = aws.replace(Instance(REGION, instances[1]), respect_grace_period=False)
-    assert told.endswith(f"was told to replace {instances[1]}")
+    golden(re.sub(r"neuron-\d+", "GROUP", told.replace(instances[1], "INSTANCE")))
     assert health(instances) == ["healthy", "unhealthy", "healthy"]
     assert "already" in aws.replace(Instance(REGION, instances[1]), respect_grace_period=False)
 
 
 def test_an_instance_of_no_group_is_an_error_that_says_so() -> None:
-    with pytest.raises(AwsError, match=r"is in no Auto Scaling group of us-east-1; .*take the step replace out"):
+    with golden_error(AwsError):
         Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
 
 
 def test_aws_that_gives_no_answer_is_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(AwsError, match=r"did not answer DescribeAutoScalingInstances: .*check the credentials"):
+    with golden_error(AwsError):
         Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
 
 
 def test_no_credentials_are_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    with pytest.raises(AwsError, match=r"Unable to locate credentials; .*check the credentials of the service account"):
+    with golden_error(AwsError):
         Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
 
 
@@ -146,19 +150,19 @@ class Refusing:
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "wait"),
+    ("code", "wait"),
     [
-        ("AccessDenied", "grant autoscaling:DescribeAutoScalingInstances to the service account's role", None),
-        ("Throttling", "AWS refused DescribeAutoScalingInstances: Throttling: no", 30.0),
+        ("AccessDenied", None),
+        ("Throttling", 30.0),
     ],
 )
-def test_a_refusal_says_what_to_do(code: str, told: str, wait: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_says_what_to_do(code: str, wait: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing = Refusing(code)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refusing.server.server_port}")
     with refusing.server, pytest.raises(AwsError) as caught:
         Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
     refusing.server.shutdown()
-    assert told in str(caught.value)
+    golden(str(caught.value))
     assert caught.value.retry_after == wait
 
 
@@ -180,8 +184,7 @@ def test_without_boto3_the_text_says_how_to_get_it(tmp_path: Path, server: ApiSe
         timeout=50,
     )
     assert done.returncode == 2
-    assert "boto3 is not installed" in done.stderr
-    assert "pip install 'neuron-dra-driver[recover]'" in done.stderr
+    golden(done.stderr)
     assert done.stderr.count("\n") == 1
 
 
@@ -227,6 +230,7 @@ def events(server: ApiServer) -> list[str]:
 
 
 POLICY = """\
+persistSeconds: 0
 pauseSeconds: 0
 remedies:
   replacement: [cordon, drain, request, replace]
@@ -271,12 +275,12 @@ def test_a_dry_run_of_the_program_asks_aws_for_nothing(
     (message,) = [
         item["message"] for item in server.store.list("events")[0] if item["reason"] == "NeuronRecoveryDryRun"
     ]
-    assert "it would: cordon, drain, request replacement, replace the instance" in message
+    golden(message)
     assert "aws" not in (tmp_path / "log").read_text().lower()
 
 
 def test_a_provider_id_of_another_cloud_is_said(server: ApiServer) -> None:
     from dra_driver.recovery.aws import instance_of
 
-    with pytest.raises(DriverError, match="names no EC2 instance"):
+    with golden_error(DriverError):
         instance_of("gce://project/zone/name")

@@ -25,7 +25,10 @@ from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.kubelet import Claim, Kubelet
 from tests.doubles.sample_driver import claim, node_directory
 from tests.eventually import eventually
+from tests.golden import golden_error
 from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
 
 NODE = "node-a"
 TYPE = INSTANCE_TYPES["trn2.48xlarge"]
@@ -130,19 +133,19 @@ def test_it_prepares_the_devices_of_a_claim_that_are_its_own_also_after_a_reboot
 
 
 @pytest.mark.parametrize(
-    ("name", "pool", "text"),
+    ("name", "pool"),
     [
-        ("pci-0000-00-00-0", NODE, "this node has no EFA device pci-0000-00-00-0"),
-        ("pci-0000-6c-00-0", "node-b", "this node has no EFA device pci-0000-6c-00-0"),
-        ("", NODE, "the claim was given no EFA device"),
+        ("pci-0000-00-00-0", NODE),
+        ("pci-0000-6c-00-0", "node-b"),
+        ("", NODE),
     ],
 )
-def test_it_refuses_what_the_node_has_not(server: ApiServer, tmp_path: Path, name: str, pool: str, text: str) -> None:
+def test_it_refuses_what_the_node_has_not(server: ApiServer, tmp_path: Path, name: str, pool: str) -> None:
     driver = EmulatedEfaDriver(ResourceApi(server.transport()), NODE, TYPE, SpecDirectory(tmp_path, EFA_CDI_KIND))
     given = wanted(server, *([name] if name else []), pool=pool)
-    with pytest.raises(DriverError, match=text):
+    with golden_error(DriverError):
         driver.prepare(ClaimRef(given.namespace, given.name, given.uid), time.monotonic() + 10)
-    with pytest.raises(DriverError, match="was replaced"):
+    with golden_error(DriverError):
         driver.prepare(ClaimRef(given.namespace, given.name, "another"), time.monotonic() + 10)
     assert list(tmp_path.iterdir()) == []
 

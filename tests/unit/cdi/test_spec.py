@@ -19,6 +19,17 @@ def spec(*edits: ContainerEdits, name: str = "a", kind: str = "vendor.com/class"
     )
 
 
+BROKEN = [
+    spec(),
+    spec(ContainerEdits()),
+    spec(ContainerEdits(env=("=1",))),
+    spec(ContainerEdits(env=("A=1",)), name="-a"),
+    spec(ContainerEdits(env=("A=1",)), kind="vendor"),
+    spec(ContainerEdits(device_nodes=(DeviceNode("dev/null"),))),
+    spec(ContainerEdits(device_nodes=(DeviceNode("/dev/null", permissions="rx"),))),
+]
+
+
 @pytest.mark.parametrize(
     ("value", "version"),
     [
@@ -61,18 +72,7 @@ def test_a_file_has_the_names_of_the_specification_and_nothing_empty() -> None:
     jsonschema.validate(document, SCHEMA)
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        spec(),
-        spec(ContainerEdits()),
-        spec(ContainerEdits(env=("=1",))),
-        spec(ContainerEdits(env=("A=1",)), name="-a"),
-        spec(ContainerEdits(env=("A=1",)), kind="vendor"),
-        spec(ContainerEdits(device_nodes=(DeviceNode("dev/null"),))),
-        spec(ContainerEdits(device_nodes=(DeviceNode("/dev/null", permissions="rx"),))),
-    ],
-)
+@pytest.mark.parametrize("broken", BROKEN)
 def test_the_schema_of_these_tests_refuses_what_runtimes_refuse(broken: Spec) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(json.loads(encode(broken)), SCHEMA)

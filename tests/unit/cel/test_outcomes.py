@@ -22,7 +22,10 @@ NOT_SIMULATED = re.compile(
 )
 """Libraries that no selector of devices has a use for."""
 
-pytestmark = pytest.mark.parametrize("kubernetes", RELEASES)
+pytestmark = pytest.mark.parametrize(
+    "kubernetes",
+    [*(pytest.param(release, marks=pytest.mark.slow) for release in RELEASES[:-1]), RELEASES[-1]],
+)
 
 
 @cache

@@ -18,6 +18,7 @@ from dra_driver.cel import (
 )
 from dra_driver.kube.types import Device, DeviceAttribute, DeviceCapacity
 from dra_driver.quantity import parse
+from tests.golden import golden, golden_error
 
 DRIVER = "dra.example.com"
 DEVICE = CelDevice.of(
@@ -102,7 +103,7 @@ def test_a_selector_has_its_value(expression: str, expected: bool) -> None:
 def test_a_selector_fails_on_a_device(expression: str, message: str) -> None:
     error = failure(expression)
     assert error.kind == "runtime"
-    assert message in error.message
+    golden(error.message)
     assert error.position is None
 
 
@@ -130,7 +131,7 @@ def test_what_the_api_server_refuses_is_refused_with_the_place(
 ) -> None:
     error = failure(expression)
     assert error.kind == "compile"
-    assert message in error.message
+    golden(error.message)
     assert error.position == Position(*position)
 
 
@@ -154,18 +155,18 @@ def test_errors_that_cannot_matter_are_absorbed(expression: str, expected: bool)
 
 @pytest.mark.parametrize("expression", ["1 / 0 == 1 || false", "[0, 1].all(x, 1 / x == 1)", "[0].map(x, 1 / x) == []"])
 def test_errors_that_matter_are_not_absorbed(expression: str) -> None:
-    assert failure(expression).message == "division by zero"
+    golden(failure(expression).message)
 
 
 def test_a_selector_that_could_cost_too_much_is_refused() -> None:
     rounds = "device.attributes.all(a, " * 4 + "true" + ")" * 4
-    assert "too complex" in failure(rounds).message
+    golden(failure(rounds).message)
     assert matches("device.attributes.all(a, device.attributes.all(b, true))")
 
 
 def test_a_selector_is_at_most_ten_kibibytes_long() -> None:
     longest = "true || " + '"' + "a" * (10 * 1024 - 16) + '" == ""'
-    assert "longer than 10240 bytes" in failure(longest + " ").message
+    golden(failure(longest + " ").message)
     assert len(longest) == 10 * 1024
     assert matches(longest)
 
@@ -188,7 +189,7 @@ def test_brackets_are_read_to_the_depth_that_kubernetes_reads(
         return text if inside and opening != "dyn(" else f"{text} == {text}"
 
     assert matches(nested(deepest))
-    assert "recursion limit exceeded: 250" in failure(nested(251)).message
+    golden(failure(nested(251)).message)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_brackets_are_read_to_the_depth_that_kubernetes_reads(
 )
 def test_chains_are_read_to_the_length_that_kubernetes_reads(start: str, link: str, end: str) -> None:
     assert matches(start + link * 249 + end)
-    assert "max recursion depth exceeded" in failure(start + link * 250 + end).message
+    golden(failure(start + link * 250 + end).message)
 
 
 def test_deep_and_long_at_once_is_refused_and_no_crash() -> None:
@@ -233,13 +234,13 @@ def test_text_that_never_ends_is_refused_at_once() -> None:
 def test_what_is_not_simulated_says_so(expression: str, message: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         compile(expression).matches(DEVICE)
-    assert message in caught.value.message
+    golden(caught.value.message)
 
 
 def test_a_quantity_that_1_36_changes_by_adding_is_not_simulated() -> None:
     expression = 'sign(quantity("1234567890123456789").add(1)) == 1'
     assert compile(expression, KubernetesRelease("1.37")).matches(DEVICE)
-    with pytest.raises(UnsupportedError, match="changes the quantity"):
+    with golden_error(UnsupportedError):
         compile(expression, KubernetesRelease("1.36")).matches(DEVICE)
 
 
@@ -249,14 +250,14 @@ def test_a_quantity_that_1_36_changes_by_adding_is_not_simulated() -> None:
 )
 def test_fields_in_back_quotes_came_with_1_37(expression: str) -> None:
     assert compile(expression, KubernetesRelease("1.37")).matches(DEVICE)
-    with pytest.raises(CelError, match="unsupported syntax"):
+    with golden_error(CelError):
         compile(expression, KubernetesRelease("1.36"))
 
 
 def test_an_attribute_that_selectors_cannot_have_fails_the_device() -> None:
-    with pytest.raises(CelError, match="unsupported attribute value"):
+    with golden_error(CelError):
         CelDevice.of(DRIVER, Device(name="d", attributes={"list": DeviceAttribute()}))
-    with pytest.raises(CelError, match="parse semantic version"):
+    with golden_error(CelError):
         CelDevice.of(DRIVER, Device(name="d", attributes={"v": DeviceAttribute(version="1.2")}))
 
 

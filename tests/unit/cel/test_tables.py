@@ -11,6 +11,8 @@ import pytest
 
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 ASK = "from dra_driver.cel import compile; print(compile('device.driver == \"a\"').cost)"
 
 

@@ -12,6 +12,8 @@ import pytest
 from dra_driver.cli import daemon
 from dra_driver.util.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import signal, time
 from dra_driver.cli import daemon
@@ -46,6 +48,43 @@ def test_sigterm_and_sigint_end_a_program_that_waits(number: signal.Signals) -> 
         assert running.stdout is not None
         running.stdout.readline()
         running.send_signal(number)
+        assert running.wait(10) == 0
+
+
+HANGS = (
+    PROGRAM.partition("end =")[0]
+    + """
+import threading
+
+class Hanging(Nothing):
+    def start(self):
+        threading.Thread(target=self.publish, daemon=True).start()
+    def publish(self):
+        held = threading.Lock()
+        held.acquire()
+        print(flush=True)
+        held.acquire()
+
+with daemon.stopped_by_signals() as stop: daemon.run_until(stop, Hanging())
+"""
+)
+
+
+def test_sigusr2_shows_where_every_thread_of_a_program_is_and_ends_none() -> None:
+    with subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.readline()
+        for _ in range(2):
+            running.send_signal(signal.SIGUSR2)
+            stacks = ""
+            while "in <module>" not in stacks:
+                line = running.stderr.readline().decode()
+                assert line, (running.wait(10), stacks)
+                stacks += line
+            assert "in publish" in stacks
+            assert "in run_until" in stacks
+        running.terminate()
         assert running.wait(10) == 0
 
 

@@ -11,6 +11,7 @@ from dra_driver.cli import extender
 from dra_driver.cli.main import main
 from dra_driver.legacy.extender.service import Settings
 from dra_driver.util.errors import UsageError
+from tests.golden import golden, golden_error
 
 VARIABLES = [variable for _, variable, _, _ in extender.OPTIONS]
 
@@ -48,22 +49,22 @@ def test_the_environment_counts_and_options_count_more(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    "arguments",
     [
-        (("--port", "65536"), "--port is '65536'; give a number from 0 to 65535"),
-        (("--port", "x"), "--port is 'x'"),
-        (("--metrics-port", "65536"), "--metrics-port is '65536'"),
-        (("--tls-key", "k"), "only one of --tls-cert and --tls-key is given"),
+        ("--port", "65536"),
+        ("--port", "x"),
+        ("--metrics-port", "65536"),
+        ("--tls-key", "k"),
     ],
 )
-def test_wrong_options_are_explained(arguments: tuple[str, ...], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
+def test_wrong_options_are_explained(arguments: tuple[str, ...]) -> None:
+    with golden_error(UsageError):
         settings(*arguments)
 
 
 def test_a_wrong_log_format_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extender", "--log-format", "xml"]) == 2
-    assert "--log-format ($LOG_FORMAT) is 'xml'; use one of: text, json" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 def test_help_shows_a_command_to_try_and_the_schedulers_side(capsys: pytest.CaptureFixture[str]) -> None:

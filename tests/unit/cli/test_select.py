@@ -8,6 +8,7 @@ import pytest
 
 from dra_driver.cel import nearest
 from dra_driver.cli.main import main
+from tests.golden import golden
 
 SLICE: dict[str, Any] = {
     "apiVersion": "resource.k8s.io/v1",
@@ -50,13 +51,7 @@ def test_each_device_matches_does_not_or_fails(tmp_path: Path, capsys: pytest.Ca
 
 def test_the_table_has_a_line_per_device_and_the_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", f"{CORES} > 4", "-f", write(tmp_path, SLICE)]) == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "POOL    DEVICE  MATCHES  ERROR",
-        "node-0  d0      yes",
-        "node-0  d1      no",
-        "node-0  d2      error    no such key: cores",
-        "3 devices: 1 match, 1 do not, 1 fail",
-    ]
+    golden(capsys.readouterr().out.splitlines())
 
 
 def test_shared_devices_are_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,17 +94,13 @@ def test_the_slices_of_a_list_count_and_other_objects_do_not(
 
 def test_without_devices_an_expression_is_only_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", 'device.driver == "a"']) == 0
-    assert capsys.readouterr().out == "the API server of Kubernetes 1.37 takes it: estimated cost 3\n"
+    golden(capsys.readouterr().out)
     assert rows(capsys, "true") == []
 
 
 def test_a_compile_error_is_bad_input_and_shows_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", "true ||\n  device.name == 'a'", "-f", write(tmp_path, SLICE)]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "error: the expression is refused: 2:9: undefined field 'name'",
-        "    device.name == 'a'",
-        "          ^",
-    ]
+    golden(capsys.readouterr().err.splitlines())
 
 
 def test_the_mark_of_a_place_stands_below_it_behind_tabulators_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,44 +111,36 @@ def test_the_mark_of_a_place_stands_below_it_behind_tabulators_too(capsys: pytes
 def test_what_cannot_be_told_is_not_called_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", 'duration("1s") == duration("1s")']) == 1
     error = capsys.readouterr().err
-    assert error.startswith(
-        "error: what Kubernetes does with it cannot be determined: 1:9: the simulator does not have"
-    )
+    golden(error)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        ("{", ":2: not YAML or JSON: "),
-        (
-            "kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n",
-            ": there is no ResourceSlice in it",
-        ),
-        ("kind: ResourceSlice\napiVersion: resource.k8s.io/v9\n", "resource.k8s.io/v9"),
-        (
-            "kind: ResourceSlice\napiVersion: resource.k8s.io/v1\nspec: 7\n",
-            ":3: ResourceSlice: spec: Expected `object`",
-        ),
-        ("- 1\n", ":1: a Kubernetes object expected"),
-        ("", ": there is no Kubernetes object in it"),
+        "{",
+        "kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n",
+        "kind: ResourceSlice\napiVersion: resource.k8s.io/v9\n",
+        "kind: ResourceSlice\napiVersion: resource.k8s.io/v1\nspec: 7\n",
+        "- 1\n",
+        "",
     ],
 )
 def test_a_bad_file_is_bad_input_with_its_place(
-    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(content)
     assert main(["select", "true", "-f", str(file)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {file}:")
-    assert message in error
+    golden(error)
 
 
 def test_a_file_that_is_no_text_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bad.yaml"
     file.write_bytes(b"kind: \xff")
     assert main(["select", "true", "-f", str(file)]) == 2
-    assert "not UTF-8 text" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -172,4 +155,4 @@ def test_the_release_that_is_meant_can_be_chosen(tmp_path: Path, capsys: pytest.
     arguments = ["select", "device.attributes.`dra.example.com`.cores == 8", "-f", write(tmp_path, SLICE)]
     assert main(arguments) == 1, "d2 has no cores"
     assert main([*arguments, "--kubernetes", "1.36"]) == 2
-    assert "unsupported syntax" in capsys.readouterr().err
+    golden(capsys.readouterr().err)

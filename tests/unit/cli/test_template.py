@@ -13,6 +13,7 @@ from dra_driver.cli.main import main
 from dra_driver.cli.template import SHARED_ATTRIBUTES
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from tests.golden import golden
 
 
 def template(capsys: pytest.CaptureFixture[str], consumer: str, instance_type: str, *options: str) -> Any:
@@ -130,21 +131,21 @@ def test_resources_can_be_added_and_changed(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "text"),
+    ("arguments", "status"),
     [
-        (["trn9", "--for", "kwok"], 2, "unknown instance type 'trn9'"),
-        (["trn2.48xlarge", "--for", "kwok", "--devices", "chips"], 2, "--devices: "),
-        (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu"], 2, "NAME=QUANTITY"),
-        (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu=many"], 2, "'many' is not a quantity"),
-        (["trn2.48xlarge", "--for", "kwok", "--driver-version", "new"], 2, "new"),
-        (["trn3.48xlarge", "--for", "karpenter"], 1, "say it: --resource cpu=QUANTITY --resource memory=QUANTITY"),
+        (["trn9", "--for", "kwok"], 2),
+        (["trn2.48xlarge", "--for", "kwok", "--devices", "chips"], 2),
+        (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu"], 2),
+        (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu=many"], 2),
+        (["trn2.48xlarge", "--for", "kwok", "--driver-version", "new"], 2),
+        (["trn3.48xlarge", "--for", "karpenter"], 1),
     ],
 )
 def test_what_cannot_be_described_is_refused(
-    arguments: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["template", "--instance-type", *arguments]) == status
-    assert text in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 def test_a_type_whose_size_is_not_public_needs_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dra_driver.cli import topology
 from dra_driver.cli.main import guarded, main
 from dra_driver.topology.instance_types import INSTANCE_TYPES
+from tests.golden import golden
 
 
 def command(*arguments: str) -> int:
@@ -63,28 +64,26 @@ def test_a_row_of_the_torus_is_shown_with_its_facts_picture_and_judgement(capsys
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "judgement"),
+    ("name", "devices"),
     [
-        ("trn2.48xlarge", "0,5", "connected no"),
-        ("trn2.48xlarge", "0,4", "connected yes, but not a set that the vendor offers"),
-        ("trn2.48xlarge", "0,4", "host indexes not one run"),
-        ("trn2.48xlarge", "4,5", "devicegroup4_id 671622785349fddf, which also holds 6, 7"),
-        ("inf2.48xlarge", "11,0", "connected yes device group none holds them all host indexes not one run"),
-        ("trn3.48xlarge", "1,9", "connected yes, through the switch"),
-        ("trn2en.24xlarge", "1,2", "connected not known"),
-        ("trn2.3xlarge", "0", "device 0 connected yes, being one device"),
+        ("trn2.48xlarge", "0,5"),
+        ("trn2.48xlarge", "0,4"),
+        ("trn2.48xlarge", "0,4"),
+        ("trn2.48xlarge", "4,5"),
+        ("inf2.48xlarge", "11,0"),
+        ("trn3.48xlarge", "1,9"),
+        ("trn2en.24xlarge", "1,2"),
+        ("trn2.3xlarge", "0"),
     ],
 )
-def test_a_set_of_devices_is_judged(
-    name: str, devices: str, judgement: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_set_of_devices_is_judged(name: str, devices: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(name, "--devices", devices) == 0
-    assert judgement in normal(capsys.readouterr().out)
+    golden(normal(capsys.readouterr().out))
 
 
 def test_what_was_concluded_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert command("trn3e.24xlarge") == 0
-    assert "4 (concluded, not documented), Trainium3" in capsys.readouterr().out
+    golden(capsys.readouterr().out)
 
 
 def test_json_gives_the_same_facts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,28 +111,14 @@ def test_json_says_null_for_what_is_not_known(capsys: pytest.CaptureFixture[str]
     assert shown["deviceGroups"] == []
 
 
-def test_the_picture_is_written_as_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "torus.svg"
-    assert command("trn1.32xlarge", "--devices", "8-11", "--svg", str(file)) == 0
-    assert f"written: {file}" in capsys.readouterr().out
-    marked = ET.parse(file).iterfind(".//*[@class='device marked']")
+def test_the_picture_is_printed_as_svg(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("trn1.32xlarge", "--devices", "8-11", "-o", "svg") == 0
+    marked = ET.fromstring(capsys.readouterr().out).iterfind(".//*[@class='device marked']")
     assert [group.attrib["data-device"] for group in marked] == ["8", "9", "10", "11"]
 
 
-def test_the_picture_goes_to_standard_output_alone_when_its_file_is_a_dash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert command("trn1.32xlarge", "--devices", "8-11", "--svg", "-") == 0
-    shown = capsys.readouterr().out
-    assert command("trn1.32xlarge", "--devices", "8-11", "--svg", "file.svg") == 0
-    assert shown == Path("file.svg").read_text()
-    assert command("trn1.32xlarge", "--svg", "-", "-o", "json") == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["file.svg"]
-
-
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    "arguments",
     [
         (["trn2.48xlrge"], "did you mean trn2.48xlarge"),
         (["p5.48xlarge"], "unknown instance type 'p5.48xlarge'"),
@@ -149,12 +134,10 @@ def test_the_picture_goes_to_standard_output_alone_when_its_file_is_a_dash(
         (["trn2.48xlarge", "--devices", "\N{ARABIC-INDIC DIGIT FOUR}"], "cannot be read"),
         (["trn2.48xlarge", "--devices", "0," * 5000], "cannot be read"),
         (["trn2p.48xlarge", "--devices", "0"], "not public"),
-        (["trn2.48xlarge", "--svg", "/dev/null/x.svg"], "cannot write the picture"),
-        (["trn2.48xlarge", "--svg", "nul\0.svg"], "cannot write the picture"),
     ],
 )
 def test_bad_input_ends_with_status_2_and_says_what_is_legal(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
         status = command(*arguments)
@@ -162,15 +145,9 @@ def test_bad_input_ends_with_status_2_and_says_what_is_legal(
         status = int(str(exit_of_argparse.code))
     shown = capsys.readouterr()
     assert status == 2
-    assert text in shown.err
+    golden(shown.err)
     assert shown.out == ""
     assert len(shown.err) < 2500
-
-
-def test_bad_devices_write_no_picture(tmp_path: Path) -> None:
-    file = tmp_path / "none.svg"
-    assert command("trn2.48xlarge", "--devices", "99", "--svg", str(file)) == 2
-    assert not file.exists()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -192,7 +169,7 @@ def test_the_help_text_has_an_example(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as caught:
         command("--help")
     assert caught.value.code == 0
-    assert "dra-driver topology trn2.48xlarge --devices 4,5,6,7" in capsys.readouterr().out
+    golden(capsys.readouterr().out)
 
 
 # Sick chips
@@ -213,14 +190,12 @@ def test_a_host_is_drawn_with_its_sick_chips_and_what_is_wrong(
     assert main(["topology", "--host-root", str(sick_host), "--devices", "4-7"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("trn2.48xlarge\n")
-    assert "x=1  ==[* 4*]===[x 5x]===[* 6*]===[* 7*]==" in shown
-    assert "(xnx)  unhealthy device: 3, 5" in shown
-    assert "  neuron3: uncorrectable errors in the chip's memory (1 error); drain the node" in shown
+    golden(shown)
 
     assert main(["topology", "--host-root", str(sick_host), "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["sick"] == [{"device": 3, "state": "unhealthy"}, {"device": 5, "state": "unhealthy"}]
-    assert main(["topology", "--host-root", str(sick_host), "--svg", "-"]) == 0
+    assert main(["topology", "--host-root", str(sick_host), "-o", "svg"]) == 0
     assert '<g class="device unhealthy" data-device="3">' in capsys.readouterr().out
 
 
@@ -233,29 +208,29 @@ def test_a_node_is_drawn_by_the_taints_of_its_slices(
     file.write_text(capsys.readouterr().out)
     assert main(["topology", "-f", str(file)]) == 0
     shown = capsys.readouterr().out
-    assert "(xnx)  unhealthy device: 3, 5" in shown
-    assert "neuron-device-3 has the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule" in shown
+    golden(shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    "arguments",
     [
-        ([], "give one of the four"),
-        (["trn2.48xlarge", "-f", "FILE"], "exclude each other"),
-        (["-f", "FILE", "--node-name", "other"], "no slices of node other; give --node-name, one of: node-1"),
-        (["-f", "EMPTY"], "give slices of neuron.aws.com"),
-        (["--host-root", "NOWHERE"], "instance type is not known"),
+        [],
+        ["trn2.48xlarge", "-f", "FILE"],
+        ["-f", "FILE", "--node-name", "other"],
+        ["-f", "EMPTY"],
+        ["--host-root", "NOWHERE"],
     ],
 )
 def test_a_node_that_cannot_be_drawn_is_said(
-    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["slices", "--instance-type", "trn2.48xlarge", "--node-name", "node-1"]) == 0
     (tmp_path / "FILE").write_text(capsys.readouterr().out)
     (tmp_path / "EMPTY").write_text("apiVersion: v1\nkind: List\nitems: []\n")
     given = [str(tmp_path / one) if one.isupper() else one for one in arguments]
     assert main(["topology", *given]) == 2
-    assert says in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 # Cores and groups
@@ -274,13 +249,13 @@ def test_what_a_node_offers_is_listed_by_kind(capsys: pytest.CaptureFixture[str]
     ):
         assert row in words
     assert command("inf2.48xlarge", "--devices", "core") == 0
-    assert "in all 24 devices; no two have hardware in common" in normal(capsys.readouterr().out)
+    golden(normal(capsys.readouterr().out))
     assert command("inf2.48xlarge", "--devices", "group3") == 0
-    assert "groups of 3 neuron-window3-0 to 9 in all 10 devices; what has" in normal(capsys.readouterr().out)
+    golden(normal(capsys.readouterr().out))
 
 
 def test_a_picture_has_the_cores_and_aligned_groups_that_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("trn2.48xlarge", "--devices", "core,group", "--svg", "-") == 0
+    assert command("trn2.48xlarge", "--devices", "core,group", "-o", "svg") == 0
     root = ET.fromstring(capsys.readouterr().out)
     outlined = [group.attrib["data-group"] for group in root.iter() if "data-group" in group.attrib]
     assert sorted(outlined) == [*(f"neuron-group4-{row}" for row in range(4)), "neuron-group8-0", "neuron-group8-1"]
@@ -295,10 +270,7 @@ def test_devices_are_marked_and_judged_by_their_names(capsys: pytest.CaptureFixt
     assert "[* 0*]---(  1 )---(  2 )---[+ 3+]" in shown
     assert "[* 4*]===[* 5*]===[* 6*]===[* 7*]" in shown
     words = normal(shown)
-    assert (
-        "devices 0, 3, 4, 5, 6, 7 neuron-core-3-1 device 3, physical cores 2, 3 neuron-group4-1 devices 4, 5, 6, 7"
-        in words
-    )
+    golden(words)
     document = as_json(capsys, "trn2.48xlarge", "--devices", "neuron-core-3-1,group8")
     assert document["named"] == [
         {"name": "neuron-core-3-1", "resourceType": "neuron_core", "parts": [{"device": 3, "cores": [2, 3]}]}
@@ -309,21 +281,19 @@ def test_devices_are_marked_and_judged_by_their_names(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("devices", "problem"),
+    "devices",
     [
-        ("neuron-core-3-4", "there is no device neuron-core-3-4 of trn2.48xlarge"),
-        ("neuron-device-16", "there is no device neuron-device-16 of trn2.48xlarge"),
-        ("neuron-group2-0", "there is no device neuron-group2-0 of trn2.48xlarge"),
-        ("neuron-", "cannot be read at 'neuron-'"),
-        ("chips", "cannot be read at 'chips'"),
-        ("group1", "does not say what a node offers"),
+        "neuron-core-3-4",
+        "neuron-device-16",
+        "neuron-group2-0",
+        "neuron-",
+        "chips",
+        "group1",
     ],
 )
-def test_devices_that_a_type_does_not_have_are_refused(
-    devices: str, problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_that_a_type_does_not_have_are_refused(devices: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("trn2.48xlarge", "--devices", devices) == 2
-    assert problem in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 def test_a_node_is_drawn_with_what_claims_hold_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,8 +324,8 @@ def test_a_node_is_drawn_with_what_claims_hold_of_it(tmp_path: Path, capsys: pyt
     assert "          ....     ..#.     ....     ....\n" in shown
     assert "[* 8*]===[* 9*]===[*10*]===[*11*]" in shown
     assert "( 12 )---( 13 )---( 14 )---( 15 )" in shown
-    assert "  claim default/c has neuron-core-1-2 and neuron-group4-2\n" in shown
+    golden(shown)
     assert main(["topology", "-f", str(file), "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["taken"] == ["neuron-core-1-2", "neuron-group4-2"]
     assert main(["topology", "-f", str(file), "--devices", "core"]) == 2
-    assert "what the node offers is in its slices" in capsys.readouterr().err
+    golden(capsys.readouterr().err)

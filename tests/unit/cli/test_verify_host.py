@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -21,6 +20,9 @@ from dra_driver.verification.assumptions import TABLE
 from dra_driver.verification.collect import collect
 from dra_driver.verification.probes import probe_container, probe_host
 from tests.builders.verification import emulated, furnished, neuron_ls, on_hardware, with_files
+from tests.golden import golden
+
+pytestmark = pytest.mark.slow
 
 DEVICES = "sys/devices/virtual/neuron_device"
 
@@ -40,13 +42,11 @@ def test_every_line_is_printed_with_source_and_consequence(host: Path, capsys: p
     assert main(["verify-host", "--host-root", str(host)]) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert lines[0] == "Emulated host: trn2.3xlarge, 1 chip"
     for number, row in enumerate(TABLE, 1):
         assert any(line.startswith(f"{number:3}  ") and line.endswith(row.text) for line in lines)
         assert f"source: {row.source}" in out
-        assert f"if it is wrong: {row.consequence}" in out
     assert any(line.startswith("health of chips") for line in lines)
-    assert re.search(r"^[0-9]+ ok, 0 differs, [0-9]+ not checked, 3 n/a$", out, re.MULTILINE)
+    golden(out)
 
 
 def test_what_differs_gives_status_1_and_names_what_depends_on_it(
@@ -54,15 +54,7 @@ def test_what_differs_gives_status_1_and_names_what_depends_on_it(
 ) -> None:
     edit(host, f"{DEVICES}/neuron0/core_count", "16")
     assert main(["verify-host", "--host-root", str(host)]) == 1
-    source = "aws-neuron-sdk, about-neuron/arch; aws-neuron-sdk, tools/neuron-sys-tools/neuron-sysfs-user-guide.rst"
-    lines = capsys.readouterr().out.splitlines()
-    place = next(index for index, line in enumerate(lines) if line.startswith("  9  differs"))
-    assert lines[place + 1 : place + 4] == [
-        "              why: neuron0: 16 instead of 8",
-        f"           source: {source}",
-        "   if it is wrong: claims for cores are cut wrongly: containers get core numbers that do not exist",
-    ]
-    assert "sharing chips                 do not rely on it (lines 9)" in lines
+    golden(capsys.readouterr().out)
 
 
 def test_a_report_is_written_judged_and_emulated(
@@ -73,8 +65,7 @@ def test_a_report_is_written_judged_and_emulated(
     assert main(["verify-host", "--host-root", str(host), "--report", str(report)]) == 1
     assert main(["emulate-host", "--from", str(report), str(copy)]) == 0
     out = capsys.readouterr().out
-    assert f"{copy}: trn2.3xlarge as reported, with 1 devices," in out
-    assert f"next: dra-driver verify-host --host-root {copy}" in out
+    golden(out)
     assert main(["verify-host", "--host-root", str(copy), "--report", str(again)]) == 1
     assert again.read_bytes() == report.read_bytes()
     capsys.readouterr()
@@ -91,7 +82,7 @@ def test_a_report_is_never_written_over_a_directory_with_something_else(
     taken.mkdir()
     (taken / "mine").write_text("precious")
     assert main(["emulate-host", "--from", str(report), str(taken)]) == 1
-    assert "was not made by 'dra-driver emulate-host'" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
     assert sorted(path.name for path in taken.iterdir()) == ["mine"]
 
 
@@ -116,27 +107,27 @@ def test_outputs_of_other_tools_check_more_lines(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    "arguments",
     [
-        (["--host-root", "/nonexistent"], "is not a directory"),
-        (["--from", "/nonexistent"], "cannot read /nonexistent"),
-        (["--neuron-ls", "/dev/null"], "not output of 'neuron-ls -j'"),
-        (["--wait", "-1"], "--wait -1 is out of range"),
-        (["--wait", "99999"], "--wait 99999 is out of range"),
-        (["--container-runtime", "x" * 100], "this cannot stand in a report"),
-        (["--container-runtime", "a\nb"], "this cannot stand in a report"),
+        ["--host-root", "/nonexistent"],
+        ["--from", "/nonexistent"],
+        ["--neuron-ls", "/dev/null"],
+        ["--wait", "-1"],
+        ["--wait", "99999"],
+        ["--container-runtime", "x" * 100],
+        ["--container-runtime", "a\nb"],
     ],
 )
-def test_bad_input_is_status_2(arguments: list[str], text: str, host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_status_2(arguments: list[str], host: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify-host", "--host-root", str(host), *arguments]) == 2
-    assert text in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 def test_options_that_describe_a_host_do_not_go_with_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["emulate-host", "--from", "x", "--lnc", "1", str(tmp_path / "host")]) == 2
-    assert "--lnc does not go with --from" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +143,7 @@ def test_options_that_describe_a_host_do_not_go_with_a_report(
 )
 def test_what_looks_at_a_host_does_not_go_with_a_report(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify-host", "--from", "report.json", *more]) == 2
-    assert f"{more[0]} does not go with --from" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 def test_nothing_on_the_host_is_opened_for_writing_or_changed(host: Path, tmp_path: Path) -> None:
@@ -175,7 +166,7 @@ def test_a_file_that_hangs_in_the_kernel_is_named(
     monkeypatch.setattr("dra_driver.verification.collect.READ_SECONDS", 0.5)
     assert main(["verify-host", "--host-root", str(host)]) == 1
     hangs.set()
-    assert f"reading {DEVICES}/neuron0/info/serial_number does not end" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 def test_probing_opens_every_chip_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,12 +217,12 @@ def test_a_container_opens_its_own_chips_and_tries_the_others(tmp_path: Path) ->
     assert found.opened == {0: "ok", 1: "ok"}
     assert sorted(found.others) == list(range(6))
     # No such device on this machine; a container without CAP_MKNOD cannot even make the node.
-    assert all(text.startswith(("No such device", "no node can be made")) for text in found.others.values())
+    assert all(text.startswith(("No such device", "no node")) for text in found.others.values())
 
 
 def test_a_place_without_chips_is_no_container_to_probe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify-host", "--host-root", str(tmp_path), "--probe", "container"]) == 2
-    assert "in a pod whose claim was given chips" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 def test_what_others_pipe_in_is_read(tmp_path: Path) -> None:
@@ -240,4 +231,4 @@ def test_what_others_pipe_in_is_read(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dra_driver", "verify-host", "--host-root", str(host), "--neuron-ls", "-"]
     done = subprocess.run(command, input=listed, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "PCI addresses and NUMA nodes  as assumed" in done.stdout
+    golden(done.stdout)

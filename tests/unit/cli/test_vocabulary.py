@@ -1,4 +1,4 @@
-"""One vocabulary: what every command's help tells, options that mean the same everywhere, and former spellings."""
+"""One vocabulary: what every command's help tells, and options that mean the same everywhere."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dra_driver.cli import vocabulary
 from dra_driver.cli.main import COMMANDS, DAEMONS, complete_program, kubectl_main, main
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.version import VERSION
+from tests.golden import golden
 from tests.paths import ROOT
 
 SHARED: dict[str, dict[str, Any]] = {
@@ -87,10 +88,10 @@ def test_the_examples_of_the_help_are_command_lines_that_the_program_takes(
     lines = [line.strip() for line in rest.partition("\n\n")[0].split("\n")[1:]]
     assert lines
     for line in lines:
-        (called,) = re.findall(r"dra-driver ([^|>)]+)", line)
-        words = shlex.split(called)
-        assert words[: len(command.split())] == command.split() or command == "help"
-        PARSERS[words[0]].parse_args(words[1:])
+        called = [shlex.split(words) for words in re.findall(r"dra-driver ([^|>)]+)", line)]
+        assert command.split() in [words[: len(command.split())] for words in called] or command == "help"
+        for name, *words in called:
+            PARSERS[name].parse_args(words)
 
 
 @pytest.mark.parametrize("command", FOR_PEOPLE)
@@ -136,38 +137,6 @@ def test_the_table_of_the_vocabulary_names_options_that_exist() -> None:
                      "-o", "-w", "--kubernetes", "--host-root", "--node-name"}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "warning"),
-    [
-        (["topology", "trn1.2xlarge", "--svg", "-"], ["topology", "trn1.2xlarge", "-o", "svg"], "--svg is now -o svg"),
-        (["topology", "--slices", "{file}"], ["topology", "-f", "{file}"], "--slices is now -f"),
-        (["select", "true", "--slices", "{file}"], ["select", "true", "-f", "{file}"], "--slices is now -f"),
-        (
-            ["select", "true", "-f", "{file}", "-o", "table"],
-            ["select", "true", "-f", "{file}", "-o", "text"],
-            "-o table is now -o text",
-        ),
-        (["migrate", "--extended-resource"], ["migrate", "--extended-resources"], "is now --extended-resources"),
-    ],
-    ids=["--svg", "topology --slices", "select --slices", "-o table", "--extended-resource"],
-)
-def test_a_former_spelling_does_the_same_with_a_warning(
-    old: list[str], new: list[str], warning: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["slices", "--instance-type", "inf2.xlarge", "--node-name", "n"]) == 0
-    file = tmp_path / "slices.yaml"
-    file.write_text(capsys.readouterr().out)
-    seen = []
-    for arguments in (new, old):
-        status = main([word.format(file=file) for word in arguments])
-        said = capsys.readouterr()
-        seen.append((status, said.out))
-        assert ("; the next release takes only that" in said.err) == (arguments is old)
-        assert (warning in said.err) == (arguments is old)
-    assert seen[0] == seen[1]
-    assert seen[0][0] == 0
-
-
 def test_files_may_stand_on_both_sides_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = []
     for name in ("a", "b", "c"):
@@ -200,21 +169,13 @@ def test_a_directory_stands_for_the_manifests_in_it(tmp_path: Path, capsys: pyte
     assert len(seen) == 1
     assert "Pod default/" in min(seen)
     assert main(["explain", "-f", str(tmp_path), *nodes]) == 2
-    assert f"{tmp_path}: no .json, .yaml, .yml is in this directory" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
-def test_a_context_belongs_to_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--context", "prod"]) == 2
-    assert "write --from-cluster --context NAME" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["plan", "fragmentation"])
-def test_what_is_read_from_one_file_is_not_read_from_two(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    types = ["--instance-type", "trn1.2xlarge"]
-    assert main([command, *types, "a.yaml", "-f", "b.yaml"]) == 2
-    assert "2 files are given" in capsys.readouterr().err
-    assert main([command, *types]) == 2
-    assert "no files are given" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--kubeconfig FILE", "--context NAME"])
+def test_what_selects_a_cluster_needs_the_option_to_read_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *option.split()]) == 2
+    assert f"write --from-cluster {option}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("columns", [60, 72, 80, 130])
@@ -249,7 +210,7 @@ def test_help_shows_the_help_of_a_command(capsys: pytest.CaptureFixture[str]) ->
     assert main(["help"]) == 0
     assert capsys.readouterr().out == overall
     assert main(["help", "heallth"]) == 2
-    assert "did you mean health" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 def test_the_version_is_told_in_two_ways(capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,14 +218,12 @@ def test_the_version_is_told_in_two_ways(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == shown(capsys, "--version") == f"dra-driver {VERSION}\n"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "meant"), [("simulat", "simulate"), ("topolgy", "topology"), ("kubelet-plugn", "kubelet-plugin")]
-)
-def test_a_misspelt_command_is_guessed(wrong: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("wrong", ["simulat", "topolgy", "kubelet-plugn"])
+def test_a_misspelt_command_is_guessed(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([wrong, "x"])
     assert ended.value.code == 2
-    assert f"there is no command '{wrong}'; did you mean {meant}" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("wrong", ["trn2.48xlage", "inf2.48large"])
@@ -279,7 +238,6 @@ def test_a_misspelt_command_is_guessed(wrong: str, meant: str, capsys: pytest.Ca
         "template --for kwok --instance-type TYPE",
         "select true --instance-type TYPE",
         "migrate --extended-resources --instance-type TYPE",
-        "fragmentation {stream} --node TYPE",
         "emulate-host --instance-type TYPE {new}",
     ],
     ids=lambda command: command.partition(" ")[0],
@@ -289,23 +247,23 @@ def test_a_misspelt_type_is_guessed_by_every_command(
 ) -> None:
     files = {
         "spec": ROOT / "examples/specs/xl-trn2.yaml",
-        "stream": ROOT / "examples/workloads/mixed.yaml",
         "new": tmp_path / "new",
     }
     assert main([word.replace("TYPE", wrong).format(**files) for word in command.split()]) == 2
-    meant = f"{wrong.partition('.')[0]}.48xlarge"
-    assert re.search(rf"unknown instance type '{wrong}'; did you mean {meant}\b", capsys.readouterr().err)
+    golden(capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_topology_and_slices_know_the_same_types(capsys: pytest.CaptureFixture[str]) -> None:
     for kind in INSTANCE_TYPES.values():
         assert main(["topology", kind.name]) == 0
         said = capsys.readouterr().out
         published = main(["slices", "--instance-type", kind.name])
         assert (published == 2) == (kind.devices is None) == ("number not public" in said)
-        assert ("how many devices it has is not public" in capsys.readouterr().err) == (kind.devices is None)
+        assert ("is not public" in capsys.readouterr().err) == (kind.devices is None)
 
 
+@pytest.mark.slow
 def test_topology_and_slices_know_the_same_short_names(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("trn2", "ml.trn1.32xlarge", "inf2"):
         for command in (["topology", name], ["topology", "--instance-type", name], ["slices", "--instance-type", name]):
@@ -324,8 +282,7 @@ def test_as_a_plugin_of_kubectl_the_program_calls_itself_so_and_has_the_commands
     assert "simulate" not in text
     assert kubectl_main(["help", "explain"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("usage: kubectl neuron explain ")
-    assert "  kubectl neuron explain pod/web-0 -n shop\n" in text
+    golden(text)
 
 
 def test_all_examples_at_once_are_read_with_both_versions_of_each_and_placed(
@@ -337,6 +294,6 @@ def test_all_examples_at_once_are_read_with_both_versions_of_each_and_placed(
     assert main(["simulate", *files, *nodes, "--extended-resources", "--devices", "chip,group,core"]) in (0, 1)
     said = capsys.readouterr()
     assert said.err == ""
-    assert "given again, with the same content" in said.out
+    assert "given again" in said.out
     assert copies > 10
     assert not re.search(r"no DeviceClass|not known", said.out)

@@ -10,7 +10,7 @@ from tests.builders.claims import uid
 
 def device(name: str, *chips: int, admin: bool = False) -> PlannedDevice:
     nodes = tuple(ChipNode(chip, rank, 240, chip) for rank, chip in enumerate(chips))
-    return PlannedDevice("neurons", "node-1", name, nodes, admin)
+    return PlannedDevice("neurons", "node-1", name, nodes, "", admin)
 
 
 def plan(*devices: PlannedDevice, name: str = "claim", consumers: tuple[str, ...] = ()) -> Plan:

@@ -90,6 +90,7 @@ def test_labels_are_ours_and_legal(membership: Membership) -> None:
     assert all(LABEL_VALUE.fullmatch(value) for value in found.values())
 
 
+@pytest.mark.slow
 @given(memberships, memberships, st.dictionaries(st.sampled_from(sorted(KEYS)), st.just("other"), max_size=3))
 def test_after_a_write_there_is_nothing_to_write(before: Membership, after: Membership, others: dict[str, str]) -> None:
     first, second = labels(before), labels(after)

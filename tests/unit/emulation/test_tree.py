@@ -16,6 +16,7 @@ from dra_driver.host.inventory import Membership, NeuronDevice, NodeInventory, S
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.topology.ultraserver import Mode
 from dra_driver.util.errors import DriverError
+from tests.golden import golden_error
 
 EMULATED = [kind for kind in INSTANCE_TYPES.values() if kind.devices is not None]
 TRN1, TRN2, TRN2U = (INSTANCE_TYPES[name] for name in ("trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge"))
@@ -384,13 +385,13 @@ def test_device_nodes_are_the_null_device_for_root(tmp_path: Path) -> None:
 def test_the_root_of_this_machine_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/")
     for root in (Path("/"), Path("/tmp/.."), tmp_path / "link"):
-        with pytest.raises(DriverError, match="cannot be written to /;"):
+        with pytest.raises(DriverError, match="/; "):
             write_host(root, TRN2, EmulationOptions())
 
 
 def test_a_directory_with_other_content_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(DriverError, match="is not empty and was not made by"):
+    with golden_error(DriverError):
         write_host(tmp_path, TRN2, EmulationOptions())
 
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
@@ -414,7 +415,7 @@ def test_a_directory_with_a_foreign_marker_is_refused(marker: bytes, tmp_path: P
     root.mkdir()
     (tmp_path / "notes").write_text("mine")
     (root / ".dra-driver-emulated-host.json").write_bytes(marker)
-    with pytest.raises(DriverError, match="was not made by"):
+    with golden_error(DriverError):
         write_host(root, TRN2, EmulationOptions())
 
     assert (tmp_path / "notes").read_text() == "mine"
@@ -427,7 +428,7 @@ def test_files_added_by_hand_survive_and_links_out_of_the_root_are_not_followed(
     (root / "sys/module/neuron/note").write_text("mine")
     (root / "dev").rename(outside / "dev")
     (root / "dev").symlink_to(outside / "dev")
-    with pytest.raises(DriverError, match="cannot write the emulated host"):
+    with golden_error(DriverError):
         write_host(root, TRN2U, EmulationOptions(missing=frozenset({0})))
 
     assert (root / "sys/module/neuron/note").read_text() == "mine"
@@ -436,32 +437,32 @@ def test_files_added_by_hand_survive_and_links_out_of_the_root_are_not_followed(
 
 def test_a_file_in_the_way_is_an_error_with_a_text(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DriverError, match="cannot write the emulated host"):
+    with golden_error(DriverError):
         write_host(tmp_path / "file", TRN2, EmulationOptions())
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "text"),
+    ("kind", "options"),
     [
-        (TRN2, EmulationOptions(missing=frozenset({16})), "trn2.48xlarge has no device 16; indexes go from 0 to 15"),
-        (TRN2, EmulationOptions(ecc={-1: {"sram": 1}}), "has no device -1"),
-        (TRN2, EmulationOptions(missing=frozenset({1}), ecc={1: {"sram": 1}}), "cannot be missing and have ECC"),
-        (TRN2, EmulationOptions(ecc={1: {"dram": 1}}), "no ECC counter 'dram'; its counters are sram, mem"),
-        (TRN2, EmulationOptions(driver_version="2.24.7.0", ecc={1: {"sram-corrected": 1}}), "2.24.7.0 has no ECC"),
-        (TRN2, EmulationOptions(ecc={1: {"sram": -1}}), "cannot be -1"),
-        (TRN2, EmulationOptions(driver_version="latest"), "'latest' is no version"),
-        (TRN2, EmulationOptions(logical_nc_config=4), "size of 4 does not exist; give 1 or 2"),
-        (TRN2, EmulationOptions(busy=True), "not part of an UltraServer"),
-        (INSTANCE_TYPES["trn3.48xlarge"], EmulationOptions(busy=True), "no election"),
-        (TRN2U, EmulationOptions(node_ids={3: 0}), "no UltraServer of 3 nodes"),
-        (TRN2U, EmulationOptions(node_ids={4: 4}), "4 is no node id"),
-        (TRN2U, EmulationOptions(server_ids={4: "XYZ"}), "'XYZ' is no server id"),
-        (INSTANCE_TYPES["trn3sn.48xlarge"], EmulationOptions(), "its number of devices is not public"),
+        (TRN2, EmulationOptions(missing=frozenset({16}))),
+        (TRN2, EmulationOptions(ecc={-1: {"sram": 1}})),
+        (TRN2, EmulationOptions(missing=frozenset({1}), ecc={1: {"sram": 1}})),
+        (TRN2, EmulationOptions(ecc={1: {"dram": 1}})),
+        (TRN2, EmulationOptions(driver_version="2.24.7.0", ecc={1: {"sram-corrected": 1}})),
+        (TRN2, EmulationOptions(ecc={1: {"sram": -1}})),
+        (TRN2, EmulationOptions(driver_version="latest")),
+        (TRN2, EmulationOptions(logical_nc_config=4)),
+        (TRN2, EmulationOptions(busy=True)),
+        (INSTANCE_TYPES["trn3.48xlarge"], EmulationOptions(busy=True)),
+        (TRN2U, EmulationOptions(node_ids={3: 0})),
+        (TRN2U, EmulationOptions(node_ids={4: 4})),
+        (TRN2U, EmulationOptions(server_ids={4: "XYZ"})),
+        (INSTANCE_TYPES["trn3sn.48xlarge"], EmulationOptions()),
     ],
 )
 def test_impossible_options_are_refused_before_anything_is_written(
-    kind: InstanceType, options: EmulationOptions, text: str, tmp_path: Path
+    kind: InstanceType, options: EmulationOptions, tmp_path: Path
 ) -> None:
-    with pytest.raises(DriverError, match=text):
+    with golden_error(DriverError):
         write_host(tmp_path / "host", kind, options)
     assert not (tmp_path / "host").exists()

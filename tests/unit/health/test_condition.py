@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dra_driver.health.condition import MAX_MESSAGE_BYTES, condition, message, parse, told_by
 from dra_driver.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.kube.types import Condition
+from tests.golden import golden
 
 codes = st.lists(st.sampled_from(sorted(FAULTS)), unique=True, max_size=4)
 
@@ -31,15 +32,11 @@ def said(faults: dict[int, list[str]]) -> tuple[str, str, str]:
 
 
 def test_well_chips_have_the_detectors_words() -> None:
-    assert said({0: [], 1: []}) == ("False", "NeuronHasNoError", "Neuron has no error")
+    golden(said({0: [], 1: []}))
 
 
 def test_the_gravest_fault_gives_the_reason_and_its_chip_comes_first() -> None:
-    assert said({2: ["hbm-corrected-rising"], 3: ["heartbeat-stalled"], 5: ["unreadable", "sram-uncorrectable"]}) == (
-        "True",
-        "NeuronHasError_SRAM_UNCORRECTABLE_ERROR",
-        "neuron5: sram-uncorrectable, unreadable; neuron3: heartbeat-stalled; neuron2: hbm-corrected-rising",
-    )
+    golden(said({2: ["hbm-corrected-rising"], 3: ["heartbeat-stalled"], 5: ["unreadable", "sram-uncorrectable"]}))
 
 
 def test_a_degraded_chip_is_told_and_is_no_error() -> None:

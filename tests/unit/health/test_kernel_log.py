@@ -22,6 +22,7 @@ from dra_driver.health.kernel_log import (
     unread,
     whole_lines,
 )
+from tests.golden import golden
 
 SERIAL = "19fcda00f5ff6eb9"
 DOCUMENTED = (
@@ -44,7 +45,7 @@ def test_it_is_found_behind_the_texts_that_others_put_before_it() -> None:
 )
 def test_every_row_of_the_table_about_the_log_has_a_kind_of_line(row: Fault) -> None:
     kind = row.reason.removeprefix("NeuronHasError_")
-    assert row.signal == f"the kernel log has NEURON_HW_ERR={kind}"
+    golden(row.signal)
     assert parse(f"NEURON_HW_ERR={kind} nd-id=15") == Said(kind, 15, "", None)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dra_driver.health.assess import ChipMemory, Counter, Heartbeat, Memory, Track
 from dra_driver.health.memory import ASIDE, FILE, MemoryFile, decoded, encoded, lasting
+from tests.golden import golden
 
 MEMORY = Memory(
     "boot-1",
@@ -58,7 +59,7 @@ def test_without_a_file_nothing_is_known(tmp_path: Path, caplog: pytest.LogCaptu
         lambda data: data.replace(b"boot-1", b"boot-2"),
         lambda data: b"[" * 100_000,
         lambda data: b"\xff\x00",
-        lambda data: json.dumps(json.loads(data) | {"minimumReader": 2}).encode(),
+        lambda data: json.dumps(json.loads(data) | {"version": 2}).encode(),
         lambda data: b"x" * (2 << 20),
     ],
     ids=["empty", "cut", "other boot", "nested", "binary", "newer", "large"],
@@ -101,7 +102,7 @@ def test_a_directory_that_cannot_be_made_is_a_problem_and_no_exception(
     record = MemoryFile(tmp_path / "taken" / "health")
     assert not record.write(MEMORY)
     assert not record.write(MEMORY)
-    assert "cannot be written" in record.problem
+    golden(record.problem)
     assert caplog.text.count("cannot be written") == 1, "once, not at every reading"
     (tmp_path / "taken").unlink()
     assert record.write(MEMORY)

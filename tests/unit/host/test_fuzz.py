@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,6 +113,7 @@ def opened_files() -> Iterator[list[str]]:
         yield paths
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(st.lists(change, min_size=1, max_size=6))
 def test_any_tree_gives_an_inventory_from_inside_the_root(changes: list[tuple[str, str, bytes | str | None]]) -> None:

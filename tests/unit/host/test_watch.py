@@ -21,6 +21,7 @@ from dra_driver.host.watch import NOTHING_READ, HostWatch, publishable
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
 from tests.eventually import eventually
+from tests.golden import golden, golden_error, logged
 
 KIND = INSTANCE_TYPES["inf2.24xlarge"]
 CORE_COUNT = "sys/devices/virtual/neuron_device/neuron2/core_count"
@@ -166,14 +167,14 @@ def test_a_finding_is_logged_when_it_appears_and_when_it_goes(root: Path, caplog
     watch.scan()
     watch.scan()
     (text,) = messages(caplog)
-    assert text.startswith("core_count of neuron2 cannot be used (it says 'many'); ")
+    golden(text)
     assert text.endswith("[core-count-unreadable]")
 
     caplog.clear()
     put(root / CORE_COUNT, "2")
     watch.scan()
     watch.scan()
-    assert messages(caplog) == ["core-count-unreadable: no longer so for neuron2"]
+    golden(messages(caplog))
 
 
 def test_findings_are_logged_at_their_severity(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -203,15 +204,14 @@ def test_a_failing_consumer_gets_the_change_again_and_is_logged_once(
     watch = HostWatch(root, no_labels, take, interval=0.01)
     with running(watch):
         eventually(watch.worker.problem, PATIENCE, "the truth")
-        assert watch.worker.problem() == "reading the host fails: internal error: OSError: the API is away"
+        golden(watch.worker.problem())
         eventually(lambda: taken, PATIENCE, "the change")
         eventually(lambda: not watch.worker.problem(), PATIENCE, "no problem")
 
     assert len(taken) == 1
     failed, works = messages(caplog)
-    assert failed.startswith("reading the host failed (next try in ")
-    assert failed.endswith(": internal error: OSError: the API is away")
-    assert works == "reading the host works again"
+    golden(failed)
+    golden(works)
 
 
 def test_labels_that_cannot_be_had_leave_those_of_the_scan_before(root: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -231,7 +231,7 @@ def test_labels_that_cannot_be_had_leave_those_of_the_scan_before(root: Path, ca
         assert watch.scan().capacity_block_id == "cr-1"
 
     assert len(taken) == 1
-    assert messages(caplog) == ["the node's labels are not known: no node"]
+    golden(messages(caplog))
 
 
 def test_a_failing_scan_keeps_the_inventory_and_the_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,9 +249,9 @@ def test_a_failing_scan_keeps_the_inventory_and_the_thread(root: Path, monkeypat
 
 
 def test_a_scan_that_hangs_is_told_and_holds_up_neither_start_nor_stop_nor_who_asks_for_another(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(host_watch, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(host_watch, "FIRST_SECONDS", 1.0)
     monkeypatch.setattr(host_watch, "MAX_ROUND_SECONDS", 0.2)
     go_on = threading.Event()
     read = sysfs._read_all
@@ -268,13 +268,40 @@ def test_a_scan_that_hangs_is_told_and_holds_up_neither_start_nor_stop_nor_who_a
         watch.start()
         watch.rescan(hand_over=True)
         eventually(watch.worker.problem, PATIENCE, "the truth")
-        assert watch.worker.problem().startswith("reading the host has made no progress for ")
+        golden(watch.worker.problem())
+        golden(logged(caplog, "going on without"), "log")
+        with pytest.raises(DriverError):
+            watch.now()
         watch.stop(0.1)
         assert time.monotonic() - started < PATIENCE / 2
     finally:
         go_on.set()
     watch.stop()
     assert taken == [], "nobody is told any more after the stop"
+
+
+def test_who_asks_while_a_later_scan_hangs_is_refused_instead_of_hanging_too(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_watch, "MAX_ROUND_SECONDS", 0.2)
+    go_on = threading.Event()
+    read = sysfs._read_all
+
+    def hang(path: str) -> bytes:
+        go_on.wait(2.0)
+        return read(path)
+
+    watch = HostWatch(root, no_labels, lambda _: None, interval=60.0)
+    with running(watch):
+        assert len(watch.now().devices) == KIND.devices
+        monkeypatch.setattr(sysfs, "_read_all", hang)
+        watch.rescan()
+        try:
+            eventually(watch.worker.stuck, PATIENCE, "the truth")
+            with pytest.raises(DriverError):
+                watch.now()
+        finally:
+            go_on.set()
 
 
 def test_the_serial_numbers_of_a_running_watch_are_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,3 +362,8 @@ def test_stop_ends_the_thread_at_once_and_may_be_called_twice_or_without_start(r
     watch.stop()
     assert "reading the host" not in {thread.name for thread in threading.enumerate()}
     HostWatch(root, no_labels, lambda _: None).stop()
+
+
+def test_before_the_first_scan_has_ended_nothing_is_prepared(root: Path) -> None:
+    with golden_error(DriverError):
+        HostWatch(root, no_labels, lambda _: None).now()

@@ -3,15 +3,21 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.kube.errors import refusal
+from tests.golden import golden
 
 
 def test_a_refusal_tells_what_the_server_said_and_what_to_do() -> None:
     body = b'{"kind":"Status","code":403,"reason":"Forbidden","message":"no","details":{"name":"s"}}'
     error = refusal("POST", "/apis/x", 403, body)
     assert (error.status, error.reason, error.message) == (403, "Forbidden", "no")
-    assert "POST /apis/x" in str(error)
+    golden(str(error))
     assert "no" in str(error)
     assert "permission" in error.remedy
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 429, 500])
+def test_what_is_said_of_each_status(status: int) -> None:
+    golden(str(refusal("PUT", "/apis/x", status, b'{"kind":"Status","message":"no"}')))
 
 
 @pytest.mark.parametrize(

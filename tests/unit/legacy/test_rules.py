@@ -21,6 +21,7 @@ from dra_driver.legacy.rules import (
 from dra_driver.topology.fabric import is_run
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
+from tests.golden import golden_error
 
 DEVICE, CORE = Resource.DEVICE, Resource.CORE
 
@@ -211,18 +212,18 @@ def test_a_broken_row_beats_a_whole_row_beats_a_half_beats_a_whole_node() -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "cores", "text"),
+    ("name", "devices", "cores"),
     [
-        ("trn1.32xlarge", 15, 30, "reports 15 devices, but trn1.32xlarge has 16"),
-        ("trn1.32xlarge", 16, 33, "reports 33 cores on 16 devices"),
-        ("trn1.32xlarge", 16, 64, "reports 64 cores on 16 devices"),
-        ("", 65, 0, "reports 65 devices"),
-        ("trn9.96xlarge", 2, 32, "reports 32 cores on 2 devices"),
-        ("m5.large", 0, 0, "offers no Neuron devices"),
+        ("trn1.32xlarge", 15, 30),
+        ("trn1.32xlarge", 16, 33),
+        ("trn1.32xlarge", 16, 64),
+        ("", 65, 0),
+        ("trn9.96xlarge", 2, 32),
+        ("m5.large", 0, 0),
     ],
 )
-def test_a_capacity_that_cannot_be_is_refused(name: str, devices: int, cores: int, text: str) -> None:
-    with pytest.raises(DriverError, match=text):
+def test_a_capacity_that_cannot_be_is_refused(name: str, devices: int, cores: int) -> None:
+    with golden_error(DriverError):
         hardware(name, devices, cores)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.manifests import ManifestError, Manifests, Origin, podtemplates, read_manifests
 from dra_driver.manifests.podtemplates import MAX_LEVELS, MAX_TEMPLATES, at, find
 from tests.generators.effort import examples
+from tests.golden import golden, golden_error
 
 Object = dict[str, Any]
 ORIGIN = Origin("input.yaml", "")
@@ -94,7 +95,7 @@ def test_a_cron_job_is_read_as_one_run_and_a_daemon_set_as_one_pod() -> None:
         *["ReplicationController"] * 2,
     ]
     (text,) = (text for text in found.not_considered if "how many" in text)
-    assert "not one for each node" in text
+    golden(text)
     assert read(item("batch/v1 CronJob", {"suspend": True, "jobTemplate": cron["spec"]["jobTemplate"]})).pods == ()
 
 
@@ -105,16 +106,14 @@ def test_any_other_kind_is_one_pod_for_each_template_and_that_is_said() -> None:
     assert [pod.name for pod in found.pods] == ["work-drivertemplate-0", "work-parts-0-0", "work-parts-1-manifest-0"]
     assert [dict(pod.labels) for pod in found.pods] == [{"a": "b"}, {}, {"a": "b"}]
     (text,) = found.not_considered
-    assert text.startswith(
-        "how many pods Train of example.org makes (one for each pod template is taken): default/work-"
-    )
+    golden(text)
 
 
 def test_pods_of_other_kinds_may_have_fields_of_their_own_and_those_of_the_table_may_not() -> None:
     spec = {"template": {"spec": {**SPEC, "containerConcurrency": 3}}}
     found = read(item("serving.knative.dev/v1 Service", spec))
     assert "field Service.containerConcurrency" in found.not_considered
-    with pytest.raises(ManifestError, match=r"Rollout work: spec.template.spec.containerConcurrency: there is no such"):
+    with golden_error(ManifestError):
         read(item("argoproj.io/v1alpha1 Rollout", spec))
 
 
@@ -133,7 +132,7 @@ NO_TEMPLATES: list[Object] = [
 @pytest.mark.parametrize("owner", NO_TEMPLATES)
 def test_what_only_resembles_a_pod_template_is_none(owner: Object) -> None:
     assert find(owner, ORIGIN) == ()
-    with pytest.raises(ManifestError, match="it has no pod template"):
+    with golden_error(ManifestError):
         read(owner)
 
 
@@ -162,14 +161,15 @@ def test_what_is_wrong_in_a_job_kind_is_named_with_line_and_path(spec: Any, text
     if not text:
         assert read(owner).pods == ()
         return
-    with pytest.raises(ManifestError, match=r"^input.yaml:[0-9]+: Rollout ") as caught:
+    with pytest.raises(ManifestError) as caught:
         read(owner)
+    golden(str(caught.value))
     assert text in str(caught.value)
 
 
 def test_products_of_replicas_are_bounded() -> None:
     job = {"name": "w", "replicas": 1000, "template": {"spec": {"parallelism": 1000, "template": TEMPLATE}}}
-    with pytest.raises(ManifestError, match="1000000 is not a number from 0 to 150000"):
+    with golden_error(ManifestError):
         read(item("jobset.x-k8s.io/v1alpha2 JobSet", {"replicatedJobs": [job]}))
 
 
@@ -180,7 +180,7 @@ def test_depth_and_number_of_templates_are_bounded() -> None:
     assert find(deep, ORIGIN) == ()
     many = [{"template": TEMPLATE}] * MAX_TEMPLATES
     assert len(find({"parts": many}, ORIGIN)) == MAX_TEMPLATES
-    with pytest.raises(ManifestError, match="more than 1000 pod templates"):
+    with golden_error(ManifestError):
         find({"parts": [*many, *many]}, ORIGIN)
 
 

@@ -18,6 +18,7 @@ from dra_driver.manifests.fields import UNREAD
 from dra_driver.manifests.workloads import Node
 from dra_driver.simulator.cluster import cluster_of, merge, obstacle
 from dra_driver.simulator.emulated_nodes import emulated
+from tests.golden import golden, golden_error
 from tests.paths import SPECS
 
 CLAIM = """\
@@ -148,6 +149,18 @@ def test_a_list_and_a_typed_list_have_their_items_read() -> None:
     assert read_manifests([("x.json", json.dumps(plain))]) == read(plain)
 
 
+def test_what_kubelet_reports_of_a_node_is_read_whatever_fields_it_has() -> None:
+    condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-11-26T00:00:00Z", "observed": 1}
+    status = {
+        "nodeInfo": {"architecture": "amd64", "kubeletVersion": "v1.37.1", "swap": {"capacity": 1}},
+        "conditions": [condition],
+        "images": [{"names": ["a"], "sizeBytes": 1}],
+    }
+    (node,) = read({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": status}).nodes
+    assert node.status.node_info.kubelet_version == "v1.37.1"
+    assert [item.type for item in node.status.conditions] == ["Ready"]
+
+
 def test_slices_that_were_never_stored_get_names_in_their_order() -> None:
     item = {
         "apiVersion": "resource.k8s.io/v1",
@@ -199,6 +212,7 @@ def test_slices_that_were_never_stored_get_names_in_their_order() -> None:
 )
 def test_an_error_names_file_line_object_and_path(change: tuple[str, str], line: int, parts: tuple[str, ...]) -> None:
     message = failure(CLAIM.replace(*change))
+    golden(message)
     assert message.startswith(f"input.yaml:{line}: ")
     assert all(part in message for part in parts), message
 
@@ -222,7 +236,7 @@ def test_an_error_in_the_second_document_and_in_a_list_names_its_own_line() -> N
 def test_in_long_files_name_and_path_have_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dra_driver.manifests.documents.MAX_SEARCHED_LENGTH", 10)
     message = failure(CLAIM.replace("count: 2", "count: -1"))
-    assert message.startswith("input.yaml: ResourceClaim default/c: spec.devices.requests[0].exactly.count: ")
+    golden(message)
 
 
 @pytest.mark.parametrize(
@@ -267,14 +281,14 @@ def test_anchors_aliases_and_merge_keys_are_taken() -> None:
 
 def test_an_error_in_what_an_alias_stands_for_is_at_the_line_where_that_was_written() -> None:
     text = WITH_ALIASES.replace("&one\n", "&one\n        cuont: 1\n")
-    assert failure(text).startswith("input.yaml:9: ResourceClaim c: spec.devices.requests[0].exactly.cuont: ")
+    golden(failure(text))
 
 
 def test_a_key_that_a_merge_brings_may_be_given_again_but_not_written_twice() -> None:
     base = "a: {deep: &b {<<: &a {x: 1}, x: 2}}\nb: {<<: *b, x: 3}\n"
     assert [value for _, value in documents("input.yaml", base)] == [{"a": {"deep": {"x": 2}}, "b": {"x": 3}}]
     assert "comes twice" in failure(base.replace("x: 3", "x: 3, x: 4"))
-    assert "input.yaml:1: not YAML or JSON: expected a mapping" in failure("a: &a 1\nb: {<<: *a}\n")
+    golden(failure("a: &a 1\nb: {<<: *a}\n"))
 
 
 def doubled(times: int) -> str:
@@ -290,10 +304,11 @@ def doubled(times: int) -> str:
 )
 def test_aliases_that_stand_for_too_much_are_refused_soon(text: str) -> None:
     started = time.process_time()
-    assert "aliases (*name) stand for too much" in failure(text)
+    golden(failure(text))
     assert time.process_time() - started < 5.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("refused", "text"),
     [
@@ -312,42 +327,42 @@ def test_aliases_are_bounded_where_kubectl_bounds_them(refused: int, text: Calla
 
 def test_two_objects_of_one_name_are_an_error() -> None:
     other = CLAIM.replace("count: 2", "count: 3")
-    assert "there twice, before and differently in input.yaml" in failure(f"{CLAIM}---\n{other}")
+    golden(failure(f"{CLAIM}---\n{other}"))
 
 
 def test_the_same_object_again_is_read_once_and_said() -> None:
     found = read(yaml.safe_load(CLAIM), yaml.safe_load(CLAIM))
     assert [item.metadata.name for item in found.claims] == ["c"]
-    assert found.not_considered == ("given again, with the same content: ResourceClaim c (input.yaml)",)
+    golden(found.not_considered)
 
 
 def test_missing_templates_claims_and_classes_are_errors_at_the_line_that_names_them() -> None:
     cluster = emulated([("trn2.48xlarge", 1)])
     spec = pod_spec("t")
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
-    with pytest.raises(ManifestError, match=r"input.yaml:\d+: Pod default/p: .*ResourceClaimTemplate default/t"):
+    with golden_error(ManifestError):
         attempts(merge(cluster, read(pod)))
     claim = yaml.safe_load(CLAIM.replace("neuron.aws.com", "other"))
-    with pytest.raises(ManifestError, match=r"input.yaml:\d+: ResourceClaim default/c: .*no DeviceClass other"):
+    with golden_error(ManifestError):
         attempts(merge(cluster, read(claim)))
     spec["resourceClaims"] = [{"name": "t", "resourceClaimName": "d"}]
-    with pytest.raises(ManifestError, match="needs the ResourceClaim default/d"):
+    with golden_error(ManifestError):
         attempts(merge(cluster, read(pod)))
 
 
 @pytest.mark.parametrize(
-    ("entry", "text"),
+    "entry",
     [
-        ({"name": "t"}, "exactly one of"),
-        ({"name": "t", "resourceClaimName": "a", "resourceClaimTemplateName": "b"}, "exactly one of"),
-        ({"name": "other", "resourceClaimName": "a"}, "the pod has no claim t"),
+        {"name": "t"},
+        {"name": "t", "resourceClaimName": "a", "resourceClaimTemplateName": "b"},
+        {"name": "other", "resourceClaimName": "a"},
     ],
 )
-def test_a_pod_that_does_not_fit_together_is_refused(entry: dict[str, str], text: str) -> None:
+def test_a_pod_that_does_not_fit_together_is_refused(entry: dict[str, str]) -> None:
     spec = pod_spec()
     spec["resourceClaims"] = [entry]
     spec["containers"][0]["resources"] = {"claims": [{"name": "t"}]}
-    with pytest.raises(ManifestError, match=text):
+    with golden_error(ManifestError):
         read({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
 
 
@@ -359,11 +374,9 @@ def test_what_does_not_decide_is_listed() -> None:
     over = {**pods[0], "metadata": {"name": "over"}, "status": {"phase": "Succeeded"}}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
     listed = read(*pods, idle, over, service).not_considered
-    assert "resources: cpu: default/p0, default/p1, default/p2 and 2 more" in listed
+    golden(listed)
     assert any(line.startswith("resources: memory: ") for line in listed)
     assert any(line.startswith("schedulingGates") for line in listed)
-    assert "Pod without resource claims: default/idle" in listed
-    assert "Pod that has ended: default/over" in listed
     assert "Service: 1" in listed
 
 
@@ -388,7 +401,7 @@ def test_emulated_ultraserver_nodes_make_up_whole_servers() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 10**9])
 def test_an_impossible_number_of_nodes_is_refused(count: int) -> None:
-    with pytest.raises(ManifestError, match="cannot be emulated"):
+    with golden_error(ManifestError):
         emulated([("trn2.48xlarge", count)])
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.opaque_config import API_VERSIONS, ConfigError, NeuronConfig, UltraServerConfig, decode, shown
+from tests.golden import golden, golden_error
 
 
 def neuron(**fields: Any) -> dict[str, Any]:
@@ -63,43 +64,40 @@ def test_a_neuron_config_may_leave_the_size_out() -> None:
     ],
 )
 def test_values_are_never_coerced(value: object, text: str) -> None:
-    assert refusal(neuron(logicalNeuronCore=value)) == f"parameters.logicalNeuronCore: expected 1 or 2, got {text}"
-    assert refusal(ultra(ultraserverMode=value)).startswith("parameters.ultraserverMode: expected 1, 2 or 4, got ")
+    golden(refusal(neuron(logicalNeuronCore=value)))
+    golden(refusal(ultra(ultraserverMode=value)))
 
 
 def test_an_unknown_field_is_named_with_the_legal_ones() -> None:
-    assert refusal(neuron(logicalNeuronCoreCount=1)) == (
-        'strict decoding error: unknown field "logicalNeuronCoreCount" in parameters, '
-        "NeuronConfig has logicalNeuronCore"
-    )
-    assert 'unknown field "logicalNeuronCore"' in refusal(ultra(ultraserverMode=1, logicalNeuronCore=1))
+    golden(refusal(neuron(logicalNeuronCoreCount=1)))
+    golden(refusal(ultra(ultraserverMode=1, logicalNeuronCore=1)))
 
 
 def test_the_internal_spelling_of_a_field_is_unknown() -> None:
-    assert 'unknown field "logical_neuron_core"' in refusal(neuron(logical_neuron_core=1))
+    golden(refusal(neuron(logical_neuron_core=1)))
 
 
 def test_a_missing_mode_is_said_to_be_missing() -> None:
-    assert refusal(ultra()) == "parameters.ultraserverMode: expected 1, 2 or 4, it is missing"
+    golden(refusal(ultra()))
 
 
 @pytest.mark.parametrize(
-    ("parameters", "text"),
+    "parameters",
     [
-        (None, "parameters: expected an object with apiVersion and kind, got null"),
-        ("NeuronConfig", 'parameters: expected an object with apiVersion and kind, got "NeuronConfig"'),
-        ([{}], "parameters: expected an object with apiVersion and kind, got a list"),
-        (1, "parameters: expected an object with apiVersion and kind, got 1"),
-        ({"kind": "NeuronConfig"}, "it is missing"),
-        ({"apiVersion": "neuron.aws.com/v2", "kind": "NeuronConfig"}, 'got "neuron.aws.com/v2"'),
-        ({"apiVersion": "neuron.aws.com/v1"}, "parameters.kind: expected NeuronConfig or UltraServerConfig"),
-        ({"apiVersion": "neuron.aws.com/v1", "kind": "neuronconfig"}, 'got "neuronconfig"'),
-        ({"apiVersion": ["neuron.aws.com/v1"], "kind": "NeuronConfig"}, "got a list"),
-        ({"apiVersion": "neuron.aws.com/v1", "kind": {"a": 1}}, "got an object"),
+        None,
+        "NeuronConfig",
+        [{}],
+        1,
+        {"kind": "NeuronConfig"},
+        {"apiVersion": "neuron.aws.com/v2", "kind": "NeuronConfig"},
+        {"apiVersion": "neuron.aws.com/v1"},
+        {"apiVersion": "neuron.aws.com/v1", "kind": "neuronconfig"},
+        {"apiVersion": ["neuron.aws.com/v1"], "kind": "NeuronConfig"},
+        {"apiVersion": "neuron.aws.com/v1", "kind": {"a": 1}},
     ],
 )
-def test_the_wrong_shape_is_refused_with_the_path(parameters: object, text: str) -> None:
-    assert text in refusal(parameters)
+def test_the_wrong_shape_is_refused_with_the_path(parameters: object) -> None:
+    golden(refusal(parameters))
 
 
 def test_huge_values_are_not_repeated() -> None:
@@ -119,12 +117,12 @@ def test_deep_nesting_is_refused_like_any_other_value() -> None:
     deep: object = 1
     for _ in range(5000):
         deep = [deep]
-    assert refusal(neuron(logicalNeuronCore=deep)).endswith("got a list")
-    assert "unknown field" in refusal(neuron(other=deep))
+    golden(refusal(neuron(logicalNeuronCore=deep)))
+    golden(refusal(neuron(other=deep)))
 
 
 def test_the_error_says_what_to_do() -> None:
-    with pytest.raises(ConfigError, match="correct the opaque parameters"):
+    with golden_error(ConfigError):
         decode({})
 
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dra_driver.cli.top import share
+from dra_driver.cli.top import sections, share
 from dra_driver.health.faults import FAULTS
 from dra_driver.kube.types import Resource, decode
 from dra_driver.overview.objects import CLAIMS, NODES, PODS, SLICES, TAINT_RULES
 from dra_driver.overview.view import Cluster, Frame, NodeRow, view
 from tests.builders.overview import TYPE_LABEL, published, taint
+from tests.golden import golden
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -70,6 +71,7 @@ def row(*claims: Object, **more: Any) -> NodeRow:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "cuts", "held"),
     [
@@ -169,6 +171,30 @@ def test_a_group_does_not_tell_which_of_its_chips_is_sick() -> None:
     assert (found.sick, found.free) == (0, 16)
 
 
+@pytest.mark.parametrize("offered", [(), ("neuron-device-3",)], ids=["nothing", "what a claim holds"])
+def test_a_node_whose_kubelet_stops_calling_drivers_has_no_free_chips_and_says_why(offered: tuple[str, ...]) -> None:
+    (slice_,) = published("node-1", "trn2.48xlarge", "chip")
+    slice_["spec"]["devices"] = [item for item in slice_["spec"]["devices"] if item["name"] in offered]
+    status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.34.1-eks-1"}}
+    node = {"metadata": {"name": "node-1", "labels": {TYPE_LABEL: "trn2.48xlarge"}}, "status": status}
+    holder = claim("c", "node-1", "neuron-device-3", pods=("p",))
+    found = view(Cluster([kept(NODES, node)], [kept(SLICES, slice_)], [kept(CLAIMS, holder)]))
+    (row,) = found.nodes
+    assert (len(row.chips), row.free, row.held) == (16, 0, 1)
+    golden(row.kubelet_problem)
+    assert found.document()["nodes"][0]["kubeletProblem"] == row.kubelet_problem
+    nodes = list(sections(found))[1]
+    assert dict(zip(nodes.columns, (cell.text for cell in nodes.rows[0]), strict=True)) == {
+        "NODE": "node-1",
+        "TYPE": "trn2.48xlarge",
+        "STATUS": "Ready,KubeletUnsupported",
+        "OFFERS": "1 chip" if offered else "nothing",
+        "FREE": "0/16",
+        "CHIPS": "!!!#!!!!!!!!!!!!",
+        "SICK": "-",
+    }
+
+
 def test_a_node_with_a_device_plugin_is_read_from_capacity_annotations_and_condition() -> None:
     conditions = [
         {"type": "Ready", "status": "True"},
@@ -231,3 +257,12 @@ def test_lines_are_shared_so_that_none_is_wasted_and_no_table_is_left_out(lines:
 def test_equal_objects_give_equal_frames_in_any_order() -> None:
     claims = [claim(name, "node-1", f"neuron-device-{place}", pods=(name,)) for place, name in enumerate("cab")]
     assert frame(*claims).document()["holders"] == frame(*reversed(claims)).document()["holders"]
+
+
+def test_pods_that_wait_say_for_what_and_why() -> None:
+    spec = {"resourceClaims": [{"name": "mine", "resourceClaimName": "gone"}], "containers": [{"name": "c"}]}
+    pods = tuple(
+        {"metadata": {"namespace": "ml", "name": name, **more}, "spec": spec, "status": {"phase": "Pending"}}
+        for name, more in (("new", {}), ("ending", {"deletionTimestamp": "2026-01-01T00:00:00Z"}))
+    )
+    golden(f"{item.pod} waits for {item.asks}: {item.reason}" for item in frame(pods=pods).pending)

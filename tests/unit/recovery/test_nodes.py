@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.kube.types import PartialNode, timestamp
-from dra_driver.names import SERVER_2, SERVER_4
+from dra_driver.names import SERVER_2, SERVER_4, SERVER_MODE
 from dra_driver.recovery.aws import Instance, instance_of
 from dra_driver.recovery.nodes import (
     MARK,
@@ -30,6 +30,7 @@ from dra_driver.recovery.nodes import (
 from dra_driver.util.errors import DriverError
 from tests.builders.recovery import LONG_AGO, conditions
 from tests.doubles.apiserver.core_objects import merged
+from tests.golden import golden_error
 
 NOW = LONG_AGO + 1000
 STALLED = "NeuronHasError_HEARTBEAT_STALLED"
@@ -52,24 +53,25 @@ def test_a_node_without_neuron_devices_is_none_of_our_business() -> None:
     assert view(node([], {"neuron.amazonaws.com/present": "true"}), Sightings(), NOW) is not None
 
 
-def test_faults_and_chips_are_those_of_the_condition_since_its_time() -> None:
+def test_faults_and_chips_are_those_of_the_condition_since_they_were_seen() -> None:
     found = seen(conditions(STALLED, "neuron5: heartbeat-stalled; neuron7: heartbeat-stalled", LONG_AGO))
     assert found.verdict == "sick"
-    assert found.faults == {"heartbeat-stalled": LONG_AGO}
+    assert found.faults == {"heartbeat-stalled": NOW}
     assert found.chips == {"heartbeat-stalled": (5, 7)}
 
 
 def test_the_detector_of_aws_names_no_chip_and_rests_on_the_kernel_log() -> None:
     found = seen(conditions("NeuronHasError_SRAM_UNCORRECTABLE_ERROR", "NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR ..."))
-    assert (dict(found.faults), dict(found.chips)) == ({"log-sram": LONG_AGO}, {"log-sram": ()})
+    assert (dict(found.faults), dict(found.chips)) == ({"log-sram": NOW}, {"log-sram": ()})
 
 
 def test_a_fault_that_joins_others_counts_from_when_it_was_seen() -> None:
     sightings = Sightings()
     seen(conditions(STALLED, "neuron5: heartbeat-stalled"), sightings=sightings)
+    sightings.looked({"u"})
     both = conditions(STALLED, "neuron5: heartbeat-stalled, device-lost")
     found = seen(both, sightings=sightings, now=NOW + 60)
-    assert found.faults == {"heartbeat-stalled": LONG_AGO, "device-lost": NOW + 60}
+    assert found.faults == {"heartbeat-stalled": NOW, "device-lost": NOW + 60}
 
 
 def test_a_fault_that_only_degrades_counts_from_when_it_was_seen_and_the_node_is_well() -> None:
@@ -79,11 +81,19 @@ def test_a_fault_that_only_degrades_counts_from_when_it_was_seen_and_the_node_is
     assert (found.verdict, dict(found.faults)) == ("well", {"server-link-lost": NOW})
 
 
-@pytest.mark.parametrize("time", [None, "", "yesterday", timestamp(NOW + 10**6)])
-def test_a_time_that_means_nothing_counts_as_now(time: str | None) -> None:
-    found = conditions(STALLED, "neuron5: heartbeat-stalled")
-    found[1]["lastTransitionTime"] = time
-    assert seen(found).faults == {"heartbeat-stalled": NOW}
+@pytest.mark.parametrize("since", [1, NOW + 10**6, -(10**30), 10**30])
+def test_what_was_begun_counts_from_the_time_in_its_mark_but_never_from_the_future(since: int) -> None:
+    sick = conditions(STALLED, "neuron5: heartbeat-stalled, device-lost")
+    notes = {MARK: encode_mark(Mark("heartbeat-stalled", "a", 2, since=1)).replace('"since":1', f'"since":{since:.0f}')}
+    expected = {"heartbeat-stalled": min(max(0, since), NOW), "device-lost": NOW}
+    assert seen(sick, annotations=notes).faults == expected
+    of_another = {MARK: encode_mark(Mark("heartbeat-stalled", "b", 2, since=1))}
+    assert seen(sick, annotations=of_another).faults == {"heartbeat-stalled": NOW, "device-lost": NOW}
+
+
+@pytest.mark.parametrize(("mode", "linked"), [("1_2_4", True), ("1_2", False), ("14", False), ("", False)])
+def test_a_node_is_linked_with_its_server_if_its_modes_say_so(mode: str, linked: bool) -> None:
+    assert seen(labels={SERVER_4: "s", SERVER_MODE: mode}).linked is linked
 
 
 @pytest.mark.parametrize(
@@ -114,6 +124,8 @@ MARKS = st.builds(
     node=st.text(max_size=20),
     began=st.integers(0, 2**40),
     did=st.sampled_from([(), ("cordon",), ("taint", "cordon")]),
+    since=st.integers(0, 2**40),
+    unit=st.text(max_size=20),
     drained=st.integers(0, 2**40),
     action=st.sampled_from([None, "reboot"]),
     hook_tries=st.integers(0, 1000),
@@ -189,5 +201,5 @@ def test_instance_and_region_are_those_of_the_provider_id(text: str, instance: I
     ],
 )
 def test_any_other_provider_id_is_refused(text: str) -> None:
-    with pytest.raises(DriverError, match="names no EC2 instance"):
+    with golden_error(DriverError):
         instance_of(text)

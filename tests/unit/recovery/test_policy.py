@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dra_driver.health.faults import FAULTS
 from dra_driver.recovery.policy import DEFAULT_STEPS, HARMLESS, STEPS, Policy, decode_policy
 from dra_driver.util.errors import UsageError
+from tests.golden import golden
 
 
 @pytest.mark.parametrize("code", FAULTS)
@@ -46,39 +47,39 @@ def test_an_empty_file_is_the_default(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    "text",
     [
-        ("pauseSecond: 1", "policy:1: pauseSecond: unknown; legal: persistSeconds, healthySeconds, pauseSeconds"),
-        ("a: 1\na: 2", "policy:2: not YAML or JSON: key 'a' comes twice"),
-        ("pauseSeconds: 1.5", "policy:1: pauseSeconds: a whole number from 0 to 86400 expected, found 1.5"),
-        ("pauseSeconds: true", "expected, found true"),
-        ("pauseSeconds: null", "expected, found null"),
-        ("maxAtOnce: 0", "maxAtOnce: a whole number from 1 to 1000 expected, found 0"),
-        (f"maxAtOnce: {'9' * 60}", "expected, found int"),
-        ("leaveToAWS: 'no'", "leaveToAWS: true or false expected, found 'no'"),
-        ("- a", "an object expected, found list"),
-        ("faults: [a]", "faults: an object expected, found list"),
-        ("\nfaults:\n  hbm: []", "policy:3: faults.hbm: unknown; legal: sram-uncorrectable, hbm-uncorrectable"),
-        ("remedies: {restart: []}", "remedies.restart: unknown; legal: nothing, driver-reload, reboot, replacement"),
-        ("remedies: {reboot: cordon}", "a list of steps expected, found 'cordon'; legal: taint, cordon, drain"),
-        ("remedies: {reboot: [cordon, explode]}", "reboot[1]: no step: 'explode'; legal: taint, cordon, drain"),
-        ("remedies: {reboot: [[cordon]]}", "no step: list; legal"),
-        ("remedies: {reboot: [drain, cordon]}", "each step once and in their order expected: cordon, drain"),
-        ("remedies: {reboot: [cordon, cordon]}", "each step once"),
-        ("remedies: {reboot: [drain]}", "drain without taint or cordon: the pods would come back"),
-        ("remedies: {nothing: [cordon, request]}", "remedies.nothing: request: there is no remedy to request"),
-        ("faults: {unreadable: [request]}", "faults.unreadable: request: there is no remedy"),
-        ("faults: {log-sram: [cordon, drain]}", "taint, cordon expected, since pods can forge this fault"),
-        ("a: 1\n---\nb: 1", "one document expected, found more"),
-        ("a: [", "not YAML or JSON"),
-        ("{" * 8000, "not YAML or JSON"),
-        ("x" * 9000, "longer than 8192 bytes"),
+        "pauseSecond: 1",
+        "a: 1\na: 2",
+        "pauseSeconds: 1.5",
+        "pauseSeconds: true",
+        "pauseSeconds: null",
+        "maxAtOnce: 0",
+        f"maxAtOnce: {'9' * 60}",
+        "leaveToAWS: 'no'",
+        "- a",
+        "faults: [a]",
+        "\nfaults:\n  hbm: []",
+        "remedies: {restart: []}",
+        "remedies: {reboot: cordon}",
+        "remedies: {reboot: [cordon, explode]}",
+        "remedies: {reboot: [[cordon]]}",
+        "remedies: {reboot: [drain, cordon]}",
+        "remedies: {reboot: [cordon, cordon]}",
+        "remedies: {reboot: [drain]}",
+        "remedies: {nothing: [cordon, request]}",
+        "faults: {unreadable: [request]}",
+        "faults: {log-sram: [cordon, drain]}",
+        "a: 1\n---\nb: 1",
+        "a: [",
+        "{" * 8000,
+        "x" * 9000,
     ],
 )
-def test_what_means_nothing_is_refused_with_path_and_legal_values(text: str, told: str) -> None:
+def test_what_means_nothing_is_refused_with_path_and_legal_values(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         decode_policy(text)
-    assert told in str(caught.value)
+    golden(str(caught.value))
     assert "\n" not in str(caught.value)
 
 

@@ -87,6 +87,7 @@ def _check_owners(case: Object, kubernetes: Kubernetes) -> None:
     assert not [device for device, owners in owned.items() if owners > 1]
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(cases)
 def test_a_renamed_case_has_the_same_answers(case: Object) -> None:

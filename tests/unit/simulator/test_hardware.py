@@ -13,6 +13,7 @@ from dra_driver.simulator.emulated_nodes import emulated
 from dra_driver.simulator.hardware import Hardware, resource_of
 from dra_driver.simulator.taints import listed, sick
 from dra_driver.topology.cuts import Cuts, Part
+from tests.golden import golden
 
 EVERYTHING = "chip,core,group,node"
 
@@ -94,7 +95,4 @@ def test_a_device_that_is_only_kept_is_no_sick_one() -> None:
     devices = tainted(offered(), neuron_core_3_1=RETIRED)
     assert sick(devices, range(16)) == {}
     (line,) = listed(devices)
-    assert line == (
-        "neuron-core-3-1 has the taint neuron.aws.com/retired=cut:NoSchedule (the node offers no such devices any "
-        "more, and keeps those that claims hold)"
-    )
+    golden(line)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dra_driver.cli.simulateoutput import document
 from dra_driver.manifests import ManifestError, read_manifests
 from dra_driver.simulator.placement import simulate
+from dra_driver.simulator.report import claims as claims_of
 from tests.generators.simulator_cases import Object
 from tests.oracles.simulator_cases import normal
 from tests.paths import DATA
@@ -79,7 +79,7 @@ def answers(row: Object, kubernetes: str) -> Iterator[tuple[Object, Object, list
             # A class that the API server refused too.
             yield pod, answer, [{"node": None, "allocation": None, "reason": str(error)} for _ in claims]
             continue
-        printed = {item["name"]: item for item in document(simulation)["claims"]}
+        printed = {item["name"]: item for item in claims_of(simulation)}
         yield pod, answer, [printed[claim["metadata"]["name"]] for claim in claims]
         given = zip(claims, answer.get("allocations", ()), strict=False)
         world += [claim | {"status": {"allocation": allocation}} for claim, allocation in given]

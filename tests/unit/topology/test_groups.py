@@ -12,6 +12,7 @@ from dra_driver.topology.fabric import GROUP_SIZES
 from dra_driver.topology.groups import device_group_ids, groups, select
 from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.util.errors import DriverError
+from tests.golden import golden_error
 
 # Ids of blocks 0.. of 4, 8 and 16 devices: recomputed from the lookup tables of github
 # aws-neuron/connected-device-maps-over-efa-for-neuron; trn1 equals a captured ResourceSlice of AWS's driver.
@@ -158,17 +159,17 @@ def test_where_the_fabric_is_unknown_connection_is_not_claimed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "text"),
+    ("name", "devices"),
     [
-        ("trn2.48xlarge", (), "no device is named"),
-        ("trn2.48xlarge", (3, 16), "from 0 to 15"),
-        ("trn2.48xlarge", (3, -1), "from 0 to 15"),
-        ("trn2.48xlarge", (3, 5, 3), "device 3 is named more than once"),
-        ("trn2p.48xlarge", (0,), "not public"),
+        ("trn2.48xlarge", ()),
+        ("trn2.48xlarge", (3, 16)),
+        ("trn2.48xlarge", (3, -1)),
+        ("trn2.48xlarge", (3, 5, 3)),
+        ("trn2p.48xlarge", (0,)),
     ],
 )
-def test_an_impossible_set_is_refused(name: str, devices: tuple[int, ...], text: str) -> None:
-    with pytest.raises(DriverError, match=text):
+def test_an_impossible_set_is_refused(name: str, devices: tuple[int, ...]) -> None:
+    with golden_error(DriverError):
         select(INSTANCE_TYPES[name], devices)
 
 

@@ -16,6 +16,7 @@ from dra_driver.topology.instance_types import (
     resolve_emulation,
 )
 from dra_driver.util.errors import DriverError
+from tests.golden import golden, golden_error
 
 TORUS = Torus2D(4, 4)
 GIB = 1 << 30
@@ -173,7 +174,7 @@ def test_lookup_of_any_other_text_finds_nothing_and_resolve_explains(text: str) 
 )
 def test_an_unknown_name_is_answered_with_the_nearest_ones(wrong: str, near: str) -> None:
     assert near in near_matches(wrong)
-    with pytest.raises(DriverError, match=f"did you mean .*{near}"):
+    with golden_error(DriverError):
         resolve(wrong)
 
 
@@ -201,8 +202,9 @@ def test_emulation_takes_full_names_and_the_part_before_the_dot(given_name: str,
 
 @pytest.mark.parametrize("wrong", ["trn2p.48xlarge", "trn2p", "p5.48xlarge", "", "trn"])
 def test_emulation_of_anything_else_lists_what_can_be_emulated(wrong: str) -> None:
-    with pytest.raises(DriverError, match=r"(emulate one of|known types:) .*trn2\.48xlarge") as caught:
+    with pytest.raises(DriverError) as caught:
         resolve_emulation(wrong)
+    golden(str(caught.value))
     assert "trn2p.48xlarge," not in caught.value.remedy
 
 

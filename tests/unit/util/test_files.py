@@ -8,6 +8,7 @@ import pytest
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import MAX_FILE_BYTES, read_file, readable_content
+from tests.golden import golden_error
 
 
 def descriptors() -> int:
@@ -23,7 +24,9 @@ def fifo(path: Path) -> None:
 
 
 def link(path: Path) -> None:
-    path.symlink_to(path.parent)
+    elsewhere = path.with_name("elsewhere")
+    elsewhere.write_bytes(b"of somebody else")
+    path.symlink_to(elsewhere)
 
 
 def large(path: Path) -> None:
@@ -61,3 +64,11 @@ def test_a_lock_file_that_is_none_is_refused_at_each_try_and_leaks_no_descriptor
         with pytest.raises(DriverError, match="cannot lock"), checkpoint.locked():
             pytest.fail("it is held")
     assert descriptors() == before
+
+
+def test_a_file_that_is_far_too_large_is_none_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.touch()
+    os.truncate(path, MAX_FILE_BYTES + 1)
+    with golden_error(OSError):
+        read_file(path)

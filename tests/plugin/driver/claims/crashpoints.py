@@ -21,9 +21,10 @@ from typing import Any, NoReturn
 
 from dra_driver.cdi import encode
 from dra_driver.driver.claims.container_edits import cdi_spec
+from dra_driver.driver.claims.model import PreparedClaims
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.types import ResourceClaim
-from tests.builders.claims import ApiServer, Node, claim, pod, result, uid
+from tests.builders.claims import SETTINGS, ApiServer, Node, claim, host, plan, pod, result, uid
 
 EFFECTS = ("open", "write", "ftruncate", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")
 """Everything in ``os`` that the driver changes files with. ``pathlib`` calls these too."""
@@ -92,7 +93,9 @@ def _untidy(node: Node) -> None:
     node.reboot(major=251)
     node.api.delete(A)
     node.cdi.path.mkdir(exist_ok=True)
-    node.cdi.file(STRAY).write_bytes(b"{}")
+    spec = node.cdi.file(STRAY)
+    spec.write_bytes(encode(cdi_spec(plan(claim(9, [15]), host(), PreparedClaims(), SETTINGS))))
+    os.utime(spec, (0, 0))  # of an earlier boot
     (node.cdi.path / f"spec.k8s.neuron.aws.com-claim_{uid(8)}.tmp").write_bytes(b"{")
     (node.root / "state" / "claims" / f"{uid(8)}.tmp").write_bytes(b"{")
 

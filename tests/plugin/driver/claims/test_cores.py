@@ -8,17 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM
 from dra_driver.kube.errors import Unreachable
 from dra_driver.kube.types import ResourceClaim
 from dra_driver.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.builders.agent import NODE, World, agent
 from tests.builders.agent import node as bare_node
-from tests.builders.claims import ApiServer, Node, claim, config, container, neuron_config, pod, result, uid
+from tests.builders.claims import ApiServer, Node, claim, config, container, host, neuron_config, pod, result, uid
 from tests.doubles.kubelet import Claim, KubeletError
-from tests.oracles import checkpoint_format_1
+from tests.golden import golden_error
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 
@@ -52,9 +54,9 @@ def test_two_pods_share_a_chip_each_with_its_own_cores(node: Node, api: ApiServe
         ids = node.prepare(item)
         nodes, env = container([node.spec(item)], ids)
         assert (nodes, env[VISIBLE]) == ({"/dev/neuron0": (240, 5)}, expected)
-    with pytest.raises(DriverError, match="still prepared for claim default/claim-2"):
+    with golden_error(DriverError):
         node.prepare(api.put(cores(3, "c", "5-2")))
-    with pytest.raises(DriverError, match="still prepared for claim default/claim-1"):
+    with golden_error(DriverError):
         node.prepare(api.put(claim(4, [5], pods=["d"])))
     node.unprepare(other)
     assert node.prepare(api.put(cores(3, "c", "5-2")))
@@ -64,7 +66,7 @@ def test_cores_stay_held_over_a_restart(node: Node, api: ApiServer) -> None:
     one = api.put(cores(1, "a", "5-0", "5-1"))
     ids = node.prepare(one)
     node.restart()
-    with pytest.raises(DriverError, match="still prepared for claim default/claim-1"):
+    with golden_error(DriverError):
         node.prepare(api.put(cores(2, "b", "5-1")))
     assert node.prepare(api.put(cores(3, "c", "5-2")))
     assert node.prepare(one) == ids
@@ -83,7 +85,7 @@ def test_after_a_reboot_cores_keep_their_size_though_the_nodes_default_changed(n
     # What is new on the chip is still offered at its size; on others at the node's.
     assert told(node, _prepared(node, cores(2, "b", "5-3"))) == "3"
     assert told(node, _prepared(node, cores(3, "c", "6-7"))) == "7"
-    with pytest.raises(DriverError, match="is not one that this driver publishes"):
+    with golden_error(DriverError):
         node.prepare(api.put(cores(4, "d", "5-7")))
 
 
@@ -103,7 +105,7 @@ def test_the_agent_says_at_which_size_cores_of_a_chip_are_offered(node: Node, ap
 def test_the_size_of_a_chip_is_free_once_no_claim_holds_its_cores(node: Node, api: ApiServer) -> None:
     first = _prepared(node, cores(1, "a", "5-0", configs=[config(neuron_config(1))]))
     second = api.put(cores(2, "b", "5-1"))
-    with pytest.raises(DriverError, match=r"claim default/claim-1 .* uses chip 5 with logical cores of 1 physical"):
+    with golden_error(DriverError):
         node.prepare(second)
     node.unprepare(first)
     assert told(node, _prepared(node, second)) == "1"
@@ -114,7 +116,7 @@ def test_a_spoiled_file_holds_the_whole_chip_until_the_claim_is_prepared_again(n
     ids = node.prepare(one)
     node.checkpoint_file(one).write_bytes(b"{")
     node.restart()
-    with pytest.raises(DriverError, match="device neuron-core-5-3 is held by claim"):
+    with golden_error(DriverError):
         node.prepare(api.put(cores(2, "b", "5-3")))
     other = _prepared(node, cores(3, "c", "6-3"))
     assert told(node, other) == "7", "it is /dev/neuron1: the namespace of the claim that has 0 is not known"
@@ -130,26 +132,6 @@ def test_a_spoiled_file_without_spec_is_known_from_the_api_server_by_chip(node: 
     assert [repair.kind for repair in node.reconciler.reconcile()] == ["learn"]
     with node.checkpoint.locked() as held:
         assert held.quarantined[uid(1)].chips == frozenset({5})
-
-
-def test_a_driver_without_cores_reads_what_it_can_and_the_rest_comes_back(node: Node, api: ApiServer) -> None:
-    whole, part = _prepared(node, claim(1, [4, 7], pods=["a"])), _prepared(node, cores(2, "b", "5-0"))
-    old = checkpoint_format_1.read(node.checkpoint_file(whole).read_bytes())
-    assert (old.chips, old.held, old.problem) == ({0: 4, 1: 7}, frozenset({4, 7}), "")
-    aside = checkpoint_format_1.read(node.checkpoint_file(part).read_bytes())
-    assert aside.problem == "format 2, for readers of format 2 and later"
-    spec = node.spec(part)
-    assert spec is not None
-    names = [device.name.removeprefix(f"{uid(2)}-").rpartition("-")[0] for device in spec.devices]
-    assert not any(map(checkpoint_format_1.knows, names)), "so all that no other claim has is held back"
-    # It moves the file to quarantine; the next driver that can read it brings it back.
-    ids = node.prepare(part)
-    path = node.checkpoint_file(part)
-    (node.root / "state" / "quarantine").mkdir()
-    path.rename(node.root / "state" / "quarantine" / path.name)
-    node.restart()
-    assert node.checkpointed() == {uid(1): (4, 7), uid(2): (5,)}
-    assert node.prepare(part) == ids
 
 
 def test_claims_of_one_container_tell_the_cores_of_both(node: Node, api: ApiServer) -> None:
@@ -169,7 +151,7 @@ def test_claims_of_one_container_tell_the_cores_of_both(node: Node, api: ApiServ
 def test_without_the_right_to_read_pods_a_second_claim_of_a_pod_is_refused(node: Node, api: ApiServer) -> None:
     api.pods_forbidden = True
     one, two = _prepared(node, cores(1, "a", "5-0")), api.put(cores(2, "a", "5-1"))
-    with pytest.raises(DriverError, match=r"cannot get pod default/a: .*allow the driver to get pods"):
+    with golden_error(DriverError):
         node.prepare(two)
     assert set(node.checkpointed()) == {uid(1)}
     assert told(node, one) == "0"
@@ -187,12 +169,41 @@ def test_while_the_pod_cannot_be_read_the_claim_waits(node: Node, api: ApiServer
         raise Unreachable("connection refused")
 
     api.get_pod = away  # type: ignore[method-assign] # the answer about the pod is missing
-    with pytest.raises(DriverError, match="cannot get pod default/a: connection refused; which cores"):
+    with golden_error(DriverError):
         node.prepare(two)
     assert set(node.checkpointed()) == {uid(1)}
     api.get_pod = get  # type: ignore[method-assign]
     api.pods["a"] = pod("a", main=["claim-1", "claim-2"])
     assert told(node, _prepared(node, two)) == "0-1"
+
+
+def test_where_pods_may_not_be_read_chips_of_extended_resources_are_numbered_as_one_set(
+    node: Node, api: ApiServer
+) -> None:
+    """Clusters without cores work without that right."""
+    api.pods_forbidden = True
+    requests = ["container-0-request-0", "container-1-request-0"]
+    item = claim(1, [result(4, requests[0]), result(5, requests[1])], template=True)
+    metadata = msgspec.structs.replace(item.metadata, annotations={EXTENDED_RESOURCE_CLAIM: "true"})
+    item = api.put(msgspec.structs.replace(item, metadata=metadata))
+    node.prepare(item)
+    assert node.paths(item) == {"/dev/neuron0": 4, "/dev/neuron1": 5}
+
+
+def test_after_a_reboot_requests_keep_sizes_of_their_own(node: Node, api: ApiServer) -> None:
+    configs = [config(neuron_config(1), "x")]
+    item = api.put(claim(1, [result(4, "x"), result(5, "y")], pods=["a"], template=True, configs=configs))
+    api.pods["a"] = pod("a", one=["claim-1/x"], two=["claim-1/y"])
+    node.prepare(item)
+    both = {"NEURON_LOGICAL_NC_CONFIG=1", "NEURON_LOGICAL_NC_CONFIG=2"}
+    assert node.env(item) >= both
+    node.reboot()
+    node.prepare(item)
+    assert node.env(item) >= both
+    node.inventory = host(default_lnc=1)
+    node.reboot()
+    node.prepare(item)
+    assert node.env(item) == {"NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1"}
 
 
 # The whole agent
@@ -235,7 +246,10 @@ def stored(
 def running_pod(
     world: World, name: str, containers: dict[str, list[str]], extended: dict[str, str] | None = None
 ) -> None:
-    """A pod whose containers use these claims, and have these requests of the claim ``<pod>-extended``."""
+    """A pod whose containers use these claims, and have these requests of the claim ``<pod>-extended``.
+
+    Requests of one container have spaces between.
+    """
     claims = sorted({item for items in containers.values() for item in items})
     spec = {
         "containers": [
@@ -252,7 +266,8 @@ def running_pod(
             "resourceClaimName": f"{name}-extended",
             "requestMappings": [
                 {"containerName": key, "resourceName": "aws.amazon.com/neuroncore", "requestName": request}
-                for key, request in extended.items()
+                for key, requests in extended.items()
+                for request in requests.split()
             ],
         }
     world.server.store.create(
@@ -325,7 +340,7 @@ def test_claims_that_containers_share_in_part_are_refused(kubelet_of: World) -> 
     world = kubelet_of
     claims = [stored(world, name, "a", [("r", f"neuron-core-3-{core}")]) for core, name in enumerate(("x", "y"))]
     running_pod(world, "a", {"main": ["x", "y"], "side": ["y"]})
-    with pytest.raises(KubeletError, match="containers a/main and a/side both use y/r, one of them with x/r"):
+    with golden_error(KubeletError):
         world.kubelet.prepare("a", claims)
 
 
@@ -342,3 +357,18 @@ def test_containers_with_extended_resources_count_from_0_each(kubelet_of: World)
     assert (main[VISIBLE], main["/dev/neuron0"]) == ("2,3", "/dev/neuron3")
     assert (side[VISIBLE], side["/dev/neuron0"]) == ("0", "/dev/neuron4")
     assert {name for name in main if name.startswith("/dev")} == {"/dev/neuron0"}
+
+
+def test_an_init_container_with_several_requests_sees_all_their_chips(kubelet_of: World) -> None:
+    world = kubelet_of
+    beside, main = requests = ["container-0-request-0", "container-1-request-0"]
+    item = stored(world, "a-extended", "a", [(beside, "neuron-device-3"), (main, "neuron-device-4")], extended=True)
+    running_pod(world, "a", {"init": [], "main": []}, {"init": f"{main} {beside}", "main": main})
+    prepared = world.kubelet.prepare("a", [item])[item.uid]
+    found = environment(world, [device for device in prepared if device.requests[0] in requests])
+    assert {path: host for path, host in found.items() if path.startswith("/dev")} == {
+        "/dev/neuron0": "/dev/neuron4",
+        "/dev/neuron1": "/dev/neuron3",
+    }
+    of_main = environment(world, [device for device in prepared if device.requests == (main,)])
+    assert of_main["/dev/neuron0"] == "/dev/neuron4"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -14,6 +15,7 @@ from dra_driver.kube.errors import ApiError, Unreachable
 from dra_driver.kubelet.dra import PreparedDevice
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
+    LATER,
     NODE,
     SETTINGS,
     ApiServer,
@@ -29,6 +31,7 @@ from tests.builders.claims import (
     uid,
     without,
 )
+from tests.golden import golden, golden_error
 from tests.oracles.cdi_schema import SCHEMA
 
 
@@ -90,7 +93,7 @@ def test_unprepare_may_come_to_another_instance_than_prepare(tmp_path: Path, nod
     newer = Node(tmp_path, api)
     newer.unprepare(item)
     assert node.prepare(other)
-    with pytest.raises(DriverError, match="still prepared for claim default/claim-2"):
+    with golden_error(DriverError):
         newer.prepare(item)
 
 
@@ -108,9 +111,7 @@ def test_a_passing_failure_of_the_api_server_is_tried_again(node: Node, api: Api
 def test_a_lasting_failure_is_explained_after_three_tries(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     api.down = Unreachable("the API server does not answer", remedy="check the network")
-    with pytest.raises(
-        DriverError, match=r"cannot get claim default/claim-1: the API server does not .*check the network"
-    ):
+    with golden_error(DriverError):
         node.prepare(item)
     assert len(api.gets) == 3
     assert node.checkpointed() == {}
@@ -120,7 +121,7 @@ def test_a_lasting_failure_is_explained_after_three_tries(node: Node, api: ApiSe
 def test_a_refusal_of_the_api_server_is_not_tried_again(node: Node, api: ApiServer, status: int) -> None:
     item = api.put(claim(1, [4]))
     api.down = ApiError("refused", status=status)
-    with pytest.raises(DriverError, match="cannot get claim"):
+    with golden_error(DriverError):
         node.prepare(item)
     assert len(api.gets) == 1
 
@@ -129,16 +130,49 @@ def test_a_prepared_claim_is_served_while_the_api_server_is_away(node: Node, api
     item = api.put(claim(1, [4]))
     first = node.prepare(item)
     api.down = Unreachable("connection refused")
-    node.reboot(major=251)
+    node.restart()
+    assert node.prepare(item) == first
+    node.inventory = host(major=251)  # the kernel driver was loaded again
     assert node.prepare(item) == first
     assert container([node.spec(item)], first)[0] == {"/dev/neuron0": (251, 4)}
+
+
+def test_a_claim_of_an_earlier_boot_waits_for_the_api_server(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4]))
+    first = node.prepare(item)
+    node.reboot(major=251)
+    before = node.checkpoint_file(item).read_bytes()
+    api.down = Unreachable("connection refused", remedy="check the network")
+    with golden_error(DriverError):
+        node.prepare(item)
+    assert node.checkpoint_file(item).read_bytes() == before, "it does not become one of this boot"
+    api.down = None
+    assert node.prepare(item) == first
+    assert container([node.spec(item)], first)[0] == {"/dev/neuron0": (251, 4)}
+    api.down = Unreachable("connection refused")
+    assert node.prepare(item) == first
+
+
+def test_a_claim_that_was_allocated_again_while_the_node_was_down_never_gets_its_former_chips(
+    node: Node, api: ApiServer
+) -> None:
+    node.prepare(api.put(claim(1, [4])))
+    node.reboot()
+    anew = api.put(claim(1, [9]))
+    api.down = Unreachable("connection refused")
+    with pytest.raises(DriverError):
+        node.prepare(anew)
+    api.down = None
+    node.prepare(anew)
+    assert node.paths(anew) == {"/dev/neuron0": 9}
+    assert node.prepare(api.put(claim(2, [4], pods=["pod-2"])))
 
 
 def test_a_claim_that_is_gone_is_not_prepared_even_if_it_was(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)
     api.delete(item)
-    with pytest.raises(DriverError, match="does not exist any more"):
+    with golden_error(DriverError):
         node.prepare(item)
     assert node.checkpointed() == {uid(1): (4,)}, "only unprepare frees it"
 
@@ -154,9 +188,9 @@ def test_a_replaced_claim_is_refused_and_its_successor_waits_for_the_chips(node:
     old = api.put(claim(1, [4], name="train"))
     node.prepare(old)
     new = api.put(claim(2, [4], name="train"))
-    with pytest.raises(DriverError, match=f"was replaced: its UID is {uid(2)}, not {uid(1)}"):
+    with golden_error(DriverError):
         node.prepare(old)
-    with pytest.raises(DriverError, match="still prepared for claim default/train"):
+    with golden_error(DriverError):
         node.prepare(new)
     node.unprepare(old)
     assert node.prepare(new)
@@ -218,10 +252,10 @@ def test_a_refused_claim_holds_nothing_and_can_be_unprepared(node: Node, api: Ap
 def test_a_claim_whose_spec_cannot_be_written_stays_held_until_unprepare(node: Node, api: ApiServer) -> None:
     item, other = api.put(claim(1, [4])), api.put(claim(2, [4]))
     (node.root / "cdi").write_text("in the way")
-    with pytest.raises(DriverError, match="cannot write"):
+    with golden_error(DriverError):
         node.prepare(item)
     (node.root / "cdi").unlink()
-    with pytest.raises(DriverError, match="still prepared for claim default/claim-1"):
+    with golden_error(DriverError):
         node.prepare(other)
     node.unprepare(item)
     assert node.prepare(other)
@@ -252,7 +286,7 @@ def test_a_chip_that_vanished_is_refused_and_served_when_it_is_back(node: Node, 
     item = api.put(claim(1, [4, 5]))
     first = node.prepare(item)
     node.inventory = without(host(), 5)
-    with pytest.raises(DriverError, match="there is no chip 5 on this host now"):
+    with golden_error(DriverError):
         node.prepare(item)
     assert node.checkpointed() == {uid(1): (4, 5)}
     node.inventory = host()
@@ -284,24 +318,71 @@ def test_after_a_reboot_the_variables_follow_the_host_and_the_numbers_stay(node:
     assert "NEURON_LOGICAL_NC_CONFIG=1" in node.env(item), "containers of this boot may have been told so"
 
 
-def test_after_a_reboot_variables_stay_once_they_were_given_without_the_api_server(node: Node, api: ApiServer) -> None:
+def test_after_a_reboot_no_container_is_told_the_variables_of_before(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5]))
     first = node.prepare(item)
     node.reboot()
     node.inventory = host(default_lnc=1)
     api.down = Unreachable("connection refused")
-    assert node.prepare(item) == first
-    assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
+    with pytest.raises(DriverError):
+        node.prepare(item)
     api.down = None
     assert node.prepare(item) == first
-    assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
+    assert "NEURON_LOGICAL_NC_CONFIG=1" in node.env(item)
+
+
+@pytest.mark.parametrize("lost", ["removed", "spoiled", "a link to itself", "the whole directory"])
+@pytest.mark.parametrize("away", [False, True], ids=["", "without the API server"])
+def test_an_answer_of_success_has_its_record_on_disk(node: Node, api: ApiServer, lost: str, away: bool) -> None:
+    item = api.put(claim(1, [4, 5]))
+    first = node.prepare(item)
+    path, spec = node.checkpoint_file(item), node.cdi.file(uid(1))
+    record, shown = path.read_bytes(), spec.read_bytes()
+    if lost == "the whole directory":
+        shutil.rmtree(path.parent)
+        shutil.rmtree(spec.parent)
+    for file in (path, spec) if lost != "the whole directory" else ():
+        file.unlink()
+        if lost == "spoiled":
+            file.write_bytes(b"{")
+        elif lost == "a link to itself":
+            file.symlink_to(file)
+    api.down = Unreachable("connection refused") if away else None
+    assert node.prepare(item) == first
+    assert path.read_bytes() == record
+    assert spec.read_bytes() == shown
+
+
+def test_a_claim_whose_files_were_removed_can_be_unprepared(node: Node, api: ApiServer) -> None:
+    item, other = api.put(claim(1, [4])), api.put(claim(2, [5], pods=["pod-2"]))
+    node.prepare(item)
+    node.prepare(other)
+    node.checkpoint_file(item).unlink()
+    node.cdi.file(uid(1)).unlink()
+    node.unprepare(item)
+    assert node.checkpointed() == {uid(2): (5,)}
+    shutil.rmtree(node.root / "state" / "claims")
+    shutil.rmtree(node.root / "cdi")
+    node.unprepare(other)
+    assert node.checkpointed() == {}
+    assert node.prepare(api.put(claim(3, [4, 5])))
+
+
+def test_after_an_unprepare_no_file_brings_the_claim_back(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    record = node.checkpoint_file(item).read_bytes()
+    node.unprepare(item)
+    node.checkpoint_file(item).write_bytes(record)
+    node.unprepare(item)
+    assert node.checkpointed() == {}
 
 
 def test_other_parameters_are_another_allocation(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5], configs=[config(neuron_config(2))]))
     first = node.prepare(item)
     anew = api.put(claim(1, [4, 5], configs=[config(neuron_config(1))]))
-    with pytest.raises(DriverError, match="allocated again, but its former devices are still prepared"):
+    with golden_error(DriverError):
         node.prepare(anew)
     assert "NEURON_LOGICAL_NC_CONFIG=2" in node.env(item)
     node.reboot()
@@ -310,34 +391,28 @@ def test_other_parameters_are_another_allocation(node: Node, api: ApiServer) -> 
     assert set(first).isdisjoint(second), "no CDI name is used again for another allocation"
 
 
-FORMER = (
-    '{"version":1,"minimumReader":1,"checksum":"1a0b5f5b9bde22a6c4f8533e230d6e673426577e2966e92f5822c8bff1431e4f",'
-    '"entry":{"plan":{"namespace":"default","name":"claim-1","uid":"00000001-1111-4222-8333-444444444444","devices":['
-    '{"request":"neurons","pool":"node-1","device":"neuron-device-4","nodes":'
-    '[{"chip":4,"number":0,"major":240,"minor":4}]},'
-    '{"request":"neurons","pool":"node-1","device":"neuron-device-5","nodes":'
-    '[{"chip":5,"number":1,"major":240,"minor":5}]}],'
-    '"env":{"NEURON_LOGICAL_NC_CONFIG":"2","NEURON_RT_VIRTUAL_CORE_SIZE":"2"},"pods":["pod-1"]},"bootId":"boot-1"}}\n'
-)
-"""The checkpoint file of a claim with parameters as a version wrote it that did not keep them."""
-FORMER_NAMES = [
-    "k8s.neuron.aws.com/claim=00000001-1111-4222-8333-444444444444-neuron-device-4-05c8d72054",
-    "k8s.neuron.aws.com/claim=00000001-1111-4222-8333-444444444444-neuron-device-5-96dcedb71b",
-]
-"""What kubelet was told then, and passes whenever a container restarts."""
-
-
-def test_a_claim_that_a_former_version_prepared_goes_on_under_its_names(node: Node, api: ApiServer) -> None:
-    item = api.put(claim(1, [4, 5], configs=[config(neuron_config(2))]))
-    node.checkpoint_file(item).parent.mkdir(parents=True)
-    node.checkpoint_file(item).write_text(FORMER)
-    node.reconciler.repair()
-    nodes, env = container([node.spec(item)], FORMER_NAMES)
-    assert nodes == {"/dev/neuron0": (240, 4), "/dev/neuron1": (240, 5)}
-    assert node.prepare(item) == FORMER_NAMES
-    node.reboot()
-    assert node.prepare(item) == FORMER_NAMES
-    assert env["NEURON_LOGICAL_NC_CONFIG"] == "2"
+def test_after_a_roll_back_an_entry_for_later_readers_keeps_its_chips_and_comes_back(
+    node: Node, api: ApiServer
+) -> None:
+    item, other = api.put(claim(1, [4])), api.put(claim(2, [5]))
+    ids = {uid(1): node.prepare(item), uid(2): node.prepare(other)}
+    understood = node.checkpoint_file(item).read_bytes()
+    node.checkpoint_file(item).write_bytes(LATER)
+    node.restart()
+    assert [repair.kind for repair in node.reconciler.reconcile()] == []
+    assert node.checkpointed() == {uid(2): (5,)}
+    (aside,) = node.quarantined()
+    assert aside.read_bytes() == LATER
+    assert node.spec(item) is not None, "its containers may be started again"
+    with golden_error(DriverError):
+        node.prepare(api.put(claim(3, [4])))
+    assert node.prepare(other) == ids[uid(2)]
+    assert node.prepare(api.put(claim(6, [6])))
+    # The driver that understands it.
+    aside.write_bytes(understood)
+    node.restart()
+    assert node.checkpointed() == {uid(1): (4,), uid(2): (5,), uid(6): (6,)}
+    assert node.prepare(item) == ids[uid(1)]
 
 
 def test_parameters_of_other_drivers_are_none_of_ours(node: Node, api: ApiServer) -> None:
@@ -351,7 +426,7 @@ def test_a_claim_that_was_allocated_anew_is_refused_until_unprepare_or_reboot(no
     item = api.put(claim(1, [4, 5]))
     first = node.prepare(item)
     anew = api.put(claim(1, [5, 6]))
-    with pytest.raises(DriverError, match="allocated again, but its former devices are still prepared"):
+    with golden_error(DriverError):
         node.prepare(anew)
     node.unprepare(anew)
     second = node.prepare(anew)
@@ -424,7 +499,7 @@ def test_claims_prepared_at_once_never_share_a_chip(node: Node, api: ApiServer) 
         thread.join(10)
     assert len(prepared) == 1
     assert len(refused) == 5
-    assert all("still prepared for claim" in text for text in refused)
+    golden(refused)
 
 
 # Several claims of one pod
@@ -498,7 +573,7 @@ def test_whose_pods_use_other_claims_is_asked_until_the_deadline_and_then_the_cl
 
     api.get_claim = get_claim  # type: ignore[method-assign] # the answers about the other claims are missing
     began = time.monotonic()
-    with pytest.raises(DriverError, match=r"which pods use default/claim-1, .*the API server has not returned these"):
+    with golden_error(DriverError):
         node.preparer.prepare(ref(item), began + 0.5)
     assert time.monotonic() - began < 2
     assert uid(9) not in node.checkpointed()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 import time
@@ -8,14 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cdi import encode
 from dra_driver.driver.claims import reconcile
+from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import PreparedClaims
 from dra_driver.driver.claims.reconcile import CHECK_AGAIN, CHECK_DOUBTFUL
 from dra_driver.kube.errors import DecodeError, Unreachable
 from dra_driver.kube.types import ResourceClaim
+from dra_driver.kubelet.client import CallError
 from dra_driver.util.errors import DriverError
-from tests.builders.claims import ApiServer, Node, claim, host, result, uid, without
+from tests.builders.claims import LATER, SETTINGS, ApiServer, Node, claim, host, plan, result, uid, without
 from tests.eventually import eventually
+from tests.golden import golden, golden_error
 
 
 @pytest.fixture
@@ -37,9 +42,17 @@ def later(node: Node, seconds: float) -> list[tuple[str, str]]:
     return kinds(node)
 
 
-def spoil(node: Node, item: ResourceClaim) -> None:
-    node.checkpoint_file(item).write_bytes(b"\0" * 100)
+DAMAGED = b"\0" * 100
+
+
+def spoil(node: Node, item: ResourceClaim, content: bytes = DAMAGED) -> None:
+    node.checkpoint_file(item).write_bytes(content)
     node.restart()
+
+
+def of_an_earlier_boot(spec: Path) -> None:
+    """Where the CDI directory is no tmpfs, its files outlive a reboot."""
+    os.utime(spec, (0, 0))
 
 
 def test_where_all_is_well_nothing_is_done_or_written(node: Node, api: ApiServer) -> None:
@@ -97,6 +110,7 @@ def test_a_spec_that_no_claim_explains_goes_once_its_claim_is_gone_for_ten_minut
     node.prepare(api.put(claim(1, [4])))
     stray = node.cdi.file(uid(9))
     stray.write_bytes(node.cdi.file(uid(1)).read_bytes())
+    of_an_earlier_boot(stray)
     # The pass that finds it cannot have asked for it; the next one does.
     assert [kinds(node), later(node, 60), later(node, CHECK_DOUBTFUL)] == [[], [], []]
     assert stray.exists()
@@ -169,10 +183,10 @@ def test_a_claim_that_is_gone_in_this_boot_stays_held_and_is_reported(
     for _ in range(4):
         assert later(node, CHECK_DOUBTFUL) == []
     [finding] = node.reconciler.findings
-    assert "gone from the API server for more than 10 minutes, but kubelet has not unprepared it; chips 4" in finding
+    golden(finding)
     assert str(node.checkpoint_file(item)) in finding
     assert caplog.text.count("has been gone") == 1, "said once, not each minute"
-    with pytest.raises(DriverError, match="still prepared"):
+    with golden_error(DriverError):
         node.prepare(api.put(claim(2, [4])))
     node.unprepare(item)
     later(node, 60)
@@ -211,7 +225,7 @@ def test_a_removed_file_is_no_word_while_the_api_server_is_away(node: Node, api:
         assert later(node, CHECK_AGAIN) == []
     assert node.spec(item) is not None, "running pods keep their devices"
     api.down = None
-    with pytest.raises(DriverError, match="still prepared"):
+    with golden_error(DriverError):
         node.prepare(api.put(claim(2, [4])))
     assert kinds(node) == [("write-journal", uid(1))]
 
@@ -226,7 +240,7 @@ def test_a_vanished_claims_directory_frees_nothing_and_takes_no_device_from_a_ru
     shutil.rmtree(node.root / "state" / lost)
     api.down = Unreachable("connection refused")
     assert kinds(node) == []
-    assert "written again from memory" in caplog.text
+    golden(caplog.messages)
     assert node.checkpointed() == {uid(1): (1,), uid(2): (2,)}
     assert all(node.spec(item) is not None for item in items)
 
@@ -238,13 +252,14 @@ def test_a_claims_directory_that_vanished_before_a_start_frees_nothing_until_the
     for item in (here, gone):
         node.prepare(item)
     api.delete(gone)
+    of_an_earlier_boot(node.cdi.file(uid(2)))
     shutil.rmtree(node.root / "state" / "claims")
     node.restart()
     node.reconciler.repair()
     assert kinds(node) == []
     for item in (here, gone):
         assert node.spec(item) is not None, "running pods keep their devices"
-        with pytest.raises(DriverError, match=r"whose checkpoint file cannot be read \(it is missing: .*\)"):
+        with golden_error(DriverError):
             node.prepare(api.put(claim(3, [int(item.metadata.name[-1])])))
     assert any("checkpoint file" in text and "is missing" in text for text in node.reconciler.findings)
     assert [later(node, CHECK_DOUBTFUL) for _ in range(2)] == [[], [("release", uid(2))]]
@@ -287,8 +302,7 @@ def test_a_pod_that_uses_two_claims_with_the_same_numbers_is_reported(node: Node
     kinds(node)
     later(node, CHECK_AGAIN)
     [finding] = node.reconciler.findings
-    assert "claims default/claim-1 and default/claim-2 are used by one pod" in finding
-    assert "--device-numbering host" in finding
+    golden(finding)
 
 
 # Unreadable checkpoint files
@@ -299,7 +313,7 @@ def test_the_spec_tells_what_an_unreadable_file_held(node: Node, api: ApiServer)
     node.prepare(item)
     spoil(node, item)
     assert len(node.quarantined()) == 0, "nothing is touched before the checkpoint is used"
-    with pytest.raises(DriverError, match=r"neuron-device-5 is held by claim .* whose checkpoint file cannot be read"):
+    with golden_error(DriverError):
         node.prepare(api.put(claim(2, [5])))
     assert node.prepare(api.put(claim(3, [6])))
     assert len(node.quarantined()) == 1
@@ -311,13 +325,13 @@ def test_without_a_spec_all_is_held_back_until_the_api_server_tells(node: Node, 
     node.prepare(item)
     node.reboot()
     spoil(node, item)
-    with pytest.raises(DriverError, match="is not known, since its checkpoint file cannot be read"):
+    with golden_error(DriverError):
         node.prepare(api.put(claim(3, [6])))
     assert kinds(node) == [("learn", uid(1))]
     assert node.prepare(api.put(claim(3, [6])))
-    with pytest.raises(DriverError, match="neuron-device-5 is held by claim"):
+    with golden_error(DriverError):
         node.prepare(api.put(claim(2, [5])))
-    assert "chips 4, 5 are held back" in node.reconciler.findings[0]
+    golden(node.reconciler.findings[0])
     for _ in range(10):
         assert later(node, CHECK_DOUBTFUL) == []
     assert len(node.quarantined()) == 1
@@ -332,15 +346,22 @@ def test_while_the_api_server_is_away_all_stays_held_back(node: Node, api: ApiSe
     for _ in range(10):
         assert later(node, CHECK_DOUBTFUL) == []
     api.down = None
-    with pytest.raises(DriverError, match="held back"):
+    with golden_error(DriverError):
         node.prepare(api.put(claim(2, [9])))
-    assert "all devices that no other claim holds are held back" in node.reconciler.findings[0]
+    golden(node.reconciler.findings[0])
 
 
-def test_an_unreadable_file_of_a_claim_that_is_gone_is_let_go_after_ten_minutes(node: Node, api: ApiServer) -> None:
+@pytest.mark.parametrize("tmpfs", [True, False])
+def test_an_unreadable_file_of_a_claim_that_is_gone_and_of_an_earlier_boot_is_let_go_after_ten_minutes(
+    node: Node, api: ApiServer, tmpfs: bool
+) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)
     api.delete(item)
+    if tmpfs:
+        node.reboot()
+    else:
+        of_an_earlier_boot(node.cdi.file(uid(1)))
     spoil(node, item)
     assert kinds(node) == []
     assert later(node, CHECK_DOUBTFUL) == []
@@ -350,9 +371,79 @@ def test_an_unreadable_file_of_a_claim_that_is_gone_is_let_go_after_ten_minutes(
     assert node.prepare(api.put(claim(2, [4])))
 
 
+@pytest.mark.parametrize("content", [DAMAGED, LATER], ids=["damaged", "of a later version"])
+def test_the_api_servers_word_alone_frees_no_chip_of_a_claim_whose_file_cannot_be_read(
+    node: Node, api: ApiServer, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    api.delete(item)
+    spoil(node, item, content)
+    for _ in range(10):
+        assert later(node, CHECK_DOUBTFUL) == []
+    assert node.spec(item) is not None, "its pod was deleted by force and may be running"
+    with pytest.raises(DriverError):
+        node.prepare(api.put(claim(2, [4])))
+    [finding] = node.reconciler.findings
+    golden(finding)
+    assert caplog.messages.count(finding) == 1
+    assert str(node.cdi.file(uid(1))) in finding
+    node.cdi.file(uid(1)).unlink()
+    assert kinds(node) == [("release", uid(1))], "an administrator can end it"
+    assert node.prepare(api.put(claim(2, [4])))
+
+
+def test_neither_does_it_free_a_chip_whose_record_was_removed_while_the_driver_was_down(
+    node: Node, api: ApiServer
+) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    api.delete(item)
+    node.checkpoint_file(item).unlink()
+    node.restart()
+    for _ in range(10):
+        assert later(node, CHECK_DOUBTFUL) == []
+    [finding] = node.reconciler.findings
+    golden(finding)
+    node.unprepare(item)
+    assert node.prepare(api.put(claim(2, [4])))
+
+
+def test_an_unreadable_file_holds_its_chips_while_kubelet_lists_the_claim_or_does_not_answer(
+    node: Node, api: ApiServer
+) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    api.delete(item)
+    spoil(node, item)
+    node.cdi.file(uid(1)).unlink()
+    node.listed.add(uid(1))
+    for _ in range(10):
+        assert later(node, CHECK_DOUBTFUL) == []
+    golden(node.reconciler.findings, "listed")
+    node.kubelet_silent = CallError("kubelet does not answer", code="UNAVAILABLE")
+    assert later(node, CHECK_DOUBTFUL) == []
+    golden(node.reconciler.findings, "silent")
+    node.kubelet_silent = None
+    node.listed.clear()
+    assert later(node, 60) == [("release", uid(1))]
+
+
+def test_a_claim_that_was_prepared_again_in_this_boot_has_a_cdi_file_of_this_boot(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    of_an_earlier_boot(node.cdi.file(uid(1)))
+    node.prepare(item)
+    api.delete(item)
+    spoil(node, item)
+    for _ in range(10):
+        assert later(node, CHECK_DOUBTFUL) == []
+
+
 def test_the_ten_minutes_begin_anew_when_the_claim_was_here_in_between(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)
+    of_an_earlier_boot(node.cdi.file(uid(1)))
     spoil(node, item)
     for present in (False, False, True, False, False):
         api.put(item if present else ResourceClaim(item.metadata))
@@ -435,7 +526,7 @@ def test_a_failure_that_nobody_foresaw_does_not_end_repair(
     finally:
         node.reconciler.stop()
     assert node.reconciler.counts["failed"] == 2
-    assert "repairing what claims left failed (next try in" in caplog.text
+    golden(caplog.messages)
 
 
 def test_stopping_does_not_wait_for_a_silent_api_server(
@@ -471,3 +562,182 @@ def test_a_claim_that_cannot_be_read_does_not_keep_others_from_being_looked_afte
     asked = len(api.gets)
     later(node, 60)
     assert len(api.gets) == asked, "and it is not asked for every minute"
+
+
+# Files of others in the CDI directory
+
+PREFIX = "k8s.neuron.aws.com-claim_"
+
+
+def _put_foreign(node: Node, kind: str) -> Path:
+    """Something with the driver's prefix that another program or a person has put there."""
+    cdi, elsewhere = node.cdi.path, node.root / "elsewhere"
+    cdi.mkdir(parents=True, exist_ok=True)
+    spec = encode(cdi_spec(plan(claim(9, [3]), host(), PreparedClaims(), SETTINGS)))
+    named = cdi / f"{PREFIX}{uid(9)}.json"
+    if kind == "no UID in its name":
+        path = cdi / f"{PREFIX}common.json"
+        path.write_bytes(spec)
+    elif kind == "copy of a spec":
+        path = cdi / f"{PREFIX}{uid(9)}-backup-2026.json"
+        path.write_bytes(spec)
+    elif kind == "another kind":
+        path = named
+        path.write_bytes(spec.replace(b"k8s.neuron.aws.com/claim", b"k8s.example.com/claim"))
+    elif kind == "no spec":
+        path = named
+        path.write_text("{}")
+    elif kind == "directory":
+        path = named
+        path.mkdir()
+    elif kind == "directory without a UID":
+        path = cdi / f"{PREFIX}common.json"
+        path.mkdir()
+    else:
+        path = named
+        elsewhere.write_bytes(spec)
+        path.symlink_to(elsewhere)
+    return path
+
+
+FOREIGN = [
+    "no UID in its name",
+    "copy of a spec",
+    "another kind",
+    "no spec",
+    "directory",
+    "directory without a UID",
+    "link to a spec",
+]
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("when", ["before the driver starts", "while it runs"])
+def test_what_others_put_into_the_cdi_directory_blocks_nothing_and_stays_and_is_reported_once(
+    node: Node, api: ApiServer, kind: str, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if when == "while it runs":
+        node.prepare(api.put(claim(2, [5])))
+    path = _put_foreign(node, kind)
+    before = path.lstat()
+    for number in range(40):
+        kinds(node)
+        if number == 0:
+            assert node.prepare(api.put(claim(1, [3])))
+        node.now += 60
+    assert path.lstat() == before
+    assert not path.is_symlink() or path.exists(), "what the link leads to is there too"
+    [finding] = [text for text in node.reconciler.findings if path.name in text]
+    assert caplog.messages.count(finding) == 1
+    golden(finding)
+    assert node.reconciler.counts["failed"] == 0
+    path.rmdir() if path.is_dir() else path.unlink()
+    kinds(node)
+    assert not node.reconciler.findings
+
+
+def test_what_looks_like_a_file_in_the_making_but_is_none_of_ours_stays(node: Node, api: ApiServer) -> None:
+    node.prepare(api.put(claim(1, [4])))
+    elsewhere = node.root / "elsewhere"
+    elsewhere.write_text("kept")
+    directory, link, other = (node.cdi.path / f"spec.{PREFIX}{owner}.tmp" for owner in (uid(7), uid(8), "common"))
+    directory.mkdir()
+    link.symlink_to(elsewhere)
+    other.write_text("{}")
+    assert kinds(node) == []
+    assert directory.is_dir()
+    assert link.is_symlink()
+    assert other.exists()
+    assert elsewhere.read_text() == "kept"
+    assert node.reconciler.counts["remove-temporary"] == 0
+
+
+def test_a_directory_in_the_place_of_a_claims_spec_does_not_keep_the_claim_from_ending(
+    node: Node, api: ApiServer
+) -> None:
+    items = [api.put(claim(number, [number])) for number in (1, 2)]
+    for item in items:
+        node.prepare(item)
+    node.reboot()
+    for item in items:
+        node.cdi.file(item.metadata.uid).mkdir(parents=True)
+    node.unprepare(items[0])
+    api.delete(items[1])
+    assert ("release", uid(2)) in kinds(node)
+    assert node.checkpointed() == {}
+    assert node.prepare(api.put(claim(3, [1, 2])))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((kind, f"{uid(9)}.json") for kind in ("directory", "link", "pipe")),
+        *(("file", name) for name in ("backup.json", "backup.tmp", f"{uid(9)}-backup.tmp")),
+        *(("link", name) for name in ("backup.json", "backup.tmp")),
+    ],
+)
+def test_what_others_put_beside_the_checkpoint_files_blocks_nothing_and_stays_and_is_reported_once(
+    node: Node, api: ApiServer, name: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    path = node.root / "state" / "claims" / name
+    if kind == "file":
+        path.write_text("{")
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(node.checkpoint_file(item))
+    else:
+        os.mkfifo(path)
+    before = path.lstat()
+    node.restart()
+    for _ in range(40):
+        assert later(node, 60) == []
+    assert node.prepare(api.put(claim(2, [3])))
+    assert path.lstat() == before
+    assert node.quarantined() == []
+    [finding] = node.reconciler.findings
+    assert caplog.messages.count(finding) == 1
+    if name == "backup.json" and kind == "file":
+        golden(finding)
+    assert str(path) in finding
+
+
+def test_a_directory_in_the_place_of_a_claims_checkpoint_file_does_not_keep_the_claim_from_ending(
+    node: Node, api: ApiServer
+) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    path = node.checkpoint_file(item)
+    path.unlink()
+    path.mkdir()
+    node.unprepare(item)
+    assert path.is_dir()
+    assert node.checkpointed() == {}
+    assert node.prepare(api.put(claim(2, [4])))
+    node.restart()
+    assert node.prepare(api.put(claim(3, [5], pods=["pod-3"])))
+
+
+def test_a_damaged_file_and_one_of_a_later_version_hold_just_their_chips_and_end_each_for_itself(
+    node: Node, api: ApiServer
+) -> None:
+    later_version, damaged = api.put(claim(1, [4])), api.put(claim(2, [5], pods=["pod-2"]))
+    node.prepare(later_version)
+    node.prepare(damaged)
+    node.checkpoint_file(later_version).write_bytes(LATER)
+    spoil(node, damaged)
+    api.delete(later_version)
+    api.delete(damaged)
+    for _ in range(10):
+        assert later(node, CHECK_DOUBTFUL) == []
+    assert len(node.reconciler.findings) == 2
+    assert node.prepare(api.put(claim(3, [6], pods=["pod-3"])))
+    of_an_earlier_boot(node.cdi.file(uid(1)))
+    assert later(node, 60) == [("release", uid(1))]
+    assert node.prepare(api.put(claim(4, [4], pods=["pod-4"])))
+    with pytest.raises(DriverError):
+        node.prepare(api.put(claim(5, [5], pods=["pod-5"])))
+    node.unprepare(damaged)
+    assert node.prepare(api.put(claim(5, [5], pods=["pod-5"])))

@@ -11,6 +11,7 @@ import pytest
 from tests.builders.publisher import NODE, chips, notes, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
+from tests.golden import golden
 
 
 @pytest.fixture
@@ -111,7 +112,27 @@ def test_stopping_leaves_the_slices_and_is_prompt(server: ApiServer) -> None:
         assert server.writes() == 1
 
 
+def test_a_stop_between_two_writes_is_the_end_of_writing(server: ApiServer) -> None:
+    with publishing(server) as publisher:
+        first = server.delay(0.3, method="POST")
+        publisher.set_desired(chips(130))
+        eventually(lambda: not first.times)
+        publisher.stop()
+        assert server.count("POST") == 1
+
+
 # What others do to slices
+
+
+def test_a_slice_that_somebody_else_deletes_first_is_no_error(server: ApiServer) -> None:
+    with publishing(server, chips(65)) as publisher:
+        late = server.delay(0.3, method="DELETE")
+        publisher.set_desired(chips(1))
+        eventually(lambda: not late.times)
+        (request,) = (request for request in server.requests if request.method == "DELETE")
+        server.store.delete("resourceslices", request.path.rpartition("/")[2])
+        eventually(lambda: published(server) == ["neuron-device-0"])
+        assert publisher.status.errors == 0
 
 
 def test_wiped_slices_are_back_at_once(server: ApiServer) -> None:
@@ -237,7 +258,7 @@ def test_a_node_that_is_not_there_yet_is_explained_and_waited_for() -> None:
     with ApiServer() as server, publishing(server) as publisher:
         publisher.set_desired(chips(1))
         eventually(lambda: publisher.status.last_error)
-        assert "no Node object named 'node-a'" in publisher.status.last_error
+        golden(publisher.status.last_error)
         assert "NODE_NAME" in publisher.status.last_error
         assert not publisher.status.published
         since = publisher.status.failing_since

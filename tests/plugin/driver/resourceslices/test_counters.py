@@ -13,7 +13,7 @@ from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.resourceslices.devices import LAYOUTS, offer
 from dra_driver.host.inventory import NeuronDevice, NodeInventory, chips_of
 from dra_driver.topology.cuts import NODE_DEVICE, device_name
-from tests.builders.publisher import NODE, published, publishing
+from tests.builders.publisher import NODE, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.eventually import eventually
@@ -122,10 +122,6 @@ def test_a_server_that_drops_counters_gets_the_node_alone(
         assert publisher.wait_published(5)
         assert "DRAPartitionableDevices" in publisher.status.fallback
         assert "DRAPartitionableDevices" in caplog.text
-        writes = server.writes()
-        publisher.trigger("again")
-        time.sleep(0.3)
-        assert server.writes() == writes, "it does not try again and again"
     if DROPPED[0] in dropped:  # as one feature gate does it: seen in the slice that is written before any device
         no_chip_was_ever_offered_twice(server)
 
@@ -140,6 +136,58 @@ def test_an_upgrade_of_the_cluster_is_noticed_at_the_next_look(server: ApiServer
         eventually(lambda: publisher.status.fallback == "")
         server.git_version = "v1.36.3"
         shows(server, ONLY_NODE)
+    no_chip_was_ever_offered_twice(server)
+
+
+def test_a_server_that_would_drop_counters_is_asked_and_not_sent_them(server: ApiServer) -> None:
+    server.dropped_fields = DROPPED
+    with publishing(server, resync_seconds=0.2) as publisher:
+        ask_for(publisher)
+        shows(server, ONLY_NODE)
+        time.sleep(1.0)
+        assert publisher.status.writes == 1, "not again and again"
+        assert publisher.status.dropped_fields == ()
+
+
+def test_a_server_that_does_not_say_what_it_keeps_is_sent_counters_once(server: ApiServer) -> None:
+    server.dropped_fields = DROPPED
+    server.fail(403, method="POST")  # the question what it would store
+    with publishing(server, resync_seconds=1000) as publisher:
+        ask_for(publisher)
+        shows(server, ONLY_NODE)
+        assert publisher.wait_published(5)
+        writes = publisher.status.writes
+        unsaid = server.fail(403, method="POST")
+        publisher.trigger("again")
+        eventually(lambda: unsaid.times == 0, what="the question")
+        time.sleep(0.2)
+        assert publisher.status.writes == writes
+        assert "DRAPartitionableDevices" in publisher.status.fallback
+    no_chip_was_ever_offered_twice(server)
+
+
+@pytest.mark.parametrize("restarts", [True, False], ids=["when the server is back", "at the next look"])
+def test_a_feature_gate_that_is_turned_on_or_off_is_noticed(server: ApiServer, restarts: bool) -> None:
+    server.dropped_fields = DROPPED
+    with publishing(server, resync_seconds=1000 if restarts else 0.2) as publisher:
+        ask_for(publisher)
+        shows(server, ONLY_NODE)
+        eventually(lambda: open_watches(server), what="a watch that can break")
+
+        def turned(dropped: tuple[str, ...], names: list[str]) -> None:
+            watches = open_watches(server)
+            if restarts:
+                server.stop()
+            server.dropped_fields = dropped
+            if restarts:
+                server.start()
+                eventually(lambda: open_watches(server) > watches, what="a watch")
+            shows(server, names)
+            eventually(lambda: (publisher.status.fallback == "") == (names == BOTH), what="the status")
+
+        turned((), BOTH)
+        turned(DROPPED, ONLY_NODE)
+        turned((), BOTH)
     no_chip_was_ever_offered_twice(server)
 
 

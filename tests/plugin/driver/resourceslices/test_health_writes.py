@@ -13,9 +13,10 @@ import pytest
 
 from dra_driver.driver.resourceslices.taints import WriteBudget
 from dra_driver.kube.types import Device, DeviceTaint
-from tests.builders.publisher import NODE, chips, notes, published, publishing
+from tests.builders.publisher import NODE, chips, notes, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
+from tests.golden import golden
 
 KEY = "health.neuron.aws.com/hbm-uncorrectable"
 SPACING = 0.6
@@ -169,7 +170,7 @@ def test_an_upgraded_server_gets_taints_at_the_next_look(server: ApiServer) -> N
     server.git_version = "v1.35.2"
     with publishing(server, sick([3]), held=Held()) as publisher:
         assert len(published(server)) == 15
-        assert "v1.35.2 does not keep taints" in publisher.status.taints_problem
+        golden(publisher.status.taints_problem)
         assert publisher.status.withdrawn == ("neuron-device-3",)
         assert publisher.status.dropped_fields == (), "it is asked what it would store, not sent it"
         assert len(writes(server)) == 1
@@ -188,10 +189,22 @@ def test_a_gate_that_is_turned_on_later_is_noticed_too(server: ApiServer) -> Non
         eventually(lambda: tainted(server) == {3})
 
 
-def test_a_server_that_drops_what_it_said_to_keep_is_offered_no_sick_chip(server: ApiServer) -> None:
+def test_a_gate_that_is_turned_off_withdraws_what_schedulers_would_take_for_well(server: ApiServer) -> None:
+    with publishing(server, sick([3]), held=Held(), resync_seconds=1000) as publisher:
+        assert tainted(server) == {3}
+        eventually(lambda: open_watches(server), what="a watch that can break")
+        server.stop()
+        server.dropped_fields = ("spec.devices[].taints",)
+        server.start()
+        eventually(lambda: len(published(server)) == 15)
+        eventually(lambda: publisher.status.withdrawn == ("neuron-device-3",))
+
+
+def test_a_server_that_drops_taints_and_did_not_say_so_is_offered_no_sick_chip(server: ApiServer) -> None:
     with publishing(server, sick([3]), held=Held(), budget=small_budget()) as publisher:
         assert tainted(server) == {3}
-        server.dropped_fields = ("spec.devices[].taints",)  # as one of several API servers may
+        server.dropped_fields = ("spec.devices[].taints",)
+        server.fail(403, method="POST")  # the question what it would store
         publisher.set_desired(sick([3, 4]))
         eventually(lambda: len(published(server)) == 14)
         eventually(lambda: publisher.status.withdrawn == ("neuron-device-3", "neuron-device-4"))

@@ -72,8 +72,9 @@ def test_two_equal_instances_that_repair_a_wipe_at_once_end_with_one_set(server:
     with publishing(server, chips(130), started=1), publishing(server, chips(130), started=2):
         for _ in range(3):
             server.wipe_slices(NODE)
-            eventually(lambda: len(published(server)) == 130, within=5.0)
-            eventually(lambda: len(server.slices()) == 3, within=5.0)
+            # After some repairs within a minute, which both may make, the next ones wait ever longer.
+            eventually(lambda: len(published(server)) == 130, within=30.0)
+            eventually(lambda: len(server.slices()) == 3, within=30.0)
         time.sleep(0.3)
         assert len(published(server)) == 130
         assert len({item["spec"]["pool"]["generation"] for item in server.slices()}) == 1

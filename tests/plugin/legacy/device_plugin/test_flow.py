@@ -16,6 +16,8 @@ from tests.doubles.device_manager import Container, KnownPod
 from tests.doubles.sample_driver import node_directory
 from tests.eventually import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["inf1.6xlarge", "trn1.32xlarge", "inf2.24xlarge"])
 def node(request: pytest.FixtureRequest) -> Iterator[PluginNode]:

@@ -26,7 +26,10 @@ from tests.builders.host import renumber
 from tests.doubles.device_manager import Container
 from tests.doubles.kubelet_connection import KubeletError
 from tests.eventually import eventually
+from tests.golden import golden, golden_error
 from tests.oracles.cdi_schema import SCHEMA
+
+pytestmark = pytest.mark.slow
 
 OTHER_RESOURCE = json.dumps(
     {"coresPerDevice": 2, "containers": [{"name": "main", "resource": CORE, "ids": "0-3"}]}, separators=(",", ":")
@@ -114,9 +117,9 @@ def test_a_sick_chip_is_unhealthy_with_its_cores_until_it_is_well(make: MakeNode
         assert {"10", "11"}.isdisjoint(node.manager.healthy(CORE))
         eventually(lambda: node.node_annotations().get(UNUSABLE) == "5", what="the annotation")
         sick = node.chosen("sick", CORE, (10, 11))
-        with pytest.raises(KubeletError, match=r"neuron5 cannot be used now \(neuron5: uncorrectable errors in"):
+        with golden_error(KubeletError):
             admit(node, sick)
-        with pytest.raises(KubeletError, match="Requested: 16, Available: 15"):
+        with golden_error(KubeletError):
             admit(node, node.plain("everything", NEURON, 16))
         assert agent.readiness() == [], "the plugin works, the chip does not"
         node.set_errors(5, 0)
@@ -232,7 +235,7 @@ def test_without_the_list_of_kubelet_the_oldest_choice_comes_first(make: MakeNod
         early = node.chosen("early", NEURON, range(4, 8), at=1000)
         assert chips(admit(node, early)) == [4, 5, 6, 7]
         assert chips(admit(node, late)) == [0, 1, 2, 3]
-        assert any("kubelet does not list its pods" in text for text in agent.readiness())
+        golden(agent.readiness())
 
 
 def test_a_pod_that_the_watch_has_not_told_of_yet_is_read(make: MakeNode) -> None:
@@ -328,29 +331,27 @@ def test_annotations_of_others_are_never_touched(make: MakeNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotations", "text"),
+    "annotations",
     [
-        ({IDS: "0,1,2"}, "asks for 4 of"),
-        ({IDS: "0,1,2,4"}, "no such connected set"),
-        ({IDS: "2,3,4,5"}, "no such connected set"),
-        ({IDS: "13,14,15,16"}, "no such connected set"),
-        ({IDS: "0,1,2,3\n\x1b[31m"}, "cannot be read"),
-        ({IDS: "0-99999999999"}, "cannot be read"),
-        ({IDS: "0,1,2,3", RESOURCE_TYPE: "cpu"}, "cannot be read"),
-        ({ALLOCATION: "{"}, "cannot be read"),
-        ({ALLOCATION: '{"coresPerDevice":2,"containers":[]}'}, "cannot be read"),
-        (
-            {ALLOCATION: OTHER_RESOURCE},
-            "asks for 4 of aws.amazon.com/neuron",
-        ),
+        {IDS: "0,1,2"},
+        {IDS: "0,1,2,4"},
+        {IDS: "2,3,4,5"},
+        {IDS: "13,14,15,16"},
+        {IDS: "0,1,2,3\n\x1b[31m"},
+        {IDS: "0-99999999999"},
+        {IDS: "0,1,2,3", RESOURCE_TYPE: "cpu"},
+        {ALLOCATION: "{"},
+        {ALLOCATION: '{"coresPerDevice":2,"containers":[]}'},
+        {ALLOCATION: OTHER_RESOURCE},
     ],
 )
-def test_edited_annotations_are_refused_with_the_reason(make: MakeNode, annotations: dict[str, str], text: str) -> None:
+def test_edited_annotations_are_refused_with_the_reason(make: MakeNode, annotations: dict[str, str]) -> None:
     node = make("trn1.32xlarge")
     with node.plugin():
         pod = node.pod("p", Container("main", {NEURON: 4}), annotations=annotations)
-        with pytest.raises(KubeletError, match=text) as refusal:
+        with pytest.raises(KubeletError) as refusal:
             admit(node, pod)
+        golden(str(refusal.value))
         assert "FAILED_PRECONDITION" in str(refusal.value)
         assert str(refusal.value).isprintable()
         node.set_phase("p", "Failed")
@@ -360,7 +361,7 @@ def test_edited_annotations_are_refused_with_the_reason(make: MakeNode, annotati
 def test_a_choice_made_under_another_core_size_is_refused(make: MakeNode) -> None:
     node = make("trn2.48xlarge", emulated=False)
     node.emulate(logical_nc_config=1)
-    with node.plugin(), pytest.raises(KubeletError, match="logical core size has changed"):
+    with node.plugin(), golden_error(KubeletError):
         admit(node, node.chosen("p", CORE, range(4)))  # written for four cores a device
 
 
@@ -368,12 +369,12 @@ def test_what_a_running_pod_has_is_not_given_again_whoever_chose_it(make: MakeNo
     node = make("trn1.32xlarge")
     with node.plugin():
         admit(node, node.chosen("first", NEURON, range(4)))
-        with pytest.raises(KubeletError, match="pod default/first has some of them"):
+        with golden_error(KubeletError):
             admit(node, node.chosen("second", NEURON, range(4)))
         node.set_phase("second", "Failed")
         time.sleep(0.3)
         assert node.manager.allocatable(CORE) == 32, "an extender keeps its pods apart by itself"
-        with pytest.raises(KubeletError, match="pod default/first has some of them"):
+        with golden_error(KubeletError):
             admit(node, node.chosen("third", CORE, (6, 7)))
 
 
@@ -422,7 +423,7 @@ def test_an_edited_pod_that_waits_does_not_harm_the_one_it_copies(make: MakeNode
     with node.plugin():
         copy = node.chosen("copy", NEURON, range(4), at=1)
         assert chips(admit(node, node.chosen("honest", NEURON, range(4), at=2))) == [0, 1, 2, 3]
-        with pytest.raises(KubeletError, match="pod default/honest has some of them"):
+        with golden_error(KubeletError):
             admit(node, copy)
 
 
@@ -432,7 +433,7 @@ def test_a_failed_chip_is_not_given(make: MakeNode) -> None:
         pod = node.chosen("p", NEURON, range(4, 8))
         node.emulate(missing=frozenset({5}))
         node.manager.wait_for(NEURON, 15)
-        with pytest.raises(KubeletError, match="neuron5 cannot be used now"):
+        with pytest.raises(KubeletError, match="neuron5 cannot be"):
             admit(node, pod)
 
 
@@ -519,7 +520,7 @@ def test_several_containers_without_an_extender_get_one_each_and_the_record_is_w
 
 def test_a_pod_that_asks_for_both_in_one_container_is_explained(make: MakeNode) -> None:
     node = make("trn1.32xlarge")
-    with node.plugin(), pytest.raises(KubeletError, match="asks for both"):
+    with node.plugin(), golden_error(KubeletError):
         node.manager.admit(node.pod("p", Container("main", {NEURON: 1, CORE: 1})))
 
 

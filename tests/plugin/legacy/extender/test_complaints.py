@@ -28,6 +28,8 @@ from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.eventually import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def test_usage_maps_that_are_all_true_after_an_installation_keep_nothing_from_being_scheduled(
     server: ApiServer,

@@ -28,8 +28,9 @@ from tests.builders.extender import (
 )
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
+from tests.golden import golden
 
-pytestmark = pytest.mark.usefixtures("torus")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("torus")]
 
 GOOD = {"Pod": pod_document("good", limits(4)), "NodeNames": ["n"]}
 
@@ -72,7 +73,7 @@ def one(server: ApiServer) -> Iterator[Extender]:
 def test_what_cannot_be_read_is_refused_with_the_field(one: Extender, path: str, body: bytes) -> None:
     status, text = one.post(path, body)
     assert status == 400
-    assert str(text).startswith("the request cannot be read: ")
+    golden(str(text))
     assert len(str(text)) < 300
 
 
@@ -89,7 +90,8 @@ def test_what_cannot_be_read_is_refused_with_the_field(one: Extender, path: str,
 )
 def test_an_order_to_bind_that_cannot_be_read_is_refused(one: Extender, body: Any) -> None:
     status, text = one.post("/bind", body)
-    assert (status, str(text).startswith("the request cannot be read: ")) == (400, True)
+    assert status == 400
+    golden(str(text))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,8 @@ def test_an_order_to_bind_that_cannot_be_read_is_refused(one: Extender, body: An
 )
 def test_proposed_victims_that_cannot_be_read_are_refused(one: Extender, body: Any) -> None:
     status, text = one.post("/preempt", body)
-    assert (status, str(text).startswith("the request cannot be read: ")) == (400, True)
+    assert status == 400
+    golden(str(text))
 
 
 def test_a_pod_with_nothing_in_it_fits_everywhere(one: Extender) -> None:
@@ -119,13 +122,13 @@ def test_a_count_that_is_no_whole_number_is_the_reason_on_every_node(one: Extend
     found = one.filter(pod_document("p", {"limits": {"aws.amazon.com/neuron": count}}), ["n", "m"])
     assert found["NodeNames"] == []
     assert {*found["FailedAndUnresolvableNodes"]} == {"n", "m"}
-    assert "give a whole number from 1" in found["FailedAndUnresolvableNodes"]["n"]
+    golden(found["FailedAndUnresolvableNodes"]["n"])
 
 
 @pytest.mark.parametrize("count", ["1000000000", "1G", 10**9, "9" * 18])
 def test_a_billion_devices_are_refused_in_the_documented_words(one: Extender, count: Any) -> None:
     found = one.filter(pod_document("p", {"limits": {"aws.amazon.com/neuron": count}}), ["n"])
-    assert "does not support requests for device: " in found["FailedAndUnresolvableNodes"]["n"]
+    golden(found["FailedAndUnresolvableNodes"]["n"])
 
 
 def test_no_devices_are_no_demand(one: Extender) -> None:
@@ -260,7 +263,7 @@ def test_what_is_no_http_is_one_line_in_the_log(server: ApiServer, tmp_path: Pat
                 connection.sendall(text)
                 assert connection.recv(4096).startswith(b"HTTP/1.0 400")
     lines = _log(tmp_path).splitlines()
-    assert len([line for line in lines if "Error handling request from 127.0.0.1: 400" in line]) == 1
+    assert len([line for line in lines if "127.0.0.1: 400" in line]) == 1
     assert "Traceback" not in "\n".join(lines)
 
 
@@ -348,6 +351,7 @@ def test_metrics_tell_of_requests_nodes_and_cores(server: ApiServer, tmp_path: P
         connection.request("GET", "/metrics")
         lines = connection.getresponse().read().decode().splitlines()
         connection.close()
+    golden(line for line in lines if line.startswith("# HELP neuron_"))
     found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     prefix = "neuron_dra_driver_extender"
     assert found[f'{prefix}_request_seconds_count{{operation="bind",result="ok"}}'] == "1.0"

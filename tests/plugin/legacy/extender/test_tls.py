@@ -13,10 +13,11 @@ from dra_driver.legacy.extender.server import Tls
 from tests.builders.extender import Extender, extender, sample
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
+from tests.golden import golden
 
 QUESTION = b'{"Pod":{"metadata":{}},"NodeNames":[]}'
 
-pytestmark = pytest.mark.usefixtures("torus")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("torus")]
 
 
 @pytest.fixture
@@ -77,7 +78,9 @@ def test_only_clients_with_a_certificate_may_ask(server: ApiServer, certificates
     with extender(server, "one", elect=True, tls=settings) as first:
         eventually(lambda: leads(first), within=10, what="a leader")
         eventually(lambda: ask(first.port, certificates, "scheduler") == 200, within=10, what="an answer")
-        assert ask(first.port, certificates) == 401
+        status, said = answer(first.port, certificates)
+        assert status == 401
+        golden(said)
         assert ask(first.port, certificates, "other-server") == 0, "the CA of the servers has no say about clients"
         for path in ("/livez", "/readyz"):
             assert ask(first.port, certificates, method="GET", path=path) == 200, "kubelet has no certificate"

@@ -34,6 +34,7 @@ from dra_driver.ultraserver.rendezvous.roster import (
 )
 from dra_driver.ultraserver.rendezvous.worker import follow
 from tests.eventually import eventually
+from tests.golden import golden
 
 SERVERS = ("8b6a1c0e5d2f4936", "8b6a1c0e5d2f4937")
 SOON = 20.0
@@ -173,7 +174,7 @@ def test_a_second_worker_of_one_index_is_refused_and_the_group_goes_on(make: Mak
     futures = [group.lead(), group.follow(1), group.follow(2)]
     group.wait_said(0, "waiting for worker 3")
     other = Member(1, "impostor", SERVERS[0], 2)
-    assert "worker 1 (impostor) is a duplicate: worker 1 (h1) is there" in outcome(group.follow(1, own=other))
+    golden(outcome(group.follow(1, own=other)))
     futures.append(group.follow(3))
     for future in futures:
         future.result(SOON)
@@ -212,7 +213,7 @@ def test_a_started_group_takes_no_other_worker_instead(make: Make) -> None:
         killed.sendall(line_of(group.hello(group.member(1))))
         assert isinstance(read_answer(killed), Ranks)
     moved = Member(1, "h1", SERVERS[1], 0)
-    assert "the whole group is recreated" in outcome(group.follow(1, own=moved))
+    golden(outcome(group.follow(1, own=moved)))
     group.follow(1).result(SOON)
     leader.result(SOON)
 
@@ -264,16 +265,14 @@ def test_connections_are_bounded_and_free_again_when_they_say_nothing(
 def test_when_a_worker_never_comes_all_end_with_its_number(make: Make) -> None:
     group = make(4, 4)
     futures = [group.lead(within=1.5), group.follow(1), group.follow(2)]
-    for text in [outcome(future) for future in futures]:
-        assert "3 of 4 members: waiting for worker 3, but 1.5 s have passed; the group cannot start" in text
+    golden(outcome(future) for future in futures)
     assert group.kept == {}
 
 
 def test_a_worker_without_a_leader_ends_with_what_it_last_saw(make: Make) -> None:
     group = make(2, 2)
     group.listener.close()
-    assert "0.5 s have passed without a rank" in (text := outcome(group.follow(1, within=0.5)))
-    assert "cannot be reached yet" in text
+    golden(outcome(group.follow(1, within=0.5)))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +290,7 @@ def test_a_worker_in_the_wrong_place_stops_everybody_with_the_reason(
     wrong = Member(2, "h2", server, node)
     futures = [group.lead(), group.follow(1), group.follow(2, own=wrong), group.follow(3)]
     for told in [outcome(future) for future in futures]:
-        assert text in told or "members, and 4 must be together" in told
+        assert text in told or "must be together" in told
     assert group.kept == {}
 
 
@@ -405,4 +404,4 @@ def test_outside_of_a_group_the_command_says_what_is_missing(variable: str) -> N
         check=False,
     )
     assert done.returncode == 2
-    assert f"error: the variable {variable} is not set; " in done.stderr
+    golden(done.stderr)

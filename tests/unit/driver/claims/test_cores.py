@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dra_driver.driver.claims.checkpoint import decoded, encoded
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
-from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM, PodsUnknown, plan, planned, refreshed
+from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM, PodsUnknown, planned, refreshed
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import ClaimPod, DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.legacy.annotations import Share
@@ -30,12 +30,14 @@ from tests.builders.claims import (
     config,
     host,
     neuron_config,
+    plan,
     pod,
     result,
     uid,
     with_extended_resources,
 )
 from tests.generators.effort import examples
+from tests.golden import golden, golden_error
 
 TRN1 = "trn1.32xlarge"
 
@@ -53,6 +55,7 @@ def made(
     *held: Plan,
     inventory: NodeInventory | None = None,
     core_sizes: dict[int, int] | None = None,
+    pods: Mapping[str, ClaimPod] | None = None,
     **choices: Any,
 ) -> Plan:
     return plan(
@@ -61,6 +64,7 @@ def made(
         PreparedClaims(CheckpointEntry(one) for one in held),
         replace(SETTINGS, **choices),
         core_sizes=core_sizes or {},
+        pods=pods,
     )
 
 
@@ -151,13 +155,12 @@ def test_cores_offered_at_another_size_than_the_nodes_are_used_at_that_size() ->
 
 def test_cores_that_fill_no_logical_core_of_the_wanted_size_are_refused() -> None:
     said = refusal(claim(1, cores(5, 1, 2), configs=[config(neuron_config(2))]), core_sizes={5: 1})
-    assert "logical cores of 2 physical NeuronCores, but its physical cores 1-2 of chip 5 do not make up whole" in said
-    assert "leave logicalNeuronCore out" in said
+    golden(said)
 
 
 @pytest.mark.parametrize("name", ["neuron-core-5-4", "neuron-core-5-99999", "neuron-core-05-1", "neuron-core-5"])
 def test_a_core_that_the_chip_does_not_have_is_refused(name: str) -> None:
-    assert "is not one that this driver publishes" in refusal(claim(1, [result(name)]))
+    golden(refusal(claim(1, [result(name)])))
 
 
 def test_the_document_of_a_plan_shows_physical_cores_and_the_environment() -> None:
@@ -179,15 +182,15 @@ def test_a_cdi_name_tells_cores_of_one_size_from_those_of_another() -> None:
 def test_cores_that_are_no_contiguous_run_are_warned_of_refused_or_let_through() -> None:
     item = claim(1, cores(5, 0, 2))
     (warning,) = made(item).warnings
-    assert warning.startswith("cores 0,2 (numbers in the container) are not one contiguous run; ")
+    golden(warning)
     assert "coreRun2_id" in warning
-    assert "so the claim is not prepared" in refusal(item, contiguity="refuse")
+    golden(refusal(item, contiguity="refuse"))
     assert made(item, contiguity="allow").warnings == ()
 
 
 def test_chips_of_cores_that_are_no_contiguous_run_are_warned_of() -> None:
     (warning,) = made(claim(1, [*cores(3, 3), *cores(5, 0)])).warnings
-    assert warning.startswith("chips 3, 5 are not one contiguous run of host ids")
+    golden(warning)
 
 
 # Who may share a chip
@@ -203,20 +206,20 @@ def test_two_claims_share_a_chip_and_see_it_under_number_0_each() -> None:
 def test_a_core_that_another_claim_holds_is_refused() -> None:
     one = made(for_pod(1, "a", cores(5, 0, 1)))
     said = refusal(for_pod(2, "b", cores(5, 1)), one)
-    assert f"device neuron-core-5-1 is still prepared for claim {one.reference}" in said
+    golden(said)
 
 
 def test_a_chip_and_its_cores_exclude_each_other() -> None:
     part, whole = made(for_pod(1, "a", cores(5, 0))), made(for_pod(2, "b", [5]))
-    assert f"still prepared for claim {part.reference}" in refusal(for_pod(3, "c", [5]), part)
-    assert f"still prepared for claim {whole.reference}" in refusal(for_pod(3, "c", cores(5, 0)), whole)
-    assert f"still prepared for claim {part.reference}" in refusal(for_pod(3, "c", [result("neuron-node")]), part)
-    assert f"still prepared for claim {part.reference}" in refusal(for_pod(3, "c", [result("neuron-group4-1")]), part)
+    golden(refusal(for_pod(3, "c", [5]), part))
+    golden(refusal(for_pod(3, "c", cores(5, 0)), whole))
+    golden(refusal(for_pod(3, "c", [result("neuron-node")]), part))
+    golden(refusal(for_pod(3, "c", [result("neuron-group4-1")]), part))
 
 
 def test_a_core_is_given_once_in_a_claim_and_not_beside_its_chip() -> None:
-    assert "device neuron-core-5-1 is allocated twice" in refusal(claim(1, cores(5, 1, 1)))
-    assert "devices neuron-core-5-1 and neuron-device-5 are both" in refusal(claim(1, [*cores(5, 1), 5]))
+    golden(refusal(claim(1, cores(5, 1, 1))))
+    golden(refusal(claim(1, [*cores(5, 1), 5])))
 
 
 def test_a_spoiled_file_of_cores_holds_the_whole_chip_back() -> None:
@@ -224,7 +227,7 @@ def test_a_spoiled_file_of_cores_holds_the_whole_chip_back() -> None:
     shown = shown_in(spec, uid(1))
     assert shown == frozenset({(0, 5)})
     held = PreparedClaims((), [Quarantined(uid(1), "x", "empty", frozenset({5}), shown)])
-    with pytest.raises(DriverError, match="is held by claim"):
+    with golden_error(DriverError):
         plan(for_pod(2, "b", cores(5, 3)), host(), held, SETTINGS)
     assert visible(plan(for_pod(2, "b", cores(6, 3)), host(), held, SETTINGS)) == "7"
 
@@ -235,8 +238,7 @@ def test_a_spoiled_file_of_cores_holds_the_whole_chip_back() -> None:
 def test_the_first_claim_on_a_chip_decides_its_logical_core_size() -> None:
     one = made(for_pod(1, "a", cores(5, 0), configs=[config(neuron_config(1))]))
     said = refusal(for_pod(2, "b", cores(5, 1)), one)
-    assert f"claim {one.reference} ({one.uid}) uses chip 5 with logical cores of 1 physical NeuronCore, " in said
-    assert "set logicalNeuronCore 1 in the claim's NeuronConfig" in said
+    golden(said)
     same = made(for_pod(2, "b", cores(5, 1), configs=[config(neuron_config(1))]), one)
     assert visible(same) == "2-3"
     assert visible(made(for_pod(2, "b", cores(6, 1)), one)) == "1", "another chip has a size of its own"
@@ -316,10 +318,7 @@ def test_claims_that_containers_share_in_part_are_refused() -> None:
     mixed = pod("a", x=["claim-1", "claim-2"], y=["claim-1"])
     with pytest.raises(DriverError) as caught:
         together(for_pod(2, "a", cores(5, 2)), first, pods=[mixed])
-    assert str(caught.value).startswith(
-        "containers a/x and a/y both use claim-1/cores, one of them with claim-2/cores; a device can carry only one set"
-    )
-    assert "use the same claims and requests" in str(caught.value)
+    golden(str(caught.value))
 
 
 def test_a_whole_chip_and_cores_in_one_container_are_told_together_in_any_order() -> None:
@@ -332,8 +331,8 @@ def test_a_whole_chip_and_cores_in_one_container_are_told_together_in_any_order(
     second, others = together(core_claim, made(chip_claim), pods=both)
     # Chip 6 has number 0 already, so the runtime would count from it.
     assert (visible(second), visible(others["claim-2"])) == ("0-3,7", "0-3,7")
-    assert any("whose chips 6, 5 are, in this order, no contiguous run" in text for text in second.warnings)
-    with pytest.raises(DriverError, match="use one claim with both requests"):
+    golden(second.warnings)
+    with golden_error(DriverError):
         together(core_claim, made(chip_claim), pods=both, contiguity="refuse")
 
 
@@ -341,14 +340,14 @@ def test_claims_of_other_pods_are_never_joined() -> None:
     shared = made(claim(1, cores(5, 0), pods=["a", "b"]))
     with pytest.raises(DriverError) as caught:
         together(for_pod(2, "a", cores(5, 1)), shared, pods=[pod("a", main=["claim-1", "claim-2"])])
-    assert "claim-1 is not the pod's own, so other pods would be given cores that are not theirs" in str(caught.value)
+    golden(str(caught.value))
     apart, others = together(for_pod(2, "a", cores(5, 1)), shared, pods=[pod("a", main=["claim-2"])])
     assert (visible(apart), others) == ("1", {})
 
 
 def test_claims_with_different_logical_core_sizes_are_not_joined() -> None:
     first = made(for_pod(1, "a", cores(5, 0), configs=[config(neuron_config(1))]))
-    with pytest.raises(DriverError, match="logical cores of different sizes"):
+    with golden_error(DriverError):
         together(for_pod(2, "a", cores(6, 0)), first, pods=[pod("a", main=["claim-1", "claim-2"])])
 
 
@@ -358,7 +357,7 @@ def test_where_pods_are_not_asked_for_claims_stay_apart_with_a_warning() -> None
     second, others = planned(for_pod(2, "a", cores(5, 2)), host(), index, SETTINGS)
     assert (visible(second), others) == ("2", ())
     (warning,) = second.warnings
-    assert "claim default/claim-2 and default/claim-1 is not known here" in warning
+    golden(warning)
 
 
 def test_requests_of_different_containers_tell_each_its_own_cores() -> None:
@@ -369,7 +368,7 @@ def test_requests_of_different_containers_tell_each_its_own_cores() -> None:
     assert visible(whole) == "0-1,4"
     unused, _ = together(item, pods=[pod("a", one=["claim-1/x"])])
     assert [device.env[VISIBLE_CORES] for device in unused.devices] == ["0", "1,4", "1,4"]
-    with pytest.raises(DriverError, match="containers a/one and a/two both use claim-1/x, one of them with claim-1/y"):
+    with golden_error(DriverError):
         together(item, pods=[pod("a", one=["claim-1"], two=["claim-1/x"])])
 
 
@@ -384,40 +383,181 @@ def test_an_extended_resource_and_a_claim_in_one_container_are_told_together() -
     assert visible(others["claim-1"]) == "0,1"
 
 
+# Requests of one claim with logical core sizes of their own
+
+ONE_AND_TWO = [config(neuron_config(1), "x"), config(neuron_config(2), "y")]
+SIZE = "NEURON_LOGICAL_NC_CONFIG"
+
+
+def sizes(of: Plan) -> list[str]:
+    """What the CDI devices of a plan tell of the logical core size, in the order of the plan's devices."""
+    by_name = {device.name: device.container_edits.env for device in cdi_spec(of).devices}
+    return [dict(text.split("=", 1) for text in by_name[device.cdi_name])[SIZE] for device in of.devices]
+
+
+def test_containers_with_one_request_each_get_its_logical_core_size() -> None:
+    apart = [pod("a", one=["claim-1/x"], two=["claim-1/y"], none=[])]
+    chips, _ = together(for_pod(1, "a", [result(4, "x"), result(5, "y")], configs=ONE_AND_TWO), pods=apart)
+    assert sizes(chips) == ["1", "2"]
+    assert SIZE not in chips.env
+    item = for_pod(1, "a", [core(4, 1, "x"), core(5, 1, "y/big"), result(6, "y/big")], configs=ONE_AND_TWO)
+    told, _ = together(item, pods=apart)
+    assert sizes(told) == ["1", "2", "2"]
+    # Numbers of cores are those of the size: eight small ones on the first chip, four on the others.
+    assert [device.env[VISIBLE_CORES] for device in told.devices] == ["2-3", "5,8-11", "5,8-11"]
+    document = plan_document(told, cdi_spec(told))
+    assert SIZE not in document["environment"]
+    assert [row["environment"][SIZE] for row in document["devices"]] == ["1", "2", "2"]
+    assert decoded(encoded(CheckpointEntry(told)), told.uid).plan == told
+
+
+def test_a_size_of_one_request_and_the_nodes_of_another_are_sizes_of_their_own() -> None:
+    item = for_pod(1, "a", [result(4, "x"), result(5, "y")], configs=[config(neuron_config(1), "x")])
+    apart, _ = together(item, pods=[pod("a", one=["claim-1/x"], two=["claim-1/y"])])
+    assert sizes(apart) == ["1", "2"]
+
+
+@pytest.mark.parametrize("uses", [["claim-1"], ["claim-1/x", "claim-1/y"]])
+def test_a_container_with_requests_of_different_logical_core_sizes_is_refused(uses: list[str]) -> None:
+    item = for_pod(1, "a", [result(4, "x"), result(5, "y")], configs=ONE_AND_TWO)
+    with golden_error(DriverError):
+        together(item, pods=[pod("a", one=["claim-1/x"], both=uses)])
+
+
+def test_different_logical_core_sizes_are_refused_where_the_pod_is_not_known() -> None:
+    item = for_pod(1, "a", [result(4, "x"), result(5, "y")], configs=ONE_AND_TWO)
+    golden(refusal(item))
+    with pytest.raises(PodsUnknown) as caught:
+        made(item, pods={})
+    assert not caught.value.optional
+
+
+def test_containers_with_extended_resources_of_different_classes_get_the_sizes_of_their_class() -> None:
+    configs = [config(neuron_config(1), SECOND, source="FromClass")]
+    item = extended(1, [result(4, FIRST), core(5, 0, SECOND)])
+    allocation = item.status.allocation
+    assert allocation is not None
+    devices = msgspec.structs.replace(allocation.devices, config=tuple(configs))
+    status = msgspec.structs.replace(item.status, allocation=msgspec.structs.replace(allocation, devices=devices))
+    got, _ = together(msgspec.structs.replace(item, status=status), pods=[TWO])
+    assert sizes(got) == ["2", "1"]
+    assert got.devices[1].env[VISIBLE_CORES] == "0,1"
+
+
+def test_cores_of_one_chip_are_used_with_one_size_by_all_requests_of_a_claim() -> None:
+    item = for_pod(1, "a", [core(4, 0, "x"), core(4, 1, "y")], configs=ONE_AND_TWO)
+    with golden_error(DriverError):
+        together(item, pods=[pod("a", one=["claim-1/x"], two=["claim-1/y"])])
+
+
+def test_another_claim_on_a_chip_needs_the_size_of_the_request_that_has_cores_there() -> None:
+    apart = [pod("a", one=["claim-1/x"], two=["claim-1/y"])]
+    first, _ = together(for_pod(1, "a", [core(4, 0, "x"), core(5, 0, "y")], configs=ONE_AND_TWO), pods=apart)
+    assert made(for_pod(2, "b", cores(5, 1)), first).core_sizes == {5: 2}
+    with golden_error(DriverError):
+        made(for_pod(2, "b", cores(4, 1)), first)
+
+
+def test_claims_of_a_pod_are_compared_with_every_size_of_each_other() -> None:
+    apart = [pod("a", one=["claim-1/x"], two=["claim-1/y"])]
+    first, _ = together(for_pod(1, "a", [result(4, "x"), result(5, "y")], configs=ONE_AND_TWO), pods=apart)
+    golden(made(for_pod(2, "a", [6]), first).warnings)
+
+
 # Claims that were made for extended resources
 
 
+FIRST, SECOND, THIRD = (f"container-{place}-request-0" for place in range(3))
+TWO = with_extended_resources(pod("pod-1"), "claim-1", main=FIRST, side=SECOND)
+"""A pod with two containers for whose limits claim-1 was made."""
+
+
+def numbered(of: Plan) -> list[tuple[int, int]]:
+    """For each device of a plan of chips, the host's number and that in containers."""
+    return [(node.chip, node.number) for device in of.devices for node in device.nodes]
+
+
 def test_each_container_of_an_extended_resource_claim_counts_from_0() -> None:
-    first, second = "container-0-request-0", "container-1-request-0"
-    got = made(extended(1, [core(5, 0, first), core(5, 1, first), core(5, 2, second), core(6, 0, second)]))
+    item = extended(1, [core(5, 0, FIRST), core(5, 1, FIRST), core(5, 2, SECOND), core(6, 0, SECOND)])
+    got, _ = together(item, pods=[TWO])
     assert [device.env[VISIBLE_CORES] for device in got.devices] == ["0,1", "0,1", "2,4", "2,4"]
     assert [node.number for device in got.devices for node in device.nodes] == [0, 0, 0, 1]
-    assert [text.partition(" are")[0] for text in got.warnings] == ["cores 2,4 (numbers in the container)"]
+    golden([text.partition(" are")[0] for text in got.warnings])
 
 
 def test_chips_of_an_extended_resource_claim_are_numbered_for_each_container() -> None:
-    got = made(extended(1, [result(4, "container-0-request-0"), result(9, "container-1-request-0")]))
+    got, _ = together(extended(1, [result(4, FIRST), result(9, SECOND)]), pods=[TWO])
     assert got.shown == {(0, 4), (0, 9)}
     assert got.warnings == (), "no container has both"
     assert shown_in(cdi_spec(got), uid(1)) == got.shown
     assert got.held_chips == (4, 9)
 
 
+def test_an_init_container_with_several_requests_sees_all_their_chips() -> None:
+    """What the scheduler makes of init containers with 1, 1 (a sidecar) and 2, before a container with 1."""
+    sidecar, beside, main = (f"container-{place}-request-0" for place in (1, 2, 3))
+    item = extended(1, [result(4, sidecar), result(5, beside), result(6, main)])
+    of = with_extended_resources(
+        pod("pod-1"), "claim-1", first=sidecar, sidecar=sidecar, second=f"{main} {beside}", main=main
+    )
+    got, _ = together(item, pods=[of])
+    assert numbered(got) == [(4, 0), (5, 1), (6, 0)], "the container that stays sees its chip as the first"
+    assert got.warnings == ()
+    host_numbers, _ = together(item, pods=[of], device_numbering="host")
+    assert numbered(host_numbers) == [(4, 4), (5, 5), (6, 6)]
+
+
+def test_an_init_container_that_uses_what_two_others_use_sees_both_and_the_others_their_part() -> None:
+    item = extended(1, [result(4, SECOND), result(5, THIRD), result(6, "container-3-request-0")])
+    of = with_extended_resources(
+        pod("pod-1"), "claim-1", init=f"{SECOND} {THIRD}", a=SECOND, b=THIRD, c="container-3-request-0"
+    )
+    got, _ = together(item, pods=[of])
+    assert numbered(got) == [(4, 0), (5, 1), (6, 0)]
+    other, _ = together(for_pod(2, "pod-1", [8, 9]), got, pods=[of])
+    assert numbered(other) == [(8, 2), (9, 3)]
+
+
+def test_an_init_container_with_cores_of_several_requests_is_told_those_of_one() -> None:
+    """Their other containers are told their own: a device can carry only one set of cores."""
+    item = extended(1, [core(5, 0, SECOND), core(6, 1, FIRST)])
+    of = with_extended_resources(pod("pod-1"), "claim-1", init=f"{SECOND} {FIRST}", main=SECOND)
+    got, _ = together(item, pods=[of])
+    assert [device.env[VISIBLE_CORES] for device in got.devices] == ["0", "5"]
+    assert numbered(got) == [(5, 0), (6, 1)]
+    golden(got.warnings)
+
+
+def test_where_the_pod_is_not_known_an_extended_resource_claim_is_numbered_as_one() -> None:
+    item = extended(1, [result(4, FIRST), result(5, SECOND)])
+    for unread in (None, {"pod-1": ClaimPod(msgspec.structs.replace(TWO.metadata))}):
+        got, _ = planned(item, host(), PreparedClaims(), SETTINGS, pods=unread)
+        assert numbered(got) == [(4, 0), (5, 1)]
+        golden(got.warnings)
+    with pytest.raises(PodsUnknown) as caught:
+        made(item, pods={})
+    assert caught.value.optional
+    with pytest.raises(PodsUnknown) as caught:
+        made(extended(1, [core(4, 0, FIRST), result(5, SECOND)]), pods={})
+    assert not caught.value.optional
+    assert made(extended(1, [result(4, FIRST), result(5, FIRST)]), pods={}).warnings == (), "one container's"
+
+
 def test_another_claim_of_the_pod_counts_on_from_those_numbers() -> None:
-    asked = made(extended(1, [result(4, "container-0-request-0"), result(9, "container-1-request-0")]))
+    asked, _ = together(extended(1, [result(4, FIRST), result(9, SECOND)]), pods=[TWO])
     other = made(for_pod(2, "pod-1", [6, 7]), asked)
     assert other.shown == {(1, 6), (2, 7)}
 
 
 def test_the_numbers_of_an_extended_resource_claim_survive_its_file() -> None:
     other = made(for_pod(2, "pod-1", [6, 7]))
-    item = extended(1, [result(4, "container-0-request-0"), result(9, "container-1-request-0")])
-    got = made(item, other)
+    item = extended(1, [result(4, FIRST), result(9, SECOND)])
+    got, _ = together(item, other, pods=[TWO])
     assert got.shown == {(2, 4), (2, 9)}
     shown = shown_in(cdi_spec(got), uid(1))
     assert shown is not None
     held = PreparedClaims((), [Quarantined(uid(1), "x", "empty", frozenset({4, 9}), shown)])
-    assert plan(item, host(), held, SETTINGS).shown == got.shown
+    assert plan(item, host(), held, SETTINGS, pods={"pod-1": TWO}).shown == got.shown
 
 
 def test_a_container_that_differs_is_told_so_in_the_document() -> None:
@@ -478,7 +618,7 @@ def test_each_container_is_told_exactly_the_cores_of_the_devices_that_it_uses(
         try:
             got, others = planned(item, host(), held, SETTINGS, pods={"p": of})
         except DriverError as error:
-            assert "a device can carry only one set of cores" in str(error)
+            assert "one set of cores" in str(error)
             return
         for each in (got, *others):
             held.add(CheckpointEntry(each))
@@ -540,9 +680,9 @@ def test_no_physical_core_is_given_twice_and_containers_are_told_what_is_held(
             continue
         for part in got.held:
             if part.cores:
-                size_of.setdefault(part.chip, set()).add(got.core_size)
+                size_of.setdefault(part.chip, set()).add(got.core_sizes[part.chip])
         chip_of = {number: node.chip for number, node in got.nodes.items()}
-        assert _physical(visible(got), got.core_size, chip_of) == set(mine)
+        assert _physical(visible(got), next(iter(got.core_sizes.values())), chip_of) == set(mine)
     assert len(taken) == len(set(taken))
     assert all(len(sizes) == 1 for sizes in size_of.values())
     for chip, physical in taken:
@@ -563,9 +703,6 @@ def _physical(told: str, size: int, chip_of: Mapping[int, int]) -> set[tuple[int
 # The checkpoint
 
 
-def test_only_entries_with_cores_need_a_reader_that_knows_cores() -> None:
-    whole, part = made(claim(1, [4, 5])), made(claim(2, [*cores(6, 0), 7]))
-    documents = [msgspec.json.decode(encoded(CheckpointEntry(got, "boot-1"))) for got in (whole, part)]
-    assert [(document["version"], document["minimumReader"]) for document in documents] == [(1, 1), (2, 2)]
-    for got in (whole, part):
-        assert decoded(encoded(CheckpointEntry(got, "boot-1")), got.uid).plan == got
+def test_an_entry_with_cores_is_kept_as_it_is() -> None:
+    got = made(claim(2, [*cores(6, 0), 7]))
+    assert decoded(encoded(CheckpointEntry(got, "boot-1")), got.uid).plan == got

@@ -14,8 +14,9 @@ from dra_driver.driver.claims.container_edits import cdi_spec, metadata_path
 from dra_driver.driver.claims.metadata import MetadataDirectory, files
 from dra_driver.driver.claims.model import CheckpointEntry
 from dra_driver.util.errors import DriverError
-from tests.builders.claims import claim, host, result
+from tests.builders.claims import claim, host, result, uid
 from tests.builders.device_metadata import CASES, annotated, attributes, documents, planned
+from tests.golden import golden_error
 from tests.paths import ROOT
 
 RECORDED = json.loads((ROOT / "tests/data/device-metadata.json").read_text())["files"]
@@ -95,8 +96,18 @@ def test_files_are_written_once_mended_and_removed(tmp_path: Path) -> None:
     assert list(directory.claims()) == []
 
 
+def test_what_is_no_directory_is_no_claims_and_no_link_is_followed(tmp_path: Path) -> None:
+    elsewhere, directory = tmp_path / "elsewhere", MetadataDirectory(tmp_path / "files")
+    elsewhere.mkdir()
+    directory.path.mkdir()
+    (directory.path / uid(1)).mkdir()
+    (directory.path / uid(2)).symlink_to(elsewhere)
+    (directory.path / uid(3)).write_text("kept")
+    assert list(directory.claims()) == [uid(1)]
+
+
 def test_a_directory_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text("a file")
     plan = planned(CASES["cores"], tmp_path / "metadata")
-    with pytest.raises(DriverError, match=r"cannot write .*; containers would not know what their devices are"):
+    with golden_error(DriverError):
         MetadataDirectory(tmp_path / "metadata").write(plan)

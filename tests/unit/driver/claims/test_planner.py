@@ -12,7 +12,7 @@ from msgspec import structs
 
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
-from dra_driver.driver.claims.planner import Plan, PrepareError, plan, refreshed
+from dra_driver.driver.claims.planner import Plan, PrepareError, refreshed
 from dra_driver.health.policy import Blocking, Taint
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import DeviceToleration, ObjectMeta, ResourceClaim, ResourceClaimStatus
@@ -27,10 +27,12 @@ from tests.builders.claims import (
     config,
     host,
     neuron_config,
+    plan,
     result,
     uid,
     without,
 )
+from tests.golden import golden, golden_error
 from tests.oracles.cdi_schema import SCHEMA
 from tests.paths import DOCS
 
@@ -71,7 +73,7 @@ def test_numbers_run_over_all_requests_of_the_claim() -> None:
 
 
 def test_a_claim_that_is_not_allocated_is_refused() -> None:
-    assert "not allocated" in refusal(replace_status(claim(1, [4])))
+    golden(refusal(replace_status(claim(1, [4]))))
 
 
 def replace_status(item: ResourceClaim) -> ResourceClaim:
@@ -81,7 +83,7 @@ def replace_status(item: ResourceClaim) -> ResourceClaim:
 @pytest.mark.parametrize("wrong", ["", "../../etc/x", "a/b", "a b", "-a", "x" * 65, "a\n"])
 def test_a_uid_that_could_not_be_a_file_name_is_refused(wrong: str) -> None:
     item = claim(1, [4])
-    assert "is not one" in refusal(ResourceClaim(replace_uid(item, wrong), item.status))
+    golden(refusal(ResourceClaim(replace_uid(item, wrong), item.status)))
 
 
 def replace_uid(item: ResourceClaim, wrong: str) -> ObjectMeta:
@@ -91,27 +93,27 @@ def replace_uid(item: ResourceClaim, wrong: str) -> ObjectMeta:
 def test_results_of_other_drivers_are_none_of_ours() -> None:
     nic = result("nic-1", "nics", driver="efa.networking.k8s.aws", pool="elsewhere", share_id="x")
     assert numbers(made(claim(1, [nic, result(4)]))) == {4: 0}
-    assert "no device of neuron.aws.com" in refusal(claim(1, [nic]))
+    golden(refusal(claim(1, [nic])))
 
 
 @pytest.mark.parametrize(
-    ("item", "text"),
+    "item",
     [
-        (claim(1, [result(4, pool="node-2")]), "from pool node-2, not from this node's pool node-1"),
-        (claim(1, [result("neuron-device-04")]), "not one that this driver publishes"),
-        (claim(1, [result("neurondevice04")]), "not one that this driver publishes"),
-        (claim(1, [result("neurondevice4x")]), "not one that this driver publishes"),
-        (claim(1, [result("neurondevice1234")]), "not one that this driver publishes"),
-        (claim(1, [result("x" * 5000)]), "not one that this driver publishes"),
-        (claim(1, [result(4, share_id="5e7ea1e5-0000-4000-8000-000000000000")]), "cannot be shared that way"),
-        (claim(1, [result(16)]), "there is no chip 16 on this host"),
-        (claim(1, [4, 4]), "allocated twice in this claim"),
-        (claim(1, [result(4, "a"), result(4, "b")]), "twice in this claim, for requests a and b"),
+        claim(1, [result(4, pool="node-2")]),
+        claim(1, [result("neuron-device-04")]),
+        claim(1, [result("neurondevice04")]),
+        claim(1, [result("neurondevice4x")]),
+        claim(1, [result("neurondevice1234")]),
+        claim(1, [result("x" * 5000)]),
+        claim(1, [result(4, share_id="5e7ea1e5-0000-4000-8000-000000000000")]),
+        claim(1, [result(16)]),
+        claim(1, [4, 4]),
+        claim(1, [result(4, "a"), result(4, "b")]),
     ],
 )
-def test_an_allocation_that_cannot_be_right_is_refused(item: ResourceClaim, text: str) -> None:
+def test_an_allocation_that_cannot_be_right_is_refused(item: ResourceClaim) -> None:
     message = refusal(item)
-    assert text in message
+    golden(message)
     assert len(message) < 500
 
 
@@ -125,16 +127,16 @@ def test_a_claim_from_a_beta_of_the_vendors_driver_is_refused_with_the_way_out()
 
 
 @pytest.mark.parametrize(
-    ("inventory", "text"),
+    "inventory",
     [
-        (without(host(), 5), "there is no chip 5 on this host"),
-        (changed(host(), 5, major=None, minor=None), "does not report the device number"),
-        (changed(host(), 5, major=0), "does not report the device number"),
-        (changed(host(), 5, node_present=False), "/dev/neuron5 is missing"),
+        without(host(), 5),
+        changed(host(), 5, major=None, minor=None),
+        changed(host(), 5, major=0),
+        changed(host(), 5, node_present=False),
     ],
 )
-def test_a_chip_that_no_container_could_open_is_refused(inventory: NodeInventory, text: str) -> None:
-    assert text in refusal(claim(1, [4, 5]), inventory)
+def test_a_chip_that_no_container_could_open_is_refused(inventory: NodeInventory) -> None:
+    golden(refusal(claim(1, [4, 5]), inventory))
     assert numbers(made(claim(1, [4]), inventory)) == {4: 0}
 
 
@@ -146,7 +148,7 @@ def test_a_chip_is_never_given_to_a_second_claim() -> None:
     first = made(claim(1, [4, 5]))
     first_of_pod_1 = made(claim(1, [4, 5], template=True))
     text = refusal(claim(2, [result(5), result(6)]), None, first)
-    assert f"neuron-device-5 is still prepared for claim default/claim-1 ({uid(1)})" in text
+    golden(text)
     assert numbers(made(claim(2, [6, 7], pods=["pod-2"], template=True), None, first_of_pod_1)) == {6: 0, 7: 1}
 
 
@@ -177,9 +179,9 @@ def test_one_claim_may_hold_a_chip_and_watch_all() -> None:
 @pytest.mark.parametrize("chips", [[1, 3], [0, 11], [0, 4, 8, 12]])
 def test_chips_that_are_no_run_are_refused_warned_about_or_allowed(chips: list[int]) -> None:
     item = claim(1, chips)
-    assert "not one contiguous run of host ids" in refusal(item, contiguity="refuse")
+    golden(refusal(item, contiguity="refuse"))
     [warning] = made(item).warnings
-    assert "Neuron cores are not contiguous" in warning
+    golden(warning)
     assert "devicegroup4_id" in warning
     assert made(item, contiguity="allow").warnings == ()
 
@@ -191,7 +193,7 @@ def test_chips_that_are_a_run_are_never_warned_about() -> None:
 
 def test_unknown_holdings_of_an_unreadable_file_keep_all_chips_back_but_for_their_own_claim() -> None:
     held = PreparedClaims((), [Quarantined(uid(9), "/state/quarantine/x", "its checksum is wrong", None)])
-    with pytest.raises(PrepareError, match=r"its checkpoint file cannot be read .its checksum is wrong.* is held back"):
+    with golden_error(PrepareError):
         plan(claim(1, [4]), host(), held, SETTINGS)
     assert plan(claim(9, [4]), host(), held, SETTINGS).held_chips == (4,)
     watching = claim(1, [result(4, admin_access=True)])
@@ -200,7 +202,7 @@ def test_unknown_holdings_of_an_unreadable_file_keep_all_chips_back_but_for_thei
 
 def test_known_holdings_of_an_unreadable_file_keep_only_those_chips_back() -> None:
     held = PreparedClaims((), [Quarantined(uid(9), "/state/quarantine/x", "empty", frozenset({4, 5}))])
-    with pytest.raises(PrepareError, match="neuron-device-5 is held by claim"):
+    with golden_error(PrepareError):
         plan(claim(1, [5]), host(), held, SETTINGS)
     assert plan(claim(1, [6]), host(), held, SETTINGS).held_chips == (6,)
 
@@ -235,7 +237,7 @@ def test_a_node_default_that_the_hardware_lacks_is_not_used() -> None:
 def test_hardware_without_logical_cores_refuses_the_setting_and_gets_no_variable(instance_type: str, size: int) -> None:
     inventory = host(4, instance_type, default_lnc=1)
     text = refusal(claim(1, [0], configs=[config(neuron_config(size))]), inventory)
-    assert f"{instance_type} has no logical NeuronCores" in text
+    golden(text)
     assert lnc(claim(1, [0]), inventory) is None
 
 
@@ -249,14 +251,14 @@ def test_unknown_hardware_gets_no_variable_and_no_setting() -> None:
     inventory = changed(host(1, None, chip=None), 0, architecture="Trainium9")
     assert lnc(claim(1, [0]), inventory) is None
     text = refusal(claim(1, [0], configs=[config(neuron_config(1))]), inventory)
-    assert "this node's hardware is not known to this version" in text
+    golden(text)
 
 
 def test_two_values_in_one_claim_are_refused_and_equal_ones_are_fine() -> None:
     chips = [result(4, "a"), result(5, "b")]
     one, two = config(neuron_config(1), "a"), config(neuron_config(2), "b")
-    assert "different logicalNeuronCore values (a: 1, b: 2)" in refusal(claim(1, chips, configs=[one, two]))
-    assert "(a: 1, b: 2 (default))" in refusal(claim(1, chips, configs=[one]))
+    golden(refusal(claim(1, chips, configs=[one, two])))
+    golden(refusal(claim(1, chips, configs=[one])))
     assert lnc(claim(1, chips, configs=[one, config(neuron_config(1), "b")])) == "1"
     assert lnc(claim(1, chips, configs=[config(neuron_config(2), "a")])) == "2"
 
@@ -271,9 +273,9 @@ def test_a_setting_reaches_the_subrequest_that_was_taken() -> None:
 
 
 def test_illegal_parameters_are_refused_with_the_path() -> None:
-    with pytest.raises(ConfigError, match="strict decoding error: unknown field"):
+    with golden_error(ConfigError):
         made(claim(1, [4], configs=[config({**neuron_config(1), "logicalNeuronCoreCount": 2})]))
-    with pytest.raises(ConfigError, match=r"parameters\.logicalNeuronCore: expected 1 or 2, got \"1\""):
+    with golden_error(ConfigError):
         made(claim(1, [4], configs=[config(neuron_config("1"))]))
 
 
@@ -286,7 +288,7 @@ def test_refreshing_changes_the_kernel_numbers_and_nothing_else() -> None:
     assert numbers(after) == numbers(before)
     assert {node.major for node in after.nodes.values()} == {251}
     assert refreshed(after, host()) == before
-    with pytest.raises(PrepareError, match="there is no chip 5"):
+    with golden_error(PrepareError):
         refreshed(before, without(host(), 5))
 
 
@@ -437,14 +439,15 @@ def sick_plan(item: ResourceClaim, unhealthy: Literal["warn", "refuse"] = "warn"
 
 def test_a_claim_with_an_unhealthy_chip_gets_a_warning_with_fault_and_taint() -> None:
     (warning,) = sick_plan(claim(1, [4, 5])).warnings
-    assert "device neuron-device-4 is not healthy: neuron4: its memory fails; replace the instance" in warning
+    golden(warning)
     assert f"{KEY}:NoSchedule" in warning
     assert sick_plan(claim(1, [5, 6])).warnings == ()
 
 
 def test_a_claim_with_an_unhealthy_chip_is_refused_by_setting() -> None:
-    with pytest.raises(PrepareError, match=r"neuron4: its memory fails.*tolerate the taint") as caught:
+    with pytest.raises(PrepareError) as caught:
         sick_plan(claim(1, [5, 4]), "refuse")
+    golden(str(caught.value))
     assert "\n" not in str(caught.value)
     assert sick_plan(claim(1, [5]), "refuse").warnings == ()
 
@@ -464,5 +467,5 @@ def test_a_claim_that_tolerates_the_taint_is_prepared_without_a_word(toleration:
 def test_a_toleration_of_another_request_or_effect_does_not_count() -> None:
     tolerant = result(5, "other", tolerations=(DeviceToleration(operator="Exists"),))
     wrong = result(4, tolerations=(DeviceToleration(KEY, "Exists", effect="NoExecute"),))
-    with pytest.raises(PrepareError, match="neuron-device-4 is not healthy"):
+    with golden_error(PrepareError):
         sick_plan(claim(1, [tolerant, wrong]), "refuse")

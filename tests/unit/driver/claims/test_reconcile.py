@@ -5,11 +5,11 @@ import pytest
 from dra_driver.cdi import encode
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
-from dra_driver.driver.claims.planner import Plan, plan
+from dra_driver.driver.claims.planner import Plan
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS, ClaimObservation, Repair, clashes, diff
 from dra_driver.host.inventory import NodeInventory
 from dra_driver.kube.types import ResourceClaim
-from tests.builders.claims import SETTINGS, claim, host, uid, without
+from tests.builders.claims import SETTINGS, claim, host, plan, uid, without
 
 HERE = ClaimObservation(here=True, since=0.0, checked=0.0)
 GONE = ClaimObservation(here=False, since=0.0, checked=0.0)

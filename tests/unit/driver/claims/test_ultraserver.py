@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
-from dra_driver.driver.claims.planner import Plan, plan
+from dra_driver.driver.claims.planner import Plan
 from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.kube.types import DeviceAllocationConfiguration, ResourceClaim
 from dra_driver.opaque_config import API_VERSIONS, ConfigError
@@ -28,10 +28,12 @@ from tests.builders.claims import (
     config,
     host,
     neuron_config,
+    plan,
     result,
     ultraserver_config,
     without,
 )
+from tests.golden import golden, golden_error
 
 PAIR, FOUR = ServerSet(2, "1a2b3c4d5e6f7080", 0), ServerSet(4, "1a2b3c4d5e6f7081", 2)
 HEALTHY = Membership((Mode.X4, Mode.X2V, Mode.X1), (PAIR, FOUR), elected=True)
@@ -132,47 +134,35 @@ def test_the_claims_own_configuration_beats_the_classes() -> None:
 
 @pytest.mark.parametrize("wrong", [0, 3, "4", True, None, 4.0])
 def test_other_numbers_of_nodes_are_refused(wrong: object) -> None:
-    with pytest.raises(ConfigError, match="ultraserverMode: expected 1, 2 or 4"):
+    with golden_error(ConfigError):
         made(asking(wrong))
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_while_the_nodes_elect_their_server_the_claim_waits(nodes: int) -> None:
     said = refusal(asking(nodes), ELECTING)
-    assert (
-        f"ultraserverMode {nodes} is asked for, but the nodes of this UltraServer are still finding each other" in said
-    )
-    assert "kubelet tries again" in said
+    golden(said)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "member", "reason"),
+    ("nodes", "member"),
     [
-        (
-            4,
-            Membership((Mode.X2V, Mode.X1), (PAIR,), elected=True),
-            "offers X2V (2 nodes), X1 (1 node): it is part of no server of 4 nodes",
-        ),
-        (2, Membership((Mode.X1,), (), elected=True), "offers X1 (1 node): it is part of no server of 2 nodes"),
-        (
-            2,
-            replace(HEALTHY, modes=(Mode.X4, Mode.X1)),
-            "offers X4 (4 nodes), X1 (1 node): the links to the others do not work",
-        ),
-        (1, replace(HEALTHY, modes=(Mode.X4,)), "offers X4 (4 nodes): the kernel driver does not list it"),
-        (4, Membership((), (), elected=True), "offers no mode: the kernel driver does not report its modes"),
-        (4, replace(HEALTHY, sets=(PAIR,)), "the kernel driver reports no server id for 4 nodes here"),
-        (4, None, "but trn2u.48xlarge is not part of an UltraServer"),
+        (4, Membership((Mode.X2V, Mode.X1), (PAIR,), elected=True)),
+        (2, Membership((Mode.X1,), (), elected=True)),
+        (2, replace(HEALTHY, modes=(Mode.X4, Mode.X1))),
+        (1, replace(HEALTHY, modes=(Mode.X4,))),
+        (4, Membership((), (), elected=True)),
+        (4, replace(HEALTHY, sets=(PAIR,))),
+        (4, None),
     ],
 )
-def test_a_refusal_says_which_modes_there_are_and_why(nodes: int, member: Membership | None, reason: str) -> None:
-    assert reason in refusal(asking(nodes), member)
+def test_a_refusal_says_which_modes_there_are_and_why(nodes: int, member: Membership | None) -> None:
+    golden(refusal(asking(nodes), member))
 
 
 def test_it_is_for_whole_nodes_only() -> None:
     said = refusal(claim(1, [4, 5], configs=[config(ultraserver_config(4))]))
-    assert "is set for request neurons, but its device neuron-device-4 is not a whole node" in said
-    assert "resourceType 'neuron_node'" in said
+    golden(said)
 
 
 def test_a_configuration_for_another_request_does_not_hold() -> None:
@@ -186,7 +176,7 @@ def test_requests_of_a_claim_that_disagree_are_refused() -> None:
         [result(NODE_DEVICE, "a"), result(NODE_DEVICE, "b", admin_access=True)],
         configs=[config(ultraserver_config(2), "a"), config(ultraserver_config(4), "b")],
     )
-    assert "different ultraserverMode values (a: 2, b: 4)" in refusal(item)
+    golden(refusal(item))
 
 
 def test_claims_of_one_pod_that_disagree_are_warned_of() -> None:
@@ -201,7 +191,7 @@ def test_claims_of_one_pod_that_disagree_are_warned_of() -> None:
 
 
 def test_a_node_that_lacks_a_chip_is_refused_before_its_modes_are_looked_at() -> None:
-    with pytest.raises(DriverError, match="there is no chip 9 on this host now"):
+    with golden_error(DriverError):
         made(asking(4), without(ultra(ELECTING), 9))
 
 
@@ -256,7 +246,7 @@ def reported(node: Node) -> tuple[str, ...]:
 def test_a_claim_that_waited_for_the_election_is_prepared_when_it_has_ended(node: Node) -> None:
     item = node.api.put(asking(4))
     node.inventory = ultra(ELECTING)
-    with pytest.raises(DriverError, match="still finding each other"):
+    with golden_error(DriverError):
         node.prepare(item)
     assert node.checkpointed() == {}
     assert node.spec(item) is None
@@ -286,7 +276,7 @@ def test_a_claim_that_outlives_a_reboot_waits_for_the_election_and_is_told_its_o
     first = node.prepare(item)
     node.reboot()
     node.inventory = ultra(ELECTING)
-    with pytest.raises(DriverError, match="still finding each other"):
+    with golden_error(DriverError):
         node.prepare(item)
     assert reported(node) == ()
     node.inventory = ultra(replace(HEALTHY, sets=(PAIR, ServerSet(4, "00000000000000aa", 3))))
@@ -301,22 +291,19 @@ def test_a_claim_that_outlives_a_reboot_is_refused_where_its_server_is_no_more(n
     node.prepare(item)
     node.reboot()
     node.inventory = ultra(Membership((Mode.X1,), (), elected=True))
-    with pytest.raises(DriverError, match=r"this node offers X1 \(1 node\)"):
+    with golden_error(DriverError):
         node.prepare(item)
 
 
 @pytest.mark.parametrize(
-    ("later", "change"),
+    "later",
     [
-        (Membership((Mode.X1,), (), elected=True), "mode X4 is not offered any more (offered: X1 (1 node))"),
-        (
-            replace(HEALTHY, sets=(PAIR, ServerSet(4, "00000000000000aa", 3))),
-            "node 2 of server 1a2b3c4d5e6f7081, but the host is now node 3 of server 00000000000000aa",
-        ),
-        (replace(HEALTHY, sets=(PAIR,)), "but the host is now part of no server of 4 nodes"),
+        Membership((Mode.X1,), (), elected=True),
+        replace(HEALTHY, sets=(PAIR, ServerSet(4, "00000000000000aa", 3))),
+        replace(HEALTHY, sets=(PAIR,)),
     ],
 )
-def test_a_server_that_changed_under_a_prepared_claim_is_reported(later: Membership, change: str, node: Node) -> None:
+def test_a_server_that_changed_under_a_prepared_claim_is_reported(later: Membership, node: Node) -> None:
     item = node.api.put(asking(4))
     node.prepare(item)
     assert reported(node) == ()
@@ -324,7 +311,7 @@ def test_a_server_that_changed_under_a_prepared_claim_is_reported(later: Members
     assert reported(node) == ()
     node.inventory = ultra(later)
     (finding,) = reported(node)
-    assert change in finding
+    golden(finding)
 
 
 def test_a_stand_alone_claim_does_not_mind_another_server(node: Node) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from dra_driver.driver.claims.container_edits import cdi_spec, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
-from dra_driver.driver.claims.planner import Plan, PrepareError, plan
+from dra_driver.driver.claims.planner import Plan, PrepareError
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
 from dra_driver.host.inventory import NodeInventory, chips_of
 from dra_driver.kube.types import ResourceClaim
 from dra_driver.topology.cuts import NODE_DEVICE
-from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, result, uid, without
+from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, plan, result, uid, without
+from tests.golden import golden
 
 TRN2U = "trn2u.48xlarge"
 ALL = tuple(range(16))
@@ -44,14 +46,12 @@ def test_a_whole_node_is_all_chips_of_the_host() -> None:
 def test_a_chip_that_is_lost_still_belongs_to_the_node() -> None:
     inventory = without(host(instance_type=TRN2U), 5)
     assert inventory.chip_indexes == ALL
-    assert "there is no chip 5 on this host now" in refusal(whole(), inventory)
+    golden(refusal(whole(), inventory))
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"), [({"major": None}, "device number of chip 3"), ({"node_present": False}, "/dev/neuron3 is")]
-)
-def test_a_chip_that_cannot_be_given_keeps_the_node_from_being_given(change: dict[str, object], reason: str) -> None:
-    assert reason in refusal(whole(), changed(host(instance_type=TRN2U), 3, **change))
+@pytest.mark.parametrize("change", [{"major": None}, {"node_present": False}])
+def test_a_chip_that_cannot_be_given_keeps_the_node_from_being_given(change: dict[str, object]) -> None:
+    golden(refusal(whole(), changed(host(instance_type=TRN2U), 3, **change)))
 
 
 def test_a_type_of_unknown_size_has_the_chips_that_it_shows() -> None:
@@ -60,20 +60,19 @@ def test_a_type_of_unknown_size_has_the_chips_that_it_shows() -> None:
 
 def test_a_host_without_any_chip_offers_no_node() -> None:
     assert chips_of(NODE_DEVICE, ()) is None
-    assert "is not one that this driver publishes" in refusal(whole(), host(0, instance_type=None))
+    golden(refusal(whole(), host(0, instance_type=None)))
 
 
 def test_node_and_chip_exclude_each_other() -> None:
     inventory = host(instance_type=TRN2U)
     node, chip = made(whole(1), inventory), made(claim(2, [7]), inventory)
-    assert f"is still prepared for claim {node.reference}" in refusal(claim(2, [7]), inventory, node)
-    assert f"is still prepared for claim {chip.reference}" in refusal(whole(1), inventory, chip)
+    golden(refusal(claim(2, [7]), inventory, node))
+    golden(refusal(whole(1), inventory, chip))
 
 
 def test_a_node_and_a_chip_of_it_in_one_claim_are_refused_with_the_selector_to_use() -> None:
     said = refusal(claim(3, [result(7), result(NODE_DEVICE)]), host(instance_type=TRN2U))
-    assert "devices neuron-device-7 and neuron-node are both allocated to this claim, but share chip 7" in said
-    assert "select resourceType 'neuron_node' or 'neuron_device'" in said
+    golden(said)
 
 
 def test_the_cdi_spec_tells_what_a_node_claim_holds() -> None:
@@ -130,6 +129,7 @@ def test_a_node_claim_that_is_gone_for_long_frees_its_spoiled_file(node: Node) -
     item = node.api.put(whole())
     node.prepare(item)
     spoil(node, item, spec=False)
+    os.utime(node.cdi.file(item.metadata.uid), (0, 0))  # of an earlier boot
     node.api.delete(item)
     kinds: list[str] = []
     for _ in range(GONE_CHECKS + 1):

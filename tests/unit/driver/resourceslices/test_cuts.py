@@ -225,3 +225,17 @@ def test_without_counters_a_chip_waits_for_its_cores_and_comes_back() -> None:
 )
 def test_servers_without_counters_get_one_cut(name: str, text: str, fallback: list[str]) -> None:
     assert [device.name for device in offer(HOSTS[name], Cuts.parse(text)).fallback] == fallback
+
+
+def test_without_any_cut_only_what_claims_hold_is_offered_as_it_was_and_closed_to_others() -> None:
+    host = HOSTS["trn2.48xlarge"]
+    assert offer(host, Cuts()).devices == ()
+    held = {device_name(3): Kept(since=0.0), core_name(5, 1): Kept(since=0.0, core_size=2)}
+    offered = offer(host, Cuts(), kept=held)
+    assert offered.retired == {device.name for device in offered.devices} == held.keys()
+    assert {(taint.value, taint.effect) for device in offered.devices for taint in device.taints} == {
+        ("kubelet", "NoSchedule")
+    }
+    (whole,) = [device for device in offer(host, Cuts.parse("chip")).devices if device.name == device_name(3)]
+    (chip,) = [device for device in offered.devices if device.name == device_name(3)]
+    assert chip.attributes == whole.attributes

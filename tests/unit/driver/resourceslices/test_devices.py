@@ -20,6 +20,7 @@ from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.topology.ultraserver import Mode
 from dra_driver.version import VERSION
 from tests.doubles.apiserver.slice_validation import validate_slice
+from tests.golden import golden
 from tests.paths import DOCS
 
 PAIR, FOUR = ServerSet(2, "0123456789abcdef", 1), ServerSet(4, "fedcba9876543210", 3)
@@ -188,6 +189,8 @@ def test_texts_that_kubernetes_would_refuse_are_left_out(text: str, caplog: pyte
             (device,) = devices(inventory("trn2.48xlarge", 1, driver_version=text))
     assert "neuronDriverVersion" not in device.attributes
     assert len(caplog.records) == (1 if text else 0), "said once, however often the host is read"
+    if text:
+        golden(caplog.messages)
     validate_slice(encode_slice(pool((device,), "n", "u")[0], "v1"), None)
 
 

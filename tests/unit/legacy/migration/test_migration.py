@@ -20,6 +20,7 @@ from dra_driver.topology.groups import device_group_ids
 from dra_driver.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
 from tests.generators.effort import examples
+from tests.golden import golden
 
 TYPES = [name for name, row in INSTANCE_TYPES.items() if row.devices is not None]
 NEURON, CORE, RETIRED = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice"
@@ -120,9 +121,7 @@ def test_cores_become_cores_of_one_chip_or_connected_chips_and_other_numbers_are
     for count in range(1, 34):
         texts = [("input", json.dumps(pod(container(resource=CORE, count=count))))]
         if count not in legal:
-            with pytest.raises(
-                DriverError, match=f"{count} cores of {name}: {', '.join(map(str, legal))} are possible"
-            ):
+            with pytest.raises(DriverError, match=f": {', '.join(map(str, legal))} are"):
                 migrate(texts, node)
             continue
         made = migrate(texts, node).documents
@@ -160,9 +159,7 @@ def test_cores_are_of_one_chip_and_consecutive_where_an_attribute_says_so(
     devices = made[0]["spec"]["spec"]["devices"]
     assert [each["matchAttribute"] for each in devices.get("constraints", [])] == expected
     assert ("logicalCoreSize == 1" in shell.out) == (size == 1)
-    assert ("need not be consecutive" in shell.err) == (count in (3, 5))
-    assert "set devices to core, or to chip,core" in shell.err
-    assert ("the claim finds nothing" in shell.err) == (name is None and count > 2)
+    golden(shell.err)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +203,7 @@ def test_containers_of_one_pod_may_ask_for_cores_and_chips_together_up_to_what_a
         "neuroncores-1-trn1-2xlarge"
     ] * 2
     text = shell.refused(pod(container("a", NEURON), container("b", CORE)), options=trn1)
-    assert "would need 3 cores, and trn1.2xlarge has 2, 2 on each device" in text
+    golden(text)
 
 
 def test_an_init_container_that_asks_for_cores_uses_a_claim_that_has_them(shell: Shell) -> None:
@@ -214,12 +211,12 @@ def test_an_init_container_that_asks_for_cores_uses_a_claim_that_has_them(shell:
     after = shell.migrate(before, options=("--instance-type", "trn2.48xlarge"))[-1]["spec"]
     claims = [each["resources"]["claims"] for each in (*after["initContainers"], *after["containers"])]
     assert claims[0] == claims[2] != claims[1]
-    assert "the init container sees 2 cores" in shell.err
+    golden(shell.err)
     before = pod(container("a", count=1), initContainers=[container("first", CORE, 3)])
     shell.migrate(before, options=("--instance-type", "trn2.48xlarge"))
-    assert "the init container sees 1 device, " in shell.err
+    golden(shell.err)
     shell.migrate(before)
-    assert "gets those of the other containers in addition" in shell.err
+    golden(shell.err)
 
 
 def test_neurondevice_is_the_former_name_of_neuron(shell: Shell) -> None:
@@ -233,7 +230,7 @@ def test_without_a_type_the_device_groups_are_asked_for(shell: Shell, count: int
     made = shell.migrate(pod(container(count=count)))
     (constraint,) = made[0]["spec"]["spec"]["devices"]["constraints"]
     assert constraint == {"requests": ["neurons"], "matchAttribute": f"resource.aws.com/devicegroup{count}_id"}
-    assert "trn1.32xlarge" in shell.err
+    golden(shell.err)
     for name in ("trn1.32xlarge", "trn2.48xlarge"):
         (devices,) = shell.allocated(made, name)
         assert devices == tuple(range(count))
@@ -300,7 +297,7 @@ def test_job_kinds_of_any_operator_are_migrated_and_simulated(shell: Shell, owne
     assert template["metadata"] == {"name": "neurons-4-trn2-48xlarge", "namespace": "shop"}
     assert json.dumps(made).count('"resourceClaimTemplateName"') == 1
     assert NEURON not in shell.out
-    assert ("has to keep their resourceClaims" in shell.err) == (owner["kind"] == "Training")
+    golden(shell.err)
     assert shell.allocated([template, made], "trn2.48xlarge") == [(0, 1, 2, 3)]
 
 
@@ -316,7 +313,7 @@ def test_an_object_within_an_object_has_its_template_beside_it_and_that_is_said(
     inner = controller("Deployment", pod(container(count=1))["spec"])
     made = shell.migrate(kind("work.example.org/v1 Bundle", {"manifests": [inner]}))
     assert made[-1]["spec"]["manifests"][0]["spec"]["template"]["spec"]["resourceClaims"]
-    assert "put the ResourceClaimTemplate where that object goes" in shell.err
+    golden(shell.err)
 
 
 def test_text_and_schemas_that_look_like_pods_stay(shell: Shell) -> None:
@@ -360,7 +357,7 @@ def test_everything_else_stays_as_it_was(shell: Shell) -> None:
     }
     plain = pod({"name": "main", "resources": {"limits": {"cpu": 1}}}, name="plain")
     assert shell.migrate(config, own, plain) == [config, own, plain]
-    assert "nothing asks for Neuron resources" in shell.err
+    golden(shell.err)
 
 
 def test_other_limits_claims_and_fields_of_a_pod_stay(shell: Shell) -> None:
@@ -399,8 +396,8 @@ def test_an_init_container_uses_the_smallest_sufficient_claim_of_a_container_aft
     }
     assert claims["first"] == claims["large"]
     assert len(set(claims.values())) == 3
-    assert "the init container sees 4 devices" in shell.err
-    assert "initContainers[0]" in shell.err
+    golden(shell.err)
+    golden(shell.err)
 
 
 def test_an_init_container_that_needs_more_than_all_others_gets_a_claim_and_a_warning(shell: Shell) -> None:
@@ -408,7 +405,7 @@ def test_an_init_container_that_needs_more_than_all_others_gets_a_claim_and_a_wa
     after = shell.migrate(before, options=("--instance-type", "inf1.24xlarge"))
     init = [item["resources"]["claims"] for item in after[-1]["spec"]["initContainers"]]
     assert init[0] == init[1] != after[-1]["spec"]["containers"][0]["resources"]["claims"]
-    assert "the pod keeps its devices to the end" in shell.err
+    golden(shell.err)
 
 
 def test_what_belongs_to_the_extender_is_taken_away(shell: Shell) -> None:
@@ -417,7 +414,7 @@ def test_what_belongs_to_the_extender_is_taken_away(shell: Shell) -> None:
     (_, after) = shell.migrate(before)
     assert "schedulerName" not in after["spec"]
     assert after["metadata"]["annotations"] == {"mine": "1"}
-    assert "my-scheduler is left out" in shell.err
+    golden(shell.err)
     (_, other) = shell.migrate(pod(schedulerName="mine"))
     assert other["spec"]["schedulerName"] == "mine"
 
@@ -428,21 +425,13 @@ def test_migrating_twice_is_migrating_once(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "options", "text"),
+    ("item", "options"),
     [
-        (pod(container(count=7)), ("--instance-type", "trn1.32xlarge"), "does not support requests for device: 7."),
-        (pod(container(count=17)), ("--instance-type", "trn2.48xlarge"), "does not support requests for device: 17."),
-        (
-            pod(container(resource=CORE, count=5)),
-            ("--instance-type", "trn1.32xlarge"),
-            "no claim can request 5 cores of trn1.32xlarge: 1, 2, 8, 16, 32 are possible",
-        ),
-        (pod(container("a", count=8), container("b", count=16)), ("--instance-type", "trn1.32xlarge"), "together"),
-        (
-            pod(container("a", CORE, 2), container("b", CORE)),
-            ("--instance-type", "inf2.xlarge"),
-            "would need 3 cores, and inf2.xlarge has 2",
-        ),
+        (pod(container(count=7)), ("--instance-type", "trn1.32xlarge")),
+        (pod(container(count=17)), ("--instance-type", "trn2.48xlarge")),
+        (pod(container(resource=CORE, count=5)), ("--instance-type", "trn1.32xlarge")),
+        (pod(container("a", count=8), container("b", count=16)), ("--instance-type", "trn1.32xlarge")),
+        (pod(container("a", CORE, 2), container("b", CORE)), ("--instance-type", "inf2.xlarge")),
         (
             {
                 "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -451,15 +440,14 @@ def test_migrating_twice_is_migrating_once(shell: Shell) -> None:
                 "spec": {"trainer": {"resourcesPerNode": {"limits": {NEURON: 1}}}},
             },
             (),
-            "this is not in a pod template of TrainJob",
         ),
     ],
 )
 def test_what_no_node_could_run_or_no_claim_can_say_is_refused(
-    shell: Shell, item: Object, options: tuple[str, ...], text: str
+    shell: Shell, item: Object, options: tuple[str, ...]
 ) -> None:
     error = shell.refused(item, options=options)
-    assert text in error
+    golden(error)
     assert "input.yaml:" in error
 
 
@@ -510,7 +498,7 @@ def test_bad_input_is_named_with_file_line_and_path(shell: Shell, item: Object, 
 )
 def test_text_that_is_no_object_is_bad_input(shell: Shell, text: str) -> None:
     assert shell("migrate", shell.file(text)) == 2
-    assert "input.yaml" in shell.err
+    golden(shell.err)
 
 
 def test_a_name_that_the_files_use_for_another_template_is_not_taken(shell: Shell) -> None:
@@ -522,12 +510,12 @@ def test_a_name_that_the_files_use_for_another_template_is_not_taken(shell: Shel
     }
     for items in ([template, pod()], [pod(), template]):
         assert shell("migrate", shell.file(items)) == 2
-        assert "different content" in shell.err
+        golden(shell.err)
 
 
 def test_arguments_that_do_not_fit_are_bad_input(shell: Shell) -> None:
     assert shell("migrate") == 2
-    assert "FILE is missing" in shell.err
+    golden(shell.err)
     assert shell("migrate", "/nonexistent") == 2
     assert shell("migrate", shell.file([pod()]), "--instance-type", "trn9") == 2
     assert shell("migrate", shell.file([pod()]), "--instance-type", "trn3s-es.48xlarge") == 2
@@ -538,7 +526,7 @@ def test_comments_are_lost_and_it_says_so(shell: Shell) -> None:
     shell("migrate", shell.file(text))
     assert "comments" not in shell.err
     shell("migrate", shell.file(f"# mine\n{text}"))
-    assert "its comments are lost" in shell.err
+    golden(shell.err)
 
 
 def test_a_list_in_json_becomes_a_list_in_json(shell: Shell) -> None:
@@ -558,7 +546,7 @@ def test_quotas_for_limits_are_pointed_out(shell: Shell) -> None:
         "spec": {"hard": {f"requests.{NEURON}": "4"}},
     }
     assert quota in shell.migrate(quota, pod())
-    assert "it counts limits, of which the migrated pods have none" in shell.err
+    golden(shell.err)
 
 
 def test_equal_warnings_are_said_once(shell: Shell) -> None:
@@ -568,7 +556,7 @@ def test_equal_warnings_are_said_once(shell: Shell) -> None:
 
 
 def test_the_class_for_old_pods_serves_the_claim_that_the_scheduler_makes_for_them(shell: Shell) -> None:
-    assert shell("migrate", "--extended-resource") == 0
+    assert shell("migrate", "--extended-resources") == 0
     (made,) = yaml.safe_load_all(shell.out)
     assert made["spec"]["extendedResourceName"] == NEURON
     request = {"name": "container-0-request-0", "exactly": {"deviceClassName": made["metadata"]["name"], "count": 4}}
@@ -583,13 +571,11 @@ def test_the_class_for_old_pods_serves_the_claim_that_the_scheduler_makes_for_th
 
 def test_classes_are_those_that_the_pods_need(shell: Shell) -> None:
     file = shell.file([pod(container("a"), container("b", RETIRED, 16)), pod(name="two", schedulerName="my-scheduler")])
-    assert shell("migrate", "--extended-resource", file) == 0
+    assert shell("migrate", "--extended-resources", file) == 0
     made = list(yaml.safe_load_all(shell.out))
     assert [item["spec"]["extendedResourceName"] for item in made] == [NEURON, RETIRED]
-    assert "the 16 devices need not be connected" in shell.err
-    assert "remove this line" in shell.err
-    assert shell("migrate", "--extended-resource", "--instance-type", "trn2.48xlarge", file) == 0
-    assert "need not be connected" not in shell.err
+    golden(shell.err)
+    assert shell("migrate", "--extended-resources", "--instance-type", "trn2.48xlarge", file) == 0
     assert "'trn2.48xlarge'" in shell.out
 
 
@@ -599,14 +585,13 @@ def test_cores_have_a_class_too_which_cannot_ask_for_one_chip(shell: Shell) -> N
     (made,) = yaml.safe_load_all(shell.out)
     assert made["spec"]["extendedResourceName"] == CORE
     assert "resourceType == 'neuron_core'" in shell.out
-    assert "the 2 cores may be of several devices" in shell.err
+    golden(shell.err)
 
 
 def test_files_that_can_stay_as_they_are_are_named(shell: Shell) -> None:
     one, two = shell.file([pod(), pod(name="b")], "one.yaml"), shell.file([pod({"name": "main"})], "two.yaml")
     assert shell("migrate", "--extended-resources", one, two) == 0
-    assert f"note: {one}: the 2 objects with Neuron limits can stay as written" in shell.err
-    assert f"note: {two}: nothing asks for Neuron resources by limits" in shell.err
+    golden(shell.err)
 
 
 def shares(*requests: str, attribute: str) -> Object:
@@ -654,8 +639,7 @@ def test_efa_devices_become_a_part_of_the_claim_next_to_the_chips_where_counts_m
     assert devices["constraints"] == constraints
     assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": 1}
     assert text in shell.err
-    assert ("any EFA devices of the node" in shell.err) == (len(constraints[0]["requests"]) == 1)
-    assert "EFA DRA driver on the nodes" in shell.err
+    golden(shell.err)
 
 
 def efa_driver(name: str) -> list[Object]:
@@ -698,7 +682,7 @@ def test_pods_get_the_efa_devices_next_to_their_chips(shell: Shell, name: str, c
 def test_without_efa_the_limit_stays_and_a_warning_says_so(shell: Shell) -> None:
     _, made = shell.migrate(with_efa(4, 4), options=("--instance-type", "trn2.48xlarge"))
     assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": 1, EFA: 4}
-    assert "vpc.amazonaws.com/efa remains a limit" in shell.err
+    golden(shell.err)
     shell.migrate(pod(), options=("--efa",))
     assert EFA not in shell.err
 
@@ -707,20 +691,20 @@ def test_efa_devices_of_containers_without_chips_stay_limits(shell: Shell) -> No
     alone = {"name": "alone", "resources": {"limits": {EFA: 1}}}
     _, made = shell.migrate(pod(container(count=1), alone), options=("--efa",))
     assert made["spec"]["containers"][1] == alone
-    assert "this container has no Neuron devices" in shell.err
+    golden(shell.err)
 
 
 def test_cores_have_nothing_in_common_with_efa_devices(shell: Shell) -> None:
     template, _ = shell.migrate(with_efa(2, 1, CORE), options=("--efa", "--instance-type", "trn2.48xlarge"))
     (constraint,) = template["spec"]["spec"]["devices"]["constraints"]
     assert constraint == shares("neurons", attribute="neuron.aws.com/coreRun2_id")
-    assert "cores have no attribute in common with EFA devices" in shell.err
+    golden(shell.err)
 
 
 def test_what_is_wrong_with_efa_limits_is_refused(shell: Shell) -> None:
-    assert "more than the 32 devices that a claim can hold" in shell.refused(with_efa(16, 17), options=("--efa",))
+    golden(shell.refused(with_efa(16, 17), options=("--efa",)))
     assert shell("migrate", shell.file([with_efa(4, "many")]), "--efa") == 2
-    assert "limits.vpc.amazonaws.com/efa: 'many' is not a number" in shell.err
+    golden(shell.err)
 
 
 @pytest.mark.parametrize(
@@ -748,7 +732,7 @@ def test_with_groups_connected_chips_are_one_device(
     grouped = device_class.startswith("group")
     assert request["exactly"]["count"] == (1 if grouped else count)
     assert "constraints" not in devices or not grouped
-    assert ("only nodes that offer groups" in shell.err) == grouped
+    golden(shell.err)
 
 
 def test_a_group_and_its_efa_devices_share_the_groups_attribute(shell: Shell) -> None:

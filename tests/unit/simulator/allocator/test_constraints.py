@@ -35,6 +35,14 @@ def test_matching_devices_have_one_value() -> None:
     assert devices(cluster, claim(request(count=2), constraints=[same("v")])) == ["d0", "d2"]
 
 
+@BOTH
+def test_a_constraint_may_name_an_alternative_of_a_request(kubernetes: str) -> None:
+    cluster = world(offered(*valued(1, 2, 1)), kubernetes=kubernetes)
+    asked = first_of("r", subrequest("pair", 2))
+    assert devices(cluster, claim(asked, constraints=[same("v", "r/pair")])) == ["d0", "d2"]
+    assert devices(cluster, claim(asked, constraints=[same("v", "r/other")])) == ["d0", "d1"]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "matches"),
     [

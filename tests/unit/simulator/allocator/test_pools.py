@@ -7,6 +7,7 @@ import pytest
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.util.errors import DriverError
 from tests.builders.allocator import claim, counters, device, devices, every, offered, refusal, request, world
+from tests.golden import golden
 
 BOTH = pytest.mark.parametrize("kubernetes", ["1.36", "1.37"])
 
@@ -22,7 +23,7 @@ def test_a_claim_without_requests_is_satisfied_by_nothing() -> None:
 def test_slices_of_another_node_are_not_used() -> None:
     cluster = world(offered(device("theirs"), pool="p2", nodeName="node-2"), offered(device("ours")))
     assert devices(cluster, claim(request())) == ["ours"]
-    assert refusal(cluster, claim(request(count=2))).reason == "cannot allocate all claims"
+    golden(refusal(cluster, claim(request(count=2))).reason)
 
 
 def test_only_the_newest_generation_counts() -> None:
@@ -30,7 +31,7 @@ def test_only_the_newest_generation_counts() -> None:
     new = offered(device("new"), name="b", generation=2)
     for order in ([old, new], [new, old]):
         assert devices(world(*order), claim(request())) == ["new"]
-        assert refusal(world(*order), claim(request(count=2))).reason == "cannot allocate all claims"
+        golden(refusal(world(*order), claim(request(count=2))).reason)
 
 
 def test_a_pool_whose_newer_generation_is_elsewhere_is_ignored() -> None:
@@ -56,14 +57,15 @@ def test_all_devices_cannot_be_had_of_an_incomplete_pool() -> None:
     cluster = world(offered(device("whole"), pool="p1"), offered(device("partial"), pool="p2", slices=2))
     answer = refusal(cluster, claim(every()))
     assert answer.fatal
-    assert "resource pool a.example/p2 is currently being updated" in answer.reason
+    golden(answer.reason)
 
 
 def test_a_pool_with_a_device_name_twice_is_invalid() -> None:
     cluster = world(offered(device("one"), device("one")))
     answer = refusal(cluster, claim(request()))
-    assert (answer.fatal, "a.example/pool: duplicate device name one" in answer.reason) == (False, True)
-    assert "currently invalid" in refusal(cluster, claim(every())).reason
+    assert not answer.fatal
+    golden(answer.reason)
+    golden(refusal(cluster, claim(every())).reason)
 
 
 def test_other_pools_are_used_beside_an_invalid_one() -> None:
@@ -83,13 +85,13 @@ def test_a_pool_with_unknown_counters_is_invalid(
     kubernetes: str, sets: dict[str, dict[str, object]], consumed: dict[str, dict[str, object]], reason: str
 ) -> None:
     cluster = world(offered(device("d", consumed), slices=2), counters(sets, slices=2), kubernetes=kubernetes)
-    assert reason in refusal(cluster, claim(request())).reason
+    golden(refusal(cluster, claim(request())).reason)
 
 
 def test_a_pool_with_a_counter_set_twice_is_invalid() -> None:
     sets = {"set": {"c": 1}}
     cluster = world(offered(device("d"), slices=3), counters(sets, "x", slices=3), counters(sets, "y", slices=3))
-    assert "duplicate counter set name set" in refusal(cluster, claim(request())).reason
+    golden(refusal(cluster, claim(request())).reason)
 
 
 @BOTH
@@ -100,7 +102,7 @@ def test_unknown_counters_on_another_node_make_the_pool_invalid_here_too(kuberne
         counters({"set": {"c": 4}}, slices=3, allNodes=True),
         kubernetes=kubernetes,
     )
-    assert "counter set none not found" in refusal(cluster, claim(request())).reason
+    golden(refusal(cluster, claim(request())).reason)
 
 
 def test_slices_are_tried_by_name_and_pools_by_driver_and_name() -> None:

@@ -22,6 +22,7 @@ from tests.builders.allocator import (
     subrequest,
     world,
 )
+from tests.golden import golden
 
 
 def plain(*names: str) -> list[dict[str, object]]:
@@ -119,11 +120,11 @@ def test_all_beside_a_request_for_other_devices() -> None:
 def test_a_constraint_that_all_devices_cannot_meet_ends_the_scheduling() -> None:
     answer = refusal(world(offered(*chips(8))), claim(every(), constraints=[same("group")]))
     assert answer.fatal
-    assert "cannot add device a.example/pool/chip-04 because a claim constraint would not be satisfied" in answer.reason
+    golden(answer.reason)
 
 
 def test_all_of_more_devices_than_a_claim_can_hold_ends_the_scheduling() -> None:
-    assert "exceeds the claim limit of 32" in refusal(world(offered(*chips(33))), claim(every())).reason
+    golden(refusal(world(offered(*chips(33))), claim(every())).reason)
     assert len(devices(world(offered(*chips(32))), claim(every()))) == 32
 
 
@@ -135,7 +136,7 @@ def test_a_claim_holds_32_devices_over_all_requests() -> None:
     assert len(devices(cluster, claim(request("x", 16), request("y", 16)))) == 32
     answer = refusal(cluster, claim(request("x", 16), request("y", 17)))
     assert answer.fatal
-    assert "33 exceeds the claim limit of 32" in answer.reason
+    golden(answer.reason)
 
 
 def test_two_claims_hold_32_devices_each() -> None:
@@ -238,7 +239,7 @@ def test_in_one_pod_an_administrators_device_is_taken_for_later_claims() -> None
 def test_a_missing_class_ends_the_scheduling() -> None:
     answer = refusal(world(offered(*plain("a"))), claim(request(deviceClassName="none")))
     assert answer.fatal
-    assert "claim default/claim, request r: could not retrieve device class none" in answer.reason
+    golden(answer.reason)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_a_missing_class_ends_the_scheduling() -> None:
 def test_requests_of_an_unknown_kind_end_the_scheduling(wanted: dict[str, object], reason: str) -> None:
     answer = refusal(world(offered(*plain("a"))), claim(wanted))
     assert answer.fatal
-    assert reason in answer.reason
+    golden(answer.reason)
 
 
 def test_a_constraint_of_an_unknown_kind_ends_the_scheduling() -> None:
@@ -265,14 +266,13 @@ def test_a_failing_selector_ends_the_scheduling(kubernetes: str, where: str) -> 
     cluster = world(offered(device("a", attributes={"k": 1}), device("b")), kubernetes=kubernetes)
     answer = refusal(cluster, claim(request(selector="k=2")))
     assert answer.fatal
-    assert answer.reason == f"claim default/claim: selector #0{where}: CEL runtime error: no such key: k"
+    golden(answer.reason)
 
 
 def test_a_failing_selector_of_a_class_is_named() -> None:
     classes = [{"metadata": {"name": "any"}, "spec": {"selectors": [{"cel": {"expression": "broken"}}]}}]
     answer = refusal(world(offered(device("a")), classes=classes), claim(request()))
-    assert "class any: selector #0" in answer.reason
-    assert "CEL compile error" in answer.reason
+    golden(answer.reason)
 
 
 def test_a_selector_that_cannot_be_compiled_is_noticed_at_the_first_device_only() -> None:

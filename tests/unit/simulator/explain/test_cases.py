@@ -9,9 +9,10 @@ from hypothesis import given, settings
 
 from dra_driver.cel import Kubernetes
 from dra_driver.manifests.objects import DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World, allocate
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.cluster import selectors
 from dra_driver.simulator.explain import Question, explain, plain, text
+from tests.builders.allocator import allocate
 from tests.generators.effort import examples, short_searches
 from tests.generators.simulator_cases import Object, cases
 from tests.oracles.simulator_cases import accepted

@@ -45,6 +45,7 @@ def nested(depth: int) -> str:
     return expression
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "expression",
     [

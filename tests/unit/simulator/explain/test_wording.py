@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.simulator.explain.findings import choice, counted, listed, named, natural, of_all, printable, shortened
+from tests.golden import golden
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,8 @@ def test_values(values: list[str], text: str) -> None:
 def test_counts() -> None:
     assert (counted(1, "device"), counted(2, "device")) == ("1 device", "2 devices")
     assert (of_all(1, 1), of_all(3, 3), of_all(1, 3)) == ("the only device", "all 3 devices", "1 of 3 devices")
-    assert (listed(["a", "b", "c"]), shortened(list("abcd"), 3)) == ("a, b and c", "a, b and 2 more")
+    golden(listed(["a", "b", "c"]))
+    golden(shortened(list("abcd"), 3))
 
 
 @given(st.lists(st.text()))

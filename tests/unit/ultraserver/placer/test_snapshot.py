@@ -16,11 +16,11 @@ from dra_driver.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.snapshot import (
     MAX_RELEASED,
     pod_of,
-    read_released,
+    read_kept,
     snapshot,
-    write_released,
+    write_kept,
 )
-from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Released
+from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Kept, Released
 
 
 def node(**changes: Any) -> PartialNode:
@@ -70,12 +70,12 @@ NOT_READY = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
 def test_a_node_is_usable_when_it_is_ready_and_offers_its_newest_device(
     changes: dict[str, Any], offers: list[PartialResourceSlice], trouble: str
 ) -> None:
-    (found,) = snapshot([node(**changes)], offers, [], []).nodes
+    (found,) = snapshot([node(**changes)], offers, [], [], Kept()).nodes
     assert found.trouble == trouble
 
 
 def test_nodes_without_labels_of_servers_are_left_out() -> None:
-    assert snapshot([node(metadata={"name": "n", "labels": {"zone": "1"}})], [], [], []).nodes == ()
+    assert snapshot([node(metadata={"name": "n", "labels": {"zone": "1"}})], [], [], [], Kept()).nodes == ()
 
 
 @pytest.mark.parametrize(
@@ -91,30 +91,34 @@ def test_nodes_without_labels_of_servers_are_left_out() -> None:
     ids=["ours", "pool below", "other driver", "other node", "admin access", "not allocated"],
 )
 def test_claims_that_hold_a_device_of_the_node_count(held: ResourceClaim, by: str) -> None:
-    (found,) = snapshot([node()], [], [held], []).nodes
+    (found,) = snapshot([node()], [], [held], [], Kept()).nodes
     assert found.claim == by
 
 
 def test_only_taints_that_keep_pods_off_count() -> None:
     taints = [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "PreferNoSchedule"}]
-    (found,) = snapshot([node(spec={"taints": taints})], [], [], []).nodes
+    (found,) = snapshot([node(spec={"taints": taints})], [], [], [], Kept()).nodes
     assert [taint.key for taint in found.taints] == ["a"]
 
 
 @pytest.mark.parametrize(
-    ("selector", "gates", "placed"),
+    ("selector", "gates", "place", "placed"),
     [
-        ({SERVER_4: "s"}, [], (SERVER_4, "s")),
-        ({SERVER_2: "s"}, [], (SERVER_2, "s")),
-        ({SERVER_4: "other"}, [], None),
-        ({}, [], None),
-        ({SERVER_4: "s"}, [{"name": GATE}], None),
+        ({SERVER_4: "s"}, [], f"{SERVER_4}=s", (SERVER_4, "s")),
+        ({SERVER_2: "s", "zone": "1"}, [], f"{SERVER_2}=s", (SERVER_2, "s")),
+        ({SERVER_4: "other"}, [], f"{SERVER_4}=s", None),
+        ({SERVER_2: "s"}, [], f"{SERVER_4}=s", None),
+        ({"zone": "1"}, [], "zone=1", None),
+        ({}, [], f"{SERVER_4}=s", None),
+        ({SERVER_4: "s"}, [{"name": GATE}], f"{SERVER_4}=s", None),
+        ({SERVER_4: "s"}, [], "", None),
     ],
 )
-def test_a_pod_counts_as_placed_only_if_its_node_selector_says_so_and_its_gate_is_gone(
-    selector: dict[str, str], gates: list[dict[str, str]], placed: tuple[str, str] | None
+def test_a_pod_counts_as_placed_only_if_the_placer_recorded_it_its_node_selector_says_so_and_its_gate_is_gone(
+    selector: dict[str, str], gates: list[dict[str, str]], place: str, placed: tuple[str, str] | None
 ) -> None:
-    found = pod_of(pod({"nodeSelector": selector, "schedulingGates": gates}, annotations={PLACED_ANNOTATION: "s"}))
+    written = pod({"nodeSelector": selector, "schedulingGates": gates}, annotations={PLACED_ANNOTATION: "s"})
+    (found,) = snapshot([], [], [], [written], Kept({"u": place})).pods
     assert found.placed == placed
 
 
@@ -159,11 +163,17 @@ def test_times_survive_being_written(moment: int) -> None:
 
 @given(st.text() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
 def test_a_memory_that_cannot_be_read_is_empty(text: str) -> None:
-    assert read_released(text) == ()
+    assert read_kept(text) == read_kept(json.dumps({"placed": text, "released": text})) == Kept()
+
+
+def test_of_a_damaged_memory_what_can_be_read_counts() -> None:
+    entry = {"namespace": "a", "group": "g", "server": "s", "until": "1970-01-01T00:00:09Z"}
+    text = json.dumps({"placed": {"u": "x=y", "v": 1, "w": None}, "released": [entry, 1, entry | {"until": 9}]})
+    assert read_kept(text) == Kept({"u": "x=y"}, (Released("a", "g", "s", 9.0),))
 
 
 def test_the_memory_keeps_what_is_not_over_and_is_bounded() -> None:
-    many = [Released("a", f"g{number}", "s", 1000.0 + number) for number in range(2 * MAX_RELEASED)]
-    kept = read_released(write_released(many, now=1010.0))
-    assert kept == tuple(many[-MAX_RELEASED:])
-    assert read_released(write_released(many[:20], now=1010.0)) == tuple(many[11:20])
+    many = tuple(Released("a", f"g{number}", "s", 1000.0 + number) for number in range(2 * MAX_RELEASED))
+    kept = read_kept(write_kept(Kept({"u": f"{SERVER_4}=s"}, many), now=1010.0))
+    assert kept == Kept({"u": f"{SERVER_4}=s"}, many[-MAX_RELEASED:])
+    assert read_kept(write_kept(Kept(released=many[:20]), now=1010.0)) == Kept(released=many[11:20])

@@ -25,6 +25,7 @@ from dra_driver.ultraserver.rendezvous.roster import (
     line_of,
     progress,
 )
+from tests.golden import golden, golden_error
 
 A, B, ZEROS = "8b6a1c0e5d2f4937", "8b6a1c0e5d2f4936", "0" * 16
 
@@ -83,13 +84,13 @@ def test_a_group_with_one_wrong_member_does_not_start(group: tuple[list[Member],
 
 def test_refusals_name_the_members_and_what_to_do() -> None:
     four = [member(index, index) for index in range(4)]
-    assert "worker 3 (vllm-0-3.vllm.default)" in refusal([*four[:3], member(3, 3, ZEROS)], 4, 4)
+    golden(refusal([*four[:3], member(3, 3, ZEROS)], 4, 4))
     split = refusal([*four[:3], member(3, 3, B)], 4, 4)
-    assert "1 of the group's members, and 4 must be together" in split
+    golden(split)
     assert "ultraserver-server-id-4" in split
-    assert "same node id" in refusal([*four[:3], member(3, 2)], 4, 4)
-    assert "multiple of ultraserverMode" in refusal([member(index, index) for index in range(3)], 3, 2)
-    assert "members [0, 1, 1, 2], not one for each of 0 to 3" in refusal([*four[:3], member(1, 3)], 4, 4)
+    golden(refusal([*four[:3], member(3, 2)], 4, 4))
+    golden(refusal([member(index, index) for index in range(3)], 3, 2))
+    golden(refusal([*four[:3], member(1, 3)], 4, 4))
 
 
 def test_pairs_of_one_whole_server_have_ids_of_their_own() -> None:
@@ -143,7 +144,7 @@ def test_a_variable_that_is_missing_or_wrong_is_named(name: str, value: str | No
 
 
 def test_the_worker_index_lies_within_the_group() -> None:
-    with pytest.raises(GroupError, match="from 0 to 3"):
+    with golden_error(GroupError):
         own_membership(ENVIRONMENT | {"LWS_WORKER_INDEX": "4"})
 
 
@@ -270,13 +271,13 @@ def test_with_a_table_members_may_come_again_but_not_as_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "missing", "text"),
+    ("size", "missing"),
     [
-        (4, [3, 2], "2 of 4 members: waiting for workers 2, 3"),
-        (4, [3], "3 of 4 members: waiting for worker 3"),
-        (4, [], "4 of 4 members"),
-        (20, range(1, 20), "1 of 20 members: waiting for workers 1, 2, 3, 4, 5, 6, 7, 8 and 11 more"),
+        (4, [3, 2]),
+        (4, [3]),
+        (4, []),
+        (20, range(1, 20)),
     ],
 )
-def test_progress_is_said_in_a_line(size: int, missing: list[int], text: str) -> None:
-    assert progress(size, missing) == text
+def test_progress_is_said_in_a_line(size: int, missing: list[int]) -> None:
+    golden(progress(size, missing))

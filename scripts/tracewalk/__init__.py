@@ -1,1 +1,0 @@
-"""Traces real calls through the driver of a node, and lists the files that they enter."""

@@ -1,0 +1,207 @@
+"""The chart refuses what would harm running pods, as far as it can see them; what it sees is a test API server's."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.lookups import lookups
+from tests.golden import golden
+from tests.manifests.chart import CHART, HELM, HELM3, helm, needs_helm, template
+from tests.manifests.support import Object
+
+RELEASE = ("neuron", "default")
+DRIVER = "draDriver.enabled=true"
+LABELLED = ("draDriver.nodeSelector.neuron=dra", "devicePlugin.enabled=false")
+HELMS = [
+    pytest.param(program, id=name, marks=[tier, pytest.mark.skipif(not program, reason=f"there is no {name} here")])
+    for program, name, tier in ((HELM, "helm", pytest.mark.slow), (HELM3, "helm 3", pytest.mark.nightly))
+]
+
+
+def daemonset(release: tuple[str, str] | None = RELEASE, *settings: str, namespace: str = "") -> Object:
+    """The driver's, as it is in the cluster."""
+    found = [item for item in template(DRIVER, *settings) if item["kind"] == "DaemonSet"]
+    (made,) = [item for item in found if item["metadata"]["name"].startswith("neuron-dra-driver")]
+    if release:
+        name, of = release
+        made["metadata"]["annotations"] = {"meta.helm.sh/release-name": name, "meta.helm.sh/release-namespace": of}
+    if namespace:
+        made["metadata"]["namespace"] = namespace
+    return made
+
+
+def claim(
+    name: str, node: str = "node-1", *, pods: Sequence[str] = ("web-0",), driver: str = "neuron.aws.com"
+) -> Object:
+    results = [{"request": "r", "driver": driver, "pool": node, "device": "d"}]
+    status = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": pod, "uid": "u"} for pod in pods],
+    }
+    metadata = {"namespace": "team", "name": name}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "status": status}
+
+
+def node(name: str, **labels: str) -> Object:
+    metadata = {"name": name, "labels": {"node.kubernetes.io/instance-type": "trn2.48xlarge", **labels}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+
+
+def pod(name: str, node: str = "node-1", resource: str = "aws.amazon.com/neuron", **status: object) -> Object:
+    containers = [{"name": "main", "resources": {"limits": {resource: "1"}}}, {"name": "other"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": "team", "name": name},
+        "spec": {"containers": containers, **({"nodeName": node} if node else {})},
+        "status": {"phase": "Running", **status},
+    }
+
+
+def upgrade(
+    tmp_path: Path,
+    objects: Sequence[Object],
+    *settings: str,
+    program: str | None = HELM,
+    claims: str = "v1",
+    namespace: str = "default",
+) -> subprocess.CompletedProcess[str]:
+    """What helm makes of the release in a cluster with these objects; an installation renders what an upgrade does."""
+    with lookups(objects, tmp_path, claims=claims) as kubeconfig:
+        named = [part for setting in ("image.repository=r.example/n", *settings) for part in ("--set", setting)]
+        options = ("--dry-run=server", "--take-ownership", "--disable-openapi-validation")
+        common = ("install", "neuron", str(CHART), *options)
+        return helm(*common, "--namespace", namespace, "--kubeconfig", str(kubeconfig), *named, program=program)
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode != 0, "it is not refused"
+    return done.stderr.partition("\n\n")[2].removesuffix("Use --debug flag to render out invalid YAML\n").strip()
+
+
+@pytest.mark.parametrize("program", HELMS)
+def test_an_upgrade_that_forgets_the_driver_is_refused_while_pods_use_its_devices(
+    program: str | None, tmp_path: Path
+) -> None:
+    there = [daemonset(), claim("mine"), claim("shared", pods=("web-1", "web-2"))]
+    done = upgrade(tmp_path, there, "draDriver.logFormat=json", program=program)
+    golden(refused(done))
+
+
+@needs_helm
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_claims_of_every_version_that_is_served_count(version: str, tmp_path: Path) -> None:
+    there = [daemonset(), claim("mine") | {"apiVersion": f"resource.k8s.io/{version}"}]
+    assert "team/mine, used by web-0" in refused(upgrade(tmp_path, there, claims=version))
+
+
+@needs_helm
+def test_of_many_claims_ten_are_named(tmp_path: Path) -> None:
+    there = [daemonset(), *(claim(f"claim-{index:02}") for index in range(13))]
+    golden(refused(upgrade(tmp_path, there)))
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (DRIVER,),
+        (DRIVER, "draDriver.placer.enabled=true"),
+        ("draDriver.force.claimsInUse=true",),
+        (DRIVER, "draDriver.nodeSelector.neuron=dra", "devicePlugin.enabled=false"),
+    ],
+)
+def test_what_takes_the_driver_from_no_pod_goes_on(settings: tuple[str, ...], tmp_path: Path) -> None:
+    there = [daemonset(), claim("mine"), node("node-1", neuron="dra")]
+    assert upgrade(tmp_path, there, *settings).returncode == 0
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "claims",
+    [
+        [],
+        [claim("of-nobody", pods=())],
+        [claim("of-another", driver="gpu.example.com")],
+        [{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"namespace": "a", "name": "b"}}],
+    ],
+)
+def test_the_driver_may_go_when_no_pod_uses_its_devices(claims: list[Object], tmp_path: Path) -> None:
+    assert upgrade(tmp_path, [daemonset(), *claims]).returncode == 0
+
+
+@needs_helm
+def test_a_release_without_the_driver_does_not_look_after_the_driver_of_another(tmp_path: Path) -> None:
+    there = [daemonset(("other", "default")), claim("mine")]
+    assert upgrade(tmp_path, there).returncode == 0
+
+
+@needs_helm
+def test_an_upgrade_that_leaves_nodes_is_refused_while_pods_use_devices_there(tmp_path: Path) -> None:
+    there = [daemonset(), claim("stays", "node-1"), claim("left", "node-2"), claim("gone", "node-3")]
+    there += [node("node-1", neuron="dra"), node("node-2")]
+    golden(refused(upgrade(tmp_path, there, DRIVER, *LABELLED)), "labels")
+    types = (DRIVER, "neuronInstances={trn1.32xlarge}")
+    assert "team/left" in refused(upgrade(tmp_path, there, *types))
+    golden(refused(upgrade(tmp_path, there, DRIVER, "kubeletRoot=/srv/kubelet")), "root")
+
+
+@pytest.mark.parametrize("program", HELMS)
+def test_a_second_driver_in_the_cluster_is_refused(program: str | None, tmp_path: Path) -> None:
+    there = [daemonset(("neuron-helm-chart", "default"))]
+    golden(refused(upgrade(tmp_path, there, DRIVER, program=program, namespace="team-b")), "of a release")
+    of_script = [daemonset(None)]
+    golden(refused(upgrade(tmp_path, of_script, DRIVER, program=program, namespace="team-b")), "of the script")
+    forced = upgrade(tmp_path, there, DRIVER, "draDriver.force.secondDriver=true", program=program, namespace="team-b")
+    assert forced.returncode == 0, forced.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("before", "settings"),
+    [
+        (None, (DRIVER,)),
+        (("before", "default"), (DRIVER,)),
+        (RELEASE, (DRIVER, "draDriver.fullnameOverride=acme")),
+        (RELEASE, (DRIVER, "draDriver.namespaceOverride=acme")),
+    ],
+    ids=["of the script", "of another release in its place", "renamed", "moved"],
+)
+def test_taking_the_driver_over_in_its_place_or_renaming_it_makes_no_second_one(
+    before: tuple[str, str] | None, settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = upgrade(tmp_path, [daemonset(before), claim("mine"), node("node-1")], *settings)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("program", HELMS)
+def test_the_driver_does_not_begin_on_nodes_where_pods_have_devices_through_limits(
+    program: str | None, tmp_path: Path
+) -> None:
+    there = [node("node-1"), node("node-2"), node("cpu") | {"metadata": {"name": "cpu"}}]
+    there += [pod("lim1"), pod("cores", "node-2", "aws.amazon.com/neuroncore"), pod("stray", "cpu")]
+    there += [pod("ended", phase="Succeeded"), pod("waits", ""), pod("gpu", resource="nvidia.com/gpu")]
+    there += [pod("by-claim", extendedResourceClaimStatus={"resourceClaimName": "c"})]
+    golden(refused(upgrade(tmp_path, there, DRIVER, "devicePlugin.enabled=false", program=program)))
+    forced = upgrade(tmp_path, there, DRIVER, "draDriver.force.podsWithLimits=true", program=program)
+    assert forced.returncode == 0, forced.stderr
+
+
+@needs_helm
+def test_node_by_node_only_the_drivers_nodes_count_and_only_when_they_change(tmp_path: Path) -> None:
+    there = [node("node-1", neuron="dra"), node("node-2"), pod("lim2", "node-2")]
+    labelled = (DRIVER, "draDriver.nodeSelector.neuron=dra")
+    assert upgrade(tmp_path, there, *labelled).returncode == 0
+    there.append(daemonset(RELEASE, *labelled))
+    assert "team/lim2, on node-2" in refused(upgrade(tmp_path, there, DRIVER))
+    there.append(pod("late", "node-1"))
+    assert upgrade(tmp_path, there, *labelled, "draDriver.logFormat=json").returncode == 0
+
+
+@needs_helm
+def test_without_a_cluster_nothing_is_refused() -> None:
+    assert template("devicePlugin.enabled=true", options=("--is-upgrade",))

@@ -1,0 +1,1 @@
+"""Whether any test notices when a line of the driver is broken: see `main`."""
