@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.programs import ended
 from tests.doubles import kubectl
 from tests.golden import golden
 from tests.manifests.support import IMAGE, INSTALLER, Object, documents, install, of_kind, pod_spec
@@ -228,8 +229,10 @@ def test_a_missing_kubectl_is_named(cluster: Cluster) -> None:
 def answer_on_a_terminal(cluster: Cluster, answer: str, *arguments: str) -> tuple[int, str]:
     """Run the installer with a terminal as its standard input, and type `answer` once it asks."""
     controller, terminal = pty.openpty()
-    with subprocess.Popen(
-        [str(INSTALLER), *arguments], env=cluster.environment(), stdin=terminal, stdout=terminal, stderr=terminal
+    with ended(
+        subprocess.Popen(
+            [str(INSTALLER), *arguments], env=cluster.environment(), stdin=terminal, stdout=terminal, stderr=terminal
+        )
     ) as process:
         os.close(terminal)
         said = b""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import COMMANDS, DAEMONS
+from tests.builders.programs import ended
 from tests.golden import golden
 from tests.paths import ROOT, SPECS
 
@@ -32,12 +33,14 @@ def on_a_terminal(
 ) -> tuple[str, str]:
     """What the program writes to a terminal, which is its standard output or else its standard error, and to a pipe."""
     master, slave = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "dra_driver", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=slave if stdout else subprocess.PIPE,
-        stderr=subprocess.DEVNULL if stdout else slave,
-        env=environment(**(changes or {})),
+    with ended(
+        subprocess.Popen(
+            [sys.executable, "-m", "dra_driver", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=slave if stdout else subprocess.PIPE,
+            stderr=subprocess.DEVNULL if stdout else slave,
+            env=environment(**(changes or {})),
+        )
     ) as process:
         os.close(slave)
         seen = bytearray()

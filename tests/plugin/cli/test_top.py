@@ -25,6 +25,7 @@ from tests.builders.overview import (
     add_waiting,
     taint,
 )
+from tests.builders.programs import ended
 from tests.doubles.apiserver.server import ApiServer
 from tests.golden import golden
 
@@ -134,7 +135,7 @@ def test_watching_prints_every_change_and_lists_only_once(server: ApiServer, tmp
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "top", "--from-cluster", "-A", "-w", "-o", "json"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout is not None
         before = json.loads(process.stdout.readline())
         lists = server.count("GET", watch=False)
@@ -161,7 +162,7 @@ def test_on_a_terminal_the_screen_follows_the_cluster_in_as_many_lines_as_there_
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (30, 120))
-    with subprocess.Popen(command, stdout=theirs, stdin=theirs, env=os.environ | {"TERM": "xterm"}) as process:
+    with ended(subprocess.Popen(command, stdout=theirs, stdin=theirs, env=os.environ | {"TERM": "xterm"})) as process:
         os.close(theirs)
         screen = read_until(ours, "more pending pods")
         assert "train-0" in screen
@@ -243,7 +244,7 @@ def test_one_namespace_is_followed_too(server: ApiServer, tmp_path: Path) -> Non
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "top", "--from-cluster", "-n", "ml", "-w", "-o", "json"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with ended(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)) as process:
         assert process.stdout is not None
         assert [row["pod"] for row in json.loads(process.stdout.readline())["holders"]] == ["train-0", "small"]
         add_holder(server, "web", "elsewhere", "node-2", ["neuron-device-1"])
@@ -265,7 +266,9 @@ def test_the_screen_repeats_what_is_left_out(server: ApiServer, tmp_path: Path) 
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (30, 120))
     terminal = os.environ | {"TERM": "xterm"}
-    with subprocess.Popen(command, stdout=theirs, stdin=theirs, stderr=subprocess.DEVNULL, env=terminal) as process:
+    with ended(
+        subprocess.Popen(command, stdout=theirs, stdin=theirs, stderr=subprocess.DEVNULL, env=terminal)
+    ) as process:
         os.close(theirs)
         screen = read_until(ours, "big-1")
         assert "this user may not list nodes" in screen
@@ -303,7 +306,7 @@ def test_taint_rules_are_followed(server: ApiServer, tmp_path: Path) -> None:
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "top", "--from-cluster", "-A", "-w", "-o", "json"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout is not None
         free = [json.loads(process.stdout.readline())["nodes"][0]["chips"]["free"]]
         taint_rule(server, "repair", pool="node-2", device="neuron-device-9")

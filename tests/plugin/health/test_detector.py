@@ -24,6 +24,7 @@ from dra_driver.health.hints import MAX_FILES, encode, file_name, read_hints
 from dra_driver.health.kernel_log import TAIL_BYTES
 from dra_driver.util.errors import DriverError
 from tests.builders.agent import free_port, health, scraped
+from tests.builders.programs import ended
 from tests.eventually import eventually
 from tests.golden import golden, lines
 
@@ -243,7 +244,7 @@ def command(*options: str) -> list[str]:
 
 @contextmanager
 def process(*words: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([*before, *command(*words)], stderr=subprocess.PIPE, text=True) as running:
+    with ended(subprocess.Popen([*before, *command(*words)], stderr=subprocess.PIPE, text=True)) as running:
         try:
             yield running
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 from dra_driver.cli import daemon
 from dra_driver.util.errors import UsageError
+from tests.builders.programs import ended
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +47,7 @@ def test_sigterm_and_sigint_end_a_program_that_waits(number: signal.Signals) -> 
         PROGRAM.partition("end =")[0]
         + "with daemon.stopped_by_signals() as stop: print(flush=True); daemon.run_until(stop, Nothing())"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as running:
+    with ended(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)) as running:
         assert running.stdout is not None
         running.stdout.readline()
         running.send_signal(number)
@@ -70,20 +73,31 @@ with daemon.stopped_by_signals() as stop: daemon.run_until(stop, Hanging())
 )
 
 
+def stacks(running: subprocess.Popen[bytes]) -> str:
+    """Ask a program where its threads are, until it has said it."""
+    assert running.stderr is not None
+    text = b""
+    running.send_signal(signal.SIGUSR2)
+    while b"in <module>" not in text:
+        if select.select([running.stderr], [], [], 1)[0]:
+            read = os.read(running.stderr.fileno(), 65536)
+            assert read, (running.wait(10), text)
+            text += read
+        else:
+            # faulthandler drops a signal that a thread gets while another one still writes.
+            running.send_signal(signal.SIGUSR2)
+    return text.decode()
+
+
 def test_sigusr2_shows_where_every_thread_of_a_program_is_and_ends_none() -> None:
-    with subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+    command = [sys.executable, "-c", HANGS]
+    with ended(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)) as running:
         assert running.stdout is not None
-        assert running.stderr is not None
         running.stdout.readline()
         for _ in range(2):
-            running.send_signal(signal.SIGUSR2)
-            stacks = ""
-            while "in <module>" not in stacks:
-                line = running.stderr.readline().decode()
-                assert line, (running.wait(10), stacks)
-                stacks += line
-            assert "in publish" in stacks
-            assert "in run_until" in stacks
+            told = stacks(running)
+            assert "in publish" in told
+            assert "in run_until" in told
         running.terminate()
         assert running.wait(10) == 0
 

@@ -16,6 +16,7 @@ import pytest
 from lab import files, process, waiting
 from lab.errors import LabError
 from lab.progress import Progress
+from tests.builders.programs import ended
 
 QUIET = Progress(quiet=True)
 
@@ -144,8 +145,10 @@ def test_a_lock_is_free_again_when_its_holder_is_killed(tmp_path: Path) -> None:
         "    print('held', flush=True); time.sleep(60)"
     )
     scripts = str(Path(files.__file__).parents[1])
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": scripts}
+    with ended(
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": scripts}
+        )
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
