@@ -54,6 +54,7 @@ from tests.manifests.chart import (
 from tests.manifests.support import IMAGE, Object, of_kind, pod_spec, rendered
 from tests.paths import ROOT
 
+DIGEST = f"sha256:{'1' * 64}"
 YEAR = 365 * 24 * 3600
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 
@@ -510,6 +511,23 @@ def test_helm_makes_valid_objects(settings: tuple[str, ...]) -> None:
 
 
 @needs_helm
+def test_a_digest_of_kube_scheduler_is_used_for_the_image_that_it_is_of() -> None:
+    image = "scheduler.customScheduler.image"
+    pinned = ("scheduler.enabled=true", f"{image}.tag=v1.36.1", f"{image}.digest={DIGEST}")
+    assert scheduler_image(*pinned) == f"registry.k8s.io/kube-scheduler:v1.36.1@{DIGEST}"
+    # AWS's default, which gives way to the cluster's own version.
+    theirs = (f"{image}.repository=registry.example/eks-distro/kubernetes/kube-scheduler", f"{image}.tag=v1.28.5")
+    assert scheduler_image("scheduler.enabled=true", *theirs, f"{image}.digest={DIGEST}") == (
+        "registry.k8s.io/kube-scheduler:v1.36.3"
+    )
+
+
+def scheduler_image(*settings: str) -> str:
+    found: str = pod_spec(by_name(template(*settings))["Deployment", "my-scheduler"])["containers"][0]["image"]
+    return found
+
+
+@needs_helm
 def test_the_certificates_are_for_their_purpose_and_signed_by_the_ca(tmp_path: Path) -> None:
     secret = by_name(template("scheduler.enabled=true"))["Secret", "k8s-neuron-scheduler-tls"]
     for key, value in secret["data"].items():
@@ -541,6 +559,7 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
         ("image.repository=", "image.repository is empty"),
         ("draDriver.emulatedUltraservers=2x4", "goes with emulate"),
         ("scheduler.customScheduler.image.tag=v1.99.0", "use a tag of the same minor version"),
+        (f"scheduler.customScheduler.image.digest={DIGEST}", "set image.tag to the version that it is of"),
     ],
 )
 def test_helm_refuses_what_cannot_be_with_plain_text(setting: str, text: str) -> None:

@@ -381,6 +381,10 @@ automountServiceAccountToken: false
 {{- $image := .Values.scheduler.customScheduler.image -}}
 {{- $server := .Capabilities.KubeVersion.Version -}}
 {{- $repository := $image.repository -}}
+{{- $digest := $image.digest -}}
+{{- if and $digest (not $image.tag) -}}
+{{- fail (printf "scheduler.customScheduler.image.digest is %s without a tag: set image.tag to the version that it is of" $digest) -}}
+{{- end -}}
 {{- $tag := default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $server) $image.tag -}}
 {{- $minor := "^v[0-9]+\\.[0-9]+" -}}
 {{- if ne (regexFind $minor $tag) (regexFind $minor $server) -}}
@@ -388,11 +392,12 @@ automountServiceAccountToken: false
 {{- /* What AWS's chart has as its default, whatever the cluster is. */ -}}
 {{- $repository = "registry.k8s.io/kube-scheduler" -}}
 {{- $tag = regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $server -}}
+{{- $digest = "" -}}
 {{- else -}}
 {{- fail (printf "scheduler.customScheduler.image.tag is %q, but the API server is %s: use a tag of the same minor version" $tag $server) -}}
 {{- end -}}
 {{- end -}}
-{{- include "neuron.reference" (dict "repository" $repository "tag" $tag "digest" $image.digest) -}}
+{{- include "neuron.reference" (dict "repository" $repository "tag" $tag "digest" $digest) -}}
 {{- end -}}
 
 {{- define "neuron.schedulerTag" -}}
