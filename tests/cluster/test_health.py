@@ -109,8 +109,12 @@ def test_a_chip_fails_under_a_pod_and_is_well_again(
     assert sick["reason"] == FAULTS["hbm-uncorrectable"].reason
     assert sick["message"].startswith("neuron3: hbm-uncorrectable")
     assert any("neuron3" in event["message"] and event["type"] == "Warning" for event in node_events(kube, NODE))
-    metrics = installation.exec(NODE, "python3", "-c", METRICS)
-    assert 'neuron_dra_driver_chip_fault{device="neuron3",fault="hbm-uncorrectable"' in metrics
+    shown = 'neuron_dra_driver_chip_fault{device="neuron3",fault="hbm-uncorrectable"'
+    eventually(
+        "the metrics to say so",
+        lambda: shown in installation.exec(NODE, "python3", "-c", METRICS, check=False),
+        SEEN_SECONDS,
+    )
 
     # The holder goes on; nobody else is given the chip but who tolerates the taint.
     (holder,) = namespace.wait_ready("holder")
