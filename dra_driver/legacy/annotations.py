@@ -1,10 +1,11 @@
 """The annotations of pods and nodes about devices: written and parsed.
 
-The extender writes the vendor's keys, current and former ones, for their readers, and one key of its own that also
-records which container has which ids::
+The extender writes the vendor's keys, current and former ones, for their readers, and two keys of its own. They record
+which container has which ids, and of which pod all of them are: its UID, and the time that the keys have::
 
     neuron.aws.com/allocation: {"coresPerDevice":2,"containers":[{"name":"main","resource":"aws.amazon.com/neuroncore",
                                 "ids":"0-8"}]}
+    neuron.aws.com/allocation-of: 5a0c9c0e-5e0f-4a52-8f0c-3c1f2a9d7b11 1700000000000000000
 
 Anyone who may edit a pod may edit these. They are therefore parsed strictly and within bounds, and the devices named by
 any of the keys count as taken: an edit may withhold a device from the cluster, but never gives one to two pods.
@@ -21,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.kube.types import ApiObject
+from dra_driver.kube.types import ApiObject, seconds
 from dra_driver.legacy.resource_requests import MAX_CONTAINERS
 from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, RETIRED_DEVICE, Hardware, Resource
 from dra_driver.util.errors import DriverError
@@ -39,6 +40,11 @@ DEVICES: Final = "NEURON_DEVS"
 """Former keys for the ids, one for each resource."""
 ALLOCATION: Final = "neuron.aws.com/allocation"
 """The extender's own key: which container has which ids, as shown above."""
+OF: Final = "neuron.aws.com/allocation-of"
+"""UID of the pod that the keys were written for, and their ALLOC_TIME: a copy of the pod has another UID, and who
+chooses for it later, another time."""
+CLOCKS_DIFFER_SECONDS: Final = 300.0
+"""Between the extender's clock and the API server's."""
 
 DEVICE_USAGE: Final = "NEURON_DEV_USAGE_MAP"
 CORE_USAGE: Final = "NEURON_CORE_USAGE_MAP"
@@ -63,6 +69,7 @@ class PodAnnotations(ApiObject, frozen=True):
     cores: str | None = msgspec.field(name=CORES, default=None)
     devices: str | None = msgspec.field(name=DEVICES, default=None)
     allocation: str | None = msgspec.field(name=ALLOCATION, default=None)
+    of: str | None = msgspec.field(name=OF, default=None)
 
 
 class NodeAnnotations(ApiObject, frozen=True):
@@ -115,8 +122,8 @@ _DECODER: Final = msgspec.json.Decoder(_WireAllocation)
 _KINDS: Final = {kind.value: kind for kind in Resource} | {RETIRED_DEVICE: Resource.DEVICE}
 
 
-def write(hardware: Hardware, shares: tuple[Share, ...], now: int) -> dict[str, str]:
-    """The annotations of a pod for which ``shares`` (at least one) were chosen at ``now`` (Unix nanoseconds)."""
+def write(hardware: Hardware, uid: str, shares: tuple[Share, ...], now: int) -> dict[str, str]:
+    """The annotations of pod ``uid``, for which ``shares`` (at least one) were chosen at ``now`` (Unix nanoseconds)."""
     kinds = {share.resource for share in shares}
     # If containers request different resources, the single list under the vendor's key holds cores.
     kind = kinds.pop() if len(kinds) == 1 else Resource.CORE
@@ -131,6 +138,7 @@ def write(hardware: Hardware, shares: tuple[Share, ...], now: int) -> dict[str, 
                 [_WireShare(share.container, share.resource.value, ranges(share.ids)) for share in shares],
             )
         ).decode(),
+        OF: f"{uid} {now}",
     }
     for key, resource in ((CORES, Resource.CORE), (DEVICES, Resource.DEVICE)):
         ids = {number for share in shares if share.resource is resource for number in share.ids}
@@ -147,6 +155,7 @@ POD_KEYS: Final = (
     CORES,
     DEVICES,
     ALLOCATION,
+    OF,
 )
 """Annotations of a pod that record its devices."""
 
@@ -159,6 +168,21 @@ def from_mapping(annotations: Mapping[str, str]) -> PodAnnotations:
 def present(found: PodAnnotations) -> tuple[str, ...]:
     """The keys in use that are present."""
     return tuple(msgspec.to_builtins(found))
+
+
+def copied(found: PodAnnotations, uid: str, created: str = "") -> bool:
+    """Whether the keys came with the pod's manifest, such as one exported from another pod, and thus choose nothing.
+
+    Args:
+        found: the annotations.
+        uid: of the pod.
+        created: when it was, in RFC 3339; "" to go by the UID alone, which others' extenders do not write.
+    """
+    owner, _, time = (found.of or "").partition(" ")
+    if owner and time == found.alloc_time:
+        return owner != uid
+    chosen, born = _NANOSECONDS.fullmatch(found.alloc_time or ""), seconds(created)
+    return chosen is not None and born is not None and int(chosen[0]) / 1e9 < born - CLOCKS_DIFFER_SECONDS
 
 
 def read(found: PodAnnotations, asked: Iterable[Resource] = ()) -> Allocation | None:

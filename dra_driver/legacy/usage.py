@@ -54,29 +54,34 @@ class Usage:
     trouble: str = ""
 
 
-def holding(pod: str, annotations: PodAnnotations, requests: PodRequest | None) -> Holding | None:
+def holding(
+    pod: str, annotations: PodAnnotations, requests: PodRequest | None, *, of_another: bool = False
+) -> Holding | None:
     """What a bound pod that has not ended holds; None if it holds nothing.
 
     Args:
         pod: ``namespace/name``.
         annotations: of the pod.
         requests: of the pod; None if they cannot be parsed.
+        of_another: whether the annotations are of a pod whose manifest was copied.
     """
     if requests is not None and not requests:
         # Annotations on a pod without requests entitle it to nothing: kubelet gives it nothing.
         return None
-    # Neither of these affects what is held.
-    bare = msgspec.structs.replace(annotations, allocated=None, alloc_time=None)
+    # None of these affects what is held.
+    bare = msgspec.structs.replace(annotations, allocated=None, alloc_time=None, of=None)
     asked = frozenset(request.resource for request in requests or ())
     size = sum(len(text) for text in msgspec.structs.astuple(bare) if text)
     found, unreadable = _said(bare, asked) if size <= _USUAL else said(bare, asked)
     most = max(map(_ids, found), default=0)
     # Fewer ids than are in use at one time cannot be everything.
-    if requests is not None and most >= at_once(requests):
+    if requests is not None and most >= at_once(requests) and not of_another:
         # A key that cannot be parsed does not invalidate the others.
         return Holding(pod, found, requests)
     fewer = "its annotations list fewer devices than it asks for" if requests else "what it asks for cannot be read"
     missing = fewer if found else "no annotation says which devices it has"
+    if found and of_another:
+        missing = "its annotations were copied from another pod"
     return Holding(pod, found, requests, unreadable or missing)
 
 

@@ -104,7 +104,7 @@ class PluginNode:
     ) -> KnownPod:
         """A pod that the scheduler has bound to the node, with annotations for ``shares`` like the extender's."""
         uid = f"uid-{name}-{time.monotonic_ns()}"
-        told = write(self.hardware, tuple(shares), at or time.time_ns()) if shares else {}
+        told = write(self.hardware, uid, tuple(shares), at or time.time_ns()) if shares else {}
         if stored:
             self.store(name, uid, containers, {**told, **(annotations or {})})
         return KnownPod("default", name, uid, containers)

@@ -16,7 +16,7 @@ import pytest
 from lab.cluster import Cluster
 from lab.node import Node
 
-from dra_driver.legacy.annotations import ALLOCATED, IDS, Share, write
+from dra_driver.legacy.annotations import ALLOCATED, IDS, OF, Share, write
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import Hardware, Resource
 from dra_driver.topology.instance_types import resolve
@@ -104,7 +104,8 @@ def chosen(kind: str, name: str, resource: Resource, ids: Sequence[int], *, init
     shares = [Share("main", resource, tuple(ids))]
     if init:
         shares.append(Share("init", resource, tuple(ids)))
-    annotations = write(hardware(kind), tuple(shares), time.time_ns())
+    annotations = write(hardware(kind), "", tuple(shares), time.time_ns())
+    del annotations[OF]  # as of AWS's extender: the pod has no UID yet
     return pod(name, {resource.value: len(ids)}, annotations=annotations, init=init)
 
 

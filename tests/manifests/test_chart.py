@@ -30,6 +30,7 @@ from dra_driver.legacy.annotations import (
     DEVICE_USAGE,
     DEVICES,
     IDS,
+    OF,
     RESOURCE_TYPE,
     UNUSABLE,
 )
@@ -228,7 +229,7 @@ def test_rights_are_those_that_the_pages_name() -> None:
     }
 
 
-PODS = {IDS, ALLOCATED, ALLOC_TIME, RESOURCE_TYPE, CORES, DEVICES, ALLOCATION}
+PODS = {IDS, ALLOCATED, ALLOC_TIME, RESOURCE_TYPE, CORES, DEVICES, ALLOCATION, OF}
 
 
 @needs_helm

@@ -68,7 +68,7 @@ def _lacking(world: Snapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
         return {}
     # Parts of an extender's choice that somebody removed are restored as they were.
     who = {} if pod.uid in world.placed else {CHOSEN_BY: DEVICE_PLUGIN}
-    return write(world.offer.hardware, shares, now) | _YES | who
+    return write(world.offer.hardware, pod.uid, shares, now) | _YES | who
 
 
 def _same(said: Allocation | None, shares: tuple[Share, ...]) -> bool:

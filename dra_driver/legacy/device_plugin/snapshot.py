@@ -15,12 +15,12 @@ from typing import Final
 from dra_driver.kube.types import ApiObject, ObjectMeta
 from dra_driver.kube.types import Resource as ApiResource
 from dra_driver.kubelet.client import PodDevices
-from dra_driver.legacy.annotations import Allocation, PodAnnotations, Share, from_mapping, read
+from dra_driver.legacy.annotations import Allocation, PodAnnotations, Share, copied, from_mapping, read
 from dra_driver.legacy.device_plugin.devices import Offer
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import ENDED, PodRequest, PodSpec, PodStatus, Role, pod_request
 from dra_driver.legacy.rules import Hardware, Resource
-from dra_driver.legacy.usage import held_by, held_if_there, holding
+from dra_driver.legacy.usage import Holding, held_by, held_if_there, holding
 from dra_driver.util.errors import DriverError
 
 CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
@@ -169,13 +169,18 @@ def taken_by_others(world: Snapshot, pod: BoundPod) -> list[tuple[str, Taken]]:
 def taken_by(world: Snapshot, pod: BoundPod) -> Taken:
     """What one pod holds."""
     mask, idle = handed_mask(world, pod) | _unexplained(world, pod), waits(world, pod)
-    known = holding(str(pod), pod.annotations, pod.requests)
+    known = _holding(pod)
     if known is None:
         return Taken(mask, waits=idle)
     said, trouble = held_by(world.offer.hardware, known)
     # For what is not recorded anywhere, kubelet's list counts, if kubelet lists the pod.
     told = idle or pod.key in (world.listed or {}) or _all_handed(world, pod)
     return Taken(mask | said, "" if told else trouble, idle)
+
+
+def _holding(pod: BoundPod) -> Holding | None:
+    of_another = copied(pod.annotations, pod.uid, pod.created)
+    return holding(str(pod), pod.annotations, pod.requests, of_another=of_another)
 
 
 def _unexplained(world: Snapshot, pod: BoundPod) -> int:
@@ -235,7 +240,7 @@ def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
     for pod in world.pods:
         if pod.key in kept_apart:
             continue
-        known = holding(str(pod), pod.annotations, pod.requests)
+        known = _holding(pod)
         allocations = known.allocations if known is not None else ()
         shares = [Allocation((share,), said.cores_per_device) for said in allocations for share in said.shares]
         shares += [Allocation((share,)) for share in world.handed.get(pod.uid, {}).values()]
@@ -246,12 +251,7 @@ def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
 
 
 def _chosen_by_extender(pod: BoundPod) -> bool:
-    if pod.by_plugin:
-        return False
-    try:
-        return read(pod.annotations, {request.resource for request in pod.requests or ()}) is not None
-    except DriverError:
-        return False
+    return not pod.by_plugin and isinstance(allocation_of(pod), Allocation)
 
 
 def share_of(pod: BoundPod, allocation: Allocation, container: str) -> Share | None:
@@ -277,7 +277,9 @@ def share_of(pod: BoundPod, allocation: Allocation, container: str) -> Share | N
 
 
 def allocation_of(pod: BoundPod) -> Allocation | DriverError | None:
-    """The allocation in the annotations, why they cannot be parsed, or None if there is none."""
+    """The allocation in the annotations, why they cannot be parsed, or None if there is none for this pod."""
+    if copied(pod.annotations, pod.uid, pod.created):
+        return None
     try:
         return read(pod.annotations, {request.resource for request in pod.requests or ()})
     except DriverError as error:

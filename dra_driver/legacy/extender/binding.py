@@ -266,7 +266,7 @@ def _annotations(choice: Choice | None, pod: Pod, now: int) -> dict[str, str]:
     """The annotations of a Binding: our keys, with stale ones emptied."""
     if choice is None:
         return {}
-    found = write(choice.hardware, choice.shares, now)
+    found = write(choice.hardware, pod.uid, choice.shares, now)
     return {key: "" for key in pod.stale if key not in found} | found
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dra_driver.kube.types import ApiObject
 from dra_driver.kube.types import Resource as ApiResource
-from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, present
+from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, copied, present
 from dra_driver.legacy.resource_requests import (
     ENDED,
     Container,
@@ -154,7 +154,7 @@ def pod_of(item: PartialPod) -> Pod:
         version=meta.resource_version,
         node=bound,
         requests=requests,
-        holding=holding(key, annotations, requests) if bound else None,
+        holding=holding(key, annotations, requests, of_another=copied(annotations, meta.uid)) if bound else None,
         priority=item.spec.priority or 0,
         stale=() if bound else present(annotations),
         ended=item.status.phase in ENDED,

@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.legacy.annotations import (
+    ALLOC_TIME,
     ALLOCATION,
+    OF,
     POD_KEYS,
     Allocation,
     PodAnnotations,
     Share,
+    copied,
     from_mapping,
     parse_ids,
     read,
@@ -42,7 +45,7 @@ def taken(annotations: dict[str, str], requests: PodRequest | None) -> tuple[tup
 
 
 def test_nine_cores_are_written_under_all_names() -> None:
-    found = write(INF1, (Share("main", CORE, tuple(range(9))),), 1_700_000_000_000_000_000)
+    found = write(INF1, "uid", (Share("main", CORE, tuple(range(9))),), 1_700_000_000_000_000_000)
     assert found == {
         "AWS_NEURON_IDS": "0,1,2,3,4,5,6,7,8",
         "NEURON_RESOURCE_TYPE": "aws.amazon.com/neuroncore",
@@ -51,11 +54,12 @@ def test_nine_cores_are_written_under_all_names() -> None:
         "NEURON_CORES": "0,1,2,3,4,5,6,7,8",
         "neuron.aws.com/allocation": '{"coresPerDevice":4,"containers":[{"name":"main",'
         '"resource":"aws.amazon.com/neuroncore","ids":"0-8"}]}',
+        "neuron.aws.com/allocation-of": "uid 1700000000000000000",
     }
 
 
 def test_devices_and_cores_of_one_pod_are_listed_as_cores() -> None:
-    found = write(INF1, (Share("a", DEVICE, (1,)), Share("b", CORE, (2, 3))), 1)
+    found = write(INF1, "uid", (Share("a", DEVICE, (1,)), Share("b", CORE, (2, 3))), 1)
     assert found["AWS_NEURON_IDS"] == "2,3,4,5,6,7"
     assert (found["NEURON_DEVS"], found["NEURON_CORES"]) == ("1", "2,3")
 
@@ -75,7 +79,7 @@ shares = st.lists(
 
 @given(shares, st.integers(0, 2**62))
 def test_what_is_written_is_read(given_: tuple[Share, ...], now: int) -> None:
-    written = write(TRN1, given_, now)
+    written = write(TRN1, "uid", given_, now)
     assert read(from_mapping(written)) == Allocation(given_, 2, handed_out=False, chosen_at=now)
     assert written.keys() <= set(POD_KEYS)
     mask = held(TRN1, Allocation(given_, 2))
@@ -163,7 +167,7 @@ def test_a_bound_pod_without_annotations_makes_the_node_uncertain() -> None:
     ],
 )  # fmt: skip
 def test_an_edit_of_one_annotation_frees_nothing(edit: dict[str, str]) -> None:
-    written = write(TRN1, (Share("c0", DEVICE, (4, 5, 6, 7)),), 1) | edit
+    written = write(TRN1, "uid", (Share("c0", DEVICE, (4, 5, 6, 7)),), 1) | edit
     cores, trouble = taken(written, asks(4))
     assert set(range(8, 16)) <= {*cores}
     assert trouble == ""
@@ -171,8 +175,40 @@ def test_an_edit_of_one_annotation_frees_nothing(edit: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("key", [ALLOCATION, "AWS_NEURON_IDS", "NEURON_RESOURCE_TYPE", "NEURON_DEVS"])
 def test_one_unreadable_annotation_beside_others_that_tell_enough_hides_nothing(key: str) -> None:
-    written = write(TRN1, (Share("c0", DEVICE, (4, 5, 6, 7)),), 1) | {key: "nonsense"}
+    written = write(TRN1, "uid", (Share("c0", DEVICE, (4, 5, 6, 7)),), 1) | {key: "nonsense"}
     assert taken(written, asks(4)) == (tuple(range(8, 16)), "")
+
+
+NOON = "2026-01-01T12:00:00Z"
+NOON_NANOSECONDS = 1_767_268_800 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({}, False),
+        ({OF: f"uid {NOON_NANOSECONDS}"}, False),
+        ({OF: f"other {NOON_NANOSECONDS}"}, True),
+        # Another extender has chosen since, and left what it does not know.
+        ({OF: "other 1"}, False),
+        ({OF: "junk"}, False),
+        ({ALLOC_TIME: str(NOON_NANOSECONDS - 299 * 10**9)}, False),
+        ({ALLOC_TIME: str(NOON_NANOSECONDS - 301 * 10**9)}, True),
+        ({ALLOC_TIME: "now"}, False),
+    ],
+)
+def test_annotations_of_another_pod_are_told_by_its_uid_or_by_their_age(
+    annotations: dict[str, str], expected: bool
+) -> None:
+    found = from_mapping({ALLOC_TIME: str(NOON_NANOSECONDS)} | annotations)
+    assert copied(found, "uid", NOON) is expected
+    assert copied(found, "uid") is (expected and OF in annotations)
+
+
+def test_a_pod_with_copied_annotations_may_have_other_devices_than_they_say() -> None:
+    found = holding("a/copy", PodAnnotations(devices="3"), asks(1), of_another=True)
+    assert found is not None
+    golden(usage(TRN1, [found]).trouble)
 
 
 def unknown(requests: PodRequest | None) -> Holding:
@@ -234,7 +270,7 @@ def test_ids_that_the_node_has_not_make_it_uncertain() -> None:
 
 def test_cores_chosen_under_another_logical_core_size_take_their_whole_devices() -> None:
     wide, narrow = hardware("trn2.48xlarge", 16, 64), hardware("trn2.48xlarge", 16, 128)
-    found = read(from_mapping(write(wide, (Share("c0", CORE, (5, 6)),), 1)))
+    found = read(from_mapping(write(wide, "uid", (Share("c0", CORE, (5, 6)),), 1)))
     assert found is not None
     assert narrow.ids(DEVICE, held(narrow, found)) == (1,)
     assert narrow.ids(CORE, held(narrow, found)) == tuple(range(8, 16))

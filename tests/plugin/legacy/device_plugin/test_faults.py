@@ -236,10 +236,11 @@ def test_where_several_pods_may_be_meant_none_is_given_devices(make: MakeNode) -
 def test_what_kubelet_counts_for_a_pod_is_not_given_again_whatever_its_annotations_say(make: MakeNode) -> None:
     node = make()
     with node.plugin():
-        admit(node, node.chosen("first", NEURON, range(4)))
+        first = node.chosen("first", NEURON, range(4))
+        admit(node, first)
         node.set_phase("first", "Running")
         eventually(lambda: node.annotations("first")[ALLOCATED] == "true", what="the record")
-    node.annotate("first", write(node.hardware, (Share("main", Resource.DEVICE, (4, 5, 6, 7)),), 1))
+    node.annotate("first", write(node.hardware, first.uid, (Share("main", Resource.DEVICE, (4, 5, 6, 7)),), 1))
     with node.plugin(), golden_error(KubeletError):
         admit(node, node.chosen("second", NEURON, range(4)))
 

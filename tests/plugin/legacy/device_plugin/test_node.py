@@ -15,6 +15,7 @@ from dra_driver.legacy.annotations import (
     ALLOCATION,
     DEVICES,
     IDS,
+    OF,
     RESOURCE_TYPE,
     UNUSABLE,
     Share,
@@ -303,7 +304,7 @@ def test_kubelet_counts_nothing_but_the_pods_own_where_an_init_container_leaves_
 @pytest.mark.parametrize(
     "annotations",
     [
-        {IDS: "4,5,6,7", ALLOCATED: "false", ALLOC_TIME: "1743574052764891534"},
+        {IDS: "4,5,6,7", ALLOCATED: "false", ALLOC_TIME: str(time.time_ns())},
         {IDS: "4,5,6,7", RESOURCE_TYPE: NEURON},
         {IDS: "4,5,6,7", RESOURCE_TYPE: RETIRED_DEVICE},
         {DEVICES: "4,5,6,7"},
@@ -315,6 +316,26 @@ def test_annotations_of_other_extenders_are_understood(make: MakeNode, annotatio
         pod = node.pod("p", Container("main", {NEURON: 4}), annotations=annotations)
         assert chips(admit(node, pod)) == [4, 5, 6, 7]
         eventually(lambda: node.annotations("p").get(ALLOCATED) == "true", what="the record")
+
+
+@pytest.mark.parametrize("by", ["this project", "AWS's extender"])
+def test_annotations_that_were_copied_from_another_pod_choose_nothing(make: MakeNode, by: str) -> None:
+    node = make("trn1.32xlarge")
+    with node.plugin():
+        given = chips(admit(node, node.pod("first", Container("main", {NEURON: 1}))))
+        eventually(lambda: ALLOCATED in node.annotations("first"), what="the record")
+        copied = node.annotations("first")
+        node.set_phase("first", "Running")
+        if by != "this project":
+            copied = {key: copied[key] for key in (IDS, RESOURCE_TYPE)} | {ALLOC_TIME: "1743574052764891534"}  # in 2025
+        for name in ("second", "third"):
+            given += chips(admit(node, node.pod(name, Container("main", {NEURON: 1}), annotations=copied)))
+            node.set_phase(name, "Running")
+        assert len(given) == len(set(given)) == 3
+        eventually(
+            lambda: all(node.annotations(name).get(OF) not in (None, copied.get(OF)) for name in ("second", "third")),
+            what="records of their own",
+        )
 
 
 def test_annotations_of_others_are_never_touched(make: MakeNode) -> None:
@@ -411,7 +432,7 @@ def test_annotations_that_were_erased_are_written_as_they_were(make: MakeNode) -
         before = node.annotations("p")
         node.annotate("p", dict.fromkeys(before))
         eventually(lambda: ALLOCATED in node.annotations("p"), what="the record")
-        changing = {ALLOC_TIME}
+        changing = {ALLOC_TIME, OF}
         assert node.annotations("p").keys() == before.keys()
         assert {key: text for key, text in node.annotations("p").items() if key not in changing} == {
             key: text for key, text in before.items() if key not in changing

@@ -15,10 +15,12 @@ from dra_driver.health.faults import ActiveFault, ChipHealth, NodeHealth
 from dra_driver.host.inventory import Finding, NeuronDevice, NodeInventory
 from dra_driver.kubelet.client import PodDevices
 from dra_driver.legacy.annotations import (
+    ALLOC_TIME,
     ALLOCATED,
     ALLOCATION,
     CORES,
     IDS,
+    OF,
     RESOURCE_TYPE,
     UNUSABLE,
     PodAnnotations,
@@ -79,9 +81,10 @@ def offered(kind: str = "trn1.32xlarge") -> Offer:
 
 
 def pod(name: str, requests: PodRequest, annotations: Mapping[str, str] | None = None, **changes: Any) -> BoundPod:
-    found = BoundPod(
-        "default", name, f"uid-{name}", "2026-01-01T00:00:00Z", False, requests, "", from_mapping(annotations or {})
-    )
+    told = dict(annotations or {})
+    if OF in told:
+        told[OF] = f"uid-{name} {told[ALLOC_TIME]}"
+    found = BoundPod("default", name, f"uid-{name}", "2026-01-01T00:00:00Z", False, requests, "", from_mapping(told))
     return replace(found, **changes)
 
 
@@ -207,7 +210,7 @@ def test_the_next_container_of_a_pod_is_the_first_without_devices() -> None:
 
 
 def test_listed_pods_come_before_others_and_refused_ones_last() -> None:
-    old, new = (pod(n, (one(DEVICE, 4),), write(offered().hardware, (Share("main", DEVICE, ids),), time))
+    old, new = (pod(n, (one(DEVICE, 4),), write(offered().hardware, "", (Share("main", DEVICE, ids),), time))
                 for n, ids, time in (("old", (0, 1, 2, 3), 1), ("new", (4, 5, 6, 7), 2)))  # fmt: skip
     both = Snapshot(offered(), [new, old], listed(old, new))
     match = find(both, DEVICE, 4)
@@ -253,7 +256,7 @@ def test_pods_that_run_or_were_served_are_not_meant() -> None:
 
 # -- choosing
 
-NOTED = write(offered().hardware, (Share("main", DEVICE, (0, 1, 2, 3)),), 1)
+NOTED = write(offered().hardware, "", (Share("main", DEVICE, (0, 1, 2, 3)),), 1)
 TYPES = ("inf1.6xlarge", "inf2.48xlarge", "trn1.32xlarge", "trn2.48xlarge", "trn1.2xlarge")
 
 
@@ -265,7 +268,7 @@ def test_what_an_extender_may_choose_is_given_and_nothing_else(
     machine = found.hardware
     count = data.draw(st.sampled_from(counts(machine, resource)))
     ids = tuple(sorted(data.draw(st.sets(st.integers(0, machine.units(resource) - 1), min_size=count, max_size=count))))
-    item = pod("p", (one(resource, count),), write(machine, (Share("main", resource, ids),), 1))
+    item = pod("p", (one(resource, count),), write(machine, "", (Share("main", resource, ids),), 1))
     world = Snapshot(found, [item], listed(item))
     match = find(world, resource, count)
     assert match is not None
@@ -369,8 +372,8 @@ def test_ids_without_names_of_containers_are_dealt_out_in_order() -> None:
 
 def test_only_pods_without_an_extender_withhold_the_other_resource() -> None:
     machine = offered().hardware
-    by_extender = pod("e", (one(DEVICE, 1),), write(machine, (Share("main", DEVICE, (0,)),), 1))
-    by_plugin = pod("d", (one(DEVICE, 1),), write(machine, (Share("main", DEVICE, (1,)),), 1), by_plugin=True)
+    by_extender = pod("e", (one(DEVICE, 1),), write(machine, "", (Share("main", DEVICE, (0,)),), 1))
+    by_plugin = pod("d", (one(DEVICE, 1),), write(machine, "", (Share("main", DEVICE, (1,)),), 1), by_plugin=True)
     counted = listed(by_extender, by_plugin, e={"main": {DEVICE.value: frozenset("0")}})
     world = Snapshot(offered(), [by_extender, by_plugin], counted)
     assert withheld(world, CORE) == {2, 3}
@@ -380,7 +383,7 @@ def test_only_pods_without_an_extender_withhold_the_other_resource() -> None:
 def test_ids_that_kubelet_counts_for_a_pod_are_never_withheld() -> None:
     """It would take them for failed devices of a running pod."""
     machine = offered().hardware
-    chip = pod("chip", (one(DEVICE, 1),), write(machine, (Share("main", DEVICE, (1,)),), 1), by_plugin=True)
+    chip = pod("chip", (one(DEVICE, 1),), write(machine, "", (Share("main", DEVICE, (1,)),), 1), by_plugin=True)
     core = pod("core", (one(CORE, 1),))
     counted = listed(
         chip, core, chip={"main": {DEVICE.value: frozenset("1")}}, core={"main": {CORE.value: frozenset("2")}}
@@ -393,7 +396,7 @@ def test_ids_that_kubelet_counts_for_a_pod_are_never_withheld() -> None:
 def test_an_extenders_choice_is_handed_out_when_all_containers_have_theirs() -> None:
     machine = offered().hardware
     shares = (Share("a", CORE, (0,)), Share("b", CORE, (1,)))
-    item = pod("p", (one(CORE, 1, "a"), one(CORE, 1, "b")), write(machine, shares, 1))
+    item = pod("p", (one(CORE, 1, "a"), one(CORE, 1, "b")), write(machine, "", shares, 1))
 
     def recorded(*containers: str) -> list[Mapping[str, str]]:
         handed = {item.uid: {share.container: share for share in shares if share.container in containers}}
@@ -474,7 +477,7 @@ def test_plugin_and_extender_agree_on_what_sick_chips_are_kept_from(
     # Allocate, for a choice of before the fault
     chosen = data.draw(st.sampled_from(candidates(machine, resource, count)))
     item = pod(
-        "p", (one(resource, count),), write(machine, (Share("main", resource, machine.ids(resource, chosen)),), 1)
+        "p", (one(resource, count),), write(machine, "", (Share("main", resource, machine.ids(resource, chosen)),), 1)
     )
     world = Snapshot(found, [item], listed(item))
     match = find(world, resource, count)

@@ -33,7 +33,7 @@ def pod(
 ) -> PartialPod:
     ids = tuple(range(4 * row, 4 * row + 4))
     meta = {"namespace": "a", "name": name, "uid": uid or name, "resourceVersion": str(version)}
-    annotations = write(TRN1, (Share("main", Resource.DEVICE, ids),), 1) if bound else {}
+    annotations = write(TRN1, uid or name, (Share("main", Resource.DEVICE, ids),), 1) if bound else {}
     containers = [{"name": "main", "resources": {"limits": {"aws.amazon.com/neuron": "4"}}}]
     document = {
         "metadata": meta | {"annotations": annotations},
