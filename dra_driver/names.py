@@ -17,6 +17,11 @@ SERVER_2 = "neuron.amazonaws.com/ultraserver-server-id-2"
 NODES_OF = {SERVER_4: 4, SERVER_2: 2}
 """Label of nodes of UltraServers to the number of nodes that share one value of it (aws-neuron-sdk
 ``deploy/eks/ultraserver.rst``)."""
+PLACE_OF = {
+    SERVER_4: "neuron.amazonaws.com/ultraserver-node-id-4",
+    SERVER_2: "neuron.amazonaws.com/ultraserver-node-id-2",
+}
+"""Label of nodes of UltraServers to the label that says which of these nodes each one is, from 0."""
 SERVER_MODE = "neuron.amazonaws.com/ultraserver-mode"
 """Label of such nodes: with how many nodes, itself included, it can work now, such as ``1_2_4``."""
 

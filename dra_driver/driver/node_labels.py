@@ -11,14 +11,11 @@ from typing import Final
 
 from dra_driver.host.inventory import Membership
 from dra_driver.kube.own_node import OwnLabels
-from dra_driver.names import SERVER_MODE
+from dra_driver.names import NODES_OF, PLACE_OF, SERVER_MODE
 
-PREFIX: Final = "neuron.amazonaws.com/ultraserver-"
 MODE: Final = SERVER_MODE
-SET_SIZES: Final = (2, 4)
-"""Nodes of the sets that have labels."""
-SERVER_ID: Final = {size: f"{PREFIX}server-id-{size}" for size in SET_SIZES}
-NODE_ID: Final = {size: f"{PREFIX}node-id-{size}" for size in SET_SIZES}
+SERVER_ID: Final = {size: label for label, size in NODES_OF.items()}
+NODE_ID: Final = {size: PLACE_OF[label] for label, size in NODES_OF.items()}
 KEYS: Final = frozenset({MODE, *SERVER_ID.values(), *NODE_ID.values()})
 """All labels of UltraServers that this driver ever writes."""
 MANAGER: Final = "neuron-dra-driver"
@@ -38,6 +35,6 @@ def labels(membership: Membership | None) -> Mapping[str, str] | None:
         return None
     found = {MODE: "_".join(map(str, sorted({mode.nodes for mode in membership.modes})))} if membership.modes else {}
     for item in membership.sets:
-        if item.nodes in SET_SIZES:
+        if item.nodes in SERVER_ID:
             found |= {SERVER_ID[item.nodes]: item.server_id, NODE_ID[item.nodes]: str(item.node_id)}
     return found

@@ -410,11 +410,32 @@ class PodResourceClaim(ApiObject, frozen=True):
     name: str
 
 
+class PodNodeSelector(ApiObject, frozen=True):
+    """``requiredDuringSchedulingIgnoredDuringExecution`` of a node affinity; terms as they are, to be written again."""
+
+    node_selector_terms: tuple[dict[str, Any], ...] = ()
+
+
+class PodNodeAffinity(ApiObject, frozen=True):
+    """``spec.affinity.nodeAffinity``."""
+
+    required: PodNodeSelector | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class PodAffinity(ApiObject, frozen=True):
+    """``spec.affinity``, the field in use."""
+
+    node_affinity: PodNodeAffinity | None = None
+
+
 class PodSpec(ApiObject, frozen=True):
     """``spec``, the fields in use."""
 
     node_name: str = ""
     node_selector: dict[str, str] | None = None
+    affinity: PodAffinity | None = None
     scheduling_gates: tuple[PodSchedulingGate, ...] = ()
     tolerations: tuple[PodToleration, ...] = ()
     resource_claims: tuple[PodResourceClaim, ...] = ()

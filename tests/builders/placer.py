@@ -24,6 +24,7 @@ from dra_driver.ultraserver.placer.values import (
     Released,
     Rules,
     Snapshot,
+    WarnNode,
 )
 
 
@@ -48,6 +49,8 @@ class World:
     strangers: dict[str, str] = field(default_factory=dict)
     """Node -> claim of a pod that does not belong to a group."""
     released: list[Released] = field(default_factory=list)
+    barred: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Nodes that a pod's affinity excludes, by UID."""
     ended: set[str] = field(default_factory=set)
     """Keys of groups that are not to be recreated."""
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -128,7 +131,9 @@ class World:
         return [
             node.name
             for node in self.nodes
-            if node.name in free and all(node.labels.get(key) == value for key, value in pod.selector.items())
+            if node.name in free
+            and node.name not in self.barred.get(pod.uid, ())
+            and all(node.labels.get(key) == value for key, value in pod.selector.items())
         ]
 
     def bind(self, pod: Pod, node: str) -> None:
@@ -173,7 +178,8 @@ class World:
         """Apply actions as the API server would; one that is based on an old state changes nothing."""
         for action in actions:
             match action:
-                case Assign(pod, label, server, since) if self._current(pod):
+                case Assign(pod, label, server, since, _, late) if self._current(pod):
+                    self.barred[pod.uid] = late
                     selector = {**pod.selector, label: server}
                     self._change(
                         pod.uid, gated=False, placed=(label, server), since=since, stuck=None, selector=selector
@@ -183,14 +189,14 @@ class World:
                 case Evict(pods, released):
                     self.released.append(released)
                     self._delete([self.pods[pod.uid] for pod in pods if pod.uid in self.pods])
-                case EmitEvent() | Assign() | Annotate():
+                case EmitEvent() | Assign() | Annotate() | WarnNode():
                     pass
 
     def place(self, most: int = 20) -> list[Action]:
         """Decide and act until only explanations are left; returns those."""
         for _ in range(most):
             actions = self.decide()
-            if all(isinstance(action, EmitEvent) for action in actions):
+            if all(isinstance(action, EmitEvent | WarnNode) for action in actions):
                 return actions
             self.apply(actions)
         raise AssertionError(f"the decisions do not come to rest: {actions}")

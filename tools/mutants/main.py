@@ -235,11 +235,12 @@ class Copy:
 def _first_failure(status: int, output: str) -> str:
     if status == 0:
         return ""
-    if status not in (1, 2):  # a failure, an error in collection; not: pytest's own trouble, no tests, a signal
-        raise MutantsError(f"pytest ended with {status}:\n{output[-3000:]}")
     # Of pytest's summary; lines of a captured log begin with more blanks.
     found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE)
-    return found[1] if found else f"pytest ended with {status}"
+    # 1 is a failure (or Python without pytest), 2 an error in collection; the others are pytest's own trouble.
+    if status not in (1, 2) or not found:
+        raise MutantsError(f"pytest ended with {status}, and names no test that failed:\n{output[-3000:]}")
+    return found[1]
 
 
 class Trial:

@@ -47,6 +47,7 @@ from dra_driver.ultraserver.placer.values import (
     Pod,
     Released,
     Rules,
+    WarnNode,
 )
 
 NAME: Final = "neuron-dra-driver-placer"
@@ -172,7 +173,7 @@ class Placer(Term):
         assigned = {action.pod.uid: action.place for action in actions if isinstance(action, Assign)}
         if assigned and self._may_act():
             self._memory.place({pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed} | assigned, now)
-        self._recorder.forget_all_but({pod.uid for pod in seen.pods})
+        self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
         self._carry_out(actions)
 
     def _candidates(self, now: float) -> list[ApiPod]:
@@ -194,6 +195,9 @@ class Placer(Term):
                     self._change(action)
                 case Evict():
                     self._release(action)
+                case WarnNode(node, message):
+                    about = ObjectReference("Node", "", node.name, node.uid)
+                    self._recorder.record(about, "UltraServerLabels", message, wrong=True)
                 case EmitEvent(pod, message, wrong):
                     self._recorder.record(
                         _reference(pod), "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong
@@ -276,12 +280,24 @@ def _patch(action: Assign | Annotate) -> dict[str, object]:
     notes = {name: None if moment is None else timestamp(moment, micro=True) for name, moment in times.items()}
     if isinstance(action, Annotate):
         return {"metadata": {**meta, "annotations": notes}}
+    spec = {
+        "nodeSelector": {action.label: action.server},
+        "schedulingGates": [{"name": name} for name in pod.other_gates],
+    }
+    if action.late:
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _without(action)}}
+    return {"metadata": {**meta, "annotations": {PLACED_ANNOTATION: action.server, **notes}}, "spec": spec}
+
+
+def _without(action: Assign) -> dict[str, object]:
+    """The pod's node affinity, without the nodes that are not the server's. A field has one value in a requirement."""
+    late = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in action.late]
+    terms = action.pod.terms or ({"matchFields": []},)
+    # A term without requirements admits no node, and is not to be changed.
     return {
-        "metadata": {**meta, "annotations": {PLACED_ANNOTATION: action.server, **notes}},
-        "spec": {
-            "nodeSelector": {action.label: action.server},
-            "schedulingGates": [{"name": name} for name in pod.other_gates],
-        },
+        "nodeSelectorTerms": [
+            {**term, "matchFields": [*term.get("matchFields", ()), *late]} if term else term for term in terms
+        ]
     }
 
 

@@ -26,6 +26,7 @@ from dra_driver.ultraserver.placer.servers import (
     possible,
     servers_of,
     to_keep,
+    warnings,
 )
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -39,6 +40,7 @@ from dra_driver.ultraserver.placer.values import (
     Released,
     Rules,
     Snapshot,
+    WarnNode,
 )
 
 SKEW_SECONDS = 60.0
@@ -57,7 +59,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     groups = groups_of(snapshot.pods)
     servers = servers_of(snapshot.nodes)
     ledger = ledger_of(snapshot, groups)
-    actions: list[Action] = []
+    actions: list[Action] = [WarnNode(node, text) for node, text in warnings(servers).values()]
     clashing = _clashing(groups, servers)
     for group in groups:
         if group.placed:
@@ -99,9 +101,14 @@ def _watch_over(
         yield Annotate(placed[0], group.since, now)
     room = max(0, size - len(placed))
     for pod in group.gated[:room]:
-        yield Assign(pod, label, server_id, group.since or now, tuple(node.name for node in server.nodes))
+        yield _assign(pod, server, group.since or now)
     for pod in group.gated[room:]:
         yield EmitEvent(pod, f"its group has {size} pods on {server_id} already", wrong=True)
+
+
+def _assign(pod: Pod, server: Server, since: float) -> Assign:
+    names, late = (tuple(node.name for node in nodes) for nodes in (server.nodes, server.late))
+    return Assign(pod, server.label, server.id, since, names, late)
 
 
 def _given_up(group: Group, size: int, server_id: str, refused: Pod | None, now: float, rules: Rules) -> str:
@@ -165,9 +172,8 @@ class _Queue:
         server = choose(group, shape, self.servers, self.ledger, avoided)
         if server is not None:
             self.ledger.give(server, group)
-            names = tuple(node.name for node in server.nodes)
             for pod in group.gated[: shape.size]:
-                yield Assign(pod, server.label, server.id, self.now, names)
+                yield _assign(pod, server, self.now)
             return
         yield EmitEvent(group.gated[0], self._reason(group, shape, avoided))
         candidates = possible(group, self.servers[shape.label], avoided)

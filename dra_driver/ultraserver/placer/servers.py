@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.names import NODES_OF, SERVER_4
+from dra_driver.names import NODES_OF, PLACE_OF, SERVER_4
 from dra_driver.ultraserver.placer.groups import Group, Shape, admits
 from dra_driver.ultraserver.placer.values import Node, Snapshot
 
@@ -20,6 +20,8 @@ class Server:
     label: str
     id: str
     nodes: tuple[Node, ...]
+    late: tuple[Node, ...] = ()
+    """Nodes that carry the label too, but came when it had all of its own."""
 
     @property
     def complete(self) -> bool:
@@ -87,16 +89,54 @@ class Ledger:
 
 
 def servers_of(nodes: Iterable[Node]) -> dict[str, tuple[Server, ...]]:
-    """All servers and halves by label, each tuple ordered by id."""
+    """All servers and halves by label, each tuple ordered by id.
+
+    Nodes label themselves, so one that takes a server's label must not keep groups off it: as long as the oldest nodes
+    are as many as the label says and none of them claims another one's place, later nodes are not the server's.
+    """
     found: dict[str, dict[str, list[Node]]] = {label: {} for label in NODES_OF}
     for node in sorted(nodes, key=lambda node: node.name):
         for label, by_id in found.items():
             if value := node.labels.get(label):
                 by_id.setdefault(value, []).append(node)
     return {
-        label: tuple(Server(label, value, tuple(members)) for value, members in sorted(by_id.items()))
+        label: tuple(_server(label, value, members) for value, members in sorted(by_id.items()))
         for label, by_id in found.items()
     }
+
+
+def _server(label: str, value: str, members: Sequence[Node]) -> Server:
+    """The server of these nodes, which are ordered by name."""
+    by_age = sorted(members, key=lambda node: node.created)
+    oldest, late = by_age[: NODES_OF[label]], by_age[NODES_OF[label] :]
+    if late and not _rivals(label, oldest):
+        return Server(label, value, tuple(node for node in members if node in oldest), tuple(late))
+    return Server(label, value, tuple(members))
+
+
+def _rivals(label: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """Nodes of which each claims a place that another one claims."""
+    by_place: dict[str, list[Node]] = {}
+    for node in nodes:
+        if place := node.labels.get(PLACE_OF[label]):
+            by_place.setdefault(place, []).append(node)
+    return tuple(node for found in by_place.values() if len(found) > 1 for node in found)
+
+
+def warnings(servers: Mapping[str, Sequence[Server]]) -> dict[str, tuple[Node, str]]:
+    """By node's name: what is wrong with its labels."""
+    found = {}
+    for server in (server for of_label in servers.values() for server in of_label):
+        label = f"{server.label}={server.id}"
+        for node in server.late:
+            names = ", ".join(sorted(server.names))
+            found[node.name] = node, f"no group is placed on it: its label {label} is that of the older nodes {names}"
+        if len(server.nodes) > NODES_OF[server.label]:
+            for node in _rivals(server.label, server.nodes):
+                place = f"{PLACE_OF[server.label]}={node.labels[PLACE_OF[server.label]]}"
+                many = f"{len(server.nodes)} nodes have the label {label}, and several {place}"
+                found[node.name] = node, f"no group is placed on {server.id}: {many}"
+    return found
 
 
 def ledger_of(snapshot: Snapshot, groups: Iterable[Group]) -> Ledger:
@@ -192,7 +232,9 @@ def obstacles(servers: Sequence[Server], avoided: frozenset[str], obstacle: Call
 
 def _obstacle(server: Server, avoided: frozenset[str], obstacle: Callable[[Node], str]) -> str:
     if not server.complete:
-        return f"{len(server.nodes)} of {NODES_OF[server.label]} nodes are there"
+        rivals = _rivals(server.label, server.nodes)
+        names = f"; {' and '.join(node.name for node in rivals)} claim the same place" if rivals else ""
+        return f"{len(server.nodes)} of {NODES_OF[server.label]} nodes are there{names}"
     for node in server.nodes:
         if text := obstacle(node):
             return f"{node.name} {text}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
 from dra_driver.kube.types import Pod as ApiPod
@@ -90,6 +91,8 @@ def _node(node: PartialNode, offers: bool, claim: str) -> Node:
     return Node(
         name=node.metadata.name,
         labels=node.metadata.labels,
+        uid=node.metadata.uid,
+        created=seconds(node.metadata.creation_timestamp) or 0.0,
         trouble=next((text for is_so, text in troubles if is_so), ""),
         taints=tuple(
             Taint(taint.key, taint.value, taint.effect)
@@ -136,8 +139,14 @@ def pod_of(pod: ApiPod, place: str = "") -> Pod:
         stuck=seconds(meta.annotations.get(STUCK_ANNOTATION)),
         unschedulable=_unschedulable(pod),
         selector=selector,
+        terms=_terms(pod),
         tolerations=tuple(Toleration(item.key, item.operator, item.value, item.effect) for item in spec.tolerations),
     )
+
+
+def _terms(pod: ApiPod) -> tuple[Mapping[str, Any], ...]:
+    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
+    return affinity.required.node_selector_terms if affinity and affinity.required else ()
 
 
 def _unschedulable(pod: ApiPod) -> str:

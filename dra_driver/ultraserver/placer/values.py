@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 GATE: Final = "neuron.aws.com/ultraserver"
 """Scheduling gate of the pods that the placer manages."""
@@ -61,6 +61,9 @@ class Node:
 
     name: str
     labels: Mapping[str, str]
+    uid: str = ""
+    created: float = 0.0
+    """Seconds since the epoch."""
     trouble: str = ""
     """Why no whole-node device is available there now, such as "is not Ready"; "" if it is."""
     taints: tuple[Taint, ...] = ()
@@ -104,6 +107,8 @@ class Pod:
     unschedulable: str = ""
     """The scheduler's message if it found no node for the pod; "" if there is none, or while it preempts."""
     selector: Mapping[str, str] = field(default_factory=dict)
+    terms: tuple[Mapping[str, Any], ...] = ()
+    """Terms of its required node affinity, as they are: one of them has to admit the node."""
     tolerations: tuple[Toleration, ...] = ()
 
     @property
@@ -164,6 +169,8 @@ class Assign:
     server: str
     since: float
     nodes: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    """Nodes that carry the label too, and are not the server's."""
 
     @property
     def place(self) -> str:
@@ -199,4 +206,12 @@ class EmitEvent:
     """It will wait forever unless somebody corrects it."""
 
 
-Action = Assign | Annotate | Evict | EmitEvent
+@dataclass(frozen=True, slots=True)
+class WarnNode:
+    """Tell the administrator what is wrong with a node."""
+
+    node: Node
+    message: str
+
+
+Action = Assign | Annotate | Evict | EmitEvent | WarnNode

@@ -11,6 +11,7 @@ import pytest
 
 from dra_driver.kube.election import Times
 from dra_driver.kube.leading import RESIGN_SECONDS
+from dra_driver.kube.types import timestamp
 from dra_driver.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.controller import LEASE_NAME, Service
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Rules
@@ -114,6 +115,32 @@ def test_a_leader_gets_node_selector_and_loses_its_gate_in_one_write(server: Api
         eventually(lambda: messages(server, "four-0"))
         golden(messages(server, "four-0"))
     assert server.count("PATCH") == 1
+
+
+def test_a_node_that_takes_a_servers_label_later_is_warned_and_kept_from_pods_beside_their_own_affinity(
+    server: ApiServer,
+) -> None:
+    labels = {SERVER_4: "s0", SERVER_2: "s0-h0"}
+    server.store.create("nodes", {"metadata": {"name": "a-node", "labels": labels}, "spec": {}, "status": {}})
+    later = server.store.get("nodes", "a-node")
+    later["metadata"]["creationTimestamp"] = timestamp(time.time() + 5)
+    server.store.update("nodes", "a-node", later)
+    own = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["1", "2"]}]}
+    leader = add_leader(server, "four-0")
+    leader["spec"]["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [own]}},
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
+    }
+    server.store.update("pods", "a/four-0", leader)
+    with placing(server):
+        eventually(lambda: server_of(server, "four-0") == "s0")
+        eventually(lambda: messages(server, "a-node"))
+    affinity = pod(server, "four-0")["spec"]["affinity"]
+    (term,) = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    excluded = {"key": "metadata.name", "operator": "NotIn", "values": ["a-node"]}
+    assert term == own | {"matchFields": [excluded]}
+    assert "podAntiAffinity" in affinity
+    golden(messages(server, "a-node"))
 
 
 def test_a_group_that_is_complete_is_noted_and_costs_two_writes_and_an_event(server: ApiServer) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.names import SERVER_2, SERVER_4
+from dra_driver.names import PLACE_OF, SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
     Action,
@@ -19,6 +19,7 @@ from dra_driver.ultraserver.placer.values import (
     Rules,
     Taint,
     Toleration,
+    WarnNode,
 )
 from tests.builders.placer import World, ultraservers
 from tests.golden import golden
@@ -93,6 +94,37 @@ def test_a_server_of_which_a_node_is_missing_is_not_given() -> None:
     world = World(ultraservers(1)[:3])
     world.arrive("four", 4)
     golden(texts(world.decide())["four"])
+
+
+def warned(actions: list[Action]) -> list[str]:
+    """What is wrong with labels of nodes."""
+    return [f"{action.node.name}: {action.message}" for action in actions if isinstance(action, WarnNode)]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_later_node_that_takes_a_servers_labels_keeps_no_group_off_it_and_gets_no_pod(size: int) -> None:
+    intruder = replace(ultraservers(1)[0], name="a-node", created=2.0)
+    world = World([intruder, *ultraservers(1)])
+    pod = world.arrive("job", size)
+    actions = world.decide()
+    (action,) = (action for action in actions if isinstance(action, Assign))
+    assert action.nodes == tuple(f"s0-n{index}" for index in range(size))
+    assert action.late == ("a-node",)
+    world.apply(actions)
+    assert "a-node" not in world.fitting(world.pods[pod.uid])
+    golden(warned(actions))
+
+
+def test_nodes_that_claim_one_place_of_a_server_are_named_and_it_is_not_given() -> None:
+    nodes = [
+        replace(node, labels=node.labels | {PLACE_OF[SERVER_4]: str(index)})
+        for index, node in enumerate(ultraservers(1))
+    ]
+    world = World([replace(nodes[2], name="twin"), *nodes[:3], replace(nodes[3], created=2.0)])
+    world.arrive("four", 4)
+    actions = world.decide()
+    assert not any(isinstance(action, Assign) for action in actions)
+    golden([texts(actions)["four"], *warned(actions)])
 
 
 def test_without_any_labelled_node_the_text_says_so() -> None:
