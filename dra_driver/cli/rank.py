@@ -62,6 +62,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--listen", default="", metavar="ADDRESS", help="address on which the leader listens (default: all)"
     )
+    parser.add_argument(
+        "--no-dns-check",
+        dest="dns_check",
+        action="store_false",
+        help="leader: take members whose names do not resolve to their addresses (default: only if the leader itself is"
+        " known by an address)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -69,8 +76,9 @@ def run(args: argparse.Namespace) -> int:
     """Determine the rank and write it; raises GroupError if the group cannot start."""
     import asyncio
 
-    from dra_driver.ultraserver.rendezvous.environment import hello, own_membership
+    from dra_driver.ultraserver.rendezvous.environment import group_domain, hello, own_membership
     from dra_driver.ultraserver.rendezvous.leader import lead, listen
+    from dra_driver.ultraserver.rendezvous.names import GroupNames
     from dra_driver.ultraserver.rendezvous.roster import GroupError
     from dra_driver.ultraserver.rendezvous.worker import follow
 
@@ -93,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
     if membership.index:
         asyncio.run(follow(own, (membership.leader, args.port), args.timeout, keep, _say))
     else:
-        asyncio.run(lead(own, listen(args.listen, args.port), args.timeout, keep, _say))
+        domain = group_domain(membership)
+        names = None if domain is None or not args.dns_check else GroupNames(domain)
+        asyncio.run(lead(own, listen(args.listen, args.port), args.timeout, keep, _say, names))
     return 0
 
 

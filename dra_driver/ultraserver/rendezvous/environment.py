@@ -64,11 +64,16 @@ def own_host(membership: Membership, hostname: str) -> str | None:
     """
     if membership.index == 0:
         return membership.leader
+    domain = group_domain(membership)
+    return None if domain is None else f"{hostname}.{domain}".rstrip(".")
+
+
+def group_domain(membership: Membership) -> str | None:
+    """What follows the pods' own names in the group's names, or ""; None if the leader is known by an address."""
     try:
         ipaddress.ip_address(membership.leader)
     except ValueError:
-        _, _, domain = membership.leader.partition(".")
-        return f"{hostname}.{domain}" if domain else hostname
+        return membership.leader.partition(".")[2]
     return None
 
 

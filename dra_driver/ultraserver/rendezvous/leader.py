@@ -8,6 +8,7 @@ import itertools
 import socket
 from collections.abc import Callable
 
+from dra_driver.ultraserver.rendezvous.names import GroupNames
 from dra_driver.ultraserver.rendezvous.roster import (
     MAX_HELLO_BYTES,
     Confirmed,
@@ -45,7 +46,12 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 async def lead(
-    own: Hello, listener: socket.socket, within: float, keep: Callable[[RankTable], None], say: Callable[[str], None]
+    own: Hello,
+    listener: socket.socket,
+    within: float,
+    keep: Callable[[RankTable], None],
+    say: Callable[[str], None],
+    names: GroupNames | None = None,
 ) -> None:
     """Gather the group, store its own rank, and stay until every member has confirmed.
 
@@ -55,12 +61,13 @@ async def lead(
         within: seconds for everything.
         keep: called once with the complete group.
         say: called with progress messages.
+        names: of the group's pods; None where these have none, so that whoever connects is believed.
 
     Raises:
         GroupError: the group cannot start; all connected members get the same text.
         OSError: raised by ``keep``.
     """
-    leader = _Leader(own, say)
+    leader = _Leader(own, say, names)
     server = await asyncio.start_server(leader.connected, sock=listener, limit=MAX_HELLO_BYTES)
     pulse = asyncio.create_task(leader.pulse())
     try:
@@ -83,8 +90,9 @@ async def lead(
 class _Leader:
     """The connections of one group; all of it runs in one thread."""
 
-    def __init__(self, own: Hello, say: Callable[[str], None]) -> None:
+    def __init__(self, own: Hello, say: Callable[[str], None], names: GroupNames | None) -> None:
         self.roster = Roster(own)
+        self._names = names
         self._changed = asyncio.Event()
         self._size = own.size
         self._say = say
@@ -130,6 +138,9 @@ class _Leader:
             return
         if not isinstance(hello, Hello):
             raise GroupError("it confirmed before it sent its Hello")
+        # Not refused: a member tries again, and DNS learns of a pod, or of its new address, only after a while.
+        if self._names is not None and (why := await self._names.objection(hello.member, _peer(writer))):
+            raise GroupError(why)
         number, index = next(self._numbers), hello.member.index
         try:
             self.roster.take(hello, number)

@@ -103,7 +103,7 @@ class _Attempts:
             async with asyncio.timeout(SILENCE_SECONDS):
                 line = await reader.readline()
             if not line:
-                raise GroupError("it closed the connection")
+                raise GroupError("it closed the connection, and its log says why")
             answer = from_leader(line)
             if isinstance(answer, Refused):
                 raise _RefusedError(printable(answer.reason))

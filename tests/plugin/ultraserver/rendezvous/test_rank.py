@@ -19,6 +19,7 @@ import pytest
 from dra_driver.ultraserver.rendezvous import leader as leader_side
 from dra_driver.ultraserver.rendezvous import worker as worker_side
 from dra_driver.ultraserver.rendezvous.leader import lead, listen
+from dra_driver.ultraserver.rendezvous.names import GroupNames, resolve
 from dra_driver.ultraserver.rendezvous.roster import (
     MAX_HELLO_BYTES,
     Confirmed,
@@ -64,12 +65,12 @@ class Group:
             return Member(index, f"h{index}")
         return Member(index, f"h{index}", SERVERS[seat // self.nodes], seat % self.nodes)
 
-    def lead(self, within: float = SOON, *, own: Member | None = None) -> Future[None]:
+    def lead(self, within: float = SOON, *, own: Member | None = None, names: GroupNames | None = None) -> Future[None]:
         """Start the leader on the listener; it is bound again when it was used up."""
         if self.listener.fileno() < 0:
             self.listener = listen("127.0.0.1", self.port)
         return self.pool.submit(
-            asyncio.run, lead(self.hello(own or self.member(0)), self.listener, within, *self._ends(0))
+            asyncio.run, lead(self.hello(own or self.member(0)), self.listener, within, *self._ends(0), names)
         )
 
     def follow(self, index: int, within: float = SOON, *, own: Member | None = None) -> Future[None]:
@@ -312,23 +313,93 @@ def test_a_leader_that_talks_nonsense_is_asked_again(make: Make) -> None:
         assert outcome(worker) == "no?[2J"
 
 
+# Names in DNS
+
+
+class Dns:
+    """The cluster's DNS: names to addresses, changed while it is asked."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, frozenset[str]] = {}
+
+    async def resolve(self, host: str) -> frozenset[str]:
+        if host not in self.names:
+            raise OSError("Name or service not known")
+        return self.names[host]
+
+
+@pytest.mark.parametrize(
+    "strangers_host", ["vllm-0-1.vllm.default", "evil.attacker.svc", "x.vllm.default.attacker.svc", "127.0.0.9"]
+)
+def test_a_stranger_takes_no_members_place_and_the_member_comes_in_when_dns_knows_it(
+    pool: ThreadPoolExecutor, strangers_host: str
+) -> None:
+    """The stranger connects first, with the worker's name or one of its own; all names but the worker's are its own."""
+    group, dns = Group(2, 2, pool), Dns()
+    dns.names = {host: frozenset({"127.0.0.9"}) for host in ("evil.attacker.svc", "x.vllm.default.attacker.svc")}
+    own = Member(0, "vllm-0.vllm.default", SERVERS[0], 1)
+    leader = group.lead(own=own, names=GroupNames("vllm.default", dns.resolve))
+    group.wait_said(0, "1 of 2 members")
+    with socket.create_connection(("127.0.0.1", group.port), timeout=SOON, source_address=("127.0.0.9", 0)) as peer:
+        peer.sendall(line_of(group.hello(Member(1, strangers_host, SERVERS[0], 0))))
+        assert peer.recv(4096) == b""
+    worker = group.follow(1, own=Member(1, "vllm-0-1.vllm.default", SERVERS[0], 0))
+    group.wait_said(1, "closed the connection")
+    dns.names["vllm-0-1.vllm.default"] = frozenset({"127.0.0.1", "::1"})
+    worker.result()
+    leader.result()
+    assert group.kept[0].rank0_host == "vllm-0-1.vllm.default"
+    golden(sorted({line for line in group.said[0] if "was ended" in line}))
+
+
+def test_a_worker_that_was_restarted_with_another_address_comes_in_when_dns_has_learnt_it(
+    pool: ThreadPoolExecutor,
+) -> None:
+    group, dns = Group(2, 1, pool), Dns()
+    dns.names = {"w.set": frozenset({"127.0.0.2"})}
+    leader = group.lead(own=Member(0, "l.set"), names=GroupNames("set", dns.resolve))
+    worker = group.follow(1, own=Member(1, "w.set"))
+    group.wait_said(0, "has the address 127.0.0.2")
+    dns.names = {"w.set": frozenset({"127.0.0.1"})}
+    worker.result()
+    leader.result()
+
+
+def test_names_are_looked_up_on_this_machine() -> None:
+    assert "127.0.0.1" in asyncio.run(resolve("localhost"))
+    with pytest.raises(OSError):
+        asyncio.run(resolve("no-such-pod.invalid"))
+
+
 # The command
 
 
 class Command:
     """``dra-driver rank`` as a process."""
 
-    def __init__(self, directory: Path, index: int, port: int, *, size: int = 2, node: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, index: int, port: int, *extra: str, size: int = 2, leader: str = "127.0.0.1"
+    ) -> None:
         self.output = directory / f"env-{index}"
         environment = {
-            "LWS_LEADER_ADDRESS": "127.0.0.1",
+            "LWS_LEADER_ADDRESS": leader,
             "LWS_GROUP_SIZE": str(size),
             "LWS_WORKER_INDEX": str(index),
             "NEURON_RT_ULTRASERVER_MODE": "3",
             "NEURON_RT_ULTRASERVER_SERVER_ID": SERVERS[0],
-            "NEURON_RT_ULTRASERVER_NODE_ID": str(1 - index if node is None else node),
+            "NEURON_RT_ULTRASERVER_NODE_ID": str(1 - index),
         }
-        options = ["--env-file", str(self.output), "--port", str(port), "--timeout", "30", "--listen", "127.0.0.1"]
+        options = [
+            "--env-file",
+            str(self.output),
+            "--port",
+            str(port),
+            "--timeout",
+            "30",
+            "--listen",
+            "127.0.0.1",
+            *extra,
+        ]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dra_driver", "rank", *options],
             env={**os.environ, **environment},
@@ -374,6 +445,19 @@ def test_the_command_writes_a_file_for_the_shell_also_after_a_restart_of_the_lea
     printed = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True).stdout
     assert printed.splitlines() == ["NEURON_GLOBAL_TOPOID0_HOST=127.0.0.1", "NEURON_GLOBAL_TOPOID=0", "1"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["env-0", "env-1"]
+
+
+@pytest.mark.parametrize("extra", [(), ("--no-dns-check",)])
+def test_a_leader_that_is_known_by_a_name_takes_nobody_whose_name_it_cannot_look_up(
+    tmp_path: Path, port: int, extra: tuple[str, ...]
+) -> None:
+    leader = Command(tmp_path, 0, port, *extra, leader="vllm-0.vllm.invalid")
+    leader.wait_for_line("waiting for worker 1")
+    with socket.create_connection(("127.0.0.1", port), timeout=SOON) as peer:
+        peer.sendall(line_of(Hello(Member(1, "vllm-0-1.vllm.invalid", SERVERS[0], 0), 2, 2)))
+        leader.wait_for_line("2 of 2 members" if extra else "is not known to DNS yet")
+    leader.process.kill()
+    leader.end()
 
 
 def test_the_command_ends_when_its_pod_is_deleted(tmp_path: Path, port: int) -> None:
