@@ -193,6 +193,7 @@ class NodeAgent:
             plan_settings,
             metadata=metadata,
             operations=self._operations,
+            rights_changed=lambda: self._slices.trigger("the API server's answer about a claim shows other rights"),
         )
         self._reconciler = Reconciler(
             self._checkpoint,

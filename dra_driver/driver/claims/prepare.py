@@ -104,6 +104,7 @@ class Preparer:
         settings: the administrator's choices.
         metadata: where containers' files about their devices are.
         operations: durations, for Prometheus.
+        rights_changed: called when the API server begins, or ceases, to refuse to tell of claims.
         sleep: ``time.sleep``, for tests.
     """
 
@@ -117,6 +118,7 @@ class Preparer:
         *,
         metadata: MetadataDirectory | None = None,
         operations: Operations | None = None,
+        rights_changed: Callable[[], None] = lambda: None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._source = source
@@ -126,6 +128,8 @@ class Preparer:
         self._settings = settings
         self._metadata = metadata
         self._operations = operations or Operations()
+        self._rights_changed = rights_changed
+        self._allowed = True
         self._sleep = sleep
         self.unhealthy: Unhealthy = {}
         """What is wrong with the node's chips now. Replaced as a whole by whoever knows; may be, by any thread."""
@@ -287,11 +291,14 @@ class Preparer:
                         consequence="there is nothing to prepare",
                         remedy="delete the pod, or create the claim",
                     ) from error
+                if error.status == _FORBIDDEN:
+                    self._note_rights(allowed=False)
                 wait = max(pause or 0.0, min(error.retry_after or 0.0, 2.0))
                 if pause is None or not _passes(error) or time.monotonic() + wait > end:
                     return None, error
                 self._sleep(wait)
                 continue
+            self._note_rights(allowed=True)
             if claim.metadata.uid != ref.uid:
                 raise PrepareError(
                     f"claim {ref.namespace}/{ref.name} was replaced: its UID is {claim.metadata.uid}, not {ref.uid}",
@@ -300,6 +307,11 @@ class Preparer:
                 )
             return claim, None
         raise AssertionError("the last try returns")
+
+    def _note_rights(self, *, allowed: bool) -> None:
+        if allowed != self._allowed:
+            self._allowed = allowed
+            self._rights_changed()
 
     def _get(self, namespace: str, name: str, deadline: float) -> ResourceClaim:
         """A claim, or ApiError by the deadline."""

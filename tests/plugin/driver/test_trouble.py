@@ -104,6 +104,26 @@ def test_health_is_well_again_when_the_checkpoint_is(world: World) -> None:
         eventually(lambda: health(port, "readiness") == "SERVING", what="readiness")
 
 
+def test_a_driver_that_has_lost_its_rights_is_not_ready_from_the_first_refused_claim_on_until_it_has_them_again(
+    world: World,
+) -> None:
+    """As after `helm uninstall` of another release that owns the ClusterRole: the watches that are open go on."""
+    port = free_port()
+    options = ("--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1")
+    with agent(world, *options) as running:
+        running.ready()
+        wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
+        eventually(lambda: health(port, "readiness") == "SERVING", what="readiness")
+        refusal = world.server.fail(403, times=1000, path="resource.k8s.io")
+        with pytest.raises(KubeletError):
+            world.kubelet.prepare("pod", [wanted])
+        eventually(lambda: health(port, "readiness") == "NOT_SERVING", what="the truth")
+        assert health(port, "liveness") == "SERVING", "a restart gives no rights"
+        refusal.times = 0
+        world.kubelet.prepare("pod", [wanted])
+        eventually(lambda: health(port, "readiness") == "SERVING", what="readiness")
+
+
 def test_without_an_api_server_the_log_and_readiness_tell_why_and_hold_no_traceback(world: World) -> None:
     port = free_port()
     world.server.stop()
