@@ -67,7 +67,7 @@ def _lacking(world: Snapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
     if not shares or _same(said, shares):
         return {}
     # Parts of an extender's choice that somebody removed are restored as they were.
-    who = {} if pod.uid in world.placed else {CHOSEN_BY: DEVICE_PLUGIN}
+    who = {} if pod.uid in world.placed else {CHOSEN_BY: f"{DEVICE_PLUGIN} {pod.uid}"}
     return write(world.offer.hardware, pod.uid, shares, now) | _YES | who
 
 

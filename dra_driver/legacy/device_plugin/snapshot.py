@@ -15,7 +15,7 @@ from typing import Final
 from dra_driver.kube.types import ApiObject, ObjectMeta
 from dra_driver.kube.types import Resource as ApiResource
 from dra_driver.kubelet.client import PodDevices
-from dra_driver.legacy.annotations import Allocation, PodAnnotations, Share, copied, from_mapping, read
+from dra_driver.legacy.annotations import OF, Allocation, PodAnnotations, Share, copied, from_mapping, read
 from dra_driver.legacy.device_plugin.devices import Offer
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import ENDED, PodRequest, PodSpec, PodStatus, Role, pod_request
@@ -24,7 +24,7 @@ from dra_driver.legacy.usage import Holding, held_by, held_if_there, holding
 from dra_driver.util.errors import DriverError
 
 CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
-"""Pod annotation: who chose the devices, if it was not an extender."""
+"""Pod annotation: who chose the devices, if it was not an extender, and for which pod, as its UID."""
 DEVICE_PLUGIN: Final = "device-plugin"
 
 
@@ -95,8 +95,14 @@ def bound_pod(pod: PartialPod) -> BoundPod | None:
         requests,
         trouble,
         from_mapping(meta.annotations or {}),
-        (meta.annotations or {}).get(CHOSEN_BY) == DEVICE_PLUGIN,
+        _by_plugin(meta.annotations or {}, meta.uid),
     )
+
+
+def _by_plugin(annotations: Mapping[str, str], uid: str) -> bool:
+    """Whether a device plugin chose for this pod, not for one that it is a copy of. Older versions gave no UID."""
+    who, _, of = annotations.get(CHOSEN_BY, "").partition(" ")
+    return who == DEVICE_PLUGIN and (of == uid or not (of or OF in annotations))
 
 
 Listed = Mapping[tuple[str, str], PodDevices]

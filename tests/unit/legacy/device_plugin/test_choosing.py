@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +41,18 @@ from dra_driver.legacy.device_plugin.devices import (
     unhealthy,
 )
 from dra_driver.legacy.device_plugin.recording import FAILED, records, unusable_annotations
-from dra_driver.legacy.device_plugin.snapshot import BoundPod, Snapshot, share_of, taken_by, waits, withheld
+from dra_driver.legacy.device_plugin.snapshot import (
+    CHOSEN_BY,
+    DEVICE_PLUGIN,
+    BoundPod,
+    PartialPod,
+    Snapshot,
+    bound_pod,
+    share_of,
+    taken_by,
+    waits,
+    withheld,
+)
 from dra_driver.legacy.placement import DoesNotFit, place
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import Resource, candidates, counts
@@ -378,6 +390,28 @@ def test_only_pods_without_an_extender_withhold_the_other_resource() -> None:
     world = Snapshot(offered(), [by_extender, by_plugin], counted)
     assert withheld(world, CORE) == {2, 3}
     assert withheld(world, DEVICE) == frozenset()
+
+
+def test_who_chose_is_not_copied_with_a_pods_annotations() -> None:
+    """Else an extender's choice for the copy would be taken for the plugin's, and withheld from the other resource."""
+    item = pod("p", (one(DEVICE, 1),))
+    handed = {item.uid: {"main": Share("main", DEVICE, (1,))}}
+    (record,) = records(Snapshot(offered(), [item], None, handed), 1)
+
+    def by_plugin(uid: str, annotations: Mapping[str, str]) -> bool:
+        limits = {"limits": {DEVICE.value: "1"}}
+        meta = {"namespace": "a", "name": uid, "uid": uid, "annotations": dict(annotations)}
+        spec = {"containers": [{"name": "main", "resources": limits}]}
+        found = bound_pod(msgspec.convert({"metadata": meta, "spec": spec}, PartialPod))
+        assert found is not None
+        return found.by_plugin
+
+    assert by_plugin(item.uid, record.annotations)
+    assert not by_plugin("copy", record.annotations)
+    extenders = write(offered().hardware, "copy", (Share("main", DEVICE, (0,)),), 2)
+    assert not by_plugin("copy", {**record.annotations, **extenders})
+    assert by_plugin("older", {CHOSEN_BY: DEVICE_PLUGIN})
+    assert not by_plugin("copy", {CHOSEN_BY: DEVICE_PLUGIN} | extenders)
 
 
 def test_ids_that_kubelet_counts_for_a_pod_are_never_withheld() -> None:
