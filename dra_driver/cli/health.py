@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dra_driver.health.faults import NodeHealth
     from dra_driver.health.policy import HealthPolicy
 
+MAX_REASON_LENGTH: Final = 1000
+"""Characters."""
 READ_SECONDS: Final = 10.0
 """A reading takes some hundredths of a second; one that takes so long hangs in the kernel."""
 _DEVICE = re.compile(rf"(?:neuron|{re.escape(device_name(0))[:-1]})?(0|[1-9][0-9]{{0,2}})")
@@ -103,6 +105,7 @@ def _state_dirs(root: Path) -> tuple[Path, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; raises DriverError for a host without devices."""
+    from dra_driver.emulation.faults import FAULTS_FILE
     from dra_driver.health.policy import HealthPolicy
 
     if vocabulary.from_cluster(args):
@@ -114,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
             f"--host-root {args.host_root} is not a directory",
             remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
         )
+    if refused := _refused_faults(args.host_root):
+        vocabulary.warn(f"{args.host_root / FAULTS_FILE}: {refused}")
     policy = HealthPolicy.load(args.health_policy) if args.health_policy else HealthPolicy.default()
     said = read_health(args.host_root, args.state_dir or found_state_dir(args.host_root))
     if not said.health.chips:
@@ -123,6 +128,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_object(document(said, policy), args.output)
     return 0
+
+
+def _refused_faults(root: Path) -> str:
+    """Why an emulated host does not show what its file of faults says, or ""."""
+    from dra_driver.emulation.faults import REFUSED_FILE
+
+    try:
+        with (root / REFUSED_FILE).open(encoding="utf-8", errors="replace") as file:
+            return printable(file.read(MAX_REASON_LENGTH).strip())
+    except OSError:
+        return ""
 
 
 def _of_cluster(args: argparse.Namespace) -> int:

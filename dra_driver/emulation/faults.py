@@ -33,6 +33,9 @@ from dra_driver.util.errors import DriverError
 FAULTS_FILE: Final = "faults"
 """Below the root of an emulated host; belongs to its user once it was written."""
 
+REFUSED_FILE: Final = "faults.error"
+"""Beside it while it is wrong: why. `dra-driver health` of the host shows it."""
+
 HINTS: Final = "run/neuron-health"
 """Directory of the hints, below the root of an emulated host."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import stat
 import time
@@ -12,6 +13,7 @@ from typing import Final
 from dra_driver.emulation.faults import (
     FAULTS_FILE,
     MAX_FILE_BYTES,
+    REFUSED_FILE,
     SIGNS,
     STEP_SECONDS,
     EmulatedFault,
@@ -96,6 +98,8 @@ class EmulatedHost:
         Raises:
             DriverError: the directory has other content or is not writable.
         """
+        with contextlib.suppress(OSError):
+            (self._root / REFUSED_FILE).unlink()
         kept = keep_file and self.faults_file.exists()
         if kept:
             faults = self._edited() or ()
@@ -139,13 +143,22 @@ class EmulatedHost:
                 return None
             self._said = text
             faults = parse_file(text, self._kind, self._options)
-            self._complained = ""
+            self._complain("")
         except DriverError as error:
-            if str(error) != self._complained:
-                log.error("%s: %s", self.faults_file, error)  # noqa: TRY400 # it explains itself
-            self._complained = str(error)
+            self._complain(str(error))
             return None
         return faults
+
+    def _complain(self, text: str) -> None:
+        """Say, in the log and in a file beside that of the faults, why it is not applied; "": it is."""
+        if text == self._complained:
+            return
+        self._complained = text
+        if text:
+            log.error("%s: %s", self.faults_file, text)
+        told = self._root / REFUSED_FILE
+        with contextlib.suppress(OSError):  # the log has it
+            told.write_text(f"{text}\n") if text else told.unlink(missing_ok=True)
 
     def _apply(self, faults: tuple[EmulatedFault, ...], *, counters: bool = False) -> None:
         counters = counters or self._complete or any(SIGNS[fault.code].how == "core" for fault in faults)

@@ -325,6 +325,25 @@ def test_a_file_of_faults_that_is_none_changes_nothing_and_is_said(
         running.stop()
 
 
+def test_health_of_an_emulated_host_says_that_its_file_of_faults_is_wrong_until_it_is_right(
+    running: EmulatedHost, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> str:
+        assert main(["health", "--host-root", str(running.root)]) == 0
+        return capsys.readouterr().err.replace(str(running.root), "HOST")
+
+    running.start()
+    try:
+        running.faults_file.write_text("hbm-uncorrectable@3\nhbm-uncorrectable@33\n")
+        eventually((running.root / "faults.error").exists)
+        golden(said())
+        running.faults_file.write_text("hbm-uncorrectable@3\n")
+        eventually(lambda: not (running.root / "faults.error").exists())
+        assert said() == ""
+    finally:
+        running.stop()
+
+
 def test_a_driver_that_starts_anew_finds_the_chips_as_sick_as_they_were(tmp_path: Path) -> None:
     def started(*faults: str) -> list[str]:
         host = EmulatedHost(tmp_path / "host", TRN2)
