@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dra_driver.cli.main import main
 from dra_driver.topology.cuts import Part, parts_of
 from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
@@ -96,6 +98,36 @@ def test_an_init_container_sees_the_cores_of_the_container_after_it(
     seen = namespace.environment("init", "main")["NEURON_RT_VISIBLE_CORES"]
     assert namespace.kubectl("logs", "init", "-c", "before").split() == ["/dev/neuron0", seen]
     assert len(visible(seen)) == len(held(namespace, "init")) == 2
+
+
+def test_init_containers_and_sidecars_see_all_their_chips_under_the_numbers_that_simulate_shows(
+    offering: Installation, namespace: Namespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that asks for more than those before it uses devices of several requests (kubernetes#134880)."""
+    before = asking("sharing", {"first": {NEURON: 1}, "sidecar": {NEURON: 1}, "more": {NEURON: 2}})
+    made = asking("sharing", {"main": {NEURON: 1}}, "node-1")
+    made["spec"]["initContainers"] = before["spec"]["containers"]
+    for container in made["spec"]["initContainers"]:
+        container["command"] = ["sh", "-c", "ls /dev/neuron*"]
+    sidecar = made["spec"]["initContainers"][1]
+    sidecar |= {"restartPolicy": "Always", "command": ["sh", "-c", "ls /dev/neuron*; exec sleep 3600"]}
+    namespace.apply(made)
+    namespace.wait_ready("sharing")
+
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(made))
+    options = ("--extended-resources", "--instance-type", EMULATED, "--devices", "chip,core,group4")
+    assert main(["simulate", str(file), *options, "-o", "json"]) == 0
+    (simulated,) = json.loads(capsys.readouterr().out)["pods"]
+    expected = {
+        container["name"]: sorted(device["containerPath"] for device in container["devices"])
+        for container in simulated["containers"]
+    }
+    seen = {name: namespace.kubectl("logs", "sharing", "-c", name).split() for name in ("first", "sidecar", "more")}
+    seen["main"] = [f"/dev/neuron{number}" for number in namespace.numbers("sharing", "main")]
+    assert seen == expected
+    assert [len(seen[name]) for name in ("first", "sidecar", "more", "main")] == [1, 1, 2, 1]
+    assert len(held(namespace, "sharing")) == 3
 
 
 def test_each_container_of_a_pod_sees_its_own_from_0_on(offering: Installation, namespace: Namespace) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.names import SERVER_2
+from dra_driver.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION
 from tests.cluster.lib.controllers import leaderworkerset_controller
 from tests.cluster.lib.groupstream import Stream, complete, lws, one_node, servers
@@ -269,6 +269,34 @@ def test_the_placers_account_may_touch_only_pods_that_have_or_had_the_gate(
     assert "annotated" in answer("annotate", "pod", "gated", "a=b")
     assert "forbidden" in answer("create", "configmap", "x")
     assert "forbidden" in answer("get", "secrets")
+
+
+def test_a_node_that_takes_a_servers_label_keeps_no_group_off_it_and_is_named_in_an_event(
+    placer: Installation, groups: LeaderWorkerSets, namespace: Namespace, kube: Kube
+) -> None:
+    namespace.apply(one_node())
+    strangers = {f"stranger-{place}": server for place, server in enumerate(servers(kube))}
+    for name, server in strangers.items():
+        kube.create("nodes", {"metadata": {"name": name, "labels": {SERVER_4: server}}})
+    try:
+        groups.apply(lws("four", 4, gated=True), namespace=namespace.name)
+        eventually("the four to run", lambda: complete(groups.pods("four", namespace.name), 4), 45)
+        leader = namespace.pod("four-0")
+        assert leader is not None
+        affinity = leader["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (excluded,) = affinity["nodeSelectorTerms"][0]["matchFields"]
+        assert (excluded["key"], excluded["operator"]) == ("metadata.name", "NotIn")
+        assert [strangers[name] for name in excluded["values"]] == [leader["spec"]["nodeSelector"][SERVER_4]]
+
+        def named() -> set[str]:
+            told = kube.find("events", "default", fields="reason=UltraServerLabels")
+            return {event["involvedObject"]["name"] for event in told}
+
+        eventually("the nodes to be named", lambda: named() >= strangers.keys(), 10)
+        end(groups, namespace, "four")
+    finally:
+        for name in strangers:
+            kube.delete("nodes", name)
 
 
 def test_nobody_but_the_placer_writes_its_annotations(placer: Installation, namespace: Namespace) -> None:
