@@ -816,7 +816,7 @@ uninstall() {
     # The pods first and wholly, else they would publish their slices again.
     remove -n "$NAMESPACE" daemonset "$DAEMONSET" --cascade=foreground --timeout="${timeout}s" ||
         die "the driver's pods have not ended (see above), so the rest was not removed; run this again when they have"
-    remove -n "$NAMESPACE" deployment "$PLACER"
+    remove -n "$NAMESPACE" deployment,poddisruptionbudget "$PLACER"
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
         remove validatingadmissionpolicybinding,validatingadmissionpolicy "${POLICIES[@]}" "$PLACER" "$PLACER-annotations"

@@ -45,6 +45,7 @@ DAEMONS: Final = {
     "extender": "choose devices for kube-scheduler, in clusters without DRA",
     "device_plugin": "offer aws.amazon.com/neuron and neuroncore to kubelet, in clusters without DRA",
     "node_problem_detector": "report faults in the kernel log to the node's driver (the chart's npd.enabled)",
+    "check_unused": "check that no pod uses the driver's devices (before helm uninstall)",
     "rank": "find this pod's rank in a group on UltraServers (for init containers)",
 }
 """What containers run, in the same form."""

@@ -211,7 +211,7 @@ def template(helm: str, values: Iterable[str]) -> dict[Key, str]:
         part for value in (*given, *values) for part in ("--set-string" if "nodeSelector" in value else "--set", value)
     ]
     done = subprocess.run(
-        [helm, "template", "neuron", str(CHART), "--kube-version", KUBERNETES, *options],
+        [helm, "template", "neuron", str(CHART), "--no-hooks", "--kube-version", KUBERNETES, *options],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

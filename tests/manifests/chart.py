@@ -135,5 +135,6 @@ def _template(
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "values.yaml"
         file.write_text(values)
-        common = ("template", "neuron", str(chart), "--kube-version", kubernetes)
+        # What helm runs at certain moments is no part of what it installs; --no-hooks=false among the options shows it.
+        common = ("template", "neuron", str(chart), "--no-hooks", "--kube-version", kubernetes)
         return helm(*common, "--values", str(file), *named, *options, program=program)

@@ -202,6 +202,32 @@ def test_node_by_node_only_the_drivers_nodes_count_and_only_when_they_change(tmp
     assert upgrade(tmp_path, there, *labelled, "draDriver.logFormat=json").returncode == 0
 
 
+def hooks(*settings: str) -> list[Object]:
+    """What helm makes at certain moments only."""
+    made = template(*settings, options=("--no-hooks=false",))
+    return [item for item in made if "helm.sh/hook" in item["metadata"].get("annotations", {})]
+
+
+@needs_helm
+def test_before_an_uninstall_a_job_that_may_do_nothing_but_list_claims_asks_for_those_in_use() -> None:
+    """What it says is tested in tests/plugin/cli/test_check_unused.py, and that it stops helm on the real cluster."""
+    by_kind = {item["kind"]: item for item in hooks(DRIVER)}
+    assert {item["metadata"]["annotations"]["helm.sh/hook"] for item in by_kind.values()} == {"pre-delete"}
+    assert by_kind["ClusterRole"]["rules"] == [
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]}
+    ]
+    pod = by_kind["Job"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == by_kind["ServiceAccount"]["metadata"]["name"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["containers"][0]["command"] == ["dra-driver", "check-unused"]
+
+
+@needs_helm
+@pytest.mark.parametrize("settings", [(), (DRIVER, "draDriver.force.claimsInUse=true")])
+def test_where_there_is_no_driver_or_it_may_go_nobody_asks_before_an_uninstall(settings: tuple[str, ...]) -> None:
+    assert hooks(*settings) == []
+
+
 @needs_helm
 def test_without_a_cluster_nothing_is_refused() -> None:
     assert template("devicePlugin.enabled=true", options=("--is-upgrade",))

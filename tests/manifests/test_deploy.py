@@ -60,7 +60,9 @@ def templated(*values: str) -> list[Object]:
     options = ["image.repository=registry.invalid/neuron", "image.tag=none"]
     options += ["scheduler.customScheduler.image.repository=registry.invalid/scheduler", *values]
     given = [part for value in options for part in ("--set-string" if "nodeSelector" in value else "--set", value)]
-    done = helm("template", "neuron", str(ROOT / "charts/neuron-helm-chart"), "--kube-version", "1.37.1", *given)
+    done = helm(
+        "template", "neuron", str(ROOT / "charts/neuron-helm-chart"), "--no-hooks", "--kube-version", "1.37.1", *given
+    )
     assert done.returncode == 0, done.stderr
     text = re.sub(r'"?registry\.invalid/neuron:[\w.]+"?', "NEURON_DRA_IMAGE", done.stdout)
     return documents(re.sub(r'"?registry\.invalid/scheduler:[\w.]+"?', "KUBE_SCHEDULER_IMAGE", text))
@@ -329,9 +331,8 @@ def test_the_values_of_gitops_make_the_objects_of_the_base(kind: str, tmp_path: 
     assert (ROOT / chart / "Chart.yaml").is_file()
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values))
-    done = helm(
-        "template", "neuron", str(ROOT / chart), "--namespace=kube-system", "--kube-version=1.37.1", "-f", str(file)
-    )
+    options = ("--no-hooks", "--namespace=kube-system", "--kube-version=1.37.1", "-f", str(file))
+    done = helm("template", "neuron", str(ROOT / chart), *options)
     assert done.returncode == 0, done.stderr
     text = done.stdout.replace('"registry.example/neuron-dra-driver:0.1.0"', "NEURON_DRA_IMAGE")
     text = text.replace("registry.example/neuron-dra-driver:0.1.0", "NEURON_DRA_IMAGE")

@@ -121,11 +121,14 @@ def test_the_classes_of_the_table_are_written_for_the_served_api_version(api: st
         {
             "apiVersion": f"resource.k8s.io/{api}",
             "kind": "DeviceClass",
-            "metadata": {"name": row.name},
+            "metadata": {"name": row.name, "labels": LABELS},
             "spec": {"selectors": [{"cel": {"expression": row.expression}}]},
         }
         for row in DEVICE_CLASSES
     ]
+
+
+LABELS = {"app.kubernetes.io/name": "neuron-dra-driver", "app.kubernetes.io/component": "dra-driver"}
 
 
 def classes(*options: str) -> list[Object]:

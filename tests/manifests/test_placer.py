@@ -42,6 +42,7 @@ def test_what_is_added_is_valid_and_has_the_placers_name(
         "ValidatingAdmissionPolicyBinding",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
+        "PodDisruptionBudget",
         "Deployment",
     ]
     for item in objects:

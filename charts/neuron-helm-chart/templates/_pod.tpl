@@ -128,6 +128,22 @@ one). On emulated nodes the type says nothing.
 {{- end }}
 {{- end -}}
 
+{{/* A drain of nodes takes one pod of a Deployment at a time: dict "root" "workload" "replicas". */}}
+{{- define "neuron.disruptionBudget" -}}
+{{- if gt (int .replicas) 1 }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "neuron.metadata" (merge (dict "name" .workload.name "namespace" .workload.namespace) .) | nindent 2 }}
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels:
+      {{- toYaml .workload.selector | nindent 6 }}
+{{- end }}
+{{- end -}}
+
 {{/* The pod's spec but for containers and volumes: dict "root" "workload", and "terms" and "nodeSelector" of the chart. */}}
 {{- define "neuron.podSpec" -}}
 {{- $values := .workload.values -}}

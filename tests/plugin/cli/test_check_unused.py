@@ -1,0 +1,55 @@
+"""``dra-driver check-unused`` against an API server: what the chart's hook says before `helm uninstall`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.cli.main import main
+from tests.doubles.apiserver.server import ApiServer
+from tests.golden import golden
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as made:
+        yield made
+
+
+USERS = (("web-0", "u0"), ("web-1", "u1"))
+
+
+def asked(server: ApiServer, directory: Path) -> int:
+    return main(["check-unused", "--kubeconfig", str(server.kubeconfig(directory / "kubeconfig"))])
+
+
+@pytest.mark.parametrize(
+    ("claims", "status"),
+    [
+        pytest.param((), 0, id="none"),
+        pytest.param((("idle", "neuron.aws.com", 0), ("foreign", "gpu.example.com", 1)), 0, id="unused or of others"),
+        pytest.param((("mine", "neuron.aws.com", 1), ("shared", "neuron.aws.com", 2)), 1, id="used"),
+        pytest.param(tuple((f"claim-{index:02}", "neuron.aws.com", 1) for index in range(13)), 1, id="many"),
+    ],
+)
+def test_claims_that_pods_use_are_named_and_keep_the_driver(
+    server: ApiServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    claims: tuple[tuple[str, str, int], ...],
+    status: int,
+) -> None:
+    for name, driver, pods in claims:
+        server.add_claim("team", name, devices=[("r", "neuron-device-0")], driver=driver, pods=USERS[:pods])
+    assert asked(server, tmp_path) == status
+    golden(capsys.readouterr().out)
+
+
+def test_what_the_api_server_does_not_tell_is_not_taken_for_unused(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.fail(403, times=10)
+    assert asked(server, tmp_path) == 1
+    assert "error: " in capsys.readouterr().err
