@@ -49,12 +49,12 @@ DEFAULT_SCHEDULER = {
 DRA = {"draDriver.enabled": "true", "devicePlugin.enabled": "false"}
 
 
-def helm_program() -> Path:
-    """The helm of ``$HELM``, else the lab's."""
-    named = os.environ.get("HELM")
-    if named:
+def helm_program(major: int = 4) -> Path:
+    """The helm of ``$HELM``, or of ``$HELM3``; else the lab's."""
+    variable, version = {4: ("HELM", components.HELM_VERSION), 3: ("HELM3", components.HELM3_VERSION)}[major]
+    if named := os.environ.get(variable):
         return Path(named)
-    return Builder(Settings.from_environment(os.environ), Progress()).build([components.helm()])["helm"]
+    return Builder(Settings.from_environment(os.environ), Progress()).build([components.helm(version)])["helm"]
 
 
 class Release:
@@ -66,7 +66,7 @@ class Release:
         self.notes = ""
         self.settings: Mapping[str, str] = {}
         self._image = image.rpartition(":")[::2]
-        self._program = helm
+        self.program = helm
         homes = {f"HELM_{name}_HOME": str(directory / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
         search = f"{lab.layout.directory / 'bin'}:{os.environ['PATH']}"
         self._environment = {**os.environ, **homes, "KUBECONFIG": str(kube.access.kubeconfig), "PATH": search}
@@ -86,7 +86,7 @@ class Release:
 
     def helm(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run helm on the cluster."""
-        return self._run([str(self._program), *arguments], check=check)
+        return self._run([str(self.program), *arguments], check=check)
 
     def shell(self, command: str) -> str:
         """Standard output of a command as a user runs it, in the checkout, with kubectl for the cluster."""
@@ -94,7 +94,7 @@ class Release:
 
     def upgrade(self, settings: Mapping[str, str], *more: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``helm upgrade --install``, without waiting for anything."""
-        return self.helm("upgrade", "--install", *more, NAME, str(CHART), *self._options(settings), check=check)
+        return self.helm("upgrade", "--install", *more, NAME, str(CHART), *self.options(settings), check=check)
 
     def ensure(self, settings: Mapping[str, str], emulated: str) -> None:
         """Install or upgrade to these settings on nodes of an emulated type, and wait until everything is ready."""
@@ -157,7 +157,7 @@ class Release:
 
     def would_make(self, kind: str, more: Mapping[str, str]) -> list[Object]:
         """The objects of one kind that the chart would make with more settings; nothing is changed."""
-        text = self.helm("template", NAME, str(CHART), *self._options({**self.settings, **more})).stdout
+        text = self.helm("template", NAME, str(CHART), *self.options({**self.settings, **more})).stdout
         return [item for item in yaml.safe_load_all(text) if item and item["kind"].lower() == kind]
 
     def stored(self) -> list[Object]:
@@ -214,7 +214,8 @@ class Release:
         logs = [f"== {name}\n{self.logs(name)[-5000:]}" for name in LABELS]
         return "\n".join([listed, events[-4000:], *logs])
 
-    def _options(self, settings: Mapping[str, str]) -> list[str]:
+    def options(self, settings: Mapping[str, str]) -> list[str]:
+        """Options of helm that set these, and the image."""
         named = {"image.repository": self._image[0], "image.tag": self._image[1], **settings}
         return [part for key, value in named.items() for part in ("--set", f"{key}={value}")]
 
