@@ -382,7 +382,7 @@ def test_a_hook_that_hangs_is_killed_with_all_that_it_started(server: ApiServer,
     add_node(server, "a")
     sicken(server, "a")
     program = tmp_path / "hook"
-    program.write_text(f"#!/bin/sh\nyes | head -c 9999999\nsleep 60 & echo $! >{tmp_path}/child\nwait\n")
+    program.write_text(f"#!/bin/sh\nsleep 60 & echo $! >{tmp_path}/child\nyes | head -c 9999999\nwait\n")
     program.chmod(0o755)
     with recovering(server, hook=Hook(str(program), 0.5)):
         eventually(lambda: any("did not end within 0.5 s" in text for text in said(server, "a", "Failed")))

@@ -117,7 +117,7 @@ def test_a_later_node_that_takes_a_servers_labels_keeps_no_group_off_it_and_gets
 
 def test_nodes_that_claim_one_place_of_a_server_are_named_and_it_is_not_given() -> None:
     nodes = [
-        replace(node, labels=node.labels | {PLACE_OF[SERVER_4]: str(index)})
+        replace(node, labels={**node.labels, PLACE_OF[SERVER_4]: str(index)})
         for index, node in enumerate(ultraservers(1))
     ]
     world = World([replace(nodes[2], name="twin"), *nodes[:3], replace(nodes[3], created=2.0)])
