@@ -18,7 +18,7 @@ from dra_driver.names import DRIVER_NAME
 from tests.builders.agent import World, agent, free_port, health, scraped
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
-from tests.golden import golden_error
+from tests.golden import golden, golden_error, lines
 
 
 def sockets(world: World) -> list[Path]:
@@ -122,6 +122,7 @@ def test_a_driver_that_has_lost_its_rights_is_not_ready_from_the_first_refused_c
         refusal.times = 0
         world.kubelet.prepare("pod", [wanted])
         eventually(lambda: health(port, "readiness") == "SERVING", what="readiness")
+        golden(lines(running.log, "other rights"))
 
 
 def test_without_an_api_server_the_log_and_readiness_tell_why_and_hold_no_traceback(world: World) -> None:

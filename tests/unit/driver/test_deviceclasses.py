@@ -62,12 +62,15 @@ def test_the_file_of_the_classes_is_up_to_date() -> None:
     )
 
 
+LABELS = {"app.kubernetes.io/name": "neuron-dra-driver", "app.kubernetes.io/component": "dra-driver"}
+
+
 def test_the_file_says_what_the_table_says() -> None:
     assert list(yaml.safe_load_all(manifest())) == [
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceClass",
-            "metadata": {"name": row.name},
+            "metadata": {"name": row.name, "labels": LABELS},
             "spec": {"selectors": [{"cel": {"expression": row.expression}}]}
             | ({"extendedResourceName": row.extended_resource} if row.extended_resource else {}),
         }

@@ -206,10 +206,10 @@ def test_devices_in_use_at_the_start_are_counted() -> None:
 
 @pytest.mark.slow
 def test_a_thousand_nodes_are_filled_in_seconds() -> None:
-    """The time for one claim does not grow with the number of full nodes."""
+    """The processor's time for one claim does not grow with the number of full nodes."""
     nodes = names(1000)
     scheduler = Scheduler(farm(nodes), nodes)
-    started = time.perf_counter()
+    started = time.process_time()
     assert sum(placed(scheduler, FOUR) is not None for _ in range(4000)) == 4000
     assert placed(scheduler, FOUR) is None
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
