@@ -101,3 +101,12 @@ def test_a_test_that_fails_once_by_accident_kills_nothing(tree: Tree, capsys: py
     tree.write("tests/unit/test_toy.py", at_first + "    at.touch()\n    assert there\n\ndef test_well():\n    pass\n")
     assert tree.try_("--until", "room", rows=SEEN_IN_ROOM) == 1
     assert "not counted: tests/unit/test_toy.py::test_accident passes alone" in capsys.readouterr().out
+
+
+def test_a_pytest_that_names_no_failed_test_says_nothing_of_a_mutant(
+    tree: Tree, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where pytest is not installed: all mutants would count as killed."""
+    tree.write("conftest.py", "import os\n\nos._exit(1)\n")
+    assert tree.try_("--until", "room", rows=SEEN_IN_ROOM) == 2
+    assert "names no test that failed" in capsys.readouterr().err

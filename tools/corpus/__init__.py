@@ -1,0 +1,1 @@
+"""What the product answers to fixed questions, for comparisons of two trees."""
