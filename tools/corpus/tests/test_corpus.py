@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -37,7 +38,7 @@ class _Here:
 
     def __init__(self, _: int) -> None: ...
 
-    def __enter__(self) -> _Here:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
