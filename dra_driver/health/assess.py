@@ -1,6 +1,6 @@
 """Decides which faults the chips have: what was known, and what the host says now, give what is known and the health.
 
-Each row of ``FAULTS`` has one rule, found by the text of its signal: a row about another counter, another component or
+Each row of ``FAULTS`` has one rule, that of its kind of signal: a row about another counter, another component or
 another kind of line in the kernel log needs nothing here. A rule answers for one chip and one reading: the signal is
 there, is not there, or cannot be told (the file is unreadable, say). From that it follows for every row alike:
 
@@ -14,14 +14,26 @@ Durations are measured by the time since boot: a step of the clock neither begin
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from dra_driver.health.faults import BOOT, FAULTS, ActiveFault, ChipHealth, Fault, NodeHealth, in_order
+from dra_driver.health.faults import (
+    BOOT,
+    FAULTS,
+    ActiveFault,
+    ChipHealth,
+    Component,
+    CoreCounter,
+    Fault,
+    Growing,
+    LogLine,
+    NodeHealth,
+    Positive,
+    in_order,
+)
 from dra_driver.host.signals import COMPONENTS, CONNECTED, HARDWARE, HEARTBEAT, RESET, ChipReading, HostReading
 from dra_driver.util.text import first_of, one_line
 
@@ -277,15 +289,6 @@ def _unreadable(view: View) -> Said:
     return _NO
 
 
-_BY_SIGNAL: Final[tuple[tuple[re.Pattern[str], Callable[[str], Rule]], ...]] = (
-    (re.compile(r"stats/hardware/(\w+) > 0"), _positive),
-    (re.compile(r"stats/hardware/(\w+) grows"), _growing),
-    (re.compile(r"stats/hardware/health_status/unhealthy_components (?:lists|says) (\w+)"), _component),
-    (re.compile(r"neuron_core\*/stats/status/(\w+)/total grew"), _core_counter),
-    (re.compile(r"the kernel log has NEURON_HW_ERR=(\w+)"), _logged),
-)
-"""Signals of which there are several, by what stands in their place."""
-
 _BY_CODE: Final[Mapping[str, Rule]] = {
     "component-unhealthy": _other_component,
     "heartbeat-stalled": _stalled,
@@ -297,31 +300,35 @@ _BY_CODE: Final[Mapping[str, Rule]] = {
 }
 
 
-def _named(kind: Callable[[str], Rule]) -> Iterator[tuple[str, str]]:
-    """What the signals of one kind name, with the code of the row."""
-    for pattern, made in _BY_SIGNAL:
-        for row in FAULTS.values():
-            if made is kind and (found := pattern.fullmatch(row.signal)):
-                yield found[1], row.code
-
-
 def _rule(row: Fault) -> Rule:
-    for pattern, made in _BY_SIGNAL:
-        if found := pattern.fullmatch(row.signal):
-            return made(found[1])
-    return _BY_CODE[row.code]
+    match row.signal:
+        case Positive(counter):
+            return _positive(counter)
+        case Growing(counter):
+            return _growing(counter)
+        case Component(name):
+            return _component(name)
+        case CoreCounter(counter):
+            return _core_counter(counter)
+        case LogLine(kind):
+            return _logged(kind)
+        case _:
+            return _BY_CODE[row.code]
 
 
+_SIGNALS: Final = {row.code: row.signal for row in FAULTS.values()}
 RULES: Final[Mapping[str, Rule]] = {code: _rule(row) for code, row in FAULTS.items()}
-COMPONENT_NAMES: Final = frozenset(name for name, _ in _named(_component))
-HARDWARE_COUNTERS: Final = tuple(name for kind in (_positive, _growing) for name, _ in _named(kind))
-CORE_COUNTERS: Final = tuple(name for name, _ in _named(_core_counter))
-KINDS: Final = frozenset(name for name, _ in _named(_logged))
+COMPONENT_NAMES: Final = frozenset(signal.name for signal in _SIGNALS.values() if isinstance(signal, Component))
+HARDWARE_COUNTERS: Final = tuple(
+    signal.counter for kind in (Positive, Growing) for signal in _SIGNALS.values() if isinstance(signal, kind)
+)
+CORE_COUNTERS: Final = tuple(signal.counter for signal in _SIGNALS.values() if isinstance(signal, CoreCounter))
+KINDS: Final = frozenset(signal.kind for signal in _SIGNALS.values() if isinstance(signal, LogLine))
 """Kinds of lines of the kernel log."""
 REQUIRED: Final = frozenset({f"{HARDWARE}/sram_ecc_uncorrected", f"{HARDWARE}/mem_ecc_uncorrected"})
 """Files that every kernel driver has."""
-_RISING: Final = dict(_named(_growing))
-_CORE_CODES: Final = {code: name for name, code in _named(_core_counter)}
+_RISING: Final = {signal.counter: code for code, signal in _SIGNALS.items() if isinstance(signal, Growing)}
+_CORE_CODES: Final = {code: signal.counter for code, signal in _SIGNALS.items() if isinstance(signal, CoreCounter)}
 
 
 def assess(memory: Memory, reading: HostReading, hints: Collection[Hint] = ()) -> tuple[Memory, NodeHealth]:

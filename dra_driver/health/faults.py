@@ -31,13 +31,64 @@ BOOT: Final = None
 """``quiet_seconds`` of a fault that only the driver remembers: a boot ends it, or ``dra-driver health clear``."""
 
 
+class Positive(NamedTuple):
+    """A counter of the chip is not 0."""
+
+    counter: str
+
+    def __str__(self) -> str:
+        return f"stats/hardware/{self.counter} > 0"
+
+
+class Growing(NamedTuple):
+    """A counter of the chip grows."""
+
+    counter: str
+
+    def __str__(self) -> str:
+        return f"stats/hardware/{self.counter} grows"
+
+
+class Component(NamedTuple):
+    """The firmware names a component among the unhealthy ones."""
+
+    name: str
+    verb: str = "lists"
+
+    def __str__(self) -> str:
+        return f"stats/hardware/health_status/unhealthy_components {self.verb} {self.name}"
+
+
+class CoreCounter(NamedTuple):
+    """An error counter of a core grew."""
+
+    counter: str
+
+    def __str__(self) -> str:
+        return f"neuron_core*/stats/status/{self.counter}/total grew"
+
+
+class LogLine(NamedTuple):
+    """The kernel log has a line of this kind."""
+
+    kind: str
+
+    def __str__(self) -> str:
+        return f"the kernel log has NEURON_HW_ERR={self.kind}"
+
+
+Signal = Positive | Growing | Component | CoreCounter | LogLine | str
+"""File below the device's sysfs directory (or another source) and condition; as text, it is for people. The fault of a
+plain text has a rule of its own in ``assess``."""
+
+
 class Fault(NamedTuple):
     """A row: one thing that can be wrong with a chip."""
 
     code: str
     """A DNS label: name of the fault everywhere, and of the taint's key in its domain."""
-    signal: str
-    """File below the device's sysfs directory (or another source) and condition, for people."""
+    signal: Signal
+    """What shows it."""
     severity: Severity
     remedy: Remedy
     quiet_seconds: int | None
@@ -54,7 +105,7 @@ def _component(name: str, text: str, remedy: Remedy = "replacement") -> Fault:
     """A row for one name in ``unhealthy_components``."""
     return Fault(
         code=name.replace("_", "-") + "-unhealthy",
-        signal=f"stats/hardware/health_status/unhealthy_components lists {name}",
+        signal=Component(name),
         severity="unhealthy",
         remedy=remedy,
         quiet_seconds=300,
@@ -65,14 +116,14 @@ def _component(name: str, text: str, remedy: Remedy = "replacement") -> Fault:
 
 def _core(code: str, counter: str, text: str, remedy: Remedy, reason: str, severity: Severity = "unhealthy") -> Fault:
     """A row for an error counter of the cores, which the Neuron runtime raises when an execution fails."""
-    return Fault(code, f"neuron_core*/stats/status/{counter}/total grew", severity, remedy, BOOT, text, reason)
+    return Fault(code, CoreCounter(counter), severity, remedy, BOOT, text, reason)
 
 
 def _kernel_log(code: str, kind: str, text: str) -> Fault:
     """A row for a line of the kernel log. Any process that may open the device can have it written."""
     return Fault(
         code,
-        f"the kernel log has NEURON_HW_ERR={kind}",
+        LogLine(kind),
         "unhealthy",
         "replacement",
         BOOT,
@@ -85,7 +136,7 @@ def _kernel_log(code: str, kind: str, text: str) -> Fault:
 _ROWS: Final = (
     Fault(
         "sram-uncorrectable",
-        "stats/hardware/sram_ecc_uncorrected > 0",
+        Positive("sram_ecc_uncorrected"),
         "unhealthy",
         "replacement",
         0,
@@ -94,7 +145,7 @@ _ROWS: Final = (
     ),
     Fault(
         "hbm-uncorrectable",
-        "stats/hardware/mem_ecc_uncorrected > 0",
+        Positive("mem_ecc_uncorrected"),
         "unhealthy",
         "replacement",
         0,
@@ -103,7 +154,7 @@ _ROWS: Final = (
     ),
     Fault(
         "hbm-repairable",
-        "stats/hardware/mem_ecc_repairable_uncorrected > 0",
+        Positive("mem_ecc_repairable_uncorrected"),
         "unhealthy",
         "driver-reload",
         0,
@@ -112,7 +163,7 @@ _ROWS: Final = (
     ),
     Fault(
         "sram-corrected-rising",
-        "stats/hardware/sram_ecc_corrected grows",
+        Growing("sram_ecc_corrected"),
         "degraded",
         "nothing",
         3600,
@@ -121,7 +172,7 @@ _ROWS: Final = (
     ),
     Fault(
         "hbm-corrected-rising",
-        "stats/hardware/mem_ecc_corrected grows",
+        Growing("mem_ecc_corrected"),
         "degraded",
         "nothing",
         3600,
@@ -149,7 +200,7 @@ _ROWS: Final = (
     ),
     Fault(
         "device-unreachable",
-        "stats/hardware/health_status/unhealthy_components says device_unreachable",
+        Component("device_unreachable", "says"),
         "unhealthy",
         "reboot",
         300,

@@ -32,7 +32,7 @@ def faults() -> Iterator[str]:
         for row in FAULTS.values():
             if row.severity == severity:
                 ends = f"Ends after {_over(row)}. Remedy: {row.remedy}."
-                yield from _item(f"- **`{row.code}`**: {row.text}. Seen when {_code(row.signal)}. {ends}")
+                yield from _item(f"- **`{row.code}`**: {row.text}. Seen when {_code(str(row.signal))}. {ends}")
         yield ""
 
 

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from dra_driver.emulation.options import NEW_FILES_SINCE
 from dra_driver.emulation.tree import CORE_ERRORS, HEALTH_FAMILIES, NULL_DEVICE
-from dra_driver.health.faults import FAULTS
+from dra_driver.health.faults import FAULTS, Component
 from dra_driver.health.kernel_log import Said, parse
 from dra_driver.topology.ultraserver import Mode
 from dra_driver.util.text import first_of, quoted, ranges
@@ -540,9 +540,7 @@ def corrected_counters(host: Evidence) -> Verdict:
     return _since(host) or _worst([chip_files(host, name) for name in ("sram_ecc_corrected", "mem_ecc_corrected")])
 
 
-_COMPONENTS: Final = frozenset(
-    row.signal.rpartition("lists ")[2] for row in FAULTS.values() if "unhealthy_components lists " in row.signal
-) | {"device_unreachable"}
+_COMPONENTS: Final = frozenset(row.signal.name for row in FAULTS.values() if isinstance(row.signal, Component))
 
 
 def components(host: Evidence) -> Verdict:

@@ -57,7 +57,7 @@ def test_every_fault_of_the_table_can_be_rehearsed_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("code", SIGNS)
 def test_a_sign_is_the_signal_of_its_fault(code: str) -> None:
-    sign, signal = SIGNS[code], FAULTS[code].signal
+    sign, signal = SIGNS[code], str(FAULTS[code].signal)
     unnamed = {"gone": "no directory of the device", "modes": "UltraServer modes", "unlinked": "connected_devices"}
     where = {"a_new_part": "a name that this driver does not know"}.get(sign.where, sign.where)
     assert unnamed.get(sign.how, where) in signal

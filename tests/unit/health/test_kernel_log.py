@@ -45,7 +45,7 @@ def test_it_is_found_behind_the_texts_that_others_put_before_it() -> None:
 )
 def test_every_row_of_the_table_about_the_log_has_a_kind_of_line(row: Fault) -> None:
     kind = row.reason.removeprefix("NeuronHasError_")
-    golden(row.signal)
+    golden(str(row.signal))
     assert parse(f"NEURON_HW_ERR={kind} nd-id=15") == Said(kind, 15, "", None)
 
 
