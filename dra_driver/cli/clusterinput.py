@@ -15,12 +15,14 @@ from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import Progress
 from dra_driver.names import VIEWER_ROLE
 from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
     from dra_driver.kube.api import ResourceApi
     from dra_driver.kube.client import Transport
     from dra_driver.manifests import Manifests
     from dra_driver.manifests.objects import DeviceClass
+    from dra_driver.overview.view import Frame
 
 
 MAX_OBJECT_BYTES = 4 << 20
@@ -297,7 +299,6 @@ def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
 
 def emulated_nodes(args: argparse.Namespace) -> Manifests:
     """The nodes of ``--node``; raises UsageError if they cannot be emulated."""
-    from dra_driver.cli.slices import cuts_option
     from dra_driver.simulator.emulated_nodes import emulated
 
     try:
@@ -305,7 +306,7 @@ def emulated_nodes(args: argparse.Namespace) -> Manifests:
             [_node(text) for text in args.node],
             ultraservers=args.emulated_ultraservers,
             layout=args.ultraserver_layout,
-            cuts=cuts_option("--devices", args.devices),
+            cuts=vocabulary.cuts_option("--devices", args.devices),
             driver_version=args.emulated_driver_version,
             extended_resources=args.extended_resources,
         )
@@ -322,3 +323,13 @@ def _node(text: str) -> tuple[str, int]:
 
 def _texts(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, read_text(name, MAX_MANIFEST_BYTES)) for name in names]
+
+
+def check_nodes(frame: Frame, names: Sequence[str]) -> None:
+    """Raise UsageError for a name that no Neuron node of the cluster has."""
+    missing = sorted({*names} - {row.name for row in frame.nodes})
+    if missing:
+        raise UsageError(
+            f"no Neuron node is named {first_of(missing, 4)}",
+            remedy="the nodes with Neuron devices are listed by: dra-driver top --once",
+        )

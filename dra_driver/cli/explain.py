@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import add_cluster_arguments, namespace, read_input
-from dra_driver.cli.terminal import Progress, show
+from dra_driver.cli.terminal import Progress, print_object, show
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import first_of
 
@@ -96,7 +96,6 @@ def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
         if manifests.not_considered:
             print(f"\nNot considered: {'; '.join(manifests.not_considered)}.")
         return
-    from dra_driver.cli.slices import print_object
 
     document = {
         "kubernetes": kubernetes,

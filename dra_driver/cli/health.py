@@ -5,34 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.slices import print_object
-from dra_driver.cli.terminal import columns, show
-from dra_driver.names import DRIVER_NAME
+from dra_driver.cli.hostinput import HostHealth, found_state_dir, read_health, state_dirs
+from dra_driver.cli.terminal import columns, print_object, show
 from dra_driver.topology.cuts import device_name
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, printable
 
 if TYPE_CHECKING:
-    from dra_driver.health.faults import NodeHealth
     from dra_driver.health.policy import HealthPolicy
 
 MAX_REASON_LENGTH: Final = 1000
 """Characters."""
-READ_SECONDS: Final = 10.0
-"""A reading takes some hundredths of a second; one that takes so long hangs in the kernel."""
 _DEVICE = re.compile(rf"(?:neuron|{re.escape(device_name(0))[:-1]})?(0|[1-9][0-9]{{0,2}})")
-_DRIVERS: Final = (
-    ("KUBELET_PLUGINS_DIRECTORY_PATH", "/var/lib/kubelet/plugins", f"{DRIVER_NAME}/health"),
-    ("STATE_DIR", "/var/lib/neuron-device-plugin", "health"),
-)
-"""Who keeps a record, the DRA driver first: its option's variable and default, and the record's directory below."""
 _COLUMNS: Final = ("DEVICE", "STATE", "FAULT", "SEVERITY", "SINCE", "EFFECT", "REMEDY")
 
 
@@ -84,22 +74,7 @@ def _add_state_dir(parser: argparse.ArgumentParser, default: Any) -> None:
         type=Path,
         default=default,
         help="directory in which the driver or the device plugin of this node remembers faults "
-        f"(default: {' or, if there is none, '.join(str(path) for path in _state_dirs(Path('/')))})",
-    )
-
-
-def found_state_dir(root: Path = Path("/")) -> Path:
-    """Where the driver or the device plugin of the host below ``root`` keeps its record, by their options' variables.
-
-    The driver's, unless only the other is there.
-    """
-    # Without leave to look: as if it were not there. Path.is_dir raises then.
-    return next((path for path in _state_dirs(root) if os.path.isdir(path)), _state_dirs(root)[0])  # noqa: PTH112
-
-
-def _state_dirs(root: Path) -> tuple[Path, ...]:
-    return tuple(
-        root / (os.environ.get(variable) or default).lstrip("/") / below for variable, default, below in _DRIVERS
+        f"(default: {' or, if there is none, '.join(str(path) for path in state_dirs(Path('/')))})",
     )
 
 
@@ -142,8 +117,7 @@ def _refused_faults(root: Path) -> str:
 
 
 def _of_cluster(args: argparse.Namespace) -> int:
-    from dra_driver.cli.clusterinput import asking
-    from dra_driver.cli.top import check_nodes
+    from dra_driver.cli.clusterinput import asking, check_nodes
     from dra_driver.overview.following import listed, readable
     from dra_driver.overview.view import node_document, view
 
@@ -176,41 +150,6 @@ def cluster_table(nodes: Sequence[Mapping[str, Any]], *, every_chip: bool) -> st
             # Such as that of a detector that does not name the chips.
             lines.append((node["node"], "-", "-", node["condition"], *("-",) * 5))
     return columns([[printable(cell) for cell in line] for line in lines])
-
-
-class HostHealth(NamedTuple):
-    """How well a host is."""
-
-    health: NodeHealth
-    instance_type: str | None
-    """As the driver knows it; what a fault means may depend on it."""
-
-
-def read_health(root: Path, state_dir: Path) -> HostHealth:
-    """The health of a host as two readings and the driver's record say; writes nothing."""
-    from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, assess
-    from dra_driver.health.memory import MemoryFile
-    from dra_driver.health.watch import AGAIN_SECONDS
-    from dra_driver.host.discover import discover
-    from dra_driver.host.signals import SignalReader
-    from dra_driver.util.worker import bounded
-
-    reader = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS)
-
-    def read() -> HostHealth:
-        inventory = discover(root)
-        memory, _ = assess(MemoryFile(state_dir).read(move_aside=False), reader.read(inventory))
-        time.sleep(AGAIN_SECONDS)
-        return HostHealth(assess(memory, reader.read(inventory))[1], inventory.instance_type)
-
-    def overdue() -> DriverError:
-        return DriverError(
-            f"reading {reader.at or 'the host'} does not end",
-            consequence="the health of the chips is not known",
-            remedy="look at the node's kernel log; usually the node must be rebooted",
-        )
-
-    return bounded(read, READ_SECONDS, overdue)
 
 
 def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:

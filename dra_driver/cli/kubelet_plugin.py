@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli import daemon, vocabulary
-from dra_driver.cli.slices import cuts_option
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
             remedy="name the type of the emulated nodes too, such as --emulate trn2u.48xlarge",
         )
     daemon.check_node_options(values)
-    values["devices"] = cuts_option("--devices ($DEVICES)", values["devices"])
+    values["devices"] = vocabulary.cuts_option("--devices ($DEVICES)", values["devices"])
     return values
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.slices import add_host_arguments, cuts_option, print_object, read_host
+from dra_driver.cli.hostinput import add_host_arguments, read_host
+from dra_driver.cli.simulateoutput import container_lines
+from dra_driver.cli.terminal import print_object
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import quoted, ranges
 
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.driver.claims.planner import PlanSettings
     from dra_driver.simulator.preparation import node_of, prepared
 
-    cuts = cuts_option("--devices", args.devices)
+    cuts = vocabulary.cuts_option("--devices", args.devices)
     claims, pods, others = _read(vocabulary.files(args))
     inventory = read_host(args)
     by_node: dict[str, list[ResourceClaim]] = {}
@@ -153,14 +155,6 @@ def _pod(pod: dict[str, Any]) -> Iterator[str]:
     yield f"pod          {pod['namespace']}/{pod['name']}"
     for container in pod["containers"]:
         yield from (f"  {line}" for line in container_lines(container))
-
-
-def container_lines(container: dict[str, Any]) -> Iterator[str]:
-    """What a container gets."""
-    yield f"container {container['name']}"
-    for node in container["devices"]:
-        yield f"  {node['containerPath']:<14} is {node['hostPath']} of the host"
-    yield from (f"  {name}={value}" for name, value in container["environment"].items())
 
 
 def text(document: dict[str, Any]) -> str:

@@ -101,7 +101,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _of_node(root: Path) -> Collected:
-    from dra_driver.cli.health import found_state_dir
+    from dra_driver.cli.hostinput import found_state_dir
     from dra_driver.report.node import read
 
     plugins = os.environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"

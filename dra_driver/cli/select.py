@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.slices import EXAMPLE_NODE_UID, print_object, read_host
-from dra_driver.cli.terminal import columns, show
+from dra_driver.cli.hostinput import EXAMPLE_NODE_UID, read_host
+from dra_driver.cli.terminal import columns, print_object, show
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:

@@ -49,7 +49,6 @@ def show(given: ClusterInput, simulation: Simulation, output: str) -> Report:
     For every format except text, what was not considered, what is not placed and what drivers would refuse goes to
     standard error.
     """
-    from dra_driver.cli.slices import print_object
     from dra_driver.simulator.objects import objects
     from dra_driver.simulator.preparation import NodeDrivers
     from dra_driver.simulator.report import report
@@ -75,9 +74,9 @@ def show(given: ClusterInput, simulation: Simulation, output: str) -> Report:
     if output == "svg":
         print(pictures(found, simulation, drivers, explained), end="")
     elif output == "yaml":
-        print_object({"apiVersion": "v1", "kind": "List", "items": objects(simulation.outcomes)}, output)
+        terminal.print_object({"apiVersion": "v1", "kind": "List", "items": objects(simulation.outcomes)}, output)
     else:
-        print_object(found, output)
+        terminal.print_object(found, output)
     return found
 
 
@@ -224,8 +223,6 @@ def _outcome(outcome: Report, rows: Rows, draw: Callable[[str, Sequence[str]], s
         yield from _containers(row)
     found = outcome.get("containers", ())
     if any((item["devices"], item["environment"]) != (found[0]["devices"], found[0]["environment"]) for item in found):
-        from dra_driver.cli.plan import container_lines
-
         yield from (f"  {line}" for item in found for line in container_lines(item))
 
 
@@ -377,3 +374,11 @@ def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explai
     size = f'width="{width}" height="{max(height, _MARGIN)}"'
     opening_tag = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {max(height, _MARGIN)}" {size}>'
     return "\n".join([opening_tag, f'<rect fill="#fff" {size}/>', *parts, "</svg>"]) + "\n"
+
+
+def container_lines(container: dict[str, Any]) -> Iterator[str]:
+    """What a container gets."""
+    yield f"container {container['name']}"
+    for node in container["devices"]:
+        yield f"  {node['containerPath']:<14} is {node['hostPath']} of the host"
+    yield from (f"  {name}={value}" for name, value in container["environment"].items())

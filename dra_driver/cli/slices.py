@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dra_driver.cli import vocabulary
-from dra_driver.util.errors import DriverError, UsageError
-
-if TYPE_CHECKING:
-    from dra_driver.host.inventory import NodeInventory
-    from dra_driver.topology.cuts import Cuts
-
-EXAMPLE_NODE_UID = "00000000-0000-0000-0000-000000000000"
-"""Placeholder for the Node object's UID, which only the API server knows."""
+from dra_driver.cli.hostinput import EXAMPLE_NODE_UID, add_host_arguments, found_state_dir, read_health, read_host
+from dra_driver.cli.terminal import print_object
+from dra_driver.util.errors import DriverError
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,13 +38,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print one List of slices; raises DriverError for a host without devices."""
-    from dra_driver.cli.health import found_state_dir, read_health
     from dra_driver.driver.resourceslices.devices import effective_cuts, offer
     from dra_driver.driver.resourceslices.pool import pool
     from dra_driver.health.faults import NodeHealth
     from dra_driver.health.policy import HealthPolicy
 
-    cuts = cuts_option("--devices", args.devices)
+    cuts = vocabulary.cuts_option("--devices", args.devices)
     policy = HealthPolicy.default() if args.health_policy is None else HealthPolicy.load(args.health_policy)
     inventory = read_host(args)
     if not inventory.devices:
@@ -71,70 +64,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def cuts_option(option: str, text: str | None) -> Cuts | None:
-    """What an option such as ``--devices`` says; None when it is not given. UsageError for anything illegal."""
-    from dra_driver.topology.cuts import Cuts
-
-    if not text:
-        return None
-    try:
-        return Cuts.parse(text)
-    except DriverError as error:
-        raise UsageError(f"{option}: {error.what}", remedy=error.remedy) from error
-
-
 def manifest(item: Any) -> dict[str, Any]:
     """A slice as a Kubernetes object."""
     import msgspec
 
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **msgspec.to_builtins(item)}
-
-
-def add_host_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select a host: an instance type or a directory."""
-    source = parser.add_mutually_exclusive_group(required=True)
-    vocabulary.add_instance_type(source, "a fully populated host of this EC2 type")
-    vocabulary.add_host_root(source)
-
-
-def read_host(args: argparse.Namespace) -> NodeInventory:
-    """The inventory of the host selected with ``add_host_arguments``; raises UsageError if none is.
-
-    Warnings about the host go to standard error.
-    """
-    from dra_driver.host.discover import discover
-
-    if args.host_root is not None:
-        if not args.host_root.is_dir():
-            raise UsageError(
-                f"--host-root {args.host_root} is not a directory",
-                remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
-            )
-        inventory = discover(args.host_root)
-        for finding in inventory.findings:
-            print(f"warning: {finding.text}", file=sys.stderr)
-        return inventory
-
-    from dra_driver.emulation.writer import EmulationOptions, write_host
-    from dra_driver.topology.instance_types import resolve_emulation
-
-    try:
-        instance_type = resolve_emulation(args.instance_type)
-    except DriverError as error:
-        raise UsageError(str(error)) from error
-    with tempfile.TemporaryDirectory(prefix="dra-driver-") as directory:
-        root = Path(directory) / "host"
-        write_host(root, instance_type, EmulationOptions())
-        return discover(root)
-
-
-def print_object(document: Any, output: str) -> None:
-    """Print a plain object as YAML or JSON."""
-    if output == "json":
-        import json
-
-        print(json.dumps(document, indent=2))
-    else:
-        import yaml
-
-        print(yaml.safe_dump(document, sort_keys=False), end="")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.slices import cuts_option, print_object
+from dra_driver.cli.terminal import print_object
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import quoted
 
@@ -114,7 +114,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the template; raises UsageError for an illegal option, DriverError for a type that cannot be described."""
-    cuts, resources = cuts_option("--devices", args.devices), _resources(args.resource)
+    cuts, resources = vocabulary.cuts_option("--devices", args.devices), _resources(args.resource)
     known = args.consumer != "kwok"
     templates = [
         node_template(name, cuts, args.ultraserver_layout, args.driver_version, resources, before=known)

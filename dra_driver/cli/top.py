@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.clusterinput import asking, namespace
-from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.cli.clusterinput import asking, check_nodes, namespace
+from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of, printable, shorten
 
 if TYPE_CHECKING:
@@ -342,13 +342,3 @@ def _sick(row: NodeRow) -> str:
         f"neuron{chip.index}: {', '.join(fault.code for fault in chip.faults)}" for chip in row.chips if chip.faults
     ]
     return first_of(found, 3) or row.condition or "-"
-
-
-def check_nodes(frame: Frame, names: Sequence[str]) -> None:
-    """Raise UsageError for a name that no Neuron node of the cluster has."""
-    missing = sorted({*names} - {row.name for row in frame.nodes})
-    if missing:
-        raise UsageError(
-            f"no Neuron node is named {first_of(missing, 4)}",
-            remedy="the nodes with Neuron devices are listed by: dra-driver top --once",
-        )

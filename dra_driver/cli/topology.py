@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.slices import print_object
-from dra_driver.cli.terminal import show
+from dra_driver.cli.terminal import print_object, show
 from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, shorten
@@ -279,7 +278,7 @@ def _drawn(args: argparse.Namespace) -> _Drawn:
 
 
 def _of_host(root: Path) -> _Drawn:
-    from dra_driver.cli.health import found_state_dir, read_health
+    from dra_driver.cli.hostinput import found_state_dir, read_health
     from dra_driver.host.discover import discover
 
     inventory = discover(root)
@@ -364,8 +363,6 @@ def parse_asked(text: str | None) -> _Asked:
 
     Raises UsageError for anything else.
     """
-    from dra_driver.cli.slices import cuts_option
-
     items = [item.strip() for item in (text or "").split(",")] if text is None or len(text) <= MAX_DEVICE_LIST else []
     words = [item for item in items if _WORD.fullmatch(item)]
     names = [item for item in items if _NAME.fullmatch(item)]
@@ -373,7 +370,7 @@ def parse_asked(text: str | None) -> _Asked:
     indexes = (
         parse_devices(",".join(rest) if items else text or "") if text is not None and (rest or not items) else None
     )
-    return _Asked(indexes, tuple(names), cuts_option("--devices", ",".join(words)))
+    return _Asked(indexes, tuple(names), vocabulary.cuts_option("--devices", ",".join(words)))
 
 
 def parse_devices(text: str) -> tuple[int, ...]:

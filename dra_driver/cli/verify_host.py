@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.slices import print_object
-from dra_driver.cli.terminal import Progress
+from dra_driver.cli.terminal import Progress, print_object
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:

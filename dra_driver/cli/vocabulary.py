@@ -24,9 +24,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from dra_driver.util.errors import UsageError
+from dra_driver.util.errors import DriverError, UsageError
+
+if TYPE_CHECKING:
+    from dra_driver.topology.cuts import Cuts
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup  # noqa: SLF001 - argparse has no public name for it
 Format = Literal["text", "wide", "json", "yaml", "svg"]
@@ -302,3 +305,15 @@ def add_output(parser: argparse.ArgumentParser, *formats: Format) -> None:
 def add_watch(parser: Options) -> None:
     """Add ``-w``."""
     parser.add_argument("-w", "--watch", action="store_true", help="print again whenever something changes")
+
+
+def cuts_option(option: str, text: str | None) -> Cuts | None:
+    """What an option such as ``--devices`` says; None when it is not given. UsageError for anything illegal."""
+    from dra_driver.topology.cuts import Cuts
+
+    if not text:
+        return None
+    try:
+        return Cuts.parse(text)
+    except DriverError as error:
+        raise UsageError(f"{option}: {error.what}", remedy=error.remedy) from error

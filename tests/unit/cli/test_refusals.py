@@ -13,7 +13,7 @@ import yaml
 
 from dra_driver.cli import device_plugin, recover
 from dra_driver.cli.clusterinput import MAX_OBJECT_BYTES, read_text
-from dra_driver.cli.health import found_state_dir
+from dra_driver.cli.hostinput import found_state_dir
 from dra_driver.cli.main import main
 from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.health.assess import Memory

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.cli.health import HostHealth, document
+from dra_driver.cli.health import document
+from dra_driver.cli.hostinput import HostHealth
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.resourceslices.devices import offer
 from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, RULES, Hint, Memory, assess, clear, health
