@@ -217,7 +217,7 @@ def test_before_the_inventory_is_known_nothing_is_told(
 def test_a_reading_that_hangs_makes_chips_unknown_but_those_with_a_graver_fault(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(health_watch, "OLD_SECONDS", 0.5)
+    monkeypatch.setattr(health_watch, "OLD_SECONDS", 2.0)
     put(root, 1)
     told = Told()
     reader = Reader(root)
