@@ -97,7 +97,9 @@ def test_an_update_keeps_settings_and_refuses_to_leave_nodes_with_claims(
     placing = f"{plain} --placer --group-timeout 60"
     assert f"installed: {plain}\nwill be:   {placing}\n" in with_placer.stderr
     assert f"installed: {placing}\nwill be:   {placing}\n" in again.stderr
-    assert {line.rpartition(" ")[2] for line in again.stdout.splitlines()} == {"unchanged"}
+    # kubectl writes the selector of a disruption budget each time: its patch strategy is to replace it.
+    written = {line.partition(" ")[0] for line in again.stdout.splitlines() if not line.endswith(" unchanged")}
+    assert written <= {"poddisruptionbudget.policy/neuron-dra-driver-placer"}
     assert (driver.daemonset()["spec"], identities(driver), kube.slices()) == (spec, before, slices)
 
     refused = driver.run("--node-selector", "example.com/neuron=no", driver.image, check=False)
