@@ -93,8 +93,13 @@ class _Case:
         self.everywhere = self.networked and self.chance(30)
         self.broken = self.chance(6)
         """Pools that are incomplete or contradict themselves."""
-        self.binding = self.chance(12)
-        """Devices with binding conditions: their pods stay pending, so the node must be known in advance."""
+        self.binding = self.chance(12) and not self.shared
+        """Devices with binding conditions: their pods stay pending, so the node must be known in advance.
+
+        Not together with shared devices: while a pod waits for these conditions, kube-scheduler 1.37.1 counts twice
+        what its claims consume, as an allocation in flight and as one that it has been told of
+        (``dynamicresources/dra_manager.go``, ``GatherAllocatedState``): what the next pod gets depends on the moment.
+        """
         self.wild = self.chance(25)
         """Expressions of any kind."""
         self.classes = [self._class(index) for index in range(random.choice((1, 2, 3)))]

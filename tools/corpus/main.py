@@ -344,14 +344,13 @@ def _plain(action: Any) -> str:
 
 def _digest(asked: tuple[str, str]) -> str:
     name, question = asked
-    logging.disable(logging.CRITICAL)
     return hashlib.sha256(QUESTIONS[name][0](question).encode()).hexdigest()[:16]
 
 
 def record(directory: Path, names: Sequence[str], jobs: int) -> None:
     """Answer all questions."""
     directory.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(jobs) as pool_of:
+    with ProcessPoolExecutor(jobs, initializer=logging.disable) as pool_of:
         for name in names:
             questions = QUESTIONS[name][1]()
             digests = pool_of.map(_digest, ((name, question) for question in questions), chunksize=20)

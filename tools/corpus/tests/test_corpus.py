@@ -36,7 +36,7 @@ def test_what_differs_is_named(
 class _Here:
     """In place of other processes, which do not know the toy."""
 
-    def __init__(self, _: int) -> None: ...
+    def __init__(self, _: int, initializer: object) -> None: ...
 
     def __enter__(self) -> Self:
         return self
