@@ -142,7 +142,7 @@ def _random_claim(random: Random, number: int) -> Any:
         "cores": [result(f"neuron-core-{first}-{core}") for core in range(random.choice((1, 2, 4)))],
         "node": [result(NODE_DEVICE)],
         "admin": [result(first, admin_access=True)],
-        "group": [result(f"neuron-group4-{first // 4 * 4}")],
+        "group": [result(f"neuron-group4-{first // 4}")],
     }
     sizes = random.choice((None, None, None, 1, 2, 3))
     configs = () if sizes is None else (config(neuron_config(sizes)),)

@@ -21,12 +21,12 @@ from dra_driver.ultraserver.placer.servers import (
     Ledger,
     Server,
     choose,
+    label_problems,
     ledger_of,
     obstacles,
     possible,
     servers_of,
     to_keep,
-    warnings,
 )
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -59,7 +59,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     groups = groups_of(snapshot.pods)
     servers = servers_of(snapshot.nodes)
     ledger = ledger_of(snapshot, groups)
-    actions: list[Action] = [WarnNode(node, text) for node, text in warnings(servers).values()]
+    actions: list[Action] = [WarnNode(node, text) for node, text in label_problems(servers).values()]
     clashing = _clashing(groups, servers)
     for group in groups:
         if group.placed:

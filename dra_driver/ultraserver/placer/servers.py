@@ -123,7 +123,7 @@ def _rivals(label: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(node for found in by_place.values() if len(found) > 1 for node in found)
 
 
-def warnings(servers: Mapping[str, Sequence[Server]]) -> dict[str, tuple[Node, str]]:
+def label_problems(servers: Mapping[str, Sequence[Server]]) -> dict[str, tuple[Node, str]]:
     """By node's name: what is wrong with its labels."""
     found = {}
     for server in (server for of_label in servers.values() for server in of_label):
